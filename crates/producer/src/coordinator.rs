@@ -1,11 +1,12 @@
 //! The task of a producer's transactions: a producer id, partitions and offsets that join, the end of each, in order.
 //!
-//! Not here: batches, which leave by the senders once the ledger lets them. Invariant: at most one of its requests is under way, and a
-//! transaction ends only when none of its batches is in flight, or its abort fences those that are.
+//! Not here: batches, which leave by the senders once the ledger lets them. Invariant: at most one of its requests is
+//! under way, and a transaction ends only when none of its batches is in flight, or its abort fences those that are.
 //!
-//! With `transaction.version` 2 (KIP-890) Produce adds partitions, and EndTxn answers the identity of the next transaction. Before that
-//! version, AddPartitionsToTxn goes ahead of the first batch of each partition, and the identity stays, unless an aborted transaction left
-//! a gap in some partition's sequences: then InitProducerId raises the epoch (KIP-360).
+//! With `transaction.version` 2 (KIP-890) Produce adds partitions, and EndTxn answers the identity of the next
+//! transaction. Before that version, AddPartitionsToTxn goes ahead of the first batch of each partition, and the
+//! identity stays, unless an aborted transaction left a gap in some partition's sequences: then InitProducerId raises
+//! the epoch (KIP-360).
 
 mod ask;
 mod offsets;
@@ -141,7 +142,8 @@ impl TransactionTask {
             if wish.is_some() {
                 // Nothing lingers any more.
                 hurry.get_or_insert_with(|| core.flushing());
-                // Where an abort raises the epoch it fences what is in flight, which may wait at the broker for a batch that never comes.
+                // Where an abort raises the epoch it fences what is in flight, which may wait at the broker for a batch
+                // that never comes.
                 let is_fenced = is_over && self.adds_partitions;
                 if is_fenced || self.is_done_with(scope.number) {
                     return Ok(if is_over { Wish::Abort } else { Wish::Commit });
@@ -212,7 +214,7 @@ impl TransactionTask {
         Ok(())
     }
 
-    /// Ends a transaction as `wish` says, or aborts it where it cannot be committed.
+    /// Ends a transaction by `wish`, or aborts it where it cannot be committed.
     ///
     /// # Errors
     /// The reason why it is not committed; fatal where it could not be aborted either.
@@ -241,7 +243,7 @@ impl TransactionTask {
     /// Aborts a transaction that the coordinator may know.
     ///
     /// # Errors
-    /// One that ends the producer.
+    /// An error that ends the producer.
     async fn abort(&mut self, scope: &TransactionScope) -> Result<(), TransactionError> {
         let is_clean = self.core.partitions().iter().all(|partition| partition.is_clean());
         if self.is_uncertain && !self.adds_partitions {

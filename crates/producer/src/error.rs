@@ -104,7 +104,8 @@ pub enum ProduceError {
     /// sequence.
     #[error("the response was lost and the broker no longer knows the sequence: {0}")]
     Unresolved(ErrorCode),
-    /// The record's transaction was aborted before the record was acknowledged. Readers at read_committed never see the record.
+    /// The record's transaction was aborted before the record was acknowledged. Readers at read_committed never see the
+    /// record.
     #[error("the transaction of the record was aborted")]
     Aborted {
         /// True if some attempt may be in a log, where it ends with the transaction.

@@ -1,7 +1,7 @@
 //! The transactions of a producer as its threads share them: which are open or ending, and what the senders may send.
 //!
-//! Not here: requests (see `coordinator`). Invariant: at most two transactions have no outcome, of which the second gathers records while
-//! the first ends; batches of the first alone may leave.
+//! Not here: requests (see `coordinator`). Invariant: at most two transactions have no outcome, of which the second
+//! gathers records while the first ends; batches of the first alone may leave.
 
 use crate::error::TransactionError;
 use crate::partition::Partition;
@@ -71,7 +71,7 @@ pub(crate) enum Phase {
     New(Option<TransactionError>),
     /// Waits for a producer id.
     Initialising,
-    /// Has a producer id.
+    /// Initialised: there is a producer id.
     Ready,
     /// Can do nothing more.
     Fatal(TransactionError),
@@ -193,8 +193,8 @@ impl TransactionLedger {
         self.state.lock().pass
     }
 
-    /// Gives the oldest transaction its outcome. One that was not committed though the application wanted it takes the next with it, if
-    /// that has begun: its offsets would pass over the records of this one.
+    /// Gives the oldest transaction its outcome. One that was not committed though the application wanted it takes the
+    /// next with it, if that has begun: its offsets would pass over the records of this one.
     pub(crate) fn finish_oldest(&self, outcome: Result<(), TransactionError>, takes_next: bool) {
         let mut state = self.state.lock();
         state.pass = None;
@@ -208,7 +208,8 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Ends the producer: every transaction and call fails with what `error` returns for one that may be committed, or not.
+    /// Ends the producer: every transaction and call fails with what `error` returns for one that may be committed, or
+    /// not.
     pub(crate) fn end(&self, error: impl Fn(bool) -> TransactionError) {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::Fatal(_)) {

@@ -1,6 +1,7 @@
-//! One transaction as its records see it: a number, the wish of the application, the first failure, the outcome.
+//! The transaction as its records see it: a number, the wish of the application, the first failure, the outcome.
 //!
-//! Not here: the coordinator (see `coordinator`). Invariant: the first failure, the first wish and the first outcome stay.
+//! Not here: the coordinator (see `coordinator`). Invariant: the first failure, the first wish and the first outcome
+//! stay.
 
 use crate::error::{ProduceError, TransactionError};
 use parking_lot::Mutex;

@@ -1,7 +1,25 @@
 //! Transactions as the application sees them: begin, send, send_offsets, commit, abort.
 //!
-//! They are a mode of [`Producer`], and no producer of their own: everything that has a producer, its tools among them, works with
-//! either, and the type of an open [`Transaction`] makes sure that no record is sent while it ends.
+//! Transactions are a mode of [`Producer`], and no producer of their own: everything that has a producer, its tools among
+//! them, works with either, and an open [`Transaction`] by its type keeps records from being sent while it ends.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use fullbore_producer::{Producer, ProducerRecord};
+//!
+//! let producer = Producer::from_properties([("bootstrap.servers", "localhost:9092"), ("transactional.id", "import")])?;
+//! producer.init_transactions().await?;
+//! let transaction = producer.begin().await?;
+//! let delivery = transaction.send(ProducerRecord::new("events", b"hello")).await?;
+//! let commit = transaction.commit();
+//! // Gathers while the first commits.
+//! let next = producer.begin().await?;
+//! drop(next.send(ProducerRecord::new("events", b"again")).await?);
+//! commit.wait().await?;
+//! println!("offset {}", delivery.await?.offset);
+//! next.commit().await?;
+//! # Ok(()) }
+//! ```
 //!
 //! Invariant: a transaction that is dropped is aborted.
 
@@ -21,8 +39,8 @@ use tokio::sync::oneshot;
 const NO_ID: TransactionError = TransactionError::State("transactions need a transactional.id");
 
 impl Producer {
-    /// Gets a producer id for the transactional.id, which fences other producers with that id and aborts their open transaction. Waits for
-    /// max.block.ms at most.
+    /// Gets a producer id for the transactional.id, which fences other producers with that id and aborts their open
+    /// transaction. Waits for max.block.ms at most.
     ///
     /// # Errors
     /// A timeout, after which the same call goes on waiting, or the coordinator's refusal.
@@ -41,11 +59,11 @@ impl Producer {
         .await
     }
 
-    /// Begins a transaction. The one before may still be ending: records of the new one are gathered, and leave when it has ended. Waits,
-    /// for max.block.ms at most, only while the one before that one is ending, too.
+    /// Begins a transaction. The one before may still be ending: records of the new one are gathered, and leave when it
+    /// has ended. Waits, for max.block.ms at most, only while the one before that one is ending, too.
     ///
-    /// If the application wanted the transaction before to be committed and it is not, one that has begun meanwhile fails as well:
-    /// offsets that it commits would pass over the records of the other.
+    /// If the application wanted the transaction before to be committed and it is not, one that has begun meanwhile
+    /// fails as well: offsets that it commits would pass over the records of the other.
     ///
     /// # Errors
     /// The producer is not initialised or can do nothing more, or a transaction is open.
@@ -134,8 +152,8 @@ impl<'a> Transaction<'a> {
         Err(SendError::TransactionFailed(why.unwrap_or_default()))
     }
 
-    /// Commits a group's offsets with the transaction. A group whose member is fenced, or whose generation is over, refuses them (KIP-447).
-    /// Waits for max.block.ms at most; the transaction before this one has to end first.
+    /// Commits a group's offsets with the transaction. A group whose member is fenced, or whose generation is over,
+    /// refuses them (KIP-447). Waits for max.block.ms at most; the transaction before this one has to end first.
     ///
     /// # Errors
     /// The transaction has failed, or has with this call.
@@ -188,9 +206,9 @@ impl<'a> Transaction<'a> {
         self.scope.failure().unwrap_or(closed)
     }
 
-    /// Commits the transaction: from now on nothing lingers, and once every record is acknowledged the coordinator decides. That goes on
-    /// whether or not the outcome is awaited. Where a record or its offsets failed, the transaction is aborted instead, and the outcome is
-    /// that error.
+    /// Commits the transaction: from now on nothing lingers, and once every record is acknowledged the coordinator
+    /// decides. That goes on whether or not the outcome is awaited. Where a record or its offsets failed, the
+    /// transaction is aborted instead, and the outcome is that error.
     pub fn commit(self) -> Ending<'a> {
         self.end(Wish::Commit)
     }

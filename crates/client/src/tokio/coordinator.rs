@@ -1,7 +1,8 @@
 //! Finding the coordinator of a group or of a transactional id.
 //!
-//! Not here: a retry, which is the caller's. Invariant: the connection belongs to the caller alone, as does that of the search, so that no
-//! request of another part of the client is ahead of theirs: a batch that waits at its broker would hold their answers.
+//! Not here: a retry, which is the caller's. Invariant: the connection belongs to the caller alone, as does that of the
+//! search, so that no request of another part of the client is ahead of theirs: a batch that waits at its broker would
+//! hold their answers.
 
 use super::cluster::Cluster;
 use super::connection::Connection;

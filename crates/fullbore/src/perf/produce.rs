@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const CLIENT_ID: &str = "perf-producer-client";
 /// The part of the time from which on a full window is what limits the rate.
 const WINDOW_BOUND_MIN: f64 = 0.5;
-/// What the id of transactions begins with where only their duration is given; Kafka's tool has the same.
+/// Prefix of the transactional id where a duration alone is given; Kafka's tool has the same.
 const TRANSACTIONAL_ID_PREFIX: &str = "performance-producer-";
 /// How long the abort of the last transaction may take where the user asks to end.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(300);
@@ -99,7 +99,8 @@ pub struct PerfProduceArgs {
     /// SENTENCE} to standard error.
     #[arg(long, conflicts_with_all = ["latency_us", "print_metrics"])]
     json: bool,
-    /// Send within transactions of this id [default: that of the properties, or a new one with --transaction-duration-ms].
+    /// Send within transactions of this id [default: that of the properties, or a new one with
+    /// --transaction-duration-ms].
     #[arg(long, value_name = "ID")]
     transactional_id: Option<String>,
     /// Commit each transaction after this many milliseconds [default: 3000, where there is a transactional id].

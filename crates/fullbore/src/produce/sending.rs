@@ -78,7 +78,7 @@ pub struct Sending<'a> {
     answers: Answers,
     /// `None` where records belong to none.
     transactions: Option<Transactions<'a>>,
-    /// What became of a transaction that is not committed.
+    /// Sentences on transactions that are not committed.
     uncommitted: Option<String>,
     pending: VecDeque<SentRecord>,
     printed: Vec<u8>,
@@ -319,8 +319,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Waits for every result: as long as the producer may take, or a while after the user asked to end. The open transaction is committed
-    /// if `commits`, or else aborted.
+    /// Waits for every result: as long as the producer may take, or a while after the user asked to end. The open
+    /// transaction is committed if `commits`, or else aborted.
     pub fn finish(&mut self, commits: bool) {
         let sentences = self.end_transactions(commits);
         self.uncommitted = (!sentences.is_empty()).then(|| sentences.join("; "));

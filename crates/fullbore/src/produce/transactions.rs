@@ -82,7 +82,7 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Aborts the open transaction. Returns a sentence that says so, if it had records.
+    /// Aborts the open transaction. Returns a sentence on it, if it had records.
     pub async fn abort(&mut self) -> Option<String> {
         let (open, records) = (self.open.take()?, std::mem::take(&mut self.records));
         let outcome = open.abort().await;

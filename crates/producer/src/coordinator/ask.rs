@@ -13,7 +13,7 @@ use fullbore_wire::{ErrorCode, Text};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The feature by which a cluster says what its transactions can do (KIP-890).
+/// The feature whose level decides how transactions work (KIP-890).
 const TRANSACTION_VERSION: &str = "transaction.version";
 /// The level at which Produce adds partitions and EndTxn raises the epoch.
 const ADDS_PARTITIONS: i16 = 2;
@@ -36,7 +36,7 @@ impl Refusal {
     }
 }
 
-/// What follows from an error code.
+/// Consequence of an error code.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Done,
@@ -56,8 +56,8 @@ fn step(code: ErrorCode) -> Step {
     }
 }
 
-/// Returns the error of several that decides: one that is final before one that may pass, and one with a cause of its own before
-/// OPERATION_NOT_ATTEMPTED.
+/// Returns the error of several that decides: one that is final before one that may pass, and one with a cause of its
+/// own before OPERATION_NOT_ATTEMPTED.
 pub(super) fn worst(codes: impl Iterator<Item = ErrorCode>) -> ErrorCode {
     let weight = |code: &ErrorCode| match step(*code) {
         Step::Done => 0,
@@ -89,7 +89,8 @@ impl Coordinator {
         Some(connection.feature(TRANSACTION_VERSION) >= ADDS_PARTITIONS)
     }
 
-    /// Sends a request, in version `max` at most, until `code_of` its answer is final or `gives_up` returns true after an attempt.
+    /// Sends a request, in version `max` at most, until `code_of` its answer is final or `gives_up` returns true after
+    /// an attempt.
     ///
     /// # Errors
     /// The final error, or TRANSACTION_ABORTABLE where the caller gave up.
@@ -167,7 +168,8 @@ impl Coordinator {
     }
 }
 
-/// The error code that stands for a request without a response: one that may pass, or a version that no broker will know.
+/// The error code that stands for a request without a response: one that may pass, or a version that no broker will
+/// know.
 fn code_of_failure(error: &ConnectionError) -> ErrorCode {
     match error.is_retryable() || error.may_have_been_received() {
         true => ErrorCode::COORDINATOR_NOT_AVAILABLE,

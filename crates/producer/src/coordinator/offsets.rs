@@ -1,5 +1,5 @@
-//! Offsets of a group that a transaction commits: to the group's coordinator, and before `transaction.version` 2 to that of the
-//! transaction first.
+//! Offsets of a group that a transaction commits: to the group's coordinator, and before `transaction.version` 2 to
+//! that of the transaction first.
 
 use super::TransactionTask;
 use super::ask::{Coordinator, Refusal, worst};

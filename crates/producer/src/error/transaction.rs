@@ -1,5 +1,5 @@
-//! Errors of transactions, and the questions that each answers: may the same call succeed later, may another transaction, or is the
-//! producer at its end; and may the records of the transaction be committed?
+//! Errors of transactions, and the questions that each answers: may the same call succeed later, may another
+//! transaction, or is the producer at its end; and may the records of the transaction be committed?
 
 use super::{ProduceError, answer, because, shown};
 use fullbore_wire::ErrorCode;
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 /// The failure of a transaction, or of a call about it.
 ///
-/// Exactly one of [`TransactionError::is_retriable`], [`TransactionError::is_abortable`] and [`TransactionError::is_fatal`] is true.
+/// Exactly one of [`TransactionError::is_retriable`], [`TransactionError::is_abortable`] and
+/// [`TransactionError::is_fatal`] is true.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransactionError {
     /// A call that the producer's state does not allow. The call had no effect.
@@ -71,7 +72,8 @@ impl TransactionError {
         !self.is_retriable() && !self.is_fatal()
     }
 
-    /// Returns true if this producer can do nothing more: another one with the same id has taken its place, or may not use the id.
+    /// Returns true if this producer can do nothing more: another one with the same id has taken its place, or may not
+    /// use the id.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::State(_) | Self::Closed { .. } => true,
@@ -103,8 +105,8 @@ impl TransactionError {
     }
 }
 
-/// Returns true if a coordinator's error ends the producer, as Kafka 4.3's `TransactionManager` judges; errors that it does not expect
-/// do.
+/// Returns true if a coordinator's error ends the producer, as Kafka 4.3's `TransactionManager` judges; errors that it
+/// does not expect do.
 fn is_fatal(code: ErrorCode) -> bool {
     !matches!(
         code,

@@ -49,8 +49,8 @@ impl Partition {
         self.relist(&mut state);
     }
 
-    /// Returns why no batch that was never sent may leave now; `None` if one may, as far as transactions go. Takes the epoch of the
-    /// transaction on the way.
+    /// Returns why no batch that was never sent may leave now; `None` if one may, as far as transactions go. Takes the
+    /// epoch of the transaction on the way.
     pub(super) fn held(&self, state: &mut PartitionQueue, round: &Round<'_>) -> Option<Take> {
         let Some(number) = state.next_transaction() else {
             if !state.window.is_idle() {

@@ -20,7 +20,8 @@ pub(super) struct Gathered {
 }
 
 /// Takes batches of `active` partitions for a request of at most `max` bytes. Partitions without work leave the list.
-/// `identity` returns a producer id other than the one given, if there is one; `join` requests a place in the transaction.
+/// `identity` returns a producer id other than the one given, if there is one; `join` requests a place in the
+/// transaction.
 pub(super) fn gather(
     active: &mut Vec<Listing>,
     work: &Arc<Worklist<Listing>>,

@@ -50,9 +50,9 @@ impl<B> Window<B> {
         Window { transactional, ..self }
     }
 
-    /// Goes on under the identity that the transaction coordinator gave, from sequence 0 where that is another one than before. Returns
-    /// false while batches of before are not resolved. `established` if the broker takes only 0 as the first sequence of an epoch, as with
-    /// `transaction.version` 2, so that no batch need go alone.
+    /// Goes on under the identity that the transaction coordinator gave, from sequence 0 where that is another one than
+    /// before. Returns false while batches of before are not resolved. `established` if the broker takes only 0 as the
+    /// first sequence of an epoch, as with `transaction.version` 2, so that no batch need go alone.
     pub(crate) fn begin_epoch(&mut self, identity: ProducerIdAndEpoch, established: bool) -> bool {
         if self.identity == Some(identity) {
             return true;
@@ -65,13 +65,14 @@ impl<B> Window<B> {
         true
     }
 
-    /// Returns true if every batch of this epoch so far is in the log, so that the next sequence is the one that the broker expects.
+    /// Returns true if every batch of this epoch so far is in the log, so that the next sequence is the one that the
+    /// broker expects.
     pub(crate) fn is_clean(&self) -> bool {
         self.slots.is_empty() && !self.must_settle()
     }
 
-    /// Settles what waits to go again, as no epoch begins before the transaction has ended. The topic may have been created again, which
-    /// by itself fails nothing.
+    /// Settles what waits to go again, as no epoch begins before the transaction has ended. The topic may have been
+    /// created again, which by itself fails nothing.
     fn refuse_retries(&mut self) {
         self.renew = false;
         self.settle_where(Fate::Written, Window::is_proven);

@@ -312,8 +312,8 @@ async fn call_that_the_state_does_not_allow_is_refused_without_effect() {
     assert!(matches!(plain.begin().await.err(), Some(TransactionError::State(_))));
 }
 
-/// Many transactions against a cluster that refuses and loses by chance: each value is committed exactly if its transaction is, once and
-/// in order.
+/// Many transactions against a cluster that refuses and loses by chance: each value is committed exactly if its
+/// transaction is, once and in order.
 #[test]
 fn transactions_hold_by_seed_under_lost_and_refused_requests() {
     run_each(40, 4, |seed| {
