@@ -5,6 +5,7 @@ mod model;
 use std::collections::HashSet;
 
 use fullbore_log::Verification;
+use fullbore_log::partition::outcome::AppendStep;
 use fullbore_log::partition::read::Isolation;
 use fullbore_log::txn_index::AbortedTransaction;
 use fullbore_rules::sequence::Marker;
@@ -69,8 +70,11 @@ fn put(partition: &Arc<Replica>, stamp: Stamp, is_transactional: bool, records: 
     }
     let base_offset = partition.offsets().expect("offsets").log_end;
     let (bytes, _) = builder.seal(stamp).expect("sealed");
-    let terms = AppendTerms { verification: Verification::Verified, ..AppendTerms::in_turn(Acks::Leader, NOW) };
-    let _ = partition.append(&ValidBatch::unchecked(&bytes), terms).expect("appended");
+    let markers = partition.markers_of(stamp.producer_id);
+    let terms =
+        AppendTerms { verification: Verification::Verified, markers, ..AppendTerms::in_turn(Acks::Leader, NOW) };
+    let step = partition.append(&ValidBatch::unchecked(&bytes), terms).expect("appended");
+    assert!(!matches!(step, AppendStep::Blocked(_)), "the coordinator was asked");
     base_offset
 }
 
