@@ -162,7 +162,8 @@ fn features_are_told_as_they_are_and_their_epoch_goes_up() {
             .map(|feature| (feature.name.as_str(), feature.max_version_level))
             .collect();
         assert!(finalized.contains(&("metadata.version", 30)), "{finalized:?}");
-        let untold = ["transaction.version", "share.version", "streams.version"];
+        assert!(finalized.contains(&("transaction.version", 2)), "{finalized:?}");
+        let untold = ["share.version", "streams.version"];
         assert!(finalized.iter().all(|(name, _)| !untold.contains(name)), "{finalized:?}");
         for (name, level) in finalized {
             let supports = |feature: &&SupportedFeatureKey| feature.name == *name;
@@ -185,7 +186,9 @@ fn a_feature_stays_at_its_level() {
             ("metadata.version", 30, true),
             ("metadata.version", 29, false),
             ("metadata.version", 31, false),
-            ("transaction.version", 2, false),
+            ("transaction.version", 2, true),
+            ("transaction.version", 1, false),
+            ("share.version", 1, false),
         ] {
             let update = FeatureUpdateKey { feature: feature.into(), max_version_level, ..Default::default() };
             let request = UpdateFeaturesRequest { feature_updates: vec![update], ..Default::default() };

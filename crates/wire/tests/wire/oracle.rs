@@ -17,8 +17,6 @@ const NOT_IN_ORACLE: &[(ApiKey, i16)] = &[
     // Topic ids: not stable in Kafka 4.1.
     (ApiKey::OffsetCommit, 10),
     (ApiKey::OffsetFetch, 10),
-    // KIP-939.
-    (ApiKey::InitProducerId, 6),
     // KIP-1228.
     (ApiKey::WriteTxnMarkers, 2),
     // Cordoned directories (KIP-1066).
