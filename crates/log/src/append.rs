@@ -20,7 +20,7 @@ use crate::validation::ValidBatch;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::is_full;
 
-/// What the coordinator is known to say of the transaction that a batch would open here (KIP-890).
+/// The coordinator's word on the transaction that a batch would open here (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
     /// Nothing yet: a batch that would open a transaction is refused with [`AppendError::Unverified`].

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// The longest that a request waits for shards that are being loaded, before its client is told to come again: as for a log being recovered.
+/// The longest that a request waits for shards that are being loaded, before its client has to try again: as for a log being recovered.
 const LOADING_WAIT: Duration = Duration::from_secs(5);
 /// Shards that are read at the same time.
 const LOADS_MAX: usize = 2;
@@ -179,12 +179,12 @@ impl CoordinatorTopic {
             let is_same = topic.as_ref().map(|topic| topic.id()) == id_in(image);
             is_same && topic.as_ref().is_none_or(|topic| topic.keeps_its_roles())
         };
-        // Most images change something else, and who writes waits for shards to be installed, and others wait behind.
+        // Most images change something else, and a writer waits for shards to be installed while others wait behind it.
         if is_adopted(&this.topic.read(), &this.control.image()) {
             return;
         }
         let mut topic = this.topic.write();
-        // Looked at under the lock: an older one would bring back what somebody has left.
+        // Read under the lock: an older image would bring back a topic that was left.
         let image = this.control.image();
         if is_adopted(&topic, &image) {
             return;
@@ -193,7 +193,7 @@ impl CoordinatorTopic {
             (Some(before), Some(found)) if before.id() == found.id => {
                 let (new, left) = before.with_roles();
                 CoordinatorTopic::unload(&**coordinator, &new, &left);
-                // Those that stay are loaded by who began it.
+                // Shards that stay are loaded by the task that began it.
                 let is_new = |shard: &&Arc<Shard>| !before.shards().iter().any(|known| Arc::ptr_eq(known, shard));
                 let loading = new.shards().iter().filter(is_new).filter(|shard| shard.status() == Status::Loading);
                 let loading: Vec<_> = loading.cloned().collect();
@@ -233,7 +233,7 @@ impl CoordinatorTopic {
 
     fn load_all<C: Coordinator>(coordinator: &Arc<C>, shards: Vec<Arc<Shard>>) {
         let places = Arc::new(Semaphore::new(LOADS_MAX));
-        // All are asked for first: logs are opened by threads of their own.
+        // All openings are requested first: threads of their own open logs.
         shards.iter().for_each(|shard| shard.partition().ask_to_open());
         for shard in shards {
             task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&places)));
@@ -278,7 +278,7 @@ impl CoordinatorTopic {
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }
 
-    /// Takes note whether any shard is still being loaded; only then requests look which.
+    /// Notes if any shard is still being loaded: only then requests look which.
     fn note_loaded(&self) {
         let topic = self.topic.read();
         if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {

@@ -208,7 +208,7 @@ impl Transaction {
     }
 
     /// Takes the id out of service: every request is answered with `code` from now on, and late events have no effect.
-    /// What is in flight may still get on record; the next coordinator loads it.
+    /// A record in flight may still be kept; the next coordinator loads it.
     pub fn kill(&mut self, code: ErrorCode, turn: &mut Turn<'_>) {
         match std::mem::replace(&mut self.stage, Stage::Gone(code)) {
             Stage::ProducerId(request) => request.refuse(code, turn),
