@@ -188,7 +188,7 @@ fn pages_are_pasted_in_order_every_command_does_what_its_page_says() {
     }
     assert_eq!(
         (tools, printing),
-        (25, 7),
+        (27, 8),
         "so many commands ask a broker, and of so many the page says what they print"
     );
 }
