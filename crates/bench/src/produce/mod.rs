@@ -79,7 +79,7 @@ pub async fn produce(
     let all = async {
         send_all(&mut transactions, workload, &asked, &mut pacer, &mut tracker).await?;
         let ended = async {
-            // One that is to stop leaves its transaction to be aborted.
+            // A run that is to stop leaves its transaction to be aborted.
             let committed = if *asked.borrow() { Ok(()) } else { transactions.finish().await };
             producer.flush().await;
             committed

@@ -1,7 +1,7 @@
 //! AddPartitionsToTxn 0-5: partitions that a transaction is going to write to. From version 4 on a request has several transactions, and comes from
 //! brokers, which may only look (KIP-890).
 //!
-//! Where a partition of a request cannot be added none is: OPERATION_NOT_ATTEMPTED for the others.
+//! A partition that cannot be added keeps the others of its request from being added: OPERATION_NOT_ATTEMPTED.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{as_known, check_id};

@@ -1,6 +1,6 @@
 //! OffsetFetch 1-10: for each group, who asks, then each partition or all there are.
 //!
-//! What is named twice is answered once: a short request must not ask for the same long metadata a million times. A client that asks for stable
+//! A partition that is named twice is answered once: a short request must not ask for the same long metadata a million times. A client that asks for stable
 //! offsets (KIP-447) has none of partitions with an offset in an open transaction.
 
 use super::call::{Call, Completion, Fault, Reply, joined, once};
@@ -35,7 +35,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     Ok(Completion::Later(Box::pin(async move { fetch(&broker, request, reply).await })))
 }
 
-/// Terms on which a request asks for offsets.
+/// Terms of a request for offsets.
 #[derive(Clone, Copy)]
 struct FetchTerms {
     version: i16,

@@ -271,7 +271,7 @@ impl CoordinatorTopic {
     ) -> Result<(), ReplayError> {
         // A log that takes long to be opened takes no place.
         shard.partition().opened().await.map_err(ReadError::from)?;
-        // What an earlier leader has appended is to be known here once all replicas have it.
+        // Records of an earlier leader count here once all replicas have them.
         shard.partition().replicated().await.map_err(ReadError::from)?;
         let _place = places.acquire().await.map_err(io::Error::other)?;
         let (coordinator, loading) = (Arc::clone(coordinator), Arc::clone(shard));

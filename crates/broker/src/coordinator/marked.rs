@@ -11,7 +11,7 @@ pub type MarkerOutcome = Result<(), AppendError>;
 
 /// Coordinator whose records may belong to transactions: it learns of their ends in the order of the log.
 pub trait MarkedCoordinator: Send + Sync {
-    /// Asks for a marker to be appended to this partition of the coordinator's topic. The coordinator's state changes once the marker is on
+    /// Queues a marker for this partition of the coordinator's topic. The coordinator's state changes once the marker is on
     /// all replicas in sync, before the outcome is known.
     ///
     /// # Errors

@@ -89,7 +89,7 @@ impl PendingCommit {
 }
 
 impl Groups {
-    /// Asks for these offsets to be committed, as the group allows it; with a producer in its transaction.
+    /// Queues a commit of these offsets if the group allows it, in the transaction of the producer if there is one.
     ///
     /// # Errors
     /// None of them can be.
@@ -148,7 +148,7 @@ impl Groups {
         let (mut bytes, mut is_unfit) = (0, false);
         self.offsets.read(&group, |held| {
             for (index, offset) in wanted {
-                // One in a transaction takes the place of none until it has ended.
+                // An offset in a transaction takes the place of none until that has ended.
                 let before = find(held, offset.topic.id, offset.partition).filter(|_| producer.is_none());
                 let needed = OffsetsRoom::between(before, &offset.committed);
                 is_unfit |= !room.has(needed);

@@ -38,7 +38,7 @@ impl Coordinator for Groups {
         }
         self.topic.having(shard, |topic| {
             if shard.is_successor() {
-                // What was told of late, when the partition was led here before.
+                // Drops late outcomes of the time when the partition was led here before.
                 self.forget_shards(topic, std::slice::from_ref(shard));
             }
             for (id, snapshot) in found.snapshots {

@@ -36,7 +36,7 @@ enum Marked {
     Closed,
     /// The partition's coordinator is reading its log.
     Loading,
-    /// This broker leads the partition, or none does.
+    /// The broker with this id leads the partition.
     Elsewhere(i32),
     /// The marker is not written.
     Not(AppendError),

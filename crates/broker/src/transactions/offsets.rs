@@ -15,7 +15,7 @@ const ADDS_FROM: i16 = 5;
 const ABORTABLE_FROM: i16 = 4;
 
 impl Transactions {
-    /// Checks that a transaction has this partition of `__consumer_offsets`, or adds it, as the client's version of TxnOffsetCommit asks for.
+    /// Checks that a transaction has this partition of `__consumer_offsets`, or adds it, by the client's version of TxnOffsetCommit.
     ///
     /// # Errors
     /// The error of the request, as a client of that version acts on it as it should.

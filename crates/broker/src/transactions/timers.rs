@@ -69,7 +69,7 @@ impl Transactions {
         let (this, entry) = (Arc::clone(self), Arc::clone(entry));
         task::spawn(async move {
             sleep(wait).await;
-            // Where the clock went back, the look finds nothing due, and sets the next alarm.
+            // After a step back of the clock nothing is due, and the next alarm is set.
             entry.alarm.store(i64::MAX, Ordering::Relaxed);
             this.happen(&entry, |transaction, turn| transaction.tick(turn));
         });

@@ -86,9 +86,7 @@ impl Transactions {
         let wanted: Vec<_> = partitions(beginning).collect();
         self.verify_partitions(beginning.transactional_id, producer(beginning), &wanted)
     }
-}
 
-impl Transactions {
     /// Returns the broker that coordinates an id, if it is another one.
     fn coordinator_elsewhere(&self, id: &str) -> Option<i32> {
         let image = self.control.image();

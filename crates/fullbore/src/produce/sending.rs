@@ -286,7 +286,7 @@ impl<'a> Sending<'a> {
     fn answer(&mut self, done: &SentRecord, result: Result<RecordMetadata, ProduceError>) {
         match &result {
             Ok(_) => self.written += 1,
-            // It failed with its transaction, of which there is a sentence.
+            // The record failed with its transaction, which has a sentence of its own.
             Err(ProduceError::Aborted { .. }) => {}
             Err(error) => {
                 self.failed += 1;

@@ -1,4 +1,4 @@
-//! The transactions of `produce`: each of so many records, or one of all.
+//! The transactions of `produce`: each of `--transaction-records`, or one of all.
 //!
 //! Invariant: while one commits the next gathers; no third begins before the first has its outcome.
 

@@ -46,7 +46,7 @@ impl Output {
         Ok(Output { dir: dir.clone(), segments, buffer, chunk, segment_bytes, index_interval_bytes, now_ms })
     }
 
-    /// Adds one batch, with the aborted transaction that it ends and of which data was left. `before_write` is told how many bytes are about
+    /// Adds one batch, with the aborted transaction that it ends and of which data was left. `before_write` gets the number of bytes that are about
     /// to be written, and may end it.
     pub fn push(
         &mut self,

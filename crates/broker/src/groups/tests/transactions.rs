@@ -15,7 +15,7 @@ impl Opened {
         self.ask_verified(producer, seen, group, offsets)
     }
 
-    /// Asks for a commit in a transaction that was verified when these markers were seen.
+    /// Queues a commit in a transaction that was verified when these markers were seen.
     fn ask_verified(
         &self,
         (id, epoch): (i64, i16),

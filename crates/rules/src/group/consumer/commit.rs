@@ -42,7 +42,7 @@ impl ConsumerGroup {
     /// Returns the offsets that may be committed by OffsetCommit or TxnOffsetCommit.
     ///
     /// # Errors
-    /// Those of [`ConsumerGroup::check_commit`], as the client knows them.
+    /// Errors of [`ConsumerGroup::check_commit`], as the client knows them.
     pub fn check_committer(&self, committer: &Committer<'_>) -> Result<CommitPermission<'_>, ErrorCode> {
         if committer.is_unnamed_in_transaction() {
             return Ok(CommitPermission::CommitAll);

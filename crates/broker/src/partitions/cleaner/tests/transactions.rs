@@ -335,7 +335,7 @@ fn cleaning_ends_at_any_moment_consumers_read_the_committed_records() {
         let (logs, partition) = open_with(&dir, segment_bytes, None);
         raw(&partition);
         fill_segments(&partition, 1);
-        // What was flushed is believed after a kill, as are its indexes.
+        // A kill leaves flushed records and their indexes believed.
         logs.close();
         drop((logs, partition));
         let (logs, partition) = open_with(&dir, segment_bytes, None);
