@@ -2,6 +2,7 @@
 
 use super::call::{Call, Fault, Reply};
 use crate::node::Node;
+use crate::transactions::MARKERS_A_TURN;
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::TopicPartition;
 use fullbore_wire::apis::write_txn_markers::{
@@ -12,9 +13,6 @@ use fullbore_wire::{ErrorCode, Frame};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use std::sync::Arc;
 
-/// Markers after which other tasks have their turn.
-const TURN: usize = 64;
-
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: WriteTxnMarkersRequest = call.body(reply.version)?;
     let broker = call.broker;
@@ -24,7 +22,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     for (count, (marker, at)) in
         request.markers.iter().flat_map(|marker| partitions(marker).map(move |at| (marker, at))).enumerate()
     {
-        if count % TURN == TURN - 1 {
+        if count % MARKERS_A_TURN == MARKERS_A_TURN - 1 {
             tokio::task::yield_now().await;
         }
         let mut one = Box::pin(write(broker, marker, at, is_allowed));

@@ -62,7 +62,7 @@ impl Transactions {
                     self.event(&entry, |transaction, turn| transaction.producer_id(id, turn))
                 }
                 Effect::WriteMarkers(markers) => {
-                    let written = self.write_markers(&entry, &markers);
+                    let written = self.write_markers(&entry, &markers).await;
                     self.event(&entry, |transaction, turn| {
                         transaction.markers_written(markers.decision, &written, turn);
                     })

@@ -22,6 +22,9 @@ const AGAIN_MOST: Duration = Duration::from_secs(1);
 /// The longest wait for replicas before a marker is written once more.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
 
+/// Markers after which other tasks have their turn.
+pub const TURN: usize = 64;
+
 /// Outcome of the append of a marker.
 enum Marked {
     /// The marker is on all replicas in sync.
@@ -57,7 +60,7 @@ impl Marked {
 impl Transactions {
     /// Appends the markers of one decision at once where that is possible, and returns the partitions that have theirs on all replicas in
     /// sync. A task sees to the others.
-    pub(super) fn write_markers(self: &Arc<Self>, entry: &Arc<Entry>, markers: &Markers) -> Vec<TopicPartition> {
+    pub(super) async fn write_markers(self: &Arc<Self>, entry: &Arc<Entry>, markers: &Markers) -> Vec<TopicPartition> {
         let marker = Marker {
             producer_id: markers.producer_id,
             producer_epoch: markers.producer_epoch,
@@ -66,7 +69,10 @@ impl Transactions {
         };
         let version = i8::try_from(markers.transaction_version.level()).unwrap_or(i8::MAX);
         let mut done = Vec::new();
-        for partition in &markers.partitions {
+        for (count, partition) in markers.partitions.iter().enumerate() {
+            if count % TURN == TURN - 1 {
+                tokio::task::yield_now().await;
+            }
             match self.append_marker(partition, &marker, version, false) {
                 marked if marked.is_over() => done.push(partition.clone()),
                 marked => {

@@ -16,6 +16,7 @@ mod timers;
 mod verify;
 
 pub use entry::PendingAnswer;
+pub use markers::TURN as MARKERS_A_TURN;
 
 use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, Shard};
 use crate::partitions::Partitions;
