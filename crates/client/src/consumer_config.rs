@@ -49,7 +49,7 @@ const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
         |c, v| c.max_wait_ms = count(v)?;
     "fetch.min.bytes", "1", "Bytes of records for which the broker waits before it answers a fetch.",
         |c, v| c.min_bytes = count(v)?;
-    "isolation.level", "read_uncommitted", "read_committed leaves out records of transactions that are open or were aborted. `perf consume` takes read_uncommitted only.",
+    "isolation.level", "read_uncommitted", "read_committed leaves out records of transactions that are open or were aborted.",
         |c, v| c.read_committed = read_committed(v)?;
     "max.partition.fetch.bytes", "1048576", "Bytes of records that the first fetches are to bring of one partition at most. They grow where that keeps the link from being full, up to fetch.max.bytes and what fetch.buffer.memory leaves. A leader that reads ahead brings as much of all partitions in an answer. `perf consume` has `--fetch-size` for it, too.",
         |c, v| c.partition_max_bytes = count(v)?;

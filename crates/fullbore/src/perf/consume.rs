@@ -275,9 +275,6 @@ impl Consume {
     fn plan(&self, properties: &Properties) -> Result<ConsumePlan, Failure> {
         let mut fetch = FetchSettings { partition_max_bytes: self.fetch_size, ..Default::default() };
         for (key, value) in properties.iter() {
-            if key == "isolation.level" && value != "read_uncommitted" {
-                return Err(Failure::new(format!("{key}={value}: must be read_uncommitted")));
-            }
             // Others are every client's, or told to have no effect.
             fetch.set(key, value)?;
         }
@@ -331,12 +328,14 @@ mod tests {
     #[test]
     fn properties_shape_the_plan() {
         let plan = plan(
-            "--topic t --num-records 5 --from-latest --timeout 70 --command-property fetch.min.bytes=7 check.crcs=false",
+            "--topic t --num-records 5 --from-latest --timeout 70 --command-property fetch.min.bytes=7 check.crcs=false \
+             isolation.level=read_committed",
         );
         let plan = plan.expect("valid");
         assert_eq!((plan.records, plan.start, plan.timeout.as_millis()), (5, StartOffset::Latest, 70));
         let reset = Some(StartOffset::Latest);
-        let fetch = FetchSettings { min_bytes: 7, check_crcs: false, reset, ..Default::default() };
+        let fetch =
+            FetchSettings { min_bytes: 7, check_crcs: false, read_committed: true, reset, ..Default::default() };
         assert_eq!(plan.fetch, fetch);
     }
 
@@ -346,10 +345,8 @@ mod tests {
             let failure = plan(&format!("--topic t --num-records 5 --command-property {property}"));
             failure.expect_err(property).to_string()
         };
-        assert_eq!(
-            refusal("isolation.level=read_committed"),
-            "isolation.level=read_committed: must be read_uncommitted"
-        );
+        let no_level = "isolation.level=x: must be read_committed or read_uncommitted";
+        assert_eq!(refusal("isolation.level=x"), no_level);
         assert_eq!(refusal("fetch.min.bytes=-1"), "fetch.min.bytes=-1: must be 0 or more");
     }
 }
