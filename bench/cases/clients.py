@@ -5,14 +5,15 @@ from brokers import CLIENTS, ROOT, java
 CONSUMED = 2_000_000
 
 
-def java_consumes(bench, broker, topic, group, records):
+def java_consumes(bench, broker, topic, group, records, properties=()):
     """Of ConsumerPerformance fetch.MB.sec: MB over the time from the assignment on, without joining the group.
 
     With a hundred partitions ConsumerPerformance has ended 48 records early, on Kafka's broker: then another group reads once more.
     """
     for again in ("", "-again"):
         command = java(["-Xmx512M"], "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", broker.address, "--topic",
-                       topic, "--num-records", records, "--group", group + again, "--timeout", 30_000)
+                       topic, "--num-records", records, "--group", group + again, "--timeout", 30_000,
+                       *(["--command-property", *properties] if properties else []))
         output = bench.run(f"consume-java-{broker.name}", command)
         names, values = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") >= 9][-2:]
         told = dict(zip(names, values))

@@ -3,7 +3,7 @@
 `far` is a broker whose store takes its time, `near` one without the delays, `serial` a far one that serves one request at a time and closes no object early.
 """
 import contextlib, json, re, statistics, subprocess, sys, time
-from brokers import CLIENTS, FULLBORE, ROOT
+from brokers import CLIENTS, FULLBORE, ROOT, java as run_java
 from runs import RECORD
 
 SERIAL = {"diskless.puts.per.second.max": 0, "fullbore.connection.requests.max": 1}
@@ -395,5 +395,36 @@ def idle(bench):
         bench.tell("idle", "RSS, MiB", [broker.memory_mib("VmRSS")])
 
 
+def transactions(bench):
+    """Transactions of one second as fast as records go, of one record one after the other, and a reader of what is committed."""
+    rates, gets, alone, source = [], [], [], ROOT / "bench/java/TransactionBench.java"
+    every_second = ["--transactional-id", "bench", "--transaction-duration-ms", 1000]
+    with bench.broker("far") as far:
+        for _ in range(bench.rounds):
+            topic = bench.topic(far, "transactions")
+            command = [FULLBORE, "perf", "produce", "--bootstrap-server", far.address, "--topic", topic, "--num-records", bench.records,
+                       "--record-size", RECORD, "--throughput", -1, *every_second]
+            rates.append(bench.produced(bench.run("transactions-flood", command))["rate"] * RECORD / MB)
+            far.drop(topic)
+        for _ in range(bench.rounds):
+            topic = bench.topic(far, "alone")
+            output = bench.run("transactions-alone", run_java(["-Xmx256M"], source, "rate", far.address, topic, 1, 1, 100, bench.seconds))
+            alone.append(1e3 / float(output.split()[0]))
+        for _ in range(bench.rounds):
+            topic, records = bench.topic(far, "tail"), 20_000 * bench.seconds
+            before = far.metric("gets_total")
+            command = [FULLBORE, "perf", "consume", "--bootstrap-server", far.address, "--topic", topic, "--num-records", records, "--timeout", 30_000,
+                       "--command-property", "isolation.level=read_committed"]
+            reader = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
+            bench.run("transactions-tail", [FULLBORE, "perf", "produce", "--bootstrap-server", far.address, "--topic", topic, "--num-records", records,
+                                            "--record-size", RECORD, "--throughput", 20_000, *every_second])
+            if reader.wait(60):
+                sys.exit("transactions: the reader did not read everything")
+            gets.append((far.metric("gets_total") - before) / (records * RECORD / MB))
+    bench.tell("transactions", "MB/s, transactions of 1 s", rates, (">=", 90))
+    bench.tell("transactions", "ms a transaction of one record, Java", alone, ("<=", 2 * bench.put + 40))
+    bench.tell("transactions", "GETs a MB of a reader of what is committed", gets, ("<=", 0.01))
+
+
 CASES = {"flood": flood, "partitions": partitions, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "hanging-puts": hanging_puts, "neighbours": neighbours, "narrow": narrow, "long-polls": long_polls, "behind": behind, "tail": tail, "tail-elsewhere": tail_elsewhere, "catch-up": catch_up, "index": index,
-         "commits": commits, "idle": idle}
+         "commits": commits, "idle": idle, "transactions": transactions}

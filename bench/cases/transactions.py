@@ -1,0 +1,203 @@
+"""Cases of transactions: of bench/compare on one broker, of bench/cluster on three. Java's clients are bench/java/TransactionBench.java, ours
+crates/bench/examples/transaction_rate.rs, librdkafka's bench/transactions_copy.py.
+"""
+import re, signal, subprocess, threading, time
+from brokers import CLIENTS, FULLBORE, ROOT, Fullbore, java
+from cases.clients import java_consumes
+from cases.failover import RUN_S, partitions, wait_until_whole
+from cases.groups import EXAMPLES
+from cases.replicas import pick
+
+# Windows of our producer above 5 need a broker that remembers as many batches.
+RETAIN = 100
+LONG, RECORDS = 3000, 2_000_000
+RATE_S, PACED, PACED_S = 10, 20, 20
+COPIED, COPY = 200_000, 100
+READ, READ_TRANSACTION = 1_000_000, 1000
+
+
+def numbers(output, names):
+    """The numbers of a line such as `12.3 transactions/s, commit p50 1.2 ms, p99 3.4 ms, max 5.6 ms`."""
+    return dict(zip(names, map(float, re.findall(r"(?<![a-z])\d+\.\d+", output))))
+
+
+def in_java(bench, broker, label, heap, *words):
+    source = ROOT / "bench/java/TransactionBench.java"
+    command = java([heap], source, *words)
+    return bench.run(f"{label}-{broker.name}", command)
+
+
+def produce(bench):
+    """Seed 001's localhost command: transactions of three seconds as fast as records go, then ours of one second beside none."""
+    for in_flight in (5, 1):
+        def work(broker, topic):
+            before = broker.cpu_seconds()
+            words = ["--transactional-id", topic, "--transaction-duration-ms", LONG]
+            rate = perf(bench, broker, f"tx-java-{in_flight}", topic, RECORDS, words, [f"max.in.flight.requests.per.connection={in_flight}"], True)
+            return rate, (broker.cpu_seconds() - before) / (RECORDS / 1e6)
+        ours, theirs = bench.both(bench.with_topic(f"tx-java-{in_flight}", work))
+        if in_flight == 5:
+            beside = [rate for rate, _ in theirs]
+        for at, (measure, goal) in enumerate((("records/s", ">= 1.3x"), ("broker CPU s/GB", "<= 0.35x"))):
+            bench.row("tx-produce", f"{measure}, Java, in flight {in_flight}", pick(ours, at), pick(theirs, at), goal if in_flight == 5 else "-")
+    wide = Fullbore("fullbore-wide", bench.temp, {"max.idempotence.batches.to.retain": RETAIN})
+    wide.start()
+    try:
+        for in_flight in (1, 5, 10, 20, "auto"):
+            def alone(broker, topic):
+                words = ["--transactional-id", topic, "--transaction-duration-ms", LONG]
+                return perf(bench, broker, f"tx-own-{in_flight}", topic, 3 * RECORDS, words, [f"max.in.flight.requests.per.connection={in_flight}"])
+            rates = [bench.with_topic(f"tx-own-{in_flight}", alone)(wide, n) for n in range(bench.rounds)]
+            bench.row("tx-produce", f"records/s, ours in flight {in_flight} / Java on Kafka", rates, beside, ">= 8x")
+    finally:
+        wide.stop()
+    with_them, without = [], []
+    for n in range(bench.rounds):
+        for rates, words in ((with_them, ["--transaction-duration-ms", 1000]), (without, [])):
+            def once(broker, topic):
+                return perf(bench, broker, "tx-second" if words else "tx-none", topic, 3 * RECORDS, words, [])
+            rates.append(bench.with_topic(f"tx-{len(words)}-{n}", once)(bench.fullbore, n))
+    bench.row("tx-produce", "records/s, ours, of one second", with_them, without, ">= 0.95x", "no transactions")
+
+
+def perf(bench, broker, label, topic, records, words, properties, is_java=False):
+    """records/s of ProducerPerformance or `perf produce`, 1,000 bytes each."""
+    tool = java(["-Xmx512M"], "org.apache.kafka.tools.ProducerPerformance") if is_java else [FULLBORE, "perf", "produce"]
+    command = [*tool, "--bootstrap-server", broker.address, "--topic", topic, "--num-records", records, "--record-size", 1000, "--throughput", -1,
+               *words, *(["--command-property", *properties] if properties else [])]
+    return bench.produced(bench.run(f"{label}-{broker.name}", command))["rate"]
+
+
+def rate(bench, size=100, factor=1, case="tx-rate", producers=(1, 32)):
+    """Transactions of ten records, one after the other in each producer; then ours."""
+    names = ("rate", "p50", "p99", "max")
+    for count in producers:
+        def work(broker, topic, is_own=False):
+            before, label = broker.cpu_seconds(), f"tx-rate-{count}{'-own' if is_own else ''}"
+            words = [broker.address, topic, count, 10, size, RATE_S]
+            output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "transaction_rate", *words]) if is_own else \
+                in_java(bench, broker, label, "-Xmx1G", "rate", *words)
+            told = numbers(output, names)
+            # The first three seconds are not counted, and are taken to be as fast.
+            return told | {"cpu": (broker.cpu_seconds() - before) * 1e6 / max(1, told["rate"] * (RATE_S + 3))}
+        ours, theirs = bench.both(bench.with_topic(f"{case}-{count}", work, 3, factor))
+        own = [bench.with_topic(f"{case}-own-{count}", lambda b, t: work(b, t, True), 3, factor)(bench.fullbore, n) for n in range(bench.rounds)]
+        of = f"10 x {size} B, {count} producers"
+        least = "2x" if factor > 1 else "5x" if count == 1 else "4x"
+        most = "<= 0.6x" if factor > 1 and count == 1 else "-"
+        bench.row(case, f"transactions/s, {of}", pick(ours, "rate"), pick(theirs, "rate"), f">= {least}")
+        bench.row(case, f"broker CPU us each, {of}", pick(ours, "cpu"), pick(theirs, "cpu"), "<= 0.3x")
+        for name in ("p50", "p99"):
+            bench.row(case, f"commit {name} ms, {of}", pick(ours, name), pick(theirs, name), most)
+        bench.row(case, f"transactions/s, {of}, ours / Java on Kafka", pick(own, "rate"), pick(theirs, "rate"), ">= 10x")
+        bench.row(case, f"broker CPU us each, {of}, ours / Java", pick(own, "cpu"), pick(theirs, "cpu"), "<= 0.3x")
+
+
+def rate_cluster(bench):
+    rate(bench, 1000, 3, "tx-rate", (1, 32))
+
+
+def paced(bench):
+    """Twenty transactions of a record a second, and a consumer that reads them."""
+    def work(broker, topic):
+        lines = in_java(bench, broker, "tx-paced", "-Xmx512M", "paced", broker.address, topic, PACED, PACED_S).splitlines()
+        return [numbers(line, ("p50", "p99", "max")) for line in lines if " p50 " in line]
+    ours, theirs = bench.both(bench.with_topic("tx-paced", work))
+    for at, what in enumerate(("commitTransaction", "send to read_committed poll")):
+        for name, goal in (("p50", "<= 0.7x"), ("p99", "<= 0.5x")):
+            bench.row("tx-paced", f"{name} ms, {what}", [run[at][name] for run in ours], [run[at][name] for run in theirs], goal)
+
+
+def copy(bench):
+    """Copying in transactions of a hundred records, of three partitions; TransactionalMessageCopier reads one."""
+    def filled(broker, partitions):
+        topic = broker.topic(f"tx-from-{partitions}-{bench.count}", partitions)
+        bench.own_perf(broker, f"tx-fill-{broker.name}", topic, COPIED, 100)
+        return topic
+
+    def librdkafka(broker, topic):
+        source = filled(broker, 3)
+        script = [CLIENTS / "venv/bin/python", ROOT / "bench/transactions_copy.py"]
+        output = bench.run(f"tx-copy-librdkafka-{broker.name}", [*script, broker.address, source, topic, COPIED, COPY])
+        broker.drop(source)
+        return numbers(output, ("rate",))["rate"]
+
+    def copier(broker, topic):
+        source = filled(broker, 1)
+        command = java(["-Xmx512M"], "org.apache.kafka.tools.TransactionalMessageCopier", "--broker-list", broker.address, "--input-topic", source,
+                       "--input-partition", 0, "--output-topic", topic, "--consumer-group", f"group-{topic}", "--transactional-id", topic,
+                       "--transaction-size", COPY, "--max-messages", COPIED)
+        return took(bench, broker, source, f"tx-copy-java-{broker.name}", command)
+
+    def own(broker, topic):
+        source = filled(broker, 1)
+        command = [FULLBORE, "copy", "-b", broker.address, "--from", source, "--to", topic, "--group", f"group-{topic}",
+                   "--transaction-records", COPY, "--exit-on-end"]
+        return took(bench, broker, source, "tx-copy-own", command)
+    ours, theirs = bench.both(bench.with_topic("tx-copy", librdkafka, 3))
+    bench.row("tx-copy", "records/s, librdkafka on both", ours, theirs, ">= 3x")
+    java_ours, java_theirs = bench.both(bench.with_topic("tx-copier", copier))
+    bench.row("tx-copy", "records/s, TransactionalMessageCopier", java_ours, java_theirs, "-")
+    copied = [bench.with_topic("tx-copy-own", own)(bench.fullbore, n) for n in range(bench.rounds)]
+    bench.row("tx-copy", "records/s, fullbore copy / Java's on Kafka", copied, java_theirs, ">= 10x")
+
+
+def took(bench, broker, source, label, command):
+    """Records a second of a process from its start to its end."""
+    began = time.monotonic()
+    bench.run(label, command)
+    rate = COPIED / (time.monotonic() - began)
+    broker.drop(source)
+    return rate
+
+
+def read(bench):
+    """A topic a tenth of whose transactions are aborted, at both levels."""
+    rates = {}
+    for broker in (bench.kafka, bench.fullbore):
+        broker.topic("tx-read")
+        in_java(bench, broker, "tx-read-fill", "-Xmx512M", "fill", broker.address, "tx-read", READ, 1000, READ_TRANSACTION, 10)
+    for level, records in (("read_committed", READ * 9 // 10), ("read_uncommitted", READ)):
+        rates[level] = bench.both(lambda broker, n: java_consumes(bench, broker, "tx-read", f"{level}-{n}", records, [f"isolation.level={level}"]))
+        own = [own_read(bench, level, records) for _ in range(bench.rounds)]
+        bench.row("tx-read", f"MB/s, Java, {level}", *rates[level], ">= 1x")
+        bench.row("tx-read", f"MB/s, perf consume / Java, {level}", own, rates[level][1], "-")
+    for at, who in enumerate(("Fullbore", "Kafka")):
+        bench.row("tx-read", f"{who}: Java, MB/s of what is read", rates["read_committed"][at], rates["read_uncommitted"][at],
+                  ">= 0.95x" if at == 0 else "-", "read_uncommitted")
+    for broker in (bench.kafka, bench.fullbore):
+        broker.drop("tx-read")
+
+
+def own_read(bench, level, records):
+    output = bench.run(f"tx-read-own-{level}", [FULLBORE, "perf", "consume", "--bootstrap-server", bench.fullbore.address, "--topic", "tx-read",
+                                                "--num-records", records, "--command-property", f"isolation.level={level}"])
+    return float(output.strip().splitlines()[-1].split(",")[3])
+
+
+def failover(bench):
+    """The longest commit of a producer within which the leader of its partition, or its coordinator, is killed."""
+    for role in ("leader", "coordinator"):
+        def killed(cluster, round_number):
+            topic, run = cluster.topic(f"tx-{role}-{round_number}", 1, {"min.insync.replicas": 2}, factor=3), f"tx-{role}-{round_number}"
+            thread = threading.Thread(target=lambda: (time.sleep(8), kill(cluster, topic, role, f"{run}-0")))
+            thread.start()
+            output = in_java(bench, cluster, f"tx-failover-{role}", "-Xmx512M", "rate", cluster.address, topic, 1, 10, 1000, RUN_S, f"run={run}")
+            thread.join()
+            wait_until_whole(cluster)
+            cluster.drop(topic)
+            return numbers(output, ("rate", "p50", "p99", "max"))["max"]
+        ours, theirs = bench.both(killed)
+        bench.row("tx-failover", f"longest transaction, ms, {role} killed", ours, theirs, "<= 3,000 ms")
+
+
+def kill(cluster, topic, role, transactional_id):
+    """Kills a broker with -9 and starts it again half a run later."""
+    number = partitions(cluster, topic)[0]["leader"]
+    if role == "coordinator":
+        told = subprocess.run([FULLBORE, "transactions", "describe", "-b", cluster.address, "--transactional-id", transactional_id],
+                              stdout=subprocess.PIPE, text=True, check=True).stdout
+        number = int(told.splitlines()[-1].split()[0])
+    cluster.signal(number, signal.SIGKILL)
+    time.sleep(RUN_S / 2)
+    cluster.restart(number)

@@ -1,0 +1,96 @@
+//! Transactions a second of our producer: BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS [KEY=VALUE ...].
+//!
+//! Each producer has a transactional id of its own and commits RECORDS records of SIZE bytes a transaction, which gather while the one before
+//! commits. Not a part of `fullbore`: `bench/compare transactions` runs it beside Java's producer (bench/java/TransactionBench.java).
+
+use fullbore_producer::{Ending, Producer, ProducerRecord};
+use hdrhistogram::Histogram;
+use std::error::Error;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const WARM_UP: Duration = Duration::from_secs(3);
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// Load of one producer, and the time in which its transactions count.
+#[derive(Clone)]
+struct Load {
+    topic: String,
+    records: usize,
+    payload: Vec<u8>,
+    from: Instant,
+    until: Instant,
+}
+
+/// Waits for a commit that was asked for at `asked`, and records its nanoseconds.
+async fn settle(ending: Ending<'_>, asked: Instant, load: &Load, taken: &mut Histogram<u64>) -> Result<(), Failure> {
+    ending.await?;
+    let now = Instant::now();
+    if asked >= load.from && now <= load.until {
+        taken.record(u64::try_from((now - asked).as_nanos())?)?;
+    }
+    Ok(())
+}
+
+async fn drive(producer: Producer, load: Load) -> Result<Histogram<u64>, Failure> {
+    let mut taken = Histogram::new_with_max(60_000_000_000, 3)?;
+    producer.init_transactions().await?;
+    let mut before = None;
+    while Instant::now() < load.until {
+        let transaction = producer.begin().await?;
+        for _ in 0..load.records {
+            drop(transaction.send(ProducerRecord::new(&load.topic, &load.payload)).await?);
+        }
+        let next = (transaction.commit(), Instant::now());
+        if let Some((ending, asked)) = before.replace(next) {
+            settle(ending, asked, &load, &mut taken).await?;
+        }
+    }
+    if let Some((ending, asked)) = before {
+        settle(ending, asked, &load, &mut taken).await?;
+    }
+    producer.close(Duration::from_secs(10)).await;
+    Ok(taken)
+}
+
+fn main() -> Result<(), Failure> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [bootstrap, topic, producers, records, size, seconds, properties @ ..] = &args[..] else {
+        return Err("BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS [KEY=VALUE ...]".into());
+    };
+    let (producers, seconds) = (producers.parse::<usize>()?, seconds.parse::<u64>()?);
+    let unique = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+    let from = Instant::now() + WARM_UP;
+    let load = Load {
+        topic: topic.clone(),
+        records: records.parse()?,
+        payload: vec![b'x'; size.parse()?],
+        from,
+        until: from + Duration::from_secs(seconds),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let taken = runtime.block_on(async move {
+        let mut tasks = Vec::new();
+        for number in 0..producers {
+            let id = format!("rate-{unique}-{number}");
+            let own = [("bootstrap.servers", bootstrap.as_str()), ("transactional.id", &id)];
+            let more = properties.iter().filter_map(|property| property.split_once('='));
+            let producer = Producer::from_properties(own.into_iter().chain(more))?;
+            tasks.push(tokio::task::spawn(drive(producer, load.clone())));
+        }
+        let mut all = Histogram::<u64>::new_with_max(60_000_000_000, 3)?;
+        for task in tasks {
+            all.add(task.await??)?;
+        }
+        Ok::<_, Failure>(all)
+    })?;
+    let ms = |quantile| taken.value_at_quantile(quantile) as f64 / 1e6;
+    println!(
+        "{:.1} transactions/s, commit p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms",
+        taken.len() as f64 / seconds as f64,
+        ms(0.5),
+        ms(0.99),
+        ms(1.0)
+    );
+    Ok(())
+}
