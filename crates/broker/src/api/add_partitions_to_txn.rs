@@ -60,9 +60,8 @@ async fn added(
         let not_attempted = |code: ErrorCode| if code.is_err() { code } else { ErrorCode::OPERATION_NOT_ATTEMPTED };
         return results(transaction, |topic, partition| not_attempted(check(topic, partition)));
     }
-    let partitions = transaction.topics.iter().flat_map(|topic| {
-        topic.partitions.iter().map(|&partition| TopicPartition { topic: topic.name.clone(), partition })
-    });
+    let topics = transaction.topics.iter();
+    let partitions = topics.flat_map(|topic| TopicPartition::each_of(&topic.name, &topic.partitions));
     let outcome = match transaction.verify_only {
         true => verify(call, transaction, partitions.collect()).await,
         false => add(call, transaction, version, partitions.collect()).await.map(|()| Vec::new()),

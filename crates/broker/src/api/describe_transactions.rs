@@ -2,7 +2,7 @@
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::check_id;
-use fullbore_rules::transaction::{TransactionMetadata, TransactionState};
+use fullbore_rules::transaction::{TopicPartition, TransactionMetadata, TransactionState};
 use fullbore_wire::apis::describe_transactions::{
     DescribeTransactionsRequest, DescribeTransactionsResponse, TopicData, TransactionState as Described,
 };
@@ -31,13 +31,8 @@ fn as_unknown(code: ErrorCode) -> ErrorCode {
 }
 
 fn described(transactional_id: Text, state: TransactionMetadata) -> Described {
-    let mut topics: Vec<TopicData> = Vec::new();
-    for at in state.partitions {
-        match topics.last_mut() {
-            Some(last) if last.topic == at.topic => last.partitions.push(at.partition),
-            _ => topics.push(TopicData { topic: at.topic, partitions: vec![at.partition], ..Default::default() }),
-        }
-    }
+    let topics = TopicPartition::by_topic(state.partitions).into_iter();
+    let topics = topics.map(|(topic, partitions)| TopicData { topic, partitions, ..Default::default() });
     Described {
         transactional_id,
         transaction_state: Text::from_static(TransactionState::name(state.state)),
@@ -45,7 +40,7 @@ fn described(transactional_id: Text, state: TransactionMetadata) -> Described {
         transaction_start_time_ms: state.start_ms,
         producer_id: state.producer_id,
         producer_epoch: state.producer_epoch,
-        topics,
+        topics: topics.collect(),
         ..Default::default()
     }
 }

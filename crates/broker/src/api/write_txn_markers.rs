@@ -40,9 +40,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 fn partitions(marker: &WritableTxnMarker) -> impl Iterator<Item = TopicPartition> {
-    marker.topics.iter().flat_map(|topic| {
-        topic.partition_indexes.iter().map(|&partition| TopicPartition { topic: topic.name.clone(), partition })
-    })
+    marker.topics.iter().flat_map(|topic| TopicPartition::each_of(&topic.name, &topic.partition_indexes))
 }
 
 async fn write(broker: &Arc<Node>, marker: &WritableTxnMarker, at: TopicPartition, is_allowed: bool) -> ErrorCode {

@@ -148,22 +148,17 @@ fn request(batch: &[QueuedMarker]) -> WriteTxnMarkersRequest {
     let same = |chunk: &QueuedMarker, next: &QueuedMarker| chunk.marker == next.marker;
     for chunk in batch.chunk_by(same) {
         let QueuedMarker { marker, transaction_version, .. } = chunk[0];
-        let mut topics: Vec<WritableTxnMarkerTopic> = Vec::new();
-        for TopicPartition { topic, partition } in chunk.iter().map(|queued| &queued.partition) {
-            match topics.last_mut().filter(|last| last.name == *topic) {
-                Some(last) => last.partition_indexes.push(*partition),
-                None => topics.push(WritableTxnMarkerTopic {
-                    name: topic.clone(),
-                    partition_indexes: vec![*partition],
-                    ..Default::default()
-                }),
-            }
-        }
+        let topics = TopicPartition::by_topic(chunk.iter().map(|queued| queued.partition.clone())).into_iter();
+        let topics = topics.map(|(name, partition_indexes)| WritableTxnMarkerTopic {
+            name,
+            partition_indexes,
+            ..Default::default()
+        });
         markers.push(WritableTxnMarker {
             producer_id: marker.producer_id,
             producer_epoch: marker.producer_epoch,
             transaction_result: marker.is_commit,
-            topics,
+            topics: topics.collect(),
             coordinator_epoch: marker.coordinator_epoch,
             transaction_version,
             ..Default::default()

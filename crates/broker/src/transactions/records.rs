@@ -45,17 +45,8 @@ pub(super) fn decode(key: Bytes, value: Option<Bytes>) -> Result<IdRecord, Decod
 }
 
 fn value(state: &TransactionMetadata) -> TransactionLogValue {
-    let mut topics: Vec<PartitionsSchema> = Vec::new();
-    for TopicPartition { topic, partition } in &state.partitions {
-        match topics.last_mut() {
-            Some(last) if last.topic == *topic => last.partition_ids.push(*partition),
-            _ => topics.push(PartitionsSchema {
-                topic: topic.clone(),
-                partition_ids: vec![*partition],
-                ..Default::default()
-            }),
-        }
-    }
+    let topics = TopicPartition::by_topic(state.partitions.iter().cloned()).into_iter();
+    let topics = topics.map(|(topic, partition_ids)| PartitionsSchema { topic, partition_ids, ..Default::default() });
     TransactionLogValue {
         producer_id: state.producer_id,
         previous_producer_id: state.previous_producer_id,
@@ -63,7 +54,7 @@ fn value(state: &TransactionMetadata) -> TransactionLogValue {
         producer_epoch: state.producer_epoch,
         transaction_timeout_ms: state.timeout_ms,
         transaction_status: state.state.id(),
-        transaction_partitions: (state.state != TransactionState::Empty).then_some(topics),
+        transaction_partitions: (state.state != TransactionState::Empty).then(|| topics.collect()),
         transaction_last_update_timestamp_ms: state.last_update_ms,
         transaction_start_timestamp_ms: state.start_ms,
         client_transaction_version: state.client_version.level(),
@@ -75,9 +66,7 @@ fn value(state: &TransactionMetadata) -> TransactionLogValue {
 fn metadata(value: TransactionLogValue) -> Option<TransactionMetadata> {
     let mut partitions = std::collections::BTreeSet::new();
     for topic in value.transaction_partitions.unwrap_or_default() {
-        let name = Text::from(topic.topic.as_str());
-        partitions
-            .extend(topic.partition_ids.iter().map(|&partition| TopicPartition { topic: name.clone(), partition }));
+        partitions.extend(TopicPartition::each_of(&Text::from(topic.topic.as_str()), &topic.partition_ids));
     }
     Some(TransactionMetadata {
         producer_id: value.producer_id,

@@ -102,23 +102,15 @@ impl Transactions {
         beginning: &BeginningTransaction<'_>,
         verify_only: bool,
     ) -> Result<Vec<ErrorCode>, ErrorCode> {
-        let mut topics: Vec<AddPartitionsToTxnTopic> = Vec::new();
-        for &(name, partition) in &beginning.partitions {
-            match topics.last_mut().filter(|last| last.name == *name) {
-                Some(last) => last.partitions.push(partition),
-                None => topics.push(AddPartitionsToTxnTopic {
-                    name: Text::from(name),
-                    partitions: vec![partition],
-                    ..Default::default()
-                }),
-            }
-        }
+        let topics = TopicPartition::by_topic(partitions(beginning)).into_iter();
+        let topics =
+            topics.map(|(name, partitions)| AddPartitionsToTxnTopic { name, partitions, ..Default::default() });
         let transaction = AddPartitionsToTxnTransaction {
             transactional_id: Text::from(beginning.transactional_id),
             producer_id: beginning.producer_id,
             producer_epoch: beginning.producer_epoch,
             verify_only,
-            topics,
+            topics: topics.collect(),
             ..Default::default()
         };
         let request = AddPartitionsToTxnRequest { transactions: vec![transaction], ..Default::default() };

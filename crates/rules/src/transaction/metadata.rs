@@ -28,6 +28,25 @@ pub struct TopicPartition {
     pub partition: i32,
 }
 
+impl TopicPartition {
+    /// Returns the partitions by topic, in their order: those of one topic that follow each other are one entry.
+    pub fn by_topic(partitions: impl IntoIterator<Item = TopicPartition>) -> Vec<(Text, Vec<i32>)> {
+        let mut topics: Vec<(Text, Vec<i32>)> = Vec::new();
+        for TopicPartition { topic, partition } in partitions {
+            match topics.last_mut() {
+                Some((last, partitions)) if *last == topic => partitions.push(partition),
+                _ => topics.push((topic, vec![partition])),
+            }
+        }
+        topics
+    }
+
+    /// Returns these partitions of a topic.
+    pub fn each_of(topic: &Text, partitions: &[i32]) -> impl Iterator<Item = TopicPartition> {
+        partitions.iter().map(|&partition| TopicPartition { topic: topic.clone(), partition })
+    }
+}
+
 /// A producer: its id, and its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProducerIdAndEpoch {
