@@ -18,7 +18,6 @@ pub use groups::{
     CommittedOffset, CommittedOffsets, GroupAdmin, GroupDescription, GroupListing, GroupMember, GroupOutcomes,
     GroupProtocol, OffsetsToCommit,
 };
-pub(crate) use groups::{coordinator_in, coordinator_of, coordinator_request};
 pub use log_dirs::{DamagedLogs, LogDamage, LogDir, LogDirPartition, SetAside, log_damage, log_dirs};
 pub use records::{HIGH_WATERMARK, RecordsBefore, RecordsDeleted, delete_records};
 pub use topics::{

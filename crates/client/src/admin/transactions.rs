@@ -1,19 +1,15 @@
-//! Transactions from outside (KIP-664): which there are, what a partition remembers of its producers, and the end of one that hangs.
+//! Transactions from outside (KIP-664): lists, descriptions, the producers of a partition, and the end of a transaction that hangs.
 
-use crate::blocking::{BrokerAddress, Cluster};
+use crate::blocking::Cluster;
 use crate::error::ClientError;
+use crate::protocol::CoordinatorKind;
 use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest};
 use fullbore_wire::apis::describe_transactions::DescribeTransactionsRequest;
-use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::apis::list_transactions::ListTransactionsRequest;
 use fullbore_wire::apis::write_txn_markers::{WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest};
 use fullbore_wire::{ErrorCode, Text};
 
-/// Key type of a transactional id.
-const TRANSACTION: i8 = 1;
-/// From this version on FindCoordinator has several keys.
-const SEVERAL_FROM: i16 = 4;
 /// Timeout with which [`fence`] begins a transaction that never follows, in ms.
 const FENCE_TIMEOUT_MS: i32 = 60_000;
 
@@ -24,7 +20,7 @@ pub struct TransactionListing {
     /// Id of the broker that coordinates it.
     pub coordinator: i32,
     pub producer_id: i64,
-    /// Kafka's word.
+    /// State of its transaction, by Kafka's name.
     pub state: String,
 }
 
@@ -36,10 +32,10 @@ pub struct TransactionDescription {
     pub coordinator: i32,
     pub producer_id: i64,
     pub producer_epoch: i16,
-    /// Kafka's word.
+    /// State of its transaction, by Kafka's name.
     pub state: String,
     pub timeout_ms: i32,
-    /// When its transaction began, in ms since 1970; `None` if it has none.
+    /// Begin of its transaction, in ms since 1970; `None` if it has none.
     pub start_ms: Option<i64>,
     /// Topics and partitions of the transaction.
     pub partitions: Vec<(String, i32)>,
@@ -68,11 +64,11 @@ pub struct AbortMarker {
     pub coordinator_epoch: i32,
 }
 
-/// Lists the transactional ids of all brokers: those whose transaction is open for longer than `duration_ms`, unless that is negative, and whose whole
-/// name matches the regular expression.
+/// Lists the transactional ids of all brokers whose whole name matches the regular expression. With a `duration_ms` of 0 or more, only those
+/// whose transaction is open for longer.
 ///
 /// # Errors
-/// No broker that answers; a broker's error, such as that of an expression that is none.
+/// No broker that answers; a broker's error, such as that for a malformed expression.
 pub fn list_transactions(
     cluster: &mut Cluster,
     duration_ms: i64,
@@ -101,9 +97,9 @@ pub fn list_transactions(
 /// Describes a transactional id.
 ///
 /// # Errors
-/// No coordinator; an id that is not known.
+/// No coordinator; an unknown id.
 pub fn describe_transaction(cluster: &mut Cluster, id: &str) -> Result<TransactionDescription, ClientError> {
-    let coordinator = coordinator(cluster, id)?;
+    let coordinator = cluster.coordinator(CoordinatorKind::Transaction, &Text::from(id))?;
     let request = DescribeTransactionsRequest { transactional_ids: vec![Text::from(id)], ..Default::default() };
     let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
     let what = format!("cannot describe the transactional id '{id}'");
@@ -126,7 +122,7 @@ pub fn describe_transaction(cluster: &mut Cluster, id: &str) -> Result<Transacti
     })
 }
 
-/// Returns what the leader of a partition, or the broker with this id, remembers of its producers.
+/// Returns the producers of a partition, as its leader or the broker with this id remembers them.
 ///
 /// # Errors
 /// A partition without a leader; a broker's error.
@@ -196,7 +192,7 @@ pub fn abort_transaction(
 /// # Errors
 /// No coordinator; its error, CONCURRENT_TRANSACTIONS while the transaction is being ended.
 pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
-    let coordinator = coordinator(cluster, id)?;
+    let coordinator = cluster.coordinator(CoordinatorKind::Transaction, &Text::from(id))?;
     let request = InitProducerIdRequest {
         transactional_id: Some(Text::from(id)),
         transaction_timeout_ms: FENCE_TIMEOUT_MS,
@@ -208,28 +204,6 @@ pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
 
 fn check(what: &str, code: ErrorCode) -> Result<(), ClientError> {
     if code.is_err() { Err(ClientError::kafka(what, code, None)) } else { Ok(()) }
-}
-
-/// Finds the broker that coordinates a transactional id.
-fn coordinator(cluster: &mut Cluster, id: &str) -> Result<BrokerAddress, ClientError> {
-    let version = cluster.any()?.version::<FindCoordinatorRequest>()?;
-    let key = Text::from(id);
-    let request = match version >= SEVERAL_FROM {
-        true => FindCoordinatorRequest { key_type: TRANSACTION, coordinator_keys: vec![key], ..Default::default() },
-        false => FindCoordinatorRequest { key_type: TRANSACTION, key, ..Default::default() },
-    };
-    let response = cluster.ask(&request)?;
-    let what = format!("cannot find the coordinator of the transactional id '{id}'");
-    match response.coordinators.into_iter().next() {
-        Some(found) if found.error_code.is_err() => {
-            Err(ClientError::kafka(what, found.error_code, found.error_message.as_deref()))
-        }
-        Some(found) => Ok(BrokerAddress { id: found.node_id, host: found.host, port: found.port }),
-        None => {
-            check(&what, response.error_code)?;
-            Ok(BrokerAddress { id: response.node_id, host: response.host, port: response.port })
-        }
-    }
 }
 
 fn broker_address(cluster: &mut Cluster, id: i32) -> Result<String, ClientError> {

@@ -5,6 +5,7 @@
 mod awaited;
 mod cluster;
 mod connection;
+mod coordinator;
 mod kept;
 mod offsets;
 mod socket;

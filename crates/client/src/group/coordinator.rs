@@ -1,9 +1,11 @@
 //! The way to a group's coordinator: found, connected to, and forgotten when it has moved.
 
 use super::verdict::{self, Next};
-use crate::admin::{coordinator_in, coordinator_of, coordinator_request};
-use crate::blocking::{Cluster, Connection, KeptConnection, PartitionPlace, metadata_request, places_in};
+use crate::blocking::{
+    BrokerAddress, Cluster, Connection, KeptConnection, PartitionPlace, metadata_request, places_in,
+};
 use crate::error::ClientError;
+use crate::protocol::{CoordinatorKind, coordinator_in, coordinator_request};
 use fullbore_wire::api::Request;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::{ErrorCode, Text};
@@ -46,7 +48,8 @@ impl Coordinator {
         code: impl Fn(&R::Response) -> ErrorCode,
     ) -> Result<Option<R::Response>, ClientError> {
         let connection = self.cluster.any()?;
-        let finds = coordinator_request(&self.group, connection.version::<FindCoordinatorRequest>()?);
+        let finds =
+            coordinator_request(CoordinatorKind::Group, &self.group, connection.version::<FindCoordinatorRequest>()?);
         let asks = connection.version::<R>().is_ok_and(|version| version >= least).then_some((request, i16::MAX));
         let outcome = connection.call_both(&finds, asks);
         let connection = self.cluster.take_connection();
@@ -62,7 +65,8 @@ impl Coordinator {
                 _ => self.cluster.keep_connection(connection),
             }
         }
-        let found = coordinator_in(found, &self.group)?;
+        let found = coordinator_in(found, &self.group);
+        let found = BrokerAddress::of_coordinator(CoordinatorKind::Group, found)?;
         self.connection.keep(self.cluster.give(&found.address())?);
         Ok(None)
     }
@@ -135,6 +139,6 @@ impl Coordinator {
 }
 
 fn found(cluster: &mut Cluster, group: &Text) -> Result<Connection, ClientError> {
-    let coordinator = coordinator_of(cluster, group)?;
+    let coordinator = cluster.coordinator(CoordinatorKind::Group, group)?;
     cluster.give(&coordinator.address())
 }

@@ -8,11 +8,14 @@
 //! ([`Due`]), and takes each answer off the bytes that come ([`frame`]). Invariant: a response goes to the oldest request without one, and its
 //! correlation id says so; if not, nothing on this connection can be trusted any more.
 
+mod coordinator;
 mod due;
 mod error;
 pub mod frame;
 mod versions;
 
+pub use coordinator::CoordinatorKind;
+pub(crate) use coordinator::{SEVERAL_KEYS_FROM, coordinator_in, coordinator_request};
 pub use due::{Asking, Due, SentRequest, decode};
 pub use error::ProtocolError;
 pub use versions::{Handshake, Versions};

@@ -117,7 +117,7 @@ impl Cluster {
     /// A new connection to any broker, which only the caller has.
     ///
     /// # Errors
-    /// No broker can be reached.
+    /// Brokers of which none can be reached.
     pub(super) async fn another_to_any(&self) -> Result<Connection, MetadataError> {
         let connect = |cluster: Cluster, address: String| async move {
             Ok(Connection::connect(&address, &cluster.inner.config).await?)

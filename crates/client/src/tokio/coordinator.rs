@@ -7,54 +7,36 @@
 use super::cluster::Cluster;
 use super::connection::Connection;
 use crate::error::MetadataError;
+use crate::protocol::{CoordinatorKind, coordinator_in, coordinator_request};
 use fullbore_wire::Text;
-use fullbore_wire::apis::find_coordinator::{FindCoordinatorRequest, FindCoordinatorResponse};
-
-/// FindCoordinator from this version on has several keys (KIP-699).
-const FIND_SEVERAL_VERSION: i16 = 4;
-
-/// The kinds of keys that have a coordinator (Kafka's `FindCoordinatorRequest.CoordinatorType`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CoordinatorKind {
-    /// A group.
-    Group = 0,
-    /// A transactional id.
-    Transaction = 1,
-}
+use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest};
 
 impl Cluster {
-    /// Asks any broker for the coordinator of `key`, and connects to that coordinator.
+    /// Finds the coordinator of `key` through any broker, and connects to it.
     ///
     /// # Errors
-    /// No broker answers, the answer is an error, or the coordinator cannot be reached.
+    /// No broker that answers; the broker's error; a coordinator that cannot be reached.
     pub async fn coordinator(&self, kind: CoordinatorKind, key: &Text) -> Result<Connection, MetadataError> {
         let connection = self.another_to_any().await?;
         let version = connection.version::<FindCoordinatorRequest>()?;
-        let request = match version >= FIND_SEVERAL_VERSION {
-            true => FindCoordinatorRequest { coordinator_keys: vec![key.clone()], ..Default::default() },
-            false => FindCoordinatorRequest { key: key.clone(), ..Default::default() },
-        };
-        let request = FindCoordinatorRequest { key_type: kind as i8, ..request };
-        let id = self.learn_coordinator(connection.call_version(&request, version).await?, key)?;
+        let answer = connection.call_version(&coordinator_request(kind, key, version), version).await?;
+        let id = self.learn_coordinator(coordinator_in(answer, key))?;
         match self.address(id).is_some_and(|address| address == connection.address()) {
             true => Ok(connection),
             false => self.another(id).await,
         }
     }
 
-    /// Adds the broker that an answer names, and returns its id.
-    fn learn_coordinator(&self, answer: FindCoordinatorResponse, key: &Text) -> Result<i32, MetadataError> {
-        let FindCoordinatorResponse { node_id, host, port, error_code, error_message, coordinators, .. } = answer;
-        let of_list = coordinators.into_iter().find(|found| found.key == *key);
-        let of_list = of_list.map(|of| (of.node_id, of.host, of.port, of.error_code, of.error_message));
-        let (id, host, port, code, words) = of_list.unwrap_or((node_id, host, port, error_code, error_message));
+    /// Adds a coordinator to the known brokers, and returns its id.
+    fn learn_coordinator(&self, found: Coordinator) -> Result<i32, MetadataError> {
+        let code = found.error_code;
         if code.is_err() {
-            let message = words.filter(|words| !words.is_empty());
-            let message = message.map_or_else(|| code.message().to_owned(), |words| words.to_string());
+            let words = found.error_message.filter(|words| !words.is_empty());
+            let message = words.map_or_else(|| code.message().to_owned(), |words| words.to_string());
             return Err(MetadataError::Coordinator { code, message });
         }
-        self.learn_broker(id, &host, port);
-        Ok(id)
+        self.learn_broker(found.node_id, &found.host, found.port);
+        Ok(found.node_id)
     }
 }
 
@@ -63,11 +45,11 @@ mod tests {
     use super::*;
     use crate::config::ClientConfig;
     use fullbore_wire::ErrorCode;
-    use fullbore_wire::apis::find_coordinator::Coordinator;
+    use fullbore_wire::apis::find_coordinator::FindCoordinatorResponse;
 
     fn learned(answer: FindCoordinatorResponse) -> Result<(i32, Option<String>), MetadataError> {
         let cluster = Cluster::new(Vec::new(), ClientConfig::default());
-        let id = cluster.learn_coordinator(answer, &Text::from_static("t"))?;
+        let id = cluster.learn_coordinator(coordinator_in(answer, &Text::from_static("t")))?;
         Ok((id, cluster.address(id)))
     }
 

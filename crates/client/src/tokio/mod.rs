@@ -4,6 +4,6 @@ mod cluster;
 mod connection;
 mod coordinator;
 
+pub use crate::protocol::CoordinatorKind;
 pub use cluster::{Cluster, Leader, TopicInfo};
 pub use connection::Connection;
-pub use coordinator::CoordinatorKind;

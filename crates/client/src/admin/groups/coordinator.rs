@@ -6,15 +6,14 @@
 
 use crate::blocking::{BrokerAddress, Cluster};
 use crate::error::ClientError;
-use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
+use crate::protocol::{CoordinatorKind, SEVERAL_KEYS_FROM, coordinator_in, coordinator_request};
+use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest};
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Between two attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// FindCoordinator from this version on takes several groups.
-const FIND_SEVERAL_VERSION: i16 = 4;
 
 /// A cluster asked about its groups.
 pub struct GroupAdmin<'a> {
@@ -45,7 +44,7 @@ impl<'a> GroupAdmin<'a> {
     ) -> Result<T, ClientError> {
         let _wait = self.cluster.awaited().begin(format!("the coordinator of group '{id}'"));
         self.patiently(|cluster| {
-            let coordinator = coordinator_of(cluster, id)?;
+            let coordinator = cluster.coordinator(CoordinatorKind::Group, id)?;
             action(cluster, &coordinator)
         })
     }
@@ -150,65 +149,24 @@ pub(super) fn coordinators(
 
 fn coordinators_found(cluster: &mut Cluster, ids: &[Text]) -> Result<Coordinators, ClientError> {
     let mut found: Vec<Coordinator> = Vec::new();
-    if cluster.any()?.version::<FindCoordinatorRequest>()? >= FIND_SEVERAL_VERSION {
+    if cluster.any()?.version::<FindCoordinatorRequest>()? >= SEVERAL_KEYS_FROM {
         let request = FindCoordinatorRequest { coordinator_keys: ids.to_vec(), ..Default::default() };
         found.extend(cluster.ask(&request)?.coordinators);
     } else {
         for key in ids {
-            let response = cluster.ask(&coordinator_request(key, 0))?;
-            found.push(Coordinator {
-                key: key.clone(),
-                node_id: response.node_id,
-                host: response.host,
-                port: response.port,
-                error_code: response.error_code,
-                error_message: response.error_message,
-                ..Default::default()
-            });
+            found.push(coordinator_in(cluster.ask(&coordinator_request(CoordinatorKind::Group, key, 0))?, key));
         }
     }
     let mut by_coordinator: BTreeMap<BrokerAddress, Vec<Text>> = BTreeMap::new();
     let mut without = Vec::new();
     for found in found {
-        let what = format!("cannot find the coordinator of group '{}'", found.key);
-        if let Err(error) = check(what, found.error_code, found.error_message.as_deref()) {
-            without.push((found.key, error));
-            continue;
+        let key = found.key.clone();
+        match BrokerAddress::of_coordinator(CoordinatorKind::Group, found) {
+            Ok(broker) => by_coordinator.entry(broker).or_default().push(key),
+            Err(error) => without.push((key, error)),
         }
-        let broker = BrokerAddress { id: found.node_id, host: found.host, port: found.port };
-        by_coordinator.entry(broker).or_default().push(found.key);
     }
     Ok((by_coordinator, without))
-}
-
-/// The coordinator of one group.
-///
-/// # Errors
-/// When no broker answers, or the group has none just now.
-pub(crate) fn coordinator_of(cluster: &mut Cluster, id: &Text) -> Result<BrokerAddress, ClientError> {
-    let found = coordinators(cluster, std::slice::from_ref(id))?;
-    found.into_keys().next().ok_or_else(|| no_coordinator(id))
-}
-
-/// Asks for the coordinator of one group in the layout of this version.
-pub(crate) fn coordinator_request(id: &Text, version: i16) -> FindCoordinatorRequest {
-    match version >= FIND_SEVERAL_VERSION {
-        true => FindCoordinatorRequest { coordinator_keys: vec![id.clone()], ..Default::default() },
-        false => FindCoordinatorRequest { key: id.clone(), ..Default::default() },
-    }
-}
-
-/// The broker that the answer to [`coordinator_request`] names.
-///
-/// # Errors
-/// When the group has none just now.
-pub(crate) fn coordinator_in(answer: FindCoordinatorResponse, id: &Text) -> Result<BrokerAddress, ClientError> {
-    let FindCoordinatorResponse { node_id, host, port, error_code, error_message, coordinators, .. } = answer;
-    let of_list = coordinators.into_iter().find(|found| found.key == *id);
-    let found = of_list.map(|found| (found.node_id, found.host, found.port, found.error_code, found.error_message));
-    let (id_of_broker, host, port, code, words) = found.unwrap_or((node_id, host, port, error_code, error_message));
-    check(format!("cannot find the coordinator of group '{id}'"), code, words.as_deref())?;
-    Ok(BrokerAddress { id: id_of_broker, host, port })
 }
 
 fn no_coordinator(id: &Text) -> ClientError {

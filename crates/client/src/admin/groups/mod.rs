@@ -8,7 +8,6 @@ mod list;
 mod offsets;
 
 pub use coordinator::{GroupAdmin, GroupOutcomes};
-pub(crate) use coordinator::{coordinator_in, coordinator_of, coordinator_request};
 pub use describe::{GroupDescription, GroupMember, GroupProtocol};
 pub use list::GroupListing;
 pub use offsets::{CommittedOffset, CommittedOffsets, OffsetsToCommit};

@@ -1,0 +1,35 @@
+//! Finding the coordinator of a group or of a transactional id.
+//!
+//! Not here: a retry, which is the caller's.
+
+use super::cluster::{BrokerAddress, Cluster};
+use crate::error::ClientError;
+use crate::protocol::{CoordinatorKind, coordinator_in, coordinator_request};
+use fullbore_wire::Text;
+use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest};
+
+impl Cluster {
+    /// Returns the coordinator of `key`, as any broker names it.
+    ///
+    /// # Errors
+    /// No broker that answers; a key without a coordinator just now.
+    pub(crate) fn coordinator(&mut self, kind: CoordinatorKind, key: &Text) -> Result<BrokerAddress, ClientError> {
+        let version = self.any()?.version::<FindCoordinatorRequest>()?;
+        let answer = self.ask(&coordinator_request(kind, key, version))?;
+        BrokerAddress::of_coordinator(kind, coordinator_in(answer, key))
+    }
+}
+
+impl BrokerAddress {
+    /// Returns the address of a coordinator that was found.
+    ///
+    /// # Errors
+    /// The broker's error for the key.
+    pub(crate) fn of_coordinator(kind: CoordinatorKind, found: Coordinator) -> Result<BrokerAddress, ClientError> {
+        if found.error_code.is_err() {
+            let what = format!("cannot find the coordinator of {}", kind.named(&found.key));
+            return Err(ClientError::kafka(what, found.error_code, found.error_message.as_deref()));
+        }
+        Ok(BrokerAddress { id: found.node_id, host: found.host, port: found.port })
+    }
+}
