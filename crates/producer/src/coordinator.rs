@@ -26,6 +26,8 @@ use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Identity of a producer that has none.
+const NO_IDENTITY: ProducerIdAndEpoch = ProducerIdAndEpoch { producer_id: -1, epoch: -1 };
 /// The newest version of AddPartitionsToTxn that clients may send; brokers have the others.
 const ADD_PARTITIONS_MAX: i16 = 3;
 /// The newest version of InitProducerId without two-phase commit.
@@ -35,7 +37,7 @@ const END_KEEPS_IDENTITY_MAX: i16 = 4;
 /// The newest version of EndTxn that is used.
 const END_MAX: i16 = 5;
 
-/// See the module.
+/// Task of a producer's transactions.
 struct TransactionTask {
     core: Arc<Core>,
     ledger: Arc<TransactionLedger>,
@@ -45,19 +47,23 @@ struct TransactionTask {
     identity: ProducerIdAndEpoch,
     /// True with `transaction.version` 2.
     adds_partitions: bool,
-    /// True if the coordinator may have added something to the present transaction, though no answer said so.
+    /// True if the coordinator may have added something to the present transaction without an answer.
     is_uncertain: bool,
 }
 
 /// Runs until the producer closes or can do nothing more.
 pub(crate) async fn run(core: Arc<Core>) {
     let Some(ledger) = core.ledger.clone() else { return };
-    let (adds_partitions, is_uncertain) = (false, false);
     let coordinator = Coordinator::new(core.clone(), ledger.clone(), CoordinatorKind::Transaction, &ledger.id);
-    let identity = ProducerIdAndEpoch { producer_id: -1, epoch: -1 };
-    let (core, group) = (core.clone(), None);
-    let mut task = TransactionTask { core, ledger, coordinator, group, identity, adds_partitions, is_uncertain };
-    let core = task.core.clone();
+    let mut task = TransactionTask {
+        core: core.clone(),
+        ledger,
+        coordinator,
+        group: None,
+        identity: NO_IDENTITY,
+        adds_partitions: false,
+        is_uncertain: false,
+    };
     tokio::select! {
         error = task.serve_all() => task.end_all(&error),
         () = core.stopped() => {}
@@ -140,10 +146,9 @@ impl TransactionTask {
                 continue;
             }
             if wish.is_some() {
-                // Nothing lingers any more.
                 hurry.get_or_insert_with(|| core.flushing());
-                // Where an abort raises the epoch it fences what is in flight, which may wait at the broker for a batch
-                // that never comes.
+                // An abort that raises the epoch fences batches in flight, which may wait at the broker for one that
+                // never comes.
                 let is_fenced = is_over && self.adds_partitions;
                 if is_fenced || self.is_done_with(scope.number) {
                     return Ok(if is_over { Wish::Abort } else { Wish::Commit });
@@ -233,7 +238,7 @@ impl TransactionTask {
         };
         let adds_partitions = self.coordinator.adds_partitions().unwrap_or(self.adds_partitions);
         if adds_partitions != self.adds_partitions && !ended.as_ref().is_err_and(TransactionError::is_fatal) {
-            // A cluster whose `transaction.version` has changed: the two must not share an epoch.
+            // The cluster's `transaction.version` has changed: the two protocols must not share an epoch.
             self.adds_partitions = adds_partitions;
             self.init(Some(self.identity)).await?;
         }
@@ -247,7 +252,7 @@ impl TransactionTask {
     async fn abort(&mut self, scope: &TransactionScope) -> Result<(), TransactionError> {
         let is_clean = self.core.partitions().iter().all(|partition| partition.is_clean());
         if self.is_uncertain && !self.adds_partitions {
-            // EndTxn would be refused where nothing was added; InitProducerId aborts what there is.
+            // EndTxn is refused if nothing was added; InitProducerId aborts in either case.
             return self.init(Some(self.identity)).await;
         }
         match self.end_txn(scope, false).await {
@@ -280,7 +285,7 @@ impl TransactionTask {
 
     /// Gets a producer id and epoch, which aborts a transaction that is open; with `present` the next epoch of those.
     async fn init(&mut self, present: Option<ProducerIdAndEpoch>) -> Result<(), TransactionError> {
-        let present = present.unwrap_or(ProducerIdAndEpoch { producer_id: -1, epoch: -1 });
+        let present = present.unwrap_or(NO_IDENTITY);
         let timeout = self.core.config.transaction_timeout.as_millis();
         let request = InitProducerIdRequest {
             transactional_id: Some(self.ledger.id.clone()),

@@ -91,7 +91,7 @@ struct LedgerState {
     trouble: String,
 }
 
-/// See the module.
+/// Transactions of a producer.
 pub(crate) struct TransactionLedger {
     /// transactional.id.
     pub(crate) id: Text,

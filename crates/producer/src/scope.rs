@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
-/// How the application wants a transaction to end.
+/// End of a transaction that the application wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     Commit,
@@ -23,7 +23,7 @@ struct ScopeState {
     outcome: Option<Result<(), TransactionError>>,
 }
 
-/// See the module.
+/// A transaction.
 #[derive(Debug)]
 pub(crate) struct TransactionScope {
     /// Counted from 1 over the life of the producer.

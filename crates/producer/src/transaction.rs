@@ -47,16 +47,12 @@ impl Producer {
     pub async fn init_transactions(&self) -> Result<(), TransactionError> {
         let ledger = self.ledger()?;
         ledger.initialise();
-        self.until(
-            "get a producer id",
-            |_| false,
-            || match ledger.phase() {
-                Phase::New(None) | Phase::Initialising => None,
-                Phase::New(Some(error)) | Phase::Fatal(error) => Some(Err(error)),
-                Phase::Ready => Some(Ok(())),
-            },
-        )
-        .await
+        let initialised = || match ledger.phase() {
+            Phase::New(None) | Phase::Initialising => None,
+            Phase::New(Some(error)) | Phase::Fatal(error) => Some(Err(error)),
+            Phase::Ready => Some(Ok(())),
+        };
+        self.until("get a producer id", None, initialised).await
     }
 
     /// Begins a transaction. The one before may still be ending: records of the new one are gathered, and leave when it
@@ -70,7 +66,7 @@ impl Producer {
     pub async fn begin(&self) -> Result<Transaction<'_>, TransactionError> {
         let ledger = self.ledger()?;
         let begun = || ledger.begin().transpose();
-        let scope = self.until("begin a transaction", |_| false, begun).await?;
+        let scope = self.until("begin a transaction", None, begun).await?;
         Ok(Transaction { producer: self, scope })
     }
 
@@ -83,12 +79,12 @@ impl Producer {
         self.core.ledger.as_ref().ok_or(NO_ID)
     }
 
-    /// Waits until `look` returns something, for max.block.ms at most.
+    /// Waits until `look` returns something, for max.block.ms at most. `ending` is the transaction whose outcome is waited for.
     async fn until<T>(
         &self,
         action: &'static str,
-        possibly_committed: impl Fn(&TransactionLedger) -> bool,
-        look: impl Fn() -> Option<Result<T, TransactionError>>,
+        ending: Option<&TransactionScope>,
+        mut look: impl FnMut() -> Option<Result<T, TransactionError>>,
     ) -> Result<T, TransactionError> {
         let (ledger, started) = (self.ledger()?, Instant::now());
         let deadline = started.checked_add(self.core.config.max_block);
@@ -98,9 +94,8 @@ impl Producer {
                 return found;
             }
             if !self.before(deadline, changed).await {
-                let (waited, why) = (started.elapsed(), ledger.trouble());
-                let possibly_committed = possibly_committed(ledger);
-                return Err(TransactionError::Timeout { action, waited, why, possibly_committed });
+                let possibly_committed = ending.is_some_and(TransactionScope::is_possibly_committed);
+                return Err(timed_out(action, started, ledger, possibly_committed));
             }
         }
     }
@@ -118,6 +113,16 @@ impl Producer {
     }
 }
 
+/// Returns the error of a call that has waited for max.block.ms.
+fn timed_out(
+    action: &'static str,
+    started: Instant,
+    ledger: &TransactionLedger,
+    possibly_committed: bool,
+) -> TransactionError {
+    TransactionError::Timeout { action, waited: started.elapsed(), why: ledger.trouble(), possibly_committed }
+}
+
 /// An open transaction. Dropping it aborts it.
 #[must_use = "a transaction that is dropped is aborted"]
 pub struct Transaction<'a> {
@@ -129,7 +134,7 @@ impl<'a> Transaction<'a> {
     /// Hands a record over, as [`Producer::send`] does.
     ///
     /// # Errors
-    /// When the record was not taken; it was then surely not written.
+    /// The reason why the record was not taken; it was surely not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         self.check()?;
         self.producer.send_in(record, Some(&self.scope)).await
@@ -167,26 +172,19 @@ impl<'a> Transaction<'a> {
         let (number, group, offsets) = (self.scope.number, group.clone(), offsets.to_vec());
         let mut request = Some(OffsetsRequest { number, group, offsets, answer });
         let action = "commit offsets";
-        let waiting = parking_lot::Mutex::new(&mut request);
-        self.producer
-            .until(
-                action,
-                |_| false,
-                || {
-                    if let Phase::Fatal(error) = ledger.phase() {
-                        return Some(Err(error));
-                    }
-                    let mut request = waiting.lock();
-                    match ledger.queue_offsets(request.take()?) {
-                        Ok(()) => Some(Ok(())),
-                        Err(full) => {
-                            **request = Some(full);
-                            None
-                        }
-                    }
-                },
-            )
-            .await?;
+        let queued = || {
+            if let Phase::Fatal(error) = ledger.phase() {
+                return Some(Err(error));
+            }
+            match ledger.queue_offsets(request.take()?) {
+                Ok(()) => Some(Ok(())),
+                Err(full) => {
+                    request = Some(full);
+                    None
+                }
+            }
+        };
+        self.producer.until(action, None, queued).await?;
         let started = Instant::now();
         let deadline = started.checked_add(self.producer.core.config.max_block);
         let mut outcome = None;
@@ -194,10 +192,7 @@ impl<'a> Transaction<'a> {
         match outcome {
             Some(outcome) => outcome,
             None if in_time => Err(self.closed()),
-            None => {
-                let (waited, why) = (started.elapsed(), ledger.trouble());
-                Err(TransactionError::Timeout { action, waited, why, possibly_committed: false })
-            }
+            None => Err(timed_out(action, started, ledger, false)),
         }
     }
 
@@ -247,7 +242,7 @@ impl Ending<'_> {
     /// The reason why the transaction is not committed, or not aborted.
     pub async fn wait(&self) -> Result<(), TransactionError> {
         let scope = &self.scope;
-        self.producer.until(self.action, |_| scope.is_possibly_committed(), || scope.outcome()).await
+        self.producer.until(self.action, Some(scope), || scope.outcome()).await
     }
 
     /// Returns the outcome if there is one yet.

@@ -1,6 +1,6 @@
 //! Requests to a coordinator, repeated until an answer is final.
 //!
-//! Invariant: an error that may pass is never returned; the caller gives up by itself.
+//! Invariant: an error that may pass is never returned, unless the caller gives up.
 
 use crate::backoff::backoff;
 use crate::core::Core;
@@ -20,7 +20,7 @@ const ADDS_PARTITIONS: i16 = 2;
 /// The first pause while the transaction before is being completed; Kafka's `ADD_PARTITIONS_RETRY_BACKOFF_MS`.
 const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 
-/// An answer, or the lack of one, that another attempt does not change.
+/// Final error of a request: another attempt does not change it.
 #[derive(Debug)]
 pub(super) struct Refusal {
     code: ErrorCode,
@@ -39,14 +39,17 @@ impl Refusal {
 /// Consequence of an error code.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
+    /// The answer is final, and a success.
     Done,
+    /// The same coordinator is sent the request again.
     Again,
-    /// Again, with the coordinator that there is now.
+    /// Again, with the coordinator looked up anew.
     Find,
+    /// The error is final.
     Refused,
 }
 
-/// Judges as Kafka 4.3's `TransactionManager` does.
+/// Returns the consequence of an error code, as in Kafka 4.3's `TransactionManager`.
 fn step(code: ErrorCode) -> Step {
     match code {
         ErrorCode::NONE => Step::Done,
@@ -127,7 +130,7 @@ impl Coordinator {
                 return Err(Refusal { code, message, is_lost });
             }
             if gives_up() {
-                // Whatever the obstacle is, it fails no more than the transaction.
+                // The obstacle fails this transaction only.
                 let message =
                     format!("given up as the transaction is aborted; before that: {}", answer(code, &message));
                 return Err(Refusal { code: ErrorCode::TRANSACTION_ABORTABLE, message, is_lost });
@@ -151,7 +154,7 @@ impl Coordinator {
         Ok(connection.call_version(request, version).await?)
     }
 
-    /// Notes the obstacle for those who wait.
+    /// Notes the obstacle for calls and records that wait.
     fn note_trouble(&self, why: &str) {
         self.ledger.set_trouble(why.to_owned());
         let why = format!("its transaction waits: {why}");
@@ -168,8 +171,8 @@ impl Coordinator {
     }
 }
 
-/// The error code that stands for a request without a response: one that may pass, or a version that no broker will
-/// know.
+/// Returns the error code for a request without a response: one that may pass, or that of a version that no broker
+/// knows.
 fn code_of_failure(error: &ConnectionError) -> ErrorCode {
     match error.is_retryable() || error.may_have_been_received() {
         true => ErrorCode::COORDINATOR_NOT_AVAILABLE,

@@ -20,11 +20,11 @@ use std::collections::{HashMap, HashSet};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionFate {
     Normal,
-    /// Answered with this error, and not acted upon.
+    /// Answer with this error, and no effect.
     Refused(ErrorCode),
-    /// The connection ends before the request is looked at.
+    /// End of the connection before the request is read.
     Dropped,
-    /// Acted upon, and the connection ends instead of an answer.
+    /// Effect without an answer: the connection ends.
     ResponseLost,
 }
 
@@ -33,7 +33,7 @@ type TransactionScript = Box<dyn FnMut(ApiKey, usize) -> TransactionFate + Send>
 /// Producer id and epoch.
 type Identity = (i64, i16);
 
-/// See the module.
+/// Transaction coordinator of the fake.
 pub struct Transactions {
     /// The level of `transaction.version`.
     pub version: i16,
@@ -52,7 +52,7 @@ pub struct Transactions {
     pub aborted: Vec<String>,
     /// Committed offsets by group and partition.
     pub offsets: HashMap<(Text, i32), i64>,
-    /// Requests acted upon so far, each as a word or two.
+    /// Requests with an effect so far, each as a word or two.
     pub requests: Vec<String>,
     pub script: TransactionScript,
     asked: HashMap<i16, usize>,
