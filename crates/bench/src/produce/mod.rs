@@ -64,8 +64,8 @@ pub struct ProduceOutcome {
 /// Sends everything and waits for the acknowledgements, or until `stop` becomes true.
 ///
 /// # Errors
-/// When the producer does not take a record, as the topic does not exist or nothing moves for max.block.ms; or when a
-/// transaction is not committed.
+/// A record that the producer does not take, as the topic does not exist or nothing moves for max.block.ms; a
+/// transaction that is not committed.
 pub async fn produce(
     producer: &Producer,
     workload: Workload,

@@ -1,6 +1,6 @@
 //! The transactions of a run: each is committed after a time, as Kafka's `ProducerPerformance` does it.
 //!
-//! Invariant: while one commits the next gathers records; the outcome of each is looked at.
+//! Invariant: while a transaction commits the next one gathers records; the outcome of each is checked.
 
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Time after which a transaction is committed unless another is given: Kafka's `DEFAULT_TRANSACTION_DURATION_MS`.
 pub const TRANSACTION_DURATION: Duration = Duration::from_secs(3);
 
-/// Why a run ended early.
+/// Reason why a run ended early.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProduceFailure {
     /// The producer did not take a record.

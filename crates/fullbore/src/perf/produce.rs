@@ -28,7 +28,7 @@ const CLIENT_ID: &str = "perf-producer-client";
 const WINDOW_BOUND_MIN: f64 = 0.5;
 /// Prefix of the transactional id where a duration alone is given; Kafka's tool has the same.
 const TRANSACTIONAL_ID_PREFIX: &str = "performance-producer-";
-/// How long the abort of the last transaction may take where the user asks to end.
+/// Time for the abort of the last transaction after the user's request to end.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long the end waits for connections to close; every record has its result by then.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);

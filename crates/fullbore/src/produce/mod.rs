@@ -55,7 +55,7 @@ const JSON_FRAME_BYTES: usize = 4096;
 /// A first Ctrl-C ends the reading, and what was read is still written, for up to 10 s; a second one ends at once.
 ///
 /// With --transactional-id records are written within transactions, which are committed after --transaction-records of
-/// them, or at the end. Ctrl-C, and a record that is refused, abort the open transaction, and the command says so.
+/// them, or at the end. Ctrl-C and a refused record abort the open transaction.
 ///
 /// With --json each line is an object as `fullbore consume --json` writes it: topic, partition, timestamp, key, value,
 /// headers, of which any may be left out. Bytes that are no text are key_base64 and value_base64. Without --topic each

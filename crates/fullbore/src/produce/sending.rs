@@ -76,7 +76,7 @@ pub struct Sending<'a> {
     runtime: &'a Runtime,
     stop: &'a Stop,
     answers: Answers,
-    /// `None` where records belong to none.
+    /// `None` for records outside of transactions.
     transactions: Option<Transactions<'a>>,
     /// Sentences on transactions that are not committed.
     uncommitted: Option<String>,
@@ -103,13 +103,13 @@ fn patience_with(stop: &Stop, slowest: Duration) -> Duration {
     stop.time_left(INTERRUPTED_PATIENCE, share)
 }
 
-/// Why a record was not taken, or nothing more is.
+/// Reason why a record was not taken, or why no more records are.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The producer's.
+    /// The producer's error of the record.
     #[error(transparent)]
     Send(#[from] SendError),
-    /// The producer's, of its transaction.
+    /// The producer's error of its transaction.
     #[error(transparent)]
     Transaction(#[from] TransactionError),
     /// The transaction before was not committed, in words.
@@ -152,7 +152,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Sends within transactions of at most `records` from now on. Returns false if the user asked to end first.
+    /// Sends within transactions of at most `records` from now on. Returns false if the user requested the end first.
     ///
     /// # Errors
     /// The producer's.
@@ -161,7 +161,7 @@ impl<'a> Sending<'a> {
         Ok(self.transactions.is_some())
     }
 
-    /// Hands a record to the producer; none as [`Sending::in_time`].
+    /// Hands a record to the producer; `None` as [`Sending::in_time`].
     fn hand_over(&mut self, record: ProducerRecord<'_>) -> Option<Result<Delivery, Refusal>> {
         if let Some(mut transactions) = self.transactions.take() {
             let outcome = self.hand_over_in(&mut transactions, record);
@@ -196,7 +196,7 @@ impl<'a> Sending<'a> {
         Some(sent)
     }
 
-    /// Commits the open transaction, or aborts it, and waits for every outcome. Returns what to say of the last ones.
+    /// Commits the open transaction, or aborts it, and waits for every outcome. Returns sentences on those that are not committed.
     fn end_transactions(&mut self, commits: bool) -> Vec<String> {
         let Some(mut transactions) = self.transactions.take() else { return Vec::new() };
         let ended = self.in_time(async {
@@ -319,7 +319,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Waits for every result: as long as the producer may take, or a while after the user asked to end. The open
+    /// Waits for every result: as long as the producer may take, or a while after the user's request to end. The open
     /// transaction is committed if `commits`, or else aborted.
     pub fn finish(&mut self, commits: bool) {
         let sentences = self.end_transactions(commits);

@@ -4,7 +4,7 @@
 
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
 
-/// See the module.
+/// Transactions of one run of `produce`.
 pub struct Transactions<'a> {
     producer: &'a Producer,
     /// Records of a transaction at most.
@@ -40,7 +40,7 @@ impl<'a> Transactions<'a> {
         Ok(self.open.insert(open))
     }
 
-    /// Hands a record over without waiting; none where no transaction is open.
+    /// Hands a record over without waiting; `None` without an open transaction.
     pub fn try_send(&self, record: ProducerRecord<'_>) -> Option<Result<Delivery, SendError>> {
         Some(self.open.as_ref()?.try_send(record))
     }
@@ -51,10 +51,10 @@ impl<'a> Transactions<'a> {
         self.records >= self.records_max
     }
 
-    /// Begins to commit the open transaction, and waits for the outcome of the one before.
+    /// Begins to commit the open transaction, and waits for the outcome of its predecessor.
     ///
     /// # Errors
-    /// A sentence on the one before, if it is not committed.
+    /// A sentence on the predecessor, if it is not committed.
     pub async fn commit(&mut self) -> Result<(), String> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let ended = (open.commit(), std::mem::take(&mut self.records));
@@ -62,7 +62,7 @@ impl<'a> Transactions<'a> {
         self.settle(before).await
     }
 
-    /// Waits for the outcome of the one that commits.
+    /// Waits for the outcome of the transaction that commits.
     ///
     /// # Errors
     /// A sentence, if it is not committed.
@@ -93,7 +93,7 @@ impl<'a> Transactions<'a> {
         })
     }
 
-    /// Returns a sentence on what has no outcome.
+    /// Returns a sentence on the transaction without an outcome.
     pub fn unsure(&self) -> Option<String> {
         let (_, records) = self.ending.as_ref()?;
         Some(format!("a transaction of {} may or may not be committed", counted(*records)))

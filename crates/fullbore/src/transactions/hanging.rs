@@ -1,9 +1,9 @@
 //! `transactions find-hanging`: open transactions that nothing will end.
 //!
-//! As in Kafka's tool: one is a candidate once its producer has written nothing for longer than a transaction may last. It hangs if no coordinator
-//! has a transaction of its producer that contains the partition.
+//! As in Kafka's tool: a transaction is a candidate once its producer has written nothing for longer than a transaction may last. It hangs if no
+//! coordinator has a transaction of its producer that contains the partition.
 
-use super::table;
+use super::{now_ms, print};
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
@@ -18,7 +18,6 @@ use fullbore_client::admin::{
 };
 use fullbore_client::blocking::Cluster;
 use fullbore_wire::Text;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const MINUTE_MS: i64 = 60_000;
 
@@ -50,11 +49,11 @@ struct Hanging {
     start_offset: i64,
 }
 
-/// Prints them.
+/// Prints the open transactions that nothing will end.
 pub fn run(of: &FindHanging) -> Result<(), Failure> {
     of.format.choose();
     let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
+    let now_ms = now_ms();
     let since_ms = now_ms - i64::from(of.max_transaction_timeout) * MINUTE_MS;
     let mut hanging = Vec::new();
     for (topic, partition) in partitions(&mut cluster, of)? {
@@ -93,7 +92,7 @@ pub fn run(of: &FindHanging) -> Result<(), Failure> {
             minutes(found).to_string(),
         ]
     }));
-    table(&rows).iter().for_each(|text| line(text));
+    print(&rows);
     Ok(())
 }
 
@@ -118,7 +117,7 @@ fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i3
     }
 }
 
-/// Leaves out those that a coordinator will end.
+/// Leaves out the transactions that a coordinator will end.
 fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec<Hanging>, ClientError> {
     if found.is_empty() {
         return Ok(found);

@@ -1,6 +1,6 @@
 //! `transactions list` and `transactions describe`.
 
-use super::table;
+use super::{now_ms, print};
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
@@ -9,9 +9,8 @@ use crate::table::row;
 use clap::Args;
 use fullbore_bench::report::json::{array, list, object, plain, string};
 use fullbore_client::admin::{TransactionDescription, TransactionListing, describe_transaction, list_transactions};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-/// All transactions, also short ones.
+/// Duration filter of all transactions, also short ones.
 const ALL: i64 = -1;
 
 #[derive(Args, Debug)]
@@ -39,7 +38,7 @@ pub struct Describe {
     format: Format,
 }
 
-/// Lists them.
+/// Prints all transactional ids.
 pub fn run(of: &List) -> Result<(), Failure> {
     of.format.choose();
     let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
@@ -53,7 +52,7 @@ pub fn run(of: &List) -> Result<(), Failure> {
         let (coordinator, producer_id) = (found.coordinator.to_string(), found.producer_id.to_string());
         row([&name(&found.transactional_id), &coordinator, &producer_id, &found.state])
     }));
-    table(&rows).iter().for_each(|text| line(text));
+    print(&rows);
     Ok(())
 }
 
@@ -66,7 +65,7 @@ fn listing(found: &TransactionListing) -> String {
     ])
 }
 
-/// Describes one.
+/// Prints the state of a transactional id.
 pub fn describe(of: &Describe) -> Result<(), Failure> {
     of.format.choose();
     let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
@@ -86,7 +85,7 @@ pub fn describe(of: &Describe) -> Result<(), Failure> {
         "TransactionDurationMs",
         "TopicPartitions",
     ];
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
+    let now = now_ms();
     let none = || "None".to_owned();
     let partitions: Vec<_> = found.partitions.iter().map(|(topic, partition)| format!("{topic}-{partition}")).collect();
     let cells = [
@@ -100,7 +99,7 @@ pub fn describe(of: &Describe) -> Result<(), Failure> {
         found.start_ms.map_or_else(none, |start| (now - start).to_string()),
         partitions.join(","),
     ];
-    table(&[row(heading), cells.to_vec()]).iter().for_each(|text| line(text));
+    print(&[row(heading), cells.to_vec()]);
     Ok(())
 }
 

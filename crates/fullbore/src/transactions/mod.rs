@@ -6,7 +6,9 @@ mod list;
 mod producers;
 
 use crate::failure::Failure;
+use crate::output::line;
 use clap::{Args, Subcommand};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// List, describe and end transactions, with kafka-transactions.sh's flags.
 #[derive(Args, Debug)]
@@ -66,6 +68,16 @@ pub fn run(transactions: TransactionsArgs) -> Result<(), Failure> {
         TransactionsCommand::FindHanging(find) => hanging::run(&find),
         TransactionsCommand::ForceTerminate(force) => abort::force(&force),
     }
+}
+
+/// Returns the time, in ms since 1970.
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}
+
+/// Prints a table as kafka-transactions.sh does.
+fn print(rows: &[Vec<String>]) {
+    table(rows).iter().for_each(|text| line(text));
 }
 
 /// Returns a table as kafka-transactions.sh prints it: columns as wide as their longest cell, each with a tab behind.

@@ -1,6 +1,6 @@
 //! `transactions describe-producers`.
 
-use super::table;
+use super::print;
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
@@ -12,7 +12,7 @@ use fullbore_client::admin::{PartitionProducer, describe_producers};
 
 #[derive(Args, Debug)]
 pub struct DescribeProducers {
-    /// The broker to ask; the leader without it.
+    /// A broker that has the partition [default: its leader].
     #[arg(long, value_name = "ID")]
     broker_id: Option<i32>,
     /// The topic.
@@ -27,7 +27,7 @@ pub struct DescribeProducers {
     format: Format,
 }
 
-/// Prints them.
+/// Prints the producers of a partition.
 pub fn run(of: &DescribeProducers) -> Result<(), Failure> {
     of.format.choose();
     let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
@@ -55,7 +55,7 @@ pub fn run(of: &DescribeProducers) -> Result<(), Failure> {
             producer.open_from.map_or_else(|| "None".to_owned(), |offset| offset.to_string()),
         ]
     }));
-    table(&rows).iter().for_each(|text| line(text));
+    print(&rows);
     Ok(())
 }
 
