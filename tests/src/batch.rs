@@ -101,7 +101,7 @@ impl Batch {
         self
     }
 
-    /// The same batch as part of a transaction.
+    /// Makes the batch part of a transaction.
     pub fn transactional(mut self) -> Batch {
         self.attributes |= TRANSACTIONAL;
         self

@@ -28,7 +28,7 @@ pub use proxy::Proxy;
 pub use relay::{Link, Links, Relay};
 pub use requests::{FetchFrom, alter_resource, fetch_request, produce_request, topic_data};
 pub use tls::Tls;
-pub use transactional::{Protocol, Transactional, transactional_request};
+pub use transactional::{Protocol, TRANSIENT, Transactional, init_request, transactional_request};
 
 use std::time::{Duration, Instant};
 

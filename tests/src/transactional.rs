@@ -1,6 +1,6 @@
-//! Transactions of a raw client: the requests, a producer that counts sequences, and the reader of what is committed.
+//! Transactions of a raw client: the requests, a producer that counts sequences, and the reader of committed records.
 //!
-//! Not a client library: no retries, and every answer that is not asked for by `try_` must be a success. The reader is written from Kafka's
+//! Not a client library: no retries, and every answer must be a success but for those of functions named `try_`. The reader is written from Kafka's
 //! `CompletedFetch`, so that a mistake of the product's own shows.
 
 use crate::{Batch, Client, FetchFrom, Record, fetch_request, produce_request};
@@ -26,8 +26,8 @@ const READ_COMMITTED: i8 = 1;
 /// A transition that is under way ends within this time.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Answers that a client takes for the word to try again.
-const TRANSIENT: [ErrorCode; 4] = [
+/// Error codes at which a client sends its request again.
+pub const TRANSIENT: [ErrorCode; 4] = [
     ErrorCode::CONCURRENT_TRANSACTIONS,
     ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode::COORDINATOR_NOT_AVAILABLE,
@@ -44,7 +44,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Both.
+    /// Both protocols.
     pub const BOTH: [Protocol; 2] = [Protocol::Old, Protocol::New];
 
     /// The version of Produce that its clients send.
@@ -86,7 +86,7 @@ impl Transactional {
         Transactional::with_timeout(client, transactional_id, protocol, 60_000)
     }
 
-    /// The same with another timeout of transactions.
+    /// Begins a producer with this timeout of transactions.
     pub fn with_timeout(
         client: &mut Client,
         transactional_id: &str,
@@ -96,7 +96,7 @@ impl Transactional {
         Transactional::try_begin(client, transactional_id, protocol, timeout_ms).expect("the broker answers")
     }
 
-    /// The same where the broker may be gone: `None` if it is.
+    /// Begins a producer at a broker that may be gone: `None` if it is.
     pub fn try_begin(
         client: &mut Client,
         transactional_id: &str,
@@ -182,7 +182,7 @@ impl Transactional {
         end_request(&self.transactional_id, self.producer(), is_commit)
     }
 
-    /// Goes on as the answer to an EndTxn says.
+    /// Takes the next producer from the answer to an EndTxn.
     pub fn ended(&mut self, response: &EndTxnResponse) {
         self.added.clear();
         if self.protocol == Protocol::Old {
@@ -194,7 +194,8 @@ impl Transactional {
     }
 }
 
-fn init_request(id: &str, transaction_timeout_ms: i32, current: Option<(i64, i16)>) -> InitProducerIdRequest {
+/// An InitProducerId of a transactional id; `current` is the producer that the client has been.
+pub fn init_request(id: &str, transaction_timeout_ms: i32, current: Option<(i64, i16)>) -> InitProducerIdRequest {
     let (producer_id, producer_epoch) = current.unwrap_or((-1, -1));
     let transactional_id = Some(Text::from(id));
     InitProducerIdRequest {
@@ -291,7 +292,7 @@ impl Client {
         self.call(&request, 0).topics.remove(0).partitions.remove(0)
     }
 
-    /// What a consumer at read_committed is given at `offset` now.
+    /// Fetches at `offset` at read_committed, without waiting for records.
     pub fn fetch_committed(&mut self, topic: &str, partition: i32, offset: i64) -> PartitionData {
         loop {
             self.send_committed_poll(topic, partition, offset, 0, 0);

@@ -1,12 +1,9 @@
 //! Offsets of groups in transactions, from outside (KIP-447, KIP-890): both protocols, what stable reads find, fences, kills.
 
 use super::groups::{Member, QUICK};
-use fullbore_tests::{Broker, Client, wait_until};
+use fullbore_tests::{Broker, Client, Protocol, Transactional, wait_until};
 use fullbore_wire::apis::add_offsets_to_txn::AddOffsetsToTxnRequest;
 use fullbore_wire::apis::delete_groups::DeleteGroupsRequest;
-use fullbore_wire::apis::end_txn::EndTxnRequest;
-use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
-use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics};
 use fullbore_wire::apis::txn_offset_commit::{
@@ -20,7 +17,7 @@ const TOPIC: &str = "t";
 const SOON: Duration = Duration::from_secs(30);
 /// The last version of TxnOffsetCommit whose client adds the group itself.
 const OLD: i16 = 4;
-/// The first one for which the broker adds it.
+/// The first version for which the broker adds the group.
 const NEW: i16 = 5;
 
 /// A producer with a transactional id.
@@ -34,23 +31,8 @@ struct Producer {
 
 impl Producer {
     fn begin(client: &mut Client, transactional_id: &'static str, version: i16) -> Producer {
-        let mut found = (0, 0);
-        wait_until("the id has a producer", SOON, || {
-            // The topic of transactional ids is created by it.
-            let coordinator_keys = vec![Text::from(transactional_id)];
-            client.call(&FindCoordinatorRequest { key_type: 1, coordinator_keys, ..Default::default() }, 4);
-            let request = InitProducerIdRequest {
-                transactional_id: Some(Text::from(transactional_id)),
-                transaction_timeout_ms: 60_000,
-                producer_id: -1,
-                producer_epoch: -1,
-                ..Default::default()
-            };
-            let response = client.call(&request, 4);
-            found = (response.producer_id, response.producer_epoch);
-            response.error_code == OK
-        });
-        Producer { transactional_id, id: found.0, epoch: found.1, version }
+        let begun = Transactional::begin(client, transactional_id, protocol(version));
+        Producer { transactional_id, id: begun.id, epoch: begun.epoch, version }
     }
 
     fn add(&self, client: &mut Client, group: &str) -> ErrorCode {
@@ -98,19 +80,15 @@ impl Producer {
     }
 
     fn end(&mut self, client: &mut Client, committed: bool) {
-        let request = EndTxnRequest {
-            transactional_id: Text::from(self.transactional_id),
-            producer_id: self.id,
-            producer_epoch: self.epoch,
-            committed,
-            ..Default::default()
-        };
-        let response = client.call(&request, if self.version == OLD { 4 } else { 5 });
-        assert_eq!(response.error_code, OK);
-        if self.version != OLD {
-            (self.id, self.epoch) = (response.producer_id, response.producer_epoch);
-        }
+        let mut ending = Transactional::resume(self.transactional_id, protocol(self.version), self.id, self.epoch);
+        ending.end(client, committed);
+        (self.id, self.epoch) = ending.producer();
     }
+}
+
+/// The protocol of clients that send this version of TxnOffsetCommit.
+fn protocol(version: i16) -> Protocol {
+    if version >= NEW { Protocol::New } else { Protocol::Old }
 }
 
 fn fetch(client: &mut Client, group: &str, partition: i32, require_stable: bool) -> (ErrorCode, i64) {
@@ -161,7 +139,7 @@ fn transaction_is_open_its_offsets_are_unstable_its_end_shows_or_drops_them() {
         let mut producer = Producer::begin(&mut client, id, version);
         producer.commit(&mut client, group, &[(0, 5), (1, 6)]);
         assert_eq!((stable(&mut client, group, 0), stable(&mut client, group, 2)), (UNSTABLE, (OK, -1)));
-        assert_eq!(fetch(&mut client, group, 0, false), (OK, -1), "who asks for any offset gets what holds");
+        assert_eq!(fetch(&mut client, group, 0, false), (OK, -1), "without `require_stable`");
         producer.end(&mut client, true);
         assert_eq!([0, 1].map(|at| stable(&mut client, group, at)), [(OK, 5), (OK, 6)], "as of the answer");
         producer.commit(&mut client, group, &[(0, 7)]);
@@ -247,7 +225,7 @@ fn broker_is_killed_in_the_middle_pending_offsets_are_there_and_end_with_their_t
         producer.commit(&mut client, "g", &[(partition, 5)]);
         producer
     });
-    // Decided, and killed as soon as it is answered.
+    // The broker is killed as soon as the decision is answered.
     done.commit(&mut client, "h", &[(0, 8)]);
     done.end(&mut client, true);
     broker.kill();
@@ -255,7 +233,7 @@ fn broker_is_killed_in_the_middle_pending_offsets_are_there_and_end_with_their_t
     let mut client = broker.client();
     wait_until("the groups are loaded", SOON, || client.call(&describe("g"), 8).groups[0].error_code == OK);
     assert_eq!([0, 1, 2].map(|at| stable(&mut client, "g", at)), [(OK, 1), UNSTABLE, UNSTABLE]);
-    wait_until("what was decided is done", SOON, || stable(&mut client, "h", 0) == (OK, 8));
+    wait_until("the decision is carried out", SOON, || stable(&mut client, "h", 0) == (OK, 8));
     open[0].end(&mut client, true);
     open[1].end(&mut client, false);
     wait_until("both ended", SOON, || [1, 2].map(|at| stable(&mut client, "g", at)) == [(OK, 5), (OK, -1)]);

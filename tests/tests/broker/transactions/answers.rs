@@ -2,11 +2,7 @@
 
 /// Answers that are not Kafka's: the case, Kafka's answer, and the reason.
 pub const DIFFERENCES: &[(&str, &str, &str)] = &[
-    (
-        "fetch: isolation level 2",
-        "UNKNOWN_SERVER_ERROR (-1)",
-        "A request that no client can mean is the client's fault.",
-    ),
+    ("fetch: isolation level 2", "UNKNOWN_SERVER_ERROR (-1)", "There is no such level: the error is the client's."),
     ("list offsets: isolation level 2", "UNKNOWN_SERVER_ERROR (-1)", "The same."),
     (
         "init: ongoing, epoch + 1",

@@ -1,4 +1,4 @@
-//! What no client should send, and the answers: Kafka 4.3's, but for those of [`super::answers::DIFFERENCES`].
+//! Requests that no client should send, and the answers: Kafka 4.3's, but for those of [`super::answers::DIFFERENCES`].
 //!
 //! With `FULLBORE_TEST_PEER` the same requests go to a Kafka, whose answers are then compared.
 
@@ -345,7 +345,7 @@ fn bad_input_is_answered_as_kafka_answers_it() {
     client.create_topic(TOPIC, 3, &[]);
     let run = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970").as_micros();
     let mut on = Matrix { client, run, ids: 0, answers: Vec::new() };
-    // Has the internal topic created.
+    // Creates the internal topic.
     on.producer(Protocol::Old);
     inits(&mut on);
     adds(&mut on);

@@ -1,9 +1,9 @@
 //! kill -9 of the broker at random moments under transactions: all of a committed one is read, nothing of an aborted one, and nothing stays open.
 //!
-//! `FULLBORE_TRANSACTION_ROUNDS` says how often (by default 3, in `make soak` 60).
+//! `FULLBORE_TRANSACTION_ROUNDS` is the number of kills in each test (by default 3, in `make soak` 60).
 
 use super::SOON;
-use fullbore_tests::{Broker, Client, Protocol, Random, Transactional, transactional_request, wait_until};
+use fullbore_tests::{Broker, Client, Protocol, Random, TRANSIENT, Transactional, transactional_request, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::end_txn::EndTxnResponse;
 use std::collections::HashSet;
@@ -23,18 +23,18 @@ fn rounds() -> usize {
     fullbore_tests::rounds("FULLBORE_TRANSACTION_ROUNDS", 3, 60)
 }
 
-/// What is known of a transaction's end.
+/// End of a transaction, as its client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// No end was asked for, or an abort was.
+    /// The client has sent an abort, or no end.
     Aborted,
     /// A commit was answered.
     Committed,
-    /// A commit was asked for and not answered: all of it is there, or nothing.
+    /// A commit was sent and not answered: all records of the transaction are read, or none.
     InDoubt,
 }
 
-/// One transaction: its values, each with its partition.
+/// Transaction with its values, each with its partition.
 #[derive(Clone, Debug)]
 struct Written {
     values: Vec<(i32, String)>,
@@ -56,7 +56,7 @@ impl Writer {
         Writer { name: format!("writer-{n}"), protocol, producer: None, random, written: Vec::new() }
     }
 
-    /// Goes on until the connection breaks. `None` of a step is that.
+    /// Writes until the connection breaks, which is the `None` of a step.
     fn run(&mut self, client: &mut Client, ended: &AtomicUsize) {
         while self.transaction(client).is_some() {
             ended.fetch_add(1, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Writer {
             let response = client.try_call(&request(&mut producer), self.protocol.produce());
             let code = response?.responses[0].partition_responses[0].error_code;
             if code.is_err() {
-                // It took too long on a slow machine, and was aborted.
+                // On a slow machine the transaction has timed out.
                 assert_eq!(code, ErrorCode::INVALID_PRODUCER_EPOCH, "{}", self.name);
                 return Some(());
             }
@@ -115,7 +115,7 @@ impl Writer {
         Some(())
     }
 
-    /// Repeats a commit whose answer was lost, now and then; else a new producer takes its place, which aborts what is not decided.
+    /// Repeats a commit whose answer was lost, in half of the cases; else a new producer aborts an undecided transaction.
     fn resolve(&mut self, client: &mut Client) -> Option<()> {
         match self.written.last() {
             Some(last) if last.outcome == Outcome::InDoubt && self.producer.is_some() => {
@@ -130,17 +130,6 @@ impl Writer {
     }
 }
 
-/// Codes of requests that are sent again.
-fn is_transient(code: ErrorCode) -> bool {
-    matches!(
-        code,
-        ErrorCode::CONCURRENT_TRANSACTIONS
-            | ErrorCode::COORDINATOR_LOAD_IN_PROGRESS
-            | ErrorCode::COORDINATOR_NOT_AVAILABLE
-            | ErrorCode::NOT_COORDINATOR
-    )
-}
-
 fn begin(client: &mut Client, name: &str, protocol: Protocol) -> Option<Transactional> {
     Transactional::try_begin(client, name, protocol, TIMEOUT_MS)
 }
@@ -150,7 +139,7 @@ fn try_add(client: &mut Client, producer: &Transactional, partition: i32) -> Opt
     loop {
         match client.try_add_partition(&producer.transactional_id, producer.producer(), TOPIC, partition)? {
             ErrorCode::NONE => return Some(true),
-            code if is_transient(code) => {}
+            code if TRANSIENT.contains(&code) => {}
             code => {
                 assert_eq!(code, ErrorCode::PRODUCER_FENCED);
                 return Some(false);
@@ -162,13 +151,13 @@ fn try_add(client: &mut Client, producer: &Transactional, partition: i32) -> Opt
 fn try_end(client: &mut Client, producer: &Transactional, is_commit: bool) -> Option<EndTxnResponse> {
     loop {
         let response = client.try_call(&producer.end_request(is_commit), producer.protocol.end_txn())?;
-        if !is_transient(response.error_code) {
+        if !TRANSIENT.contains(&response.error_code) {
             return Some(response);
         }
     }
 }
 
-/// Has the writers run until as many transactions have ended, then ends the broker.
+/// Runs the writers until this many transactions have ended, then ends the broker.
 fn run_and(broker: &mut Broker, writers: Vec<Writer>, transactions: usize, end: fn(&mut Broker)) -> Vec<Writer> {
     let ended = Arc::new(AtomicUsize::new(0));
     let start = |mut writer: Writer| {
@@ -187,7 +176,7 @@ fn run_and(broker: &mut Broker, writers: Vec<Writer>, transactions: usize, end: 
     running.into_iter().map(|thread| thread.join().expect("a writer saw a wrong answer")).collect()
 }
 
-/// Waits until nothing is open, and holds what is read to what was answered.
+/// Waits until no transaction is open, and compares what is read with what was answered.
 fn check(client: &mut Client, writers: &mut [Writer]) {
     wait_until("the stable offset reaches the end", SOON, || {
         (0..PARTITIONS).all(|partition| client.stable(TOPIC, partition) == client.latest(TOPIC, partition))
@@ -209,7 +198,7 @@ fn check(client: &mut Client, writers: &mut [Writer]) {
                 Outcome::InDoubt => assert!(there == 0 || there == all, "{of}: {there} of {all} records"),
             }
             if written.outcome == Outcome::InDoubt && number != last {
-                // It is decided, and stays as it is.
+                // Decided by now, one way or the other.
                 written.outcome = if there == 0 { Outcome::Aborted } else { Outcome::Committed };
             }
         }

@@ -1,4 +1,4 @@
-//! What happens to the partitions of a transaction while it is open: deleted, made again, grown, full, cut.
+//! Partitions of an open transaction that are deleted, made again, added, full or cut.
 
 use super::{SOON, TOPIC, wait_for_state};
 use crate::disk_full::SmallDisk;
@@ -61,7 +61,7 @@ fn a_topic_made_again_inside_a_transaction_has_nothing_of_the_one_before_and_no_
     }
 }
 
-/// What was written to the topic before is gone: the new protocol refuses the next sequence, and its client aborts; the old one goes on.
+/// The new topic has no sequences of the producer: the new protocol refuses the next one, and its client aborts; the old protocol goes on.
 #[test]
 fn a_transaction_that_writes_to_a_topic_that_was_made_again_is_refused_or_goes_on() {
     for protocol in Protocol::BOTH {

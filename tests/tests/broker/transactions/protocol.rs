@@ -1,4 +1,4 @@
-//! The ways of clients: the old protocol, in which they add partitions, and the new one, in which Produce does and each end bumps the epoch.
+//! Both protocols of clients: the old one, in which they add partitions, and the new one, in which Produce does and each end bumps the epoch.
 
 use super::{SOON, TOPIC, both, one, wait_for_state};
 use fullbore_tests::{Batch, Broker, Protocol, Transactional, wait_until};
@@ -227,7 +227,7 @@ fn a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() {
             producer.try_end(&mut client, true).error_code,
             match protocol {
                 Protocol::Old => ErrorCode::PRODUCER_FENCED,
-                // It has the epoch before, as if its answer to an abort had been lost.
+                // The producer has the epoch before, as if the answer to its abort had been lost.
                 Protocol::New => ErrorCode::INVALID_TXN_STATE,
             }
         );

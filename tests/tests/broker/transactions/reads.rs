@@ -1,4 +1,4 @@
-//! What consumers at read_committed are given: up to where, which aborted transactions, and when a long poll is woken.
+//! Reads at read_committed: their end, their aborted transactions, and the wake-up of a long poll.
 
 use super::{TOPIC, one};
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, Protocol, Transactional, fetch_request};
