@@ -54,6 +54,7 @@ use self::segment::Segment;
 use crate::partition::flushed::FlushTicket;
 
 pub use append::{LogAppendInfo, Verification};
+pub use transactions::marker_of;
 
 /// The log of one partition.
 #[derive(Debug)]

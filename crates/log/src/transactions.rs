@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use fullbore_config::TopicConfig;
 use fullbore_rules::sequence::{Marker, Producers, Stamp};
-use fullbore_wire::batch::{BatchView, EndTransactionMarker};
+use fullbore_wire::batch::BatchView;
 
 use super::Log;
 use super::append::{LogAppendInfo, Writing};
@@ -37,10 +37,10 @@ impl Log {
             return Err(AppendError::Storage);
         }
         self.producers.check_marker(marker, transaction_version).map_err(AppendError::Sequence)?;
-        let &Marker { producer_id, producer_epoch, coordinator_epoch, is_commit } = marker;
-        let bytes = EndTransactionMarker { producer_id, producer_epoch, is_commit, coordinator_epoch }.batch(now_ms);
+        let bytes = marker.batch(now_ms);
         let batch = BatchView::first(&bytes).map_err(|_| AppendError::Storage)?;
         let stamping = Stamping::new(&batch, config.message_timestamp_type, now_ms);
+        let &Marker { producer_id, producer_epoch, .. } = marker;
         let stamp = Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 };
         let base_offset = self.log_end;
         let marker = Some(*marker);
@@ -106,20 +106,12 @@ impl Log {
     }
 }
 
-/// Returns the marker that a control batch holds; `None` of one that compaction has emptied, or that no broker of ours can read.
-pub(super) fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
-    match EndTransactionMarker::read(batch) {
-        Ok(found) => found.map(|found| Marker {
-            producer_id: found.producer_id,
-            producer_epoch: found.producer_epoch,
-            coordinator_epoch: found.coordinator_epoch,
-            is_commit: found.is_commit,
-        }),
-        Err(error) => {
-            tracing::warn!(offset = batch.base_offset(), %error, "cannot read a control batch: it ends no transaction");
-            None
-        }
-    }
+/// Returns the marker that a control batch holds; `None` of one that compaction has emptied, or that this version cannot read.
+pub fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
+    Marker::read(batch).unwrap_or_else(|error| {
+        tracing::warn!(offset = batch.base_offset(), %error, "cannot read a control batch: it ends no transaction");
+        None
+    })
 }
 
 /// Returns the transaction that a control batch in the log ends, and lets the producers remember the batch. `marker` is read from it, unless

@@ -4,9 +4,11 @@ use crate::partitions::{ReadError, Replica};
 use bytes::Bytes;
 use fullbore_log::direct_io::DirectReads;
 use fullbore_log::lookup::is_gone;
+use fullbore_log::marker_of;
 use fullbore_log::validation::OPENED_MAX;
-use fullbore_wire::Records;
-use fullbore_wire::batch::{BatchError, BatchView, Compression, EndTransactionMarker, RecordIter, batches, decompress};
+use fullbore_rules::sequence::Marker;
+use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batches, decompress};
+use fullbore_wire::{DecodeError, Records};
 use std::io;
 
 /// Bytes read at once; a larger batch is read whole.
@@ -46,14 +48,31 @@ pub enum LogEntry {
         transaction: Option<i64>,
     },
     /// The end of a producer's transaction.
-    Marker(EndTransactionMarker),
+    Marker(Marker),
 }
 
-/// Gives every record with a key and every marker, in order, to `each`. Blocks.
+/// Gives every record with a key and every marker, in order, to `each`. A record that it cannot read is passed over. Blocks.
 ///
 /// # Errors
-/// [`ReplayError`]; what came before was given.
-pub fn replay(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), ReplayError> {
+/// [`ReplayError`]; entries before the error were given.
+pub fn replay(
+    partition: &Replica,
+    mut each: impl FnMut(LogEntry) -> Result<(), DecodeError>,
+) -> Result<(), ReplayError> {
+    let mut unread = None;
+    give_each(partition, |entry| {
+        if let Err(error) = each(entry) {
+            unread = Some((unread.as_ref().map_or(1_u64, |(records, _)| records + 1), error));
+        }
+    })?;
+    if let Some((records, error)) = unread {
+        let (topic, partition) = (partition.topic(), partition.index());
+        tracing::warn!(topic, partition, records, %error, "cannot read records: they are passed over");
+    }
+    Ok(())
+}
+
+fn give_each(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), ReplayError> {
     let offsets = partition.offsets()?;
     let (mut next, mut lookups) = (offsets.log_start, 0);
     while next < offsets.high_watermark {
@@ -100,15 +119,7 @@ fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> {
     }
 }
 
-/// Returns the marker of a control batch; `None` of one that compaction has emptied, or that says something else.
-fn marker_of(batch: &BatchView<'_>) -> Option<EndTransactionMarker> {
-    EndTransactionMarker::read(batch).unwrap_or_else(|error| {
-        tracing::warn!(offset = batch.base_offset(), %error, "cannot read a control batch: it ends no transaction");
-        None
-    })
-}
-
-/// Records before `first` were wanted by nobody: their batch begins before the log start.
+/// Gives each record with a key from `first` on; those before it, in a batch that begins before the log start, are passed over.
 fn each_record(
     chunk: &Bytes,
     batch: &BatchView<'_>,

@@ -41,7 +41,10 @@ fn read(shard: &Shard) -> Vec<(String, Option<usize>)> {
     let mut found = Vec::new();
     let key = |key: Bytes| String::from_utf8(key.to_vec()).expect("UTF-8");
     let note = |entry| match entry {
-        LogEntry::Record { key: k, value, transaction: None } => found.push((key(k), value.map(|value| value.len()))),
+        LogEntry::Record { key: k, value, transaction: None } => {
+            found.push((key(k), value.map(|value| value.len())));
+            Ok(())
+        }
         other => panic!("{other:?}"),
     };
     replay(shard.partition(), note).expect("readable");

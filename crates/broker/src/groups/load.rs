@@ -1,4 +1,4 @@
-//! Content of the shards that the groups are in: what a shard's log says of groups and offsets, and its end with the shard.
+//! Content of the shards that groups are in: groups and offsets as a shard's log has them, and their end with the shard.
 //!
 //! Not here: which shards there are ([`CoordinatorTopic`]).
 
@@ -8,7 +8,6 @@ use super::records::{self, OffsetKey};
 use super::replayed::{FoundOffsets, FoundPending, ReplayedShard};
 use super::{Groups, Missing};
 use crate::coordinator::{Coordinator, CoordinatorTopic, InternalTopic, LogEntry, Records, ReplayError, Shard, replay};
-use fullbore_control::CONSUMER_OFFSETS;
 use fullbore_rules::group::{Group, Snapshot};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{HashMap, HashSet};
@@ -24,18 +23,13 @@ impl Coordinator for Groups {
 
     fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError> {
         let mut found = ReplayedShard::default();
-        let mut unread = None;
-        replay(shard.partition(), |entry| match entry {
-            LogEntry::Marker(marker) => found.end_transaction(&marker),
-            LogEntry::Record { key, value, transaction } => match records::read(key, value) {
-                Ok(kept) => found.note(kept, transaction),
-                Err(error) => unread = Some((unread.as_ref().map_or(1_u64, |(records, _)| records + 1), error)),
-            },
+        replay(shard.partition(), |entry| {
+            match entry {
+                LogEntry::Marker(marker) => found.end_transaction(&marker),
+                LogEntry::Record { key, value, transaction } => found.note(records::read(key, value)?, transaction),
+            }
+            Ok(())
         })?;
-        if let Some((records, error)) = unread {
-            let partition = shard.partition().index();
-            tracing::warn!(partition, records, %error, "records of {CONSUMER_OFFSETS} are passed over, since they cannot be read");
-        }
         self.topic.having(shard, |topic| {
             if shard.is_successor() {
                 // Drops late outcomes of the time when the partition was led here before.

@@ -6,14 +6,14 @@ use super::offsets::OffsetAndMetadata;
 use super::pending::PendingOffsets;
 use super::records::GroupRecord;
 use fullbore_rules::group::Snapshot;
-use fullbore_wire::batch::EndTransactionMarker;
+use fullbore_rules::sequence::Marker;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, HashSet};
 
 /// Offsets of a group by topic name and partition, with the topic's id.
 pub(super) type FoundOffsets = HashMap<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
-/// The same of transactions that are open.
+/// Pending offsets of a group, with the same keys.
 pub(super) type FoundPending = PendingOffsets<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
 /// Content of a shard's log.
@@ -68,7 +68,7 @@ impl ReplayedShard {
     }
 
     /// Takes note of the end of a transaction.
-    pub fn end_transaction(&mut self, marker: &EndTransactionMarker) {
+    pub fn end_transaction(&mut self, marker: &Marker) {
         for group in self.open.remove(&marker.producer_id).into_iter().flatten() {
             let Some(pending) = self.pending.get_mut(&group) else { continue };
             let ended = pending.end(marker.producer_id, marker.is_commit);

@@ -199,8 +199,7 @@ fn marker_was_emptied_it_ends_nothing_and_its_epoch_is_kept() {
     let bytes = batch(7, 3, 0, true);
     log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
     let mut emptied = BytesMut::new();
-    let whole =
-        EndTransactionMarker { producer_id: 8, producer_epoch: 5, is_commit: true, coordinator_epoch: 0 }.batch(0);
+    let whole = Marker { producer_id: 8, producer_epoch: 5, is_commit: true, coordinator_epoch: 0 }.batch(0);
     fullbore_wire::batch::retain_empty(&BatchView::first(&whole).expect("a batch"), &mut emptied);
     emptied[..8].copy_from_slice(&1_i64.to_be_bytes());
     emptied[12..16].copy_from_slice(&0_i32.to_be_bytes());

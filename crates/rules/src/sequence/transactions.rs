@@ -12,18 +12,7 @@ use super::producers::{Producer, Producers};
 use super::window::SequenceWindow;
 use super::{SequenceRefusal, Stamp};
 
-/// End of a transaction, as its marker states it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marker {
-    /// At least 0.
-    pub producer_id: i64,
-    /// The epoch of the transaction, or the next one with transaction version 2.
-    pub producer_epoch: i16,
-    /// Leader epoch of the partition of `__transaction_state` that decided.
-    pub coordinator_epoch: i32,
-    /// True to commit, false to abort.
-    pub is_commit: bool,
-}
+pub use fullbore_wire::batch::EndTransactionMarker as Marker;
 
 /// Transaction that a marker has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +102,7 @@ impl OpenTransactions {
 }
 
 impl Producer {
-    /// Notes a batch without a sequence that ends at `offset`: a marker, or offsets of a group. In another epoch than the last nothing is written yet.
+    /// Notes a batch without a sequence that ends at `offset`: a marker, or offsets of a group. Nothing is written yet in another epoch than the last.
     fn begin_epoch(&mut self, epoch: i16, offset: i64, timestamp: i64) {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -249,7 +238,8 @@ impl Producers {
         self.evict();
     }
 
-    /// Returns how many markers of a producer came since it is remembered here; 0 if it is not. A different number says that a transaction has ended.
+    /// Returns the number of markers since the producer is remembered here; 0 if it is not. Another number than before means that a transaction has
+    /// ended.
     pub fn markers_of(&self, producer_id: i64) -> u32 {
         self.by_id.get(&producer_id).map_or(0, |producer| producer.markers)
     }
