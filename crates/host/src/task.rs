@@ -8,9 +8,11 @@
 
 use std::io;
 use std::pin::Pin;
+use std::time::Duration;
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 /// A future of whatever type, as tasks are spawned.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -27,6 +29,30 @@ pub fn boxed<T>(future: impl Future<Output = T> + Send + 'static) -> BoxFuture<T
 /// Outside a runtime.
 pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(boxed(future))
+}
+
+/// Rounds of a task: one after each interval, until the broker stops. A round that takes long delays those behind it.
+pub struct Rounds {
+    ticks: Interval,
+    stop: watch::Receiver<bool>,
+}
+
+impl Rounds {
+    /// Begins the first interval, in ms, at least 1.
+    pub fn every(interval_ms: u64, stop: watch::Receiver<bool>) -> Rounds {
+        let interval = Duration::from_millis(interval_ms);
+        let mut ticks = interval_at(Instant::now() + interval, interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Rounds { ticks, stop }
+    }
+
+    /// Waits for the next round. Returns false once the broker stops.
+    pub async fn next(&mut self) -> bool {
+        tokio::select! {
+            _ = self.stop.wait_for(|stop| *stop) => false,
+            _ = self.ticks.tick() => true,
+        }
+    }
 }
 
 /// Does what may block on the thread that the caller is on; what else that would serve goes to another one meanwhile. Where there is none to

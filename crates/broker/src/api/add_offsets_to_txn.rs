@@ -4,7 +4,7 @@ use super::call::{Call, Fault, Reply};
 use super::end_txn::{as_known, check_id};
 use crate::groups::Missing;
 use crate::transactions::WAIT_MS;
-use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch, TransactionAnswer};
+use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch};
 use fullbore_wire::apis::add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
@@ -29,10 +29,5 @@ async fn add(call: &Call<'_>, request: &AddOffsetsToTxnRequest) -> Result<(), Er
     transactions.prepare(false, [id]).await?;
     let producer = ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch };
     let wait_until = Some(call.broker.now_ms().saturating_add(WAIT_MS));
-    let added = AddPartitions::offsets(producer, partition, wait_until);
-    let pending = transactions.put_to(id, |machine, ticket, turn| machine.add_partitions(added, ticket, turn))?;
-    match pending.answer().await? {
-        TransactionAnswer::AddPartitions(added) => added,
-        _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),
-    }
+    transactions.add_partitions(id, AddPartitions::offsets(producer, partition, wait_until)).await
 }

@@ -1,7 +1,7 @@
 //! AddPartitionsToTxn 0-5: partitions that a transaction is going to write to. From version 4 on a request has several transactions, and comes from
-//! brokers, which may only look (KIP-890).
+//! brokers, which may have partitions verified only (KIP-890).
 //!
-//! A partition that cannot be added keeps the others of its request from being added: OPERATION_NOT_ATTEMPTED.
+//! A partition that cannot be added keeps the others of its transaction from being added: OPERATION_NOT_ATTEMPTED.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{as_known, check_id};
@@ -9,9 +9,7 @@ use super::topics;
 use crate::partitions::AnyPartition;
 use crate::transactions::{BATCH_WAIT_MS, WAIT_MS};
 use fullbore_control::{Image, is_internal};
-use fullbore_rules::transaction::{
-    AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionAnswer, TransactionVersion,
-};
+use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionVersion};
 use fullbore_wire::apis::add_partitions_to_txn::{
     AddPartitionsToTxnPartitionResult, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic, AddPartitionsToTxnTopicResult, AddPartitionsToTxnTransaction,
@@ -75,7 +73,7 @@ async fn added(
     }
 }
 
-/// Returns the answers of a transaction, with an error for each partition.
+/// Returns the results of a transaction, with an error for each partition.
 fn results(
     transaction: &AddPartitionsToTxnTransaction,
     mut code: impl FnMut(&AddPartitionsToTxnTopic, i32) -> ErrorCode,
@@ -93,7 +91,7 @@ fn results(
     transaction.topics.iter().map(topic).collect()
 }
 
-/// Returns the error of a partition that no transaction can have.
+/// Returns the error of a partition that cannot be added, or NONE.
 fn check_partition(
     call: &Call<'_>,
     image: &Image,
@@ -106,7 +104,7 @@ fn check_partition(
         Ok(AnyPartition::Diskless(_)) => ErrorCode::INVALID_TXN_STATE,
         // Brokers add the partition of a group's offsets.
         _ if is_internal(&topic.name) && version < SEVERAL_FROM => ErrorCode::TOPIC_AUTHORIZATION_FAILED,
-        // Another broker has it.
+        // Another broker may lead the partition.
         Ok(AnyPartition::Classic(_)) | Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) => ErrorCode::NONE,
         Err(code) => code,
     }
@@ -123,17 +121,13 @@ async fn add(
     check_id(id)?;
     transactions.prepare(false, [id]).await?;
     let wait_ms = if version >= SEVERAL_FROM { BATCH_WAIT_MS } else { WAIT_MS };
-    let request = AddPartitions {
+    let added = AddPartitions {
         producer: producer(transaction),
         partitions,
         version: TransactionVersion::of_add_partitions(version),
         wait_until: Some(call.broker.now_ms().saturating_add(wait_ms)),
     };
-    let pending = transactions.put_to(id, |machine, ticket, turn| machine.add_partitions(request, ticket, turn))?;
-    match pending.answer().await? {
-        TransactionAnswer::AddPartitions(added) => added,
-        _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),
-    }
+    transactions.add_partitions(id, added).await
 }
 
 async fn verify(

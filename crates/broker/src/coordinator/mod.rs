@@ -3,7 +3,7 @@
 //! A coordinator is a pure machine. The changes that it wants kept become records of the partition that their key belongs to
 //! ([`shard`]); once these are replicated, the change holds and its request is answered. A start reads the partition from its
 //! start to its end ([`replay`]) and then serves. The coordinator alone knows the meaning of its records:
-//! [`groups`](crate::groups).
+//! [`groups`](crate::groups), [`transactions`](crate::transactions).
 
 mod coordinator_topic;
 mod ended;
@@ -16,6 +16,7 @@ mod tests;
 mod topic;
 mod unreplicated;
 mod unwritten;
+mod waiting;
 
 pub use coordinator_topic::{Coordinator, CoordinatorTopic, InternalTopicSettings};
 pub use ended::MarkersSeen;
@@ -25,3 +26,4 @@ pub use replay::{LogEntry, ReplayError, replay};
 pub use shard::{KeyValue, Records, Shard, Status, VerifiedProducer, size_of_record};
 pub use topic::InternalTopic;
 pub use unwritten::Unwritten;
+pub use waiting::{PendingAnswer, Waiting};

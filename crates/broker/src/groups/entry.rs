@@ -1,15 +1,12 @@
 //! Group, with the requests that wait for its answers.
-//!
-//! Invariant: a ticket is in `waiting` from when it is handed out until its answer is sent.
 
-use crate::coordinator::Shard;
+use crate::coordinator::{self, Shard, Waiting};
 use fullbore_rules::group::{Effect, Group, GroupAnswer, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
-use tokio::sync::oneshot;
 
 pub(super) struct Entry {
     pub id: Text,
@@ -24,8 +21,7 @@ pub(super) struct Entry {
 
 pub(super) struct EntryState {
     pub group: Group,
-    pub waiting: HashMap<RequestTicket, oneshot::Sender<GroupAnswer>>,
-    tickets: u64,
+    pub waiting: Waiting<GroupAnswer>,
     /// Bytes that the group last held for its members.
     pub bytes: usize,
     /// Effects not done yet, in order; while there are any, a task writes a snapshot.
@@ -40,8 +36,7 @@ impl Entry {
     pub fn new(id: Text, group: Group, shard: Arc<Shard>) -> Arc<Self> {
         let inner = EntryState {
             group,
-            waiting: HashMap::new(),
-            tickets: 0,
+            waiting: Waiting::default(),
             bytes: 0,
             outbox: VecDeque::new(),
             is_keeping: false,
@@ -57,44 +52,36 @@ impl Entry {
 }
 
 impl EntryState {
-    /// A ticket, and who waits for its answer.
+    /// Returns a ticket, and the answer to come.
     pub fn ticket(&mut self) -> (RequestTicket, PendingAnswer) {
-        let ticket = RequestTicket(self.tickets);
-        self.tickets += 1;
-        let (answer, pending) = oneshot::channel();
-        self.waiting.insert(ticket, answer);
-        (ticket, PendingAnswer(Err(pending)))
+        let (number, pending) = self.waiting.ticket();
+        (RequestTicket(number), PendingAnswer(Ok(pending)))
     }
 
-    /// Answers everybody who waits that the coordinator is not there.
+    /// Refuses every request that waits: the coordinator is not available.
     pub fn refuse_all(&mut self) {
-        for (_, answer) in std::mem::take(&mut self.waiting) {
-            // Who went away does not want to know.
-            let _ = answer.send(GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
-        }
+        self.waiting.answer_all(|| GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     }
 
-    /// Answers who waits; who went away does not want to know.
     pub fn answer(&mut self, ticket: RequestTicket, answer: GroupAnswer) {
-        if let Some(waiting) = self.waiting.remove(&ticket) {
-            let _ = waiting.send(answer);
-        }
+        self.waiting.answer(ticket.0, answer);
     }
 }
 
-/// An answer to come.
-pub struct PendingAnswer(Result<ErrorCode, oneshot::Receiver<GroupAnswer>>);
+/// An answer to come, or the refusal of a request that no group has taken.
+pub struct PendingAnswer(Result<coordinator::PendingAnswer<GroupAnswer>, ErrorCode>);
 
 impl PendingAnswer {
     pub(super) fn refused(code: ErrorCode) -> Self {
-        PendingAnswer(Ok(code))
+        PendingAnswer(Err(code))
     }
 
-    /// Waits for it.
+    /// Waits for the answer.
     pub async fn answer(self) -> GroupAnswer {
-        match self.0 {
-            Ok(code) => GroupAnswer::Refused(code),
-            Err(pending) => pending.await.unwrap_or(GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE)),
-        }
+        let answered = match self.0 {
+            Ok(pending) => pending.answer().await,
+            Err(code) => Err(code),
+        };
+        answered.unwrap_or_else(GroupAnswer::Refused)
     }
 }

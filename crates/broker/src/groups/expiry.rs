@@ -6,25 +6,16 @@
 use super::clock::wall_ms;
 use super::{DeleteOffset, Groups, OffsetAndMetadata, TopicName, not_kept};
 use fullbore_control::Image;
+use fullbore_host::task::Rounds;
 use fullbore_rules::group::{Group, expiry};
 use fullbore_wire::Text;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval_at};
 
 impl Groups {
-    /// Looks again and again, until the broker stops.
-    pub async fn run_expiry(self: Arc<Self>, retention_ms: u64, every_ms: u64, mut stop: watch::Receiver<bool>) {
+    /// Expires offsets of all groups in each round.
+    pub async fn run_expiry(self: Arc<Self>, retention_ms: u64, mut rounds: Rounds) {
         let retention_ms = i64::try_from(retention_ms).unwrap_or(i64::MAX);
-        let every = Duration::from_millis(every_ms);
-        let mut rounds = interval_at(tokio::time::Instant::now() + every, every);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = stop.wait_for(|stop| *stop) => return,
-                _ = rounds.tick() => {}
-            }
+        while rounds.next().await {
             for id in self.ids() {
                 self.expire(&id, retention_ms).await;
             }

@@ -3,7 +3,7 @@
 use super::{Groups, due};
 use crate::coordinator::CoordinatorTopic;
 use fullbore_config::BrokerConfig;
-use fullbore_host::task;
+use fullbore_host::task::{self, Rounds};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -13,7 +13,7 @@ impl Groups {
         CoordinatorTopic::adopt(self);
         task::spawn(Arc::clone(self).run_topics(stop.subscribe()));
         task::spawn(due::run(Arc::clone(self), stop.subscribe()));
-        let (retention, every) = (config.groups.offsets.retention_ms, config.groups.offsets.check_interval_ms);
-        task::spawn(Arc::clone(self).run_expiry(retention, every, stop.subscribe()));
+        let rounds = Rounds::every(config.groups.offsets.check_interval_ms, stop.subscribe());
+        task::spawn(Arc::clone(self).run_expiry(config.groups.offsets.retention_ms, rounds));
     }
 }

@@ -1,15 +1,11 @@
 //! Transactional id, with the requests that wait for its answers.
-//!
-//! Invariant: a ticket is in `waiting` from when it is handed out until its answer is sent.
 
-use crate::coordinator::Shard;
+use crate::coordinator::{PendingAnswer, Shard, Waiting};
 use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionAnswer};
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::Text;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use tokio::sync::oneshot;
 
 pub(super) struct Entry {
     pub id: Text,
@@ -22,15 +18,14 @@ pub(super) struct Entry {
 
 pub(super) struct EntryState {
     pub transaction: Transaction,
-    waiting: HashMap<RequestTicket, oneshot::Sender<TransactionAnswer>>,
-    tickets: u64,
+    waiting: Waiting<TransactionAnswer>,
     /// True once the id is out of service.
     pub is_gone: bool,
 }
 
 impl Entry {
     pub fn new(id: Text, transaction: Transaction, shard: Arc<Shard>) -> Arc<Entry> {
-        let state = EntryState { transaction, waiting: HashMap::new(), tickets: 0, is_gone: false };
+        let state = EntryState { transaction, waiting: Waiting::default(), is_gone: false };
         Arc::new(Entry { id, shard, state: Mutex::new(state), alarm: AtomicI64::new(i64::MAX) })
     }
 
@@ -41,34 +36,12 @@ impl Entry {
 
 impl EntryState {
     /// Returns a ticket, and the answer to come.
-    pub fn ticket(&mut self) -> (RequestTicket, PendingAnswer) {
-        let ticket = RequestTicket(self.tickets);
-        self.tickets += 1;
-        let (answer, pending) = oneshot::channel();
-        self.waiting.insert(ticket, answer);
-        (ticket, PendingAnswer(pending))
+    pub fn ticket(&mut self) -> (RequestTicket, PendingAnswer<TransactionAnswer>) {
+        let (number, pending) = self.waiting.ticket();
+        (RequestTicket(number), pending)
     }
 
-    /// Sends an answer; a client that went away needs none.
     pub fn answer(&mut self, ticket: RequestTicket, answer: TransactionAnswer) {
-        if let Some(waiting) = self.waiting.remove(&ticket) {
-            let _ = waiting.send(answer);
-        }
-        if self.waiting.is_empty() {
-            self.waiting.shrink_to_fit();
-        }
-    }
-}
-
-/// An answer to come.
-pub struct PendingAnswer(oneshot::Receiver<TransactionAnswer>);
-
-impl PendingAnswer {
-    /// Waits for the answer.
-    ///
-    /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE if the broker stops before.
-    pub async fn answer(self) -> Result<TransactionAnswer, ErrorCode> {
-        self.0.await.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)
+        self.waiting.answer(ticket.0, answer);
     }
 }

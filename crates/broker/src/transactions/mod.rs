@@ -3,7 +3,7 @@
 //! Not the decisions, which are [`fullbore_rules::transaction`]'s. Ids are kept in `__transaction_state`, by way of
 //! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is being replicated, the id takes further events.
 //!
-//! Invariant: each request gets one answer: the machine's, or that of the shard's end.
+//! Invariant: each request gets one answer: the machine's, or the error with which its shard is left.
 
 mod carry;
 mod entry;
@@ -15,10 +15,9 @@ mod records;
 mod timers;
 mod verify;
 
-pub use entry::PendingAnswer;
 pub use markers::TURN as MARKERS_A_TURN;
 
-use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, Shard};
+use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, PendingAnswer, Shard};
 use crate::partitions::Partitions;
 use entry::Entry;
 use fullbore_config::{BrokerConfig, TransactionConfig};
@@ -26,8 +25,8 @@ use fullbore_control::{Control, TRANSACTION_STATE};
 use fullbore_host::files::now_ms;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_rules::transaction::{
-    Effect, ProducerIdAndEpoch, RequestTicket, TopicPartition, Transaction, TransactionFilter, TransactionMetadata,
-    TransactionState, Turn,
+    AddPartitions, Effect, ProducerIdAndEpoch, RequestTicket, TopicPartition, Transaction, TransactionAnswer,
+    TransactionFilter, TransactionMetadata, TransactionState, Turn,
 };
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::Mutex;
@@ -37,7 +36,8 @@ use std::sync::Arc;
 
 /// The longest that a client's request waits for the end of the transaction before, in ms. Kafka's client pauses as long at CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
-/// The same of a broker's request for a batch, whose client pauses longer (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's brokers).
+/// The longest such wait of a broker's request for a batch, in ms: its client pauses longer (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's
+/// brokers).
 pub const BATCH_WAIT_MS: i64 = 100;
 
 /// Transactional ids that this broker coordinates.
@@ -53,11 +53,11 @@ pub struct Transactions {
     /// The coordinator of `__consumer_offsets`.
     offsets: Arc<dyn MarkedCoordinator>,
     config: TransactionConfig,
-    /// The line of an id that is one too many.
+    /// Rate limit of the log line of an id that is one too many.
     uncounted: LogRateLimit,
-    /// The line of a record that could not be kept.
+    /// Rate limit of the log line of a record that could not be appended.
     unkept: LogRateLimit,
-    /// The line of a marker that could not be written.
+    /// Rate limit of the log line of a marker that could not be written.
     unmarked: LogRateLimit,
 }
 
@@ -94,7 +94,7 @@ impl TransactionCounts {
 }
 
 impl Transactions {
-    /// Creates the coordinator, which knows no ids yet: see [`Transactions::start`]. `offsets` has `__consumer_offsets`.
+    /// Creates the coordinator, which knows no ids yet: see [`Transactions::start`]. `offsets` coordinates `__consumer_offsets`.
     pub fn new(
         config: &BrokerConfig,
         control: Control,
@@ -125,7 +125,7 @@ impl Transactions {
         })
     }
 
-    /// Waits a while until the shards of these ids are loaded. Where an id may begin, the topic is created first if there is none.
+    /// Waits a while until the shards of these ids are loaded. With `creates` the topic is created first if there is none.
     ///
     /// # Errors
     /// COORDINATOR_NOT_AVAILABLE: the topic cannot be created.
@@ -137,7 +137,7 @@ impl Transactions {
         CoordinatorTopic::prepare(self, creates, ids).await
     }
 
-    /// Puts an event to an id, which begins with it if it is not known. The event is given the ticket by which its answer is awaited.
+    /// Puts an event to an id, which is created if it is not known. The event is given the ticket by which its answer is awaited.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
@@ -145,11 +145,11 @@ impl Transactions {
         self: &Arc<Self>,
         id: &str,
         event: impl FnOnce(&mut Transaction, RequestTicket, &mut Turn<'_>),
-    ) -> Result<PendingAnswer, ErrorCode> {
+    ) -> Result<PendingAnswer<TransactionAnswer>, ErrorCode> {
         loop {
             let entry = self.known_or_new(id)?;
             let mut state = entry.lock();
-            // Its shard may have been left between the search and the lock; it is not in the table then.
+            // The shard may have been left between the search and the lock; the id is not in the table then.
             if state.is_gone {
                 continue;
             }
@@ -160,7 +160,19 @@ impl Transactions {
         }
     }
 
-    /// Looks at an id.
+    /// Adds partitions to the transaction of an id; returns once that is on record.
+    ///
+    /// # Errors
+    /// Errors of AddPartitionsToTxn; the errors of the id's shard.
+    pub async fn add_partitions(self: &Arc<Self>, id: &str, added: AddPartitions) -> Result<(), ErrorCode> {
+        let pending = self.put_to(id, |transaction, ticket, turn| transaction.add_partitions(added, ticket, turn))?;
+        match pending.answer().await? {
+            TransactionAnswer::AddPartitions(added) => added,
+            _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),
+        }
+    }
+
+    /// Returns what `look` finds in the machine of an id.
     ///
     /// # Errors
     /// TRANSACTIONAL_ID_NOT_FOUND; the errors of its shard.
@@ -171,7 +183,7 @@ impl Transactions {
         look(&state.transaction)
     }
 
-    /// Returns for each partition if it is in the transaction of this producer: NONE, or TRANSACTION_ABORTABLE.
+    /// Returns NONE for each partition in the transaction of this producer, and TRANSACTION_ABORTABLE for others.
     ///
     /// # Errors
     /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS; the errors of the id's shard.
@@ -242,7 +254,7 @@ impl Transactions {
         &self.config
     }
 
-    /// Gives an event to the machine of an id, and returns what follows.
+    /// Gives an event to the machine of an id, and returns the effects.
     fn turn(&self, transaction: &mut Transaction, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
         let mut effects = Vec::new();
         event(transaction, &mut Turn { settings: &self.config.rules, now: now_ms(), effects: &mut effects });
@@ -257,7 +269,7 @@ impl Transactions {
         self.topic.read().as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// The topic stays meanwhile: what leaves a shard takes out of service the ids in it, and none may come into it after that.
+    /// Returns the entry of an id, which is created if it is not known. The topic is locked meanwhile: no id may come into a shard that was left.
     fn known_or_new(&self, id: &str) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         let shard = topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?;

@@ -4,12 +4,12 @@ use super::Transactions;
 use super::entry::{Entry, EntryState};
 use crate::coordinator::{CoordinatorTopic, Status};
 use fullbore_host::files::now_ms;
-use fullbore_host::task;
+use fullbore_host::task::{self, Rounds};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval_at, sleep};
+use tokio::time::sleep;
 
 impl Transactions {
     /// Begins to load transactional ids, and does what is due until the broker stops.
@@ -22,35 +22,20 @@ impl Transactions {
                 () = CoordinatorTopic::follow(&this) => {}
             }
         });
-        let every = self.config.abort_timed_out_interval_ms;
-        task::spawn(Arc::clone(self).run(every, stop.subscribe(), |this, entry| {
+        let rounds = Rounds::every(self.config.abort_timed_out_interval_ms, stop.subscribe());
+        task::spawn(Arc::clone(self).run(rounds, |this, entry| {
             this.happen(entry, |transaction, turn| transaction.time_out(turn));
         }));
+        let rounds = Rounds::every(self.config.remove_expired_interval_ms, stop.subscribe());
         let expiration_ms = self.config.id_expiration_ms;
-        task::spawn(Arc::clone(self).run(
-            self.config.remove_expired_interval_ms,
-            stop.subscribe(),
-            move |this, entry| {
-                this.happen(entry, |transaction, turn| transaction.expire(expiration_ms, turn));
-            },
-        ));
+        task::spawn(Arc::clone(self).run(rounds, move |this, entry| {
+            this.happen(entry, |transaction, turn| transaction.expire(expiration_ms, turn));
+        }));
     }
 
-    /// Calls `each` for every id in service, again and again, until the broker stops.
-    async fn run(
-        self: Arc<Self>,
-        every_ms: u64,
-        mut stop: watch::Receiver<bool>,
-        each: impl Fn(&Arc<Self>, &Arc<Entry>) + Send,
-    ) {
-        let every = Duration::from_millis(every_ms);
-        let mut rounds = interval_at(tokio::time::Instant::now() + every, every);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = stop.wait_for(|stop| *stop) => return,
-                _ = rounds.tick() => {}
-            }
+    /// Calls `each` for every id in service, in each round.
+    async fn run(self: Arc<Self>, mut rounds: Rounds, each: impl Fn(&Arc<Self>, &Arc<Entry>) + Send) {
+        while rounds.next().await {
             let entries: Vec<_> = self.ids.lock().values().cloned().collect();
             for entry in entries.iter().filter(|entry| entry.shard.status() == Status::Serving) {
                 each(&self, entry);
@@ -60,7 +45,7 @@ impl Transactions {
         }
     }
 
-    /// Has a task look at the id when something of it is due. The caller holds the id's lock.
+    /// Spawns a task that looks at the id when something of it is due. The caller holds the id's lock.
     pub(super) fn arm(self: &Arc<Self>, entry: &Arc<Entry>, state: &EntryState) {
         let next = state.transaction.next_deadline().filter(|_| !state.is_gone);
         let Some(next) = next.filter(|next| *next < entry.alarm.load(Ordering::Relaxed)) else { return };

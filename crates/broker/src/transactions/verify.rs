@@ -1,15 +1,13 @@
-//! The coordinator's word on the batches that begin a transaction in a partition (KIP-890).
+//! Verification of batches that begin a transaction in their partition (KIP-890).
 //!
-//! Clients that send Produce 12 or later have the broker add the partition to the transaction; the partition of others must be in it.
+//! For clients that send Produce 12 or later the broker adds the partition to the transaction; other clients have added it before.
 
 use super::{BATCH_WAIT_MS, Transactions};
 use crate::partitions::append::{BeginningTransaction, TransactionVerifier, VerifiedPartitions};
 use fullbore_control::TRANSACTION_STATE;
 use fullbore_host::files::now_ms;
 use fullbore_log::Verification;
-use fullbore_rules::transaction::{
-    AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionAnswer, TransactionVersion,
-};
+use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionVersion};
 use fullbore_wire::apis::add_partitions_to_txn::{
     AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
 };
@@ -57,21 +55,14 @@ impl Transactions {
         if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
             return self.verify_at(coordinator, beginning, false).await;
         }
-        let request = AddPartitions {
+        let added = AddPartitions {
             producer: producer(beginning),
             partitions: partitions(beginning).collect(),
             version: TransactionVersion::V2,
             wait_until: Some(now_ms().saturating_add(BATCH_WAIT_MS)),
         };
-        let pending = self.put_to(beginning.transactional_id, |transaction, ticket, turn| {
-            transaction.add_partitions(request, ticket, turn);
-        })?;
-        match pending.answer().await? {
-            TransactionAnswer::AddPartitions(added) => {
-                added.map(|()| vec![ErrorCode::NONE; beginning.partitions.len()])
-            }
-            _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),
-        }
+        self.add_partitions(beginning.transactional_id, added).await?;
+        Ok(vec![ErrorCode::NONE; beginning.partitions.len()])
     }
 
     /// Looks for the partitions in the transaction, to which the client has added them.
@@ -87,7 +78,7 @@ impl Transactions {
         self.verify_partitions(beginning.transactional_id, producer(beginning), &wanted)
     }
 
-    /// Returns the broker that coordinates an id, if it is another one.
+    /// Returns the broker that coordinates an id; `None` if that is this one, or none.
     fn coordinator_elsewhere(&self, id: &str) -> Option<i32> {
         let image = self.control.image();
         let topic = image.topic(TRANSACTION_STATE)?;
@@ -95,7 +86,7 @@ impl Transactions {
         (leader != self.node_id).then_some(leader)
     }
 
-    /// Has another broker look for the partitions in the transaction, or add them.
+    /// Sends the partitions to the broker that coordinates the id: to look for them in the transaction, or to add them.
     async fn verify_at(
         &self,
         coordinator: i32,
@@ -138,7 +129,7 @@ fn partitions<'b>(beginning: &'b BeginningTransaction<'_>) -> impl Iterator<Item
     beginning.partitions.iter().map(partition)
 }
 
-/// Returns the error that a producer of this version acts on as it should (`AddPartitionsToTxnManager`, `ReplicaManager` of Kafka).
+/// Returns the error for a producer of this version (`AddPartitionsToTxnManager`, `ReplicaManager` of Kafka).
 fn as_produce_error(code: ErrorCode, produce_version: i16) -> ErrorCode {
     match code {
         ErrorCode::TRANSACTION_ABORTABLE if produce_version < ABORTABLE_FROM => ErrorCode::INVALID_TXN_STATE,

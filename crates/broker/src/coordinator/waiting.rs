@@ -1,0 +1,65 @@
+//! Requests that wait for the answers of a coordinator's machine, by ticket.
+//!
+//! Invariant: a ticket is here from when it is handed out until its answer is sent.
+
+use fullbore_wire::ErrorCode;
+use std::collections::HashMap;
+use tokio::sync::oneshot;
+
+/// Requests about one key that wait.
+pub struct Waiting<A> {
+    answers: HashMap<u64, oneshot::Sender<A>>,
+    tickets: u64,
+}
+
+/// An answer to come.
+pub struct PendingAnswer<A>(oneshot::Receiver<A>);
+
+impl<A> Default for Waiting<A> {
+    fn default() -> Self {
+        Waiting { answers: HashMap::new(), tickets: 0 }
+    }
+}
+
+impl<A> Waiting<A> {
+    /// Returns the number of a new ticket, and the answer to come.
+    pub fn ticket(&mut self) -> (u64, PendingAnswer<A>) {
+        let ticket = self.tickets;
+        self.tickets += 1;
+        let (answer, pending) = oneshot::channel();
+        self.answers.insert(ticket, answer);
+        (ticket, PendingAnswer(pending))
+    }
+
+    /// Sends an answer; a client that went away needs none.
+    pub fn answer(&mut self, ticket: u64, answer: A) {
+        if let Some(waiting) = self.answers.remove(&ticket) {
+            let _ = waiting.send(answer);
+        }
+        if self.answers.is_empty() {
+            self.answers.shrink_to_fit();
+        }
+    }
+
+    /// Sends an answer to every request.
+    pub fn answer_all(&mut self, answer: impl Fn() -> A) {
+        for (_, waiting) in std::mem::take(&mut self.answers) {
+            let _ = waiting.send(answer());
+        }
+    }
+
+    /// Returns true if no request waits.
+    pub fn is_empty(&self) -> bool {
+        self.answers.is_empty()
+    }
+}
+
+impl<A> PendingAnswer<A> {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// COORDINATOR_NOT_AVAILABLE if the broker stops before.
+    pub async fn answer(self) -> Result<A, ErrorCode> {
+        self.0.await.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)
+    }
+}
