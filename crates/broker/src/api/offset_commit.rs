@@ -4,7 +4,7 @@
 //! generations are written in the order of the generations.
 
 use super::call::{Call, Completion, Fault, Reply};
-use crate::groups::{CommitOffset, Missing, OffsetAndMetadata, TopicName};
+use crate::groups::{CommitOffset, Missing, OffsetAndMetadata, PendingCommit, TopicName};
 use crate::node::Node;
 use fullbore_control::{Image, Topic};
 use fullbore_rules::group::Committer;
@@ -26,8 +26,10 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     let request_bytes = call.reader.remaining();
     let request: OffsetCommitRequest = call.body(reply.version)?;
     let mut wanted = check(call.broker, reply.version.number, &request);
+    let broker = Arc::clone(call.broker);
+    let answer = move |commit: &ValidCommit| commit.answer(&broker, reply);
     if !wanted.is_any_known() {
-        return wanted.answer(call.broker, reply).map(Completion::Ready);
+        return answer(&wanted).map(Completion::Ready);
     }
     let offsets = std::mem::take(&mut wanted.offsets);
     let groups = &call.broker.groups;
@@ -38,20 +40,29 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
         }
         Err(code) => Err(code),
     };
+    complete(wanted, asked, request_bytes, answer)
+}
+
+/// Returns the completion of a request of `request_bytes`, whose commit is queued or refused.
+pub fn complete(
+    mut wanted: ValidCommit,
+    asked: Result<PendingCommit, ErrorCode>,
+    request_bytes: usize,
+    answer: impl FnOnce(&ValidCommit) -> Result<Frame, Fault> + Send + 'static,
+) -> Result<Completion, Fault> {
     match asked {
         Err(code) => {
             wanted.refuse_known(code);
-            wanted.answer(call.broker, reply).map(Completion::Ready)
+            answer(&wanted).map(Completion::Ready)
         }
         Ok(asked) => {
-            let broker = Arc::clone(call.broker);
             let held = request_bytes + asked.bytes();
             let answer = Box::pin(async move {
                 match asked.done().await {
                     Ok(refused) => wanted.refuse(&refused),
                     Err(code) => wanted.refuse_known(code),
                 }
-                wanted.answer(&broker, reply)
+                answer(&wanted)
             });
             Ok(Completion::Holding(answer, held))
         }
@@ -78,7 +89,7 @@ impl ValidCommit {
     }
 
     /// Notes offsets that were not committed, as index and reason.
-    pub fn refuse(&mut self, refused: &[(usize, ErrorCode)]) {
+    fn refuse(&mut self, refused: &[(usize, ErrorCode)]) {
         for (index, code) in refused {
             let (topic, partition) = self.places[*index];
             self.response.topics[topic].partitions[partition].error_code = *code;
@@ -86,7 +97,7 @@ impl ValidCommit {
     }
 
     /// Notes that no offset of a partition that is there was committed.
-    pub fn refuse_known(&mut self, code: ErrorCode) {
+    fn refuse_known(&mut self, code: ErrorCode) {
         for (topic, partition) in self.places.iter().chain(&self.too_large) {
             self.response.topics[*topic].partitions[*partition].error_code = code;
         }

@@ -1,6 +1,7 @@
-//! TxnOffsetCommit 0-5 (KIP-98, KIP-447): topics and partitions, then the group's id, then the transaction, then who commits; then it is written.
+//! TxnOffsetCommit 0-5 (KIP-98, KIP-447): checks topics and partitions, the group's id, the transaction, the committer; then writes.
 //!
-//! From version 5 on the broker adds the group to the transaction (KIP-890); before, the client has done so by AddOffsetsToTxn, which is verified.
+//! From version 5 on the broker adds the group to the transaction (KIP-890). Clients of older versions have done so by AddOffsetsToTxn, which is
+//! verified.
 
 use super::call::{Call, Completion, Fault, Reply};
 use super::end_txn::check_id;
@@ -28,28 +29,14 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     let request_bytes = call.reader.remaining();
     let request: TxnOffsetCommitRequest = call.body(reply.version)?;
     let mut wanted = offset_commit::check(call.broker, WITH_NAMES, &as_commit(&request));
+    let broker = Arc::clone(call.broker);
+    let answer = move |commit: &ValidCommit| answer(commit, &broker, reply);
     if !wanted.is_any_known() {
-        return answer(&wanted, call.broker, reply).map(Completion::Ready);
+        return answer(&wanted).map(Completion::Ready);
     }
     let offsets = std::mem::take(&mut wanted.offsets);
-    match begin(call, &request, reply.version.number, offsets).await {
-        Err(code) => {
-            wanted.refuse_known(code);
-            answer(&wanted, call.broker, reply).map(Completion::Ready)
-        }
-        Ok(asked) => {
-            let broker = Arc::clone(call.broker);
-            let held = request_bytes + asked.bytes();
-            let answer = Box::pin(async move {
-                match asked.done().await {
-                    Ok(refused) => wanted.refuse(&refused),
-                    Err(code) => wanted.refuse_known(code),
-                }
-                answer(&wanted, &broker, reply)
-            });
-            Ok(Completion::Holding(answer, held))
-        }
-    }
+    let asked = begin(call, &request, reply.version.number, offsets).await;
+    offset_commit::complete(wanted, asked, request_bytes, answer)
 }
 
 async fn begin(
