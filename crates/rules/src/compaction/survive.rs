@@ -3,7 +3,7 @@
 /// Time from which the tombstones or the marker of a batch may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Horizon {
-    /// No cleaning has found it due yet: a tombstone that stays, or a marker whose data is gone, sets the time.
+    /// The time is not set: a cleaning sets it that keeps a tombstone, or finds the data of a marker gone.
     Unset,
     /// From this time on, in ms.
     At(i64),

@@ -1,7 +1,7 @@
 //! The transactions of a log whose batches are read in the order of offsets: which data is aborted, and which markers have no data left
 //! (Kafka's `CleanedTransactionMetadata`).
 //!
-//! Not here: which transactions were aborted, which the indexes of the segments say.
+//! Not here: which transactions were aborted, as the indexes of the segments have it.
 //!
 //! Invariant: a marker counts as empty only if no data of its transaction was read, be that a batch without records or one that goes.
 
@@ -44,7 +44,7 @@ pub enum MarkerFate {
     Stays,
     /// Stays, and its delete horizon is set.
     SetsHorizon,
-    /// Goes, or stays as an empty batch if its producer goes on from it.
+    /// Goes, or stays as an empty batch if it is the last batch of its producer.
     Goes,
 }
 

@@ -17,7 +17,7 @@ pub struct Committer<'a> {
     pub generation: i32,
     /// The version of its OffsetCommit; means nothing for TxnOffsetCommit.
     pub version: i16,
-    /// True for TxnOffsetCommit (KIP-447), whose client need not say that it is a member.
+    /// True for TxnOffsetCommit (KIP-447), whose client need not name itself as a member.
     pub is_transactional: bool,
 }
 

@@ -8,7 +8,7 @@ use super::state::TransactionVersion;
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
-/// Stands for one request that waits for its answer; unique within its transactional id.
+/// Number of a request that waits for its answer; unique within its transactional id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestTicket(pub u64);
 

@@ -19,7 +19,7 @@ pub(super) enum Decision {
     Done,
     /// A new producer id is needed; then the request is decided again.
     NeedProducerId,
-    /// This state is to be put on record, and then to be answered by.
+    /// This state is to be put on record, and answers the request then.
     Persist(Box<TransactionMetadata>),
 }
 

@@ -71,15 +71,15 @@ pub struct TransactionMetadata {
     /// The epoch before the last bump if the same client may still use it for a retry, else -1. Not in a record: after
     /// a load it is -1.
     pub last_producer_epoch: i16,
-    /// After how many milliseconds an ongoing transaction is aborted.
+    /// Timeout of an ongoing transaction, in ms.
     pub timeout_ms: i32,
     /// The state.
     pub state: TransactionState,
     /// The partitions of the transaction. In a Prepare state of a running machine: those that still lack their marker.
     pub partitions: BTreeSet<TopicPartition>,
-    /// When the transaction began, in milliseconds since 1970, or -1.
+    /// Begin of the transaction, in milliseconds since 1970, or -1.
     pub start_ms: i64,
-    /// When the state changed last, in milliseconds since 1970.
+    /// Time of the last change of the state, in milliseconds since 1970.
     pub last_update_ms: i64,
     /// The protocol that the client followed at the last change.
     pub client_version: TransactionVersion,
@@ -149,8 +149,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state after an InitProducerId, with this producer. `last_epoch` is the epoch of which a retry may
-    /// come.
+    /// Returns the state after an InitProducerId, with this producer. `last_epoch` is the epoch that a retry may name.
     pub(super) fn initialized(
         &self,
         producer: ProducerIdAndEpoch,

@@ -123,7 +123,7 @@ impl Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         let state = match record.state {
             TransactionState::Dead => return transaction,
-            // No record of Kafka's has it; its transaction is ongoing.
+            // Kafka writes no such record; the transaction in it is ongoing.
             TransactionState::PrepareEpochFence => TransactionState::Ongoing,
             state => state,
         };
@@ -150,8 +150,8 @@ impl Transaction {
         }
     }
 
-    /// Returns for each partition of a verify-only AddPartitionsToTxn if it is in the transaction: NONE, or
-    /// TRANSACTION_ABORTABLE, which Produce below version 11 sends as INVALID_TXN_STATE. A transition that is pending
+    /// Returns NONE for each partition of a verify-only AddPartitionsToTxn that is in the transaction, and
+    /// TRANSACTION_ABORTABLE for others, which Produce below version 11 sends as INVALID_TXN_STATE. A pending transition
     /// does not count.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ impl Transaction {
         }
     }
 
-    /// Returns when [`Transaction::tick`] has something to do, at the earliest; `None` if never.
+    /// Returns the earliest time at which [`Transaction::tick`] has something to do; `None` if never.
     pub fn next_deadline(&self) -> Option<i64> {
         let retry = match self.stage {
             Stage::Completing(at) => Some(at),

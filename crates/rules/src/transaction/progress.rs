@@ -11,13 +11,13 @@ use crate::transaction::requests::Request;
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
-/// After how many milliseconds the last record of a transaction is appended again if it could not be.
+/// Pause before the last record of a transaction is appended again, in ms.
 const COMPLETE_RETRY_MS: i64 = 100;
 
 impl Transaction {
-    /// Ends the append in flight: the record is replicated, or failed with an error of the append. In doubt it has
-    /// failed, even if it may get on record later. A later record then takes its place; a coordinator that loads it
-    /// goes on from it.
+    /// Ends the append in flight: the record is replicated, or failed with an error of the append. An append in doubt
+    /// has failed, even if its record may be replicated later: a later record supersedes it, and a coordinator that
+    /// loads it goes on from it.
     pub fn persisted(&mut self, result: Result<(), ErrorCode>, turn: &mut Turn<'_>) {
         // A broker that has stopped coordinating the id may report its last record late.
         let Stage::Persisting(persisting) = &mut self.stage else { return };

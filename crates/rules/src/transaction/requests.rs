@@ -14,15 +14,14 @@ const CONSUMER_OFFSETS: Text = Text::from_static("__consumer_offsets");
 pub struct InitProducerId {
     /// The producer that the client has been so far; `None` for a new client, which fences the one before.
     pub current: Option<ProducerIdAndEpoch>,
-    /// After how many milliseconds an ongoing transaction is aborted.
+    /// Timeout of transactions, in ms.
     pub timeout_ms: i32,
-    /// Until when the request may wait for a transition; `None` to be answered CONCURRENT_TRANSACTIONS at once, as
-    /// Kafka does.
+    /// Deadline of a wait for a transition; `None` for an answer of CONCURRENT_TRANSACTIONS at once, as Kafka's.
     pub wait_until: Option<i64>,
 }
 
 impl InitProducerId {
-    /// Returns true if the timeout is one that a client may ask for.
+    /// Returns true if a client may have this timeout.
     pub(super) fn has_valid_timeout(&self, settings: &TransactionSettings) -> bool {
         self.timeout_ms > 0 && self.timeout_ms <= settings.timeout_max_ms
     }
@@ -37,8 +36,7 @@ pub struct AddPartitions {
     pub partitions: Vec<TopicPartition>,
     /// The client's protocol ([`TransactionVersion::of_add_partitions`]).
     pub version: TransactionVersion,
-    /// Until when the request may wait for a transition; `None` to be answered CONCURRENT_TRANSACTIONS at once, as
-    /// Kafka does.
+    /// Deadline of a wait for a transition; `None` for an answer of CONCURRENT_TRANSACTIONS at once, as Kafka's.
     pub wait_until: Option<i64>,
 }
 
@@ -54,7 +52,7 @@ impl AddPartitions {
     pub(super) fn too_many(&self) -> ErrorCode {
         match self.version.supports_epoch_bump() {
             true => ErrorCode::TRANSACTION_ABORTABLE,
-            // Clients of TV1 do not know the other; of an error without a case of its own they make an abortable one.
+            // Clients of TV1 do not know that one, and treat an error without a case of its own as abortable.
             false => ErrorCode::POLICY_VIOLATION,
         }
     }
@@ -104,7 +102,7 @@ impl Request {
         }
     }
 
-    /// Returns until when the request may wait; `None` if it may not.
+    /// Returns the deadline of the request's wait; `None` if it may not wait.
     pub(super) fn wait_until(&self) -> Option<i64> {
         match self {
             Request::InitProducerId(_, request) => request.wait_until,

@@ -5,7 +5,7 @@ use super::state::TransactionVersion;
 /// Settings and limits of transactions, the same for each id of a broker.
 #[derive(Clone, Copy, Debug)]
 pub struct TransactionSettings {
-    /// Kafka's `transaction.max.timeout.ms`: the largest timeout that a client may ask for.
+    /// Kafka's `transaction.max.timeout.ms`: the largest timeout of a client.
     pub timeout_max_ms: i32,
     /// Partitions of one transaction. More are refused: TRANSACTION_ABORTABLE with TV2, else POLICY_VIOLATION.
     pub partitions_max: usize,

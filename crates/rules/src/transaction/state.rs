@@ -49,7 +49,7 @@ impl TransactionState {
         TransactionState::ALL.into_iter().find(|state| state.id() == id)
     }
 
-    /// Returns Kafka's word, as ListTransactions and DescribeTransactions have it.
+    /// Returns Kafka's name, as in ListTransactions and DescribeTransactions.
     pub const fn name(self) -> &'static str {
         match self {
             TransactionState::Empty => "Empty",
@@ -63,7 +63,7 @@ impl TransactionState {
         }
     }
 
-    /// Returns the state of a word; `None` if Kafka has none.
+    /// Returns the state of a name; `None` if Kafka has none.
     pub fn from_name(name: &str) -> Option<TransactionState> {
         TransactionState::ALL.into_iter().find(|state| state.name() == name)
     }

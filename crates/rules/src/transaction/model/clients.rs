@@ -78,7 +78,7 @@ impl Client {
         }
     }
 
-    /// Chooses what to do next.
+    /// Chooses the next step.
     pub fn next(&self, random: &mut Random, partitions: usize) -> Next {
         if random.one_in(100) {
             return Next::Crash;
@@ -89,7 +89,7 @@ impl Client {
         if self.call.is_some() && !random.one_in(80) {
             return Next::Send;
         }
-        // Whatever went wrong, or out of impatience: the transaction is given up.
+        // After a failure, or out of impatience, the client gives the transaction up.
         if self.call.is_some() || random.one_in(100) {
             return Next::Begin(Call::Init(Some(producer)));
         }

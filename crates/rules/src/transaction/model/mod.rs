@@ -1,7 +1,7 @@
 //! Producers that share a transactional id, a coordinator that fails and moves, markers that are late or come twice: by
 //! seed.
 //!
-//! Clients add partitions, write, and end transactions by either protocol; they send again what was not answered, give
+//! Clients add partitions, write, and end transactions by either protocol; they repeat requests without an answer, give
 //! up, come back, and go on as zombies. Requests are delayed and doubled, answers lost; appends fail, and some of those
 //! are on record all the same. The coordinator stops between any two events, and another one loads the last record. In
 //! the end everything arrives.
@@ -11,8 +11,8 @@
 //! which is the answered one and never a commit that no client wanted; each request is answered once; in the end no
 //! record is open.
 //!
-//! Left out with TV1: requests that arrive after their client has gone on with the same epoch. That protocol cannot
-//! tell them from new ones, which is why there is TV2.
+//! Left out with TV1: requests that arrive after their client has gone on with the same epoch. With TV1 they look like new
+//! ones, which is the reason for TV2.
 //!
 //! The checks are tested: with each [`Fault`] they find schedules that break a promise.
 

@@ -534,7 +534,7 @@ impl World {
         }
     }
 
-    /// Nothing fails any more, no client goes on, and time passes: everything has an end.
+    /// Lets time pass without failures and clients, and checks that every transaction has ended.
     pub fn end(mut self) -> Result<Outcome, String> {
         self.network.clear();
         for round in 0..200 {
@@ -558,7 +558,7 @@ impl World {
         Ok(Outcome { committed: ends(true), aborted: ends(false) })
     }
 
-    /// Lets what is under way succeed.
+    /// Lets everything under way succeed.
     fn settle(&mut self) -> Result<(), String> {
         self.now += 10;
         if self.fault != Some(Fault::NeverTicks) {
