@@ -20,10 +20,10 @@ use crate::validation::ValidBatch;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::is_full;
 
-/// The coordinator's word on the transaction that a batch would open here (KIP-890).
+/// Verification of the transaction that a batch would open here (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
-    /// Nothing yet: a batch that would open a transaction is refused with [`AppendError::Unverified`].
+    /// None yet: a batch that would open a transaction is refused with [`AppendError::Unverified`].
     Unknown,
     /// The coordinator has the partition in the transaction; added by the client.
     Verified,
@@ -60,7 +60,7 @@ pub struct LogAppendInfo {
 }
 
 impl Log {
-    /// Appends one batch as the leader of `leader_epoch`, or finds it appended. No coordinator is known to have the partition in a transaction.
+    /// Appends one batch as the leader of `leader_epoch`, or finds it appended. No transaction is verified.
     pub fn append(
         &mut self,
         batch: &ValidBatch<'_>,
@@ -74,7 +74,7 @@ impl Log {
     /// Appends one batch as the leader of `leader_epoch`, or finds it appended.
     ///
     /// # Errors
-    /// [`AppendError::Unverified`] if the batch would open a transaction, and `verification` says nothing of it. Nothing is appended.
+    /// [`AppendError::Unverified`] if the batch would open a transaction, and `verification` is unknown. Nothing is appended.
     pub fn append_verified(
         &mut self,
         batch: &ValidBatch<'_>,

@@ -45,7 +45,7 @@ fn listed(call: &Call<'_>, request: &ListTransactionsRequest) -> Result<ListTran
     Ok(ListTransactionsResponse { unknown_state_filters, transaction_states, ..Default::default() })
 }
 
-/// Returns the states of the filter that there are not.
+/// Returns the states of the filter that do not exist.
 fn unknown(request: &ListTransactionsRequest) -> Vec<Text> {
     let names = request.state_filters.iter();
     names.filter(|name| TransactionState::from_name(name).is_none()).cloned().collect()

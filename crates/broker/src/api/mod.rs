@@ -158,7 +158,7 @@ macro_rules! serve {
     };
 }
 
-// Boxed are large futures of APIs that no record passes: the task of a connection has room for the largest that is not.
+// Large futures are boxed, unless records pass through the API: the task of a connection has room for the largest that is not boxed.
 serve! { |call, reply|
     Produce => {
         let request = call.body(reply.version)?;

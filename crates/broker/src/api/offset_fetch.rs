@@ -1,7 +1,7 @@
 //! OffsetFetch 1-10: for each group, who asks, then each partition or all there are.
 //!
-//! A partition that is named twice is answered once: a short request must not ask for the same long metadata a million times. A client that asks for stable
-//! offsets (KIP-447) has none of partitions with an offset in an open transaction.
+//! A partition that is named twice is answered once: a short request must not fetch the same long metadata a million times. With `require_stable`
+//! (KIP-447) a partition with an offset in an open transaction is answered UNSTABLE_OFFSET_COMMIT.
 
 use super::call::{Call, Completion, Fault, Reply, joined, once};
 use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, OffsetsView, TopicOffsets};
@@ -136,7 +136,7 @@ fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode)
 #[derive(Default)]
 struct FoundOffsets {
     committed: GroupOffsets,
-    /// Partitions by topic id of which no stable offset can be told.
+    /// Partitions, by topic id, without a stable offset.
     unstable: BTreeSet<(Uuid, i32)>,
 }
 
@@ -202,7 +202,7 @@ fn all(image: &Image, terms: FetchTerms, view: OffsetsView<'_>) -> Vec<OffsetFet
     view.committed.into_iter().flatten().filter_map(topic).collect()
 }
 
-/// Returns the answer for a partition of which no stable offset can be told: the client asks again.
+/// Returns the answer for a partition without a stable offset: the client asks again.
 fn unstable(index: i32) -> OffsetFetchResponsePartitions {
     OffsetFetchResponsePartitions { error_code: ErrorCode::UNSTABLE_OFFSET_COMMIT, ..partition(index, None) }
 }

@@ -1,6 +1,6 @@
 //! An internal topic as its coordinator uses it: created at the first use, its shards taken over where this broker leads, loaded, and left.
 //!
-//! Invariant: a request reaches a key only while its shard serves, and all that a shard has is in place before it does.
+//! Invariant: a request reaches a key only while its shard serves, and a shard serves once its whole content is in place.
 
 use super::{InternalTopic, ReplayError, Shard, Status};
 use crate::partitions::{Partitions, ReadError};
@@ -27,7 +27,7 @@ const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// Coordinator whose state is kept in an internal topic.
 pub trait Coordinator: Send + Sync + 'static {
-    /// The state that it keeps, as log lines name it.
+    /// The kept state, as log lines name it.
     const STATE: &'static str;
 
     /// Returns the topic.
@@ -68,7 +68,7 @@ pub struct CoordinatorTopic {
     logs: Arc<Partitions>,
     /// None while there is no such topic.
     topic: RwLock<Option<Arc<InternalTopic>>>,
-    /// True if no shard was being read at the last look.
+    /// True if no shard was being read at the last check.
     all_loaded: AtomicBool,
     /// The line of a topic that could not be created.
     unmade: LogRateLimit,
@@ -179,7 +179,7 @@ impl CoordinatorTopic {
             let is_same = topic.as_ref().map(|topic| topic.id()) == id_in(image);
             is_same && topic.as_ref().is_none_or(|topic| topic.keeps_its_roles())
         };
-        // Most images change something else, and a writer waits for shards to be installed while others wait behind it.
+        // Most images change something else, and the lock for writing is long in coming while shards are installed.
         if is_adopted(&this.topic.read(), &this.control.image()) {
             return;
         }
@@ -240,7 +240,7 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Loads a shard until it is loaded, or gone. What keeps it from that may pass, as a lack of descriptors or memory.
+    /// Loads a shard again and again until it is loaded, or gone: an obstacle may pass, as a lack of descriptors or memory.
     async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, places: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
         while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {
@@ -254,7 +254,7 @@ impl CoordinatorTopic {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            // Of a partition that is gone, or led elsewhere, the shard is about to be, too.
+            // The shard of a partition that is gone, or led elsewhere, is about to go, too.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
                 tracing::error!(partition, %error, ?again_in, "{} of this partition of {name} are not served", C::STATE);
@@ -269,7 +269,7 @@ impl CoordinatorTopic {
         shard: &Arc<Shard>,
         places: &Semaphore,
     ) -> Result<(), ReplayError> {
-        // A log that takes long to be opened takes no place.
+        // Before a place is taken: opening a log may take long.
         shard.partition().opened().await.map_err(ReadError::from)?;
         // Records of an earlier leader count here once all replicas have them.
         shard.partition().replicated().await.map_err(ReadError::from)?;
@@ -278,7 +278,7 @@ impl CoordinatorTopic {
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }
 
-    /// Notes if any shard is still being loaded: only then requests look which.
+    /// Notes that no shard is being loaded, if so: requests wait for none then.
     fn note_loaded(&self) {
         let topic = self.topic.read();
         if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {

@@ -1,8 +1,8 @@
-//! Transactions that have ended in a shard of late: the word that one of them is open, given before, must not open it again (KIP-890).
+//! Transactions that have ended in a shard of late: a verification from before the end must not open one of them again (KIP-890).
 //!
-//! Needed for transaction version 1. With version 2 a marker has the next epoch, which fences what comes late.
+//! Needed for transaction version 1. With version 2 a marker has the next epoch, which fences late batches.
 //!
-//! Invariant: as many markers as there is room for are remembered; where more have come since, a transaction counts as ended.
+//! Invariant: the last [`MARKERS_MAX`] markers are remembered; if more have come since a verification, its transaction counts as ended.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ pub struct MarkersSeen {
     count: u64,
 }
 
-/// Producers of the last markers, in the order in which those were asked for.
+/// Producers of the last markers, in the order of the queue.
 #[derive(Debug, Default)]
 pub(super) struct EndedTransactions {
     producers: VecDeque<i64>,

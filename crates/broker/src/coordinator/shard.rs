@@ -38,18 +38,18 @@ pub enum Records {
     Known(Vec<KeyValue>),
     /// Records of a producer's transaction. They share no batch with other writes.
     Transactional(VerifiedProducer, Vec<KeyValue>),
-    /// The end of a producer's transaction in this partition, with the transaction version by which its epoch is checked (KIP-890).
+    /// End of a producer's transaction in this partition, with the transaction version by which its epoch is checked (KIP-890).
     Marker(Marker, i8),
     /// See [`Records::late`].
     Late(Late),
 }
 
-/// Producer in whose transaction this partition is, by the word of the coordinator of transactions.
+/// Producer whose transaction has this partition, as the coordinator of transactions has verified.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifiedProducer {
     /// The producer.
     pub producer: ProducerIdAndEpoch,
-    /// The markers of the shard before the coordinator was asked: the word counts until one of the producer's comes.
+    /// Markers of the shard before the verification, which holds until a marker of the producer comes.
     pub seen: MarkersSeen,
 }
 
@@ -131,7 +131,7 @@ impl Shard {
         })
     }
 
-    /// The partition of `__consumer_offsets` that is the shard's log.
+    /// Returns the partition that is the shard's log.
     pub fn partition(&self) -> &Arc<Replica> {
         &self.partition
     }
@@ -182,7 +182,7 @@ impl Shard {
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
     }
 
-    /// Returns the markers that were asked for so far.
+    /// Returns the markers that were queued so far.
     pub fn markers_seen(&self) -> MarkersSeen {
         self.ended.lock().seen(self.leader_epoch())
     }

@@ -56,7 +56,7 @@ pub struct DeleteOffset {
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// Only the offset committed at this time: a newer one stays, and so does one that a transaction may replace. `None` means whatever there is.
+    /// Time of the commit: a newer offset stays, and so does one that a transaction may replace. `None` means any offset.
     pub committed_ms: Option<i64>,
 }
 
@@ -148,7 +148,7 @@ impl Groups {
         let (mut bytes, mut is_unfit) = (0, false);
         self.offsets.read(&group, |held| {
             for (index, offset) in wanted {
-                // An offset in a transaction takes the place of none until that has ended.
+                // An offset in a transaction replaces none before the transaction has ended.
                 let before = find(held, offset.topic.id, offset.partition).filter(|_| producer.is_none());
                 let needed = OffsetsRoom::between(before, &offset.committed);
                 is_unfit |= !room.has(needed);
@@ -223,8 +223,8 @@ impl Groups {
         }
     }
 
-    /// Shows offsets that are kept, in the transaction of `producer` if there is one, but for those of topics that were deleted meanwhile: whoever forgets their topic has been here
-    /// already, or comes after this.
+    /// Shows offsets that are kept, in the transaction of `producer` if there is one. Those of topics that were deleted meanwhile are refused: the
+    /// deletion has passed here already, or comes after this.
     fn put(
         &self,
         shard: &Shard,

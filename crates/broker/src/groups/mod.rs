@@ -447,7 +447,7 @@ fn not_kept(error: AppendError) -> ErrorCode {
         }
         // Of a commit in a transaction, whose producer was fenced.
         AppendError::Sequence(refusal) => refusal.code(),
-        // The same of a transaction that may have ended: the client commits again, and its transaction is verified again.
+        // Of a commit whose transaction may have ended: the client commits again, and its transaction is verified again.
         AppendError::Unverified => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
         _ => ErrorCode::COORDINATOR_NOT_AVAILABLE,
     }

@@ -1,5 +1,5 @@
-//! Committed offsets of groups, as every request reads them: in memory, by group, topic id and partition; and beside them those that are
-//! pending in transactions.
+//! Committed offsets of groups in memory, as requests read them: by group, topic id and partition, beside those that are pending in
+//! transactions.
 //!
 //! Not the source of truth, which is the log. Not here: the check of a commit. Only callbacks of writes and the load of a shard
 //! change it.
@@ -143,7 +143,7 @@ impl CommittedOffsets {
         self.metadata_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes note of offsets that are pending no more.
+    /// Counts out offsets that are pending no more.
     fn count_pending_out<'a>(&self, gone: impl IntoIterator<Item = &'a CommitOffset>) {
         for gone in gone {
             self.pending.fetch_sub(1, Ordering::Relaxed);
@@ -248,8 +248,8 @@ impl CommittedOffsets {
         self.count_pending_out(before.iter().flat_map(PendingOffsets::values));
     }
 
-    /// Ends a producer's transaction: its offsets hold, but for those of which `is_there` is false, or they are forgotten. The offsets of a group are
-    /// seen at once.
+    /// Ends a producer's transaction: its offsets hold if it is committed and `is_there` is true of them, and are forgotten otherwise. The offsets
+    /// of a group are seen at once.
     pub(super) fn end_transaction(
         &self,
         shard: &Shard,
@@ -285,7 +285,8 @@ impl CommittedOffsets {
         }
     }
 
-    /// Forgets an offset, and what is pending of it, unless its shard was left: it may be there again, as whoever led it meanwhile has it.
+    /// Forgets an offset, and those pending for its partition. Nothing changes once the shard was left: its successor may have them from
+    /// another leader.
     pub(super) fn remove(&self, shard: &Shard, group: &str, topic: Uuid, partition: i32) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
         if let Some(pending) = stripe.pending.get_mut(group) {

@@ -1,6 +1,6 @@
 //! Part of groups in transactions: the partition that a transaction has for a group, and the ends of transactions.
 //!
-//! Not here: the commits themselves, nor what becomes of pending offsets.
+//! Not here: the commits themselves, nor the rules of pending offsets.
 
 use super::{Groups, not_kept};
 use crate::coordinator::{MarkedCoordinator, MarkerOutcome, MarkersSeen, PendingWrite, Records};
@@ -16,8 +16,8 @@ impl Groups {
         Some(topic.as_ref()?.shard(id)?.partition().index())
     }
 
-    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and the markers there. To be called before the coordinator of
-    /// transactions is asked about a commit.
+    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and the markers there. To be called before a commit is
+    /// verified.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
@@ -26,7 +26,7 @@ impl Groups {
         Ok((shard.partition().index(), shard.markers_seen()))
     }
 
-    /// Waits until the commits of a group that were asked for before are seen or refused: one in a transaction makes its partitions unstable.
+    /// Waits until the commits of a group that are on their way are seen or refused: one in a transaction makes its partitions unstable.
     ///
     /// # Errors
     /// NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.

@@ -59,25 +59,25 @@ pub struct BeginningTransaction<'a> {
     pub producer_id: i64,
     /// Its epoch.
     pub producer_epoch: i16,
-    /// The request's version, which says what its client expects of the broker.
+    /// The request's version, by which the broker adds partitions or looks for them.
     pub produce_version: i16,
     /// Topics by name, and partitions.
     pub partitions: Vec<(&'a str, i32)>,
 }
 
-/// For each partition the coordinator's word, or the error for the batch.
+/// Verification of each partition, or the error for its batch.
 pub type VerifiedPartitions = Vec<Result<Verification, ErrorCode>>;
 
 /// The coordinator of transactions, as an append sees it.
 pub trait TransactionVerifier: Send + Sync {
-    /// Returns for each partition if a batch may begin a transaction there (KIP-890).
+    /// Verifies with the coordinator that a batch may begin a transaction in each partition (KIP-890).
     fn verify<'a>(
         &'a self,
         beginning: BeginningTransaction<'a>,
     ) -> Pin<Box<dyn Future<Output = VerifiedPartitions> + Send + 'a>>;
 }
 
-/// The coordinator's word on one batch.
+/// Verification of one batch.
 #[derive(Clone, Copy)]
 struct Verified {
     outcome: Result<Verification, ErrorCode>,
@@ -226,7 +226,7 @@ struct AppendRun<'a> {
     /// The right of the next batch to be opened, where it is large.
     permit: Option<LargeBatchPermit<'a>>,
     waited: Waited,
-    /// The coordinator's word on the next batches, by their places.
+    /// Verifications of the next batches, by their places.
     verified: HashMap<usize, Verified>,
     has_waited: bool,
 }
@@ -399,7 +399,7 @@ impl<'a> AppendRun<'a> {
         }
     }
 
-    /// Has the coordinator say if the next batch may begin a transaction, and with it those behind it of the same producer.
+    /// Verifies that the next batch may begin a transaction, together with later batches of the same producer.
     async fn verify(&mut self) {
         let first = self.results.len();
         let stamp_of = |batch: &RequestBatch<'_>| claimed_stamp(batch.records.and_then(Records::memory)?);

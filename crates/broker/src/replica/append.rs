@@ -171,8 +171,8 @@ impl Replica {
     }
 }
 
-/// Returns what the coordinator is known to say of the transaction that a batch would open, while the log is locked. With transaction version 1
-/// the epoch stays: the transaction that was looked up may have ended meanwhile, and the batch would open one that no marker ends.
+/// Returns the verification of the transaction that a batch would open, while the log is locked. With transaction version 1 the epoch stays: a
+/// transaction that was verified may have ended meanwhile, and the batch would open one that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     match terms.verification {
         Verification::Verified if terms.markers != markers_of(state, batch.stamp().producer_id) => {

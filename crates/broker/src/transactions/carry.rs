@@ -1,6 +1,6 @@
-//! Carrying out what a machine said: answers at once, records through the shard, markers through the partitions.
+//! Effects of a machine, carried out: answers at once, records through the shard, markers through the partitions.
 //!
-//! Invariant: effects of one event are carried out in their order. A record's outcome is an event of its own.
+//! Invariant: effects of one event are carried out in their order. The outcome of a record, or of markers, is an event of its own.
 
 use super::Transactions;
 use super::entry::{Entry, EntryState};
@@ -15,14 +15,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 impl Transactions {
-    /// Puts an event to an id that is in service, and carries out what follows.
+    /// Puts an event to an id, and carries out its effects.
     pub(super) fn happen(self: &Arc<Self>, entry: &Arc<Entry>, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) {
         let mut state = entry.lock();
         let effects = self.turn(&mut state.transaction, event);
         self.follow(entry, state, effects);
     }
 
-    /// Sends the answers that come first, and leaves the rest to a task.
+    /// Sends the answers that come first, and spawns a task for the other effects. A vacant id is removed.
     pub(super) fn follow(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -77,7 +77,7 @@ impl Transactions {
         self.turn(&mut entry.lock().transaction, event)
     }
 
-    /// Keeps a state, or the end of the id, and returns once it is on all replicas in sync.
+    /// Appends a state, or the tombstone of the id, and returns once it is on all replicas in sync.
     async fn keep(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let version = self.config.rules.server_version;
         let record = records::encode(&entry.id, next, version).map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;

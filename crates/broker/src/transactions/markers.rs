@@ -16,13 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Pauses before a marker that could not be written is tried again.
+/// First pause before a marker that could not be written is tried again; later ones double.
 const AGAIN_FIRST: Duration = Duration::from_millis(20);
+/// The longest such pause.
 const AGAIN_MOST: Duration = Duration::from_secs(1);
 /// The longest wait for replicas before a marker is written once more.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Markers after which other tasks have their turn.
+/// Markers after which other tasks run.
 pub const TURN: usize = 64;
 
 /// Outcome of the append of a marker.
@@ -35,7 +36,7 @@ enum Marked {
     Written(Box<WrittenBatch>),
     /// The marker waits for its append by a coordinator, or for replicas.
     Queued(PendingWrite<MarkerOutcome>),
-    /// The log is not open, and is not waited for here.
+    /// The log is not open yet.
     Closed,
     /// The partition's coordinator is reading its log.
     Loading,
@@ -46,7 +47,7 @@ enum Marked {
 }
 
 impl Marked {
-    /// Returns true if the transaction has ended in the partition. Of a producer that has gone on it has a marker of this decision, or needs none.
+    /// Returns true if the transaction has ended in the partition. A producer that has gone on there has a marker of this decision, or needs none.
     fn is_over(&self) -> bool {
         let is_past = |error: &AppendError| *error == AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
         match self {
@@ -58,8 +59,8 @@ impl Marked {
 }
 
 impl Transactions {
-    /// Appends the markers of one decision at once where that is possible, and returns the partitions that have theirs on all replicas in
-    /// sync. A task sees to the others.
+    /// Appends the markers of one decision, and returns the partitions that have theirs on all replicas in sync at once. Others get a task each, which
+    /// reports its marker to the id.
     pub(super) async fn write_markers(self: &Arc<Self>, entry: &Arc<Entry>, markers: &Markers) -> Vec<TopicPartition> {
         let marker = Marker {
             producer_id: markers.producer_id,
@@ -138,10 +139,10 @@ impl Transactions {
         }
     }
 
-    /// Has the leader of a partition write a marker.
+    /// Sends a marker to the leader of its partition.
     ///
     /// # Errors
-    /// Words on why the marker may not be written.
+    /// The reason, for the log. The marker may be written all the same.
     async fn mark_at(
         &self,
         leader: i32,
@@ -156,7 +157,7 @@ impl Transactions {
         }
     }
 
-    /// Appends a marker that another broker, or a tool, has asked for, and waits until it is on all replicas in sync.
+    /// Appends a marker for another broker, or a tool, and waits until it is on all replicas in sync.
     pub async fn write_marker(self: &Arc<Self>, partition: &TopicPartition, marker: &Marker, version: i8) -> ErrorCode {
         let marked = match self.append_marker(partition, marker, version, false) {
             Marked::Closed => match self.append_blocking(partition, marker, version).await {
@@ -200,7 +201,7 @@ impl Transactions {
             return Marked::Gone;
         };
         match (self.logs.find_any(&topic.id, partition.partition), registered.leader) {
-            // No transaction has such a partition.
+            // No transaction can have a diskless partition.
             (Some(AnyPartition::Diskless(_)), _) => Marked::Gone,
             (Some(AnyPartition::Classic(replica)), _) if replica.leads_in().is_some() => {
                 if !may_block && !replica.phase().is_open() {

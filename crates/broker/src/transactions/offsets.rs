@@ -1,6 +1,6 @@
-//! The coordinator's word on offsets that a group commits in a transaction (KIP-447, KIP-890).
+//! Verification of offsets that a group commits in a transaction (KIP-447, KIP-890).
 //!
-//! Clients that send TxnOffsetCommit 5 have the broker add the group's partition to the transaction; that of others must be in it.
+//! For clients that send TxnOffsetCommit 5 the broker adds the group's partition to the transaction; other clients have added it before.
 
 use super::Transactions;
 use crate::partitions::append::BeginningTransaction;
@@ -18,7 +18,7 @@ impl Transactions {
     /// Checks that a transaction has this partition of `__consumer_offsets`, or adds it, by the client's version of TxnOffsetCommit.
     ///
     /// # Errors
-    /// The error of the request, as a client of that version acts on it as it should.
+    /// The error for a client of that version.
     pub async fn begin_offsets(
         self: &Arc<Self>,
         transactional_id: &str,

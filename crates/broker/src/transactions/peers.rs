@@ -1,8 +1,8 @@
 //! Other brokers of the cluster, as coordinators reach them: a connection each, over the listener between brokers.
 //!
-//! Markers for one broker are gathered: one WriteTxnMarkers is under way at a time, and takes along what has come meanwhile, of any transaction.
+//! Markers for one broker are gathered over transactions: one WriteTxnMarkers is under way at a time, and the next one has all that have come meanwhile.
 //!
-//! Invariant: each marker that is queued is answered, if by the failure of its request.
+//! Invariant: each queued marker is answered, by the response or by the failure of its request.
 
 use crate::replication;
 use fullbore_client::config::ClientConfig;
@@ -43,7 +43,7 @@ struct Peer {
 #[derive(Default)]
 struct MarkerQueue {
     waiting: Vec<QueuedMarker>,
-    /// True while a task sends what waits.
+    /// True while a task sends markers.
     is_sending: bool,
 }
 
@@ -65,10 +65,10 @@ impl Peers {
         Peers { client, listener: listener.name.clone(), control, peers: Mutex::default() }
     }
 
-    /// Has the broker append a marker, and returns its answer for the partition.
+    /// Sends a marker to a broker, and returns the error code for its partition.
     ///
     /// # Errors
-    /// Words on a request that had no answer: the marker may be written.
+    /// The reason why the request has no answer, for the log. The marker may be written.
     pub async fn mark(
         self: &Arc<Self>,
         broker: i32,
@@ -92,7 +92,7 @@ impl Peers {
     /// Sends a request to a broker and returns its response.
     ///
     /// # Errors
-    /// Words on the connection's failure.
+    /// The connection's failure, for the log.
     pub async fn call<R: Request>(&self, broker: i32, request: &R) -> Result<R::Response, String> {
         let connection = self.connection(&self.peer(broker)).await?;
         connection.call(request).await.map_err(|error| error.to_string())
@@ -118,7 +118,7 @@ impl Peers {
         Ok(connection)
     }
 
-    /// Sends what waits, one request after the other, until nothing does.
+    /// Sends queued markers, one request after another, until the queue is empty.
     async fn send_markers(self: Arc<Self>, peer: Arc<Peer>) {
         loop {
             let batch = {
@@ -167,7 +167,7 @@ fn request(batch: &[QueuedMarker]) -> WriteTxnMarkersRequest {
     WriteTxnMarkersRequest { markers, ..Default::default() }
 }
 
-/// Gives each marker the error of its partition. One that the response leaves out is to be written again.
+/// Gives each marker the error code of its partition. A marker that the response leaves out is to be written again.
 fn answer(batch: Vec<QueuedMarker>, response: &WriteTxnMarkersResponse) {
     let mut codes = HashMap::new();
     for marker in &response.markers {

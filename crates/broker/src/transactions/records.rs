@@ -13,7 +13,7 @@ use fullbore_wire::{DecodeError, EncodeError, Text};
 pub(super) enum IdRecord {
     /// State of an id; `None` once it is forgotten.
     Id(Text, Option<TransactionMetadata>),
-    /// Something that this version does not know.
+    /// Record or state that this version does not know.
     Other,
 }
 

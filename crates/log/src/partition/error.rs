@@ -38,7 +38,7 @@ pub enum AppendError {
         /// The partition's.
         log_start_offset: i64,
     },
-    /// The batch would open a transaction of which the coordinator was not asked.
+    /// The batch would open a transaction that is not verified.
     #[error("the partition is not known to be in the producer's transaction")]
     Unverified,
     /// The topic was deleted while the batch was parked.

@@ -109,7 +109,7 @@ pub enum Blocker {
     StaleState(i64),
     /// Memory of these bytes for a batch of this producer.
     Memory(ProducerKey, usize),
-    /// The coordinator's word that the partition is in the producer's transaction (KIP-890).
+    /// Verification that the partition is in the producer's transaction (KIP-890).
     Verification,
 }
 

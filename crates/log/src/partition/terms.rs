@@ -26,9 +26,9 @@ pub struct AppendTerms<'a> {
     pub early: EarlyBatches<'a>,
     /// The only leader epoch in which it may be appended; `None`: any.
     pub leader_epoch: Option<i32>,
-    /// The coordinator's word on the transaction that the batch would open.
+    /// Verification of the transaction that the batch would open.
     pub verification: Verification,
-    /// Markers of the producer when the coordinator was asked. With another number, its word may be on a transaction that has ended.
+    /// Markers of the producer before the verification. If more have come, the verified transaction may have ended.
     pub markers: u32,
 }
 

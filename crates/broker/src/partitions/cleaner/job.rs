@@ -71,7 +71,7 @@ struct Found {
     segments: Vec<DirtySegment>,
     /// Transactions aborted in these segments and behind them.
     aborted: AbortedLookup,
-    /// How many times the log had been cut off before.
+    /// Times that the log had been cut off before.
     cuts: u32,
 }
 

@@ -281,7 +281,7 @@ impl World {
         first.is_some_and(|first| first < self.log_start)
     }
 
-    /// Nothing is left before `clean_to` that may go.
+    /// Checks that nothing is left before `clean_to` that may go.
     fn check_clean(&self, clean_to: i64) {
         let partition = self.partition();
         let (rows, batches) = consume(partition, Isolation::ReadUncommitted, 1 << 20);
