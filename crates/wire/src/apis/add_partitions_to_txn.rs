@@ -21,7 +21,7 @@ message! {
         v3_and_below_topics: Vec<AddPartitionsToTxnTopic>, 0..=3;
     }
 
-    /// One transaction.
+    /// A transaction.
     pub struct AddPartitionsToTxnTransaction {
         /// The transactional id.
         transactional_id: Text, 4..;
@@ -35,7 +35,7 @@ message! {
         topics: Vec<AddPartitionsToTxnTopic>, 4..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct AddPartitionsToTxnTopic {
         /// The topic name.
         name: Text, 0..;
@@ -45,7 +45,7 @@ message! {
 
     /// The outcome for each partition.
     pub struct AddPartitionsToTxnResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 4..;
@@ -55,7 +55,7 @@ message! {
         results_by_topic_v3_and_below: Vec<AddPartitionsToTxnTopicResult>, 0..=3;
     }
 
-    /// One transaction's outcomes.
+    /// Outcomes of a transaction.
     pub struct AddPartitionsToTxnResult {
         /// The transactional id.
         transactional_id: Text, 4..;
@@ -63,7 +63,7 @@ message! {
         topic_results: Vec<AddPartitionsToTxnTopicResult>, 4..;
     }
 
-    /// One topic's outcomes.
+    /// Outcomes of a topic.
     pub struct AddPartitionsToTxnTopicResult {
         /// The topic name.
         name: Text, 0..;
@@ -71,7 +71,7 @@ message! {
         results_by_partition: Vec<AddPartitionsToTxnPartitionResult>, 0..;
     }
 
-    /// One partition's outcome.
+    /// Outcome of a partition.
     pub struct AddPartitionsToTxnPartitionResult {
         /// The partition.
         partition_index: i32, 0..;

@@ -14,9 +14,9 @@ message! {
         validate_only: bool, 0..;
     }
 
-    /// One resource.
+    /// A resource.
     pub struct AlterConfigsResource {
-        /// What it is: 2 a topic, 4 a broker.
+        /// Type of the resource: 2 a topic, 4 a broker.
         resource_type: i8, 0..;
         /// The topic's name or the broker's id; empty for every broker.
         resource_name: Text, 0..;
@@ -24,7 +24,7 @@ message! {
         configs: Vec<AlterableConfig>, 0..;
     }
 
-    /// One configuration.
+    /// A configuration.
     pub struct AlterableConfig {
         /// Its name.
         name: Text, 0..;
@@ -34,19 +34,19 @@ message! {
 
     /// The outcome for each resource.
     pub struct AlterConfigsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each resource of the request.
         responses: Vec<AlterConfigsResourceResponse>, 0..;
     }
 
-    /// One resource's outcome.
+    /// Outcome of a resource.
     pub struct AlterConfigsResourceResponse {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
         /// Why, in words, or null.
         error_message: Option<Text>, 0..;
-        /// What the resource is.
+        /// Type of the resource.
         resource_type: i8, 0..;
         /// The resource's name.
         resource_name: Text, 0..;

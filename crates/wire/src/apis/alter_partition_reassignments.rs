@@ -9,7 +9,7 @@ use crate::{ErrorCode, Text};
 message! {
     /// Partitions that are to move to other brokers.
     pub struct AlterPartitionReassignmentsRequest {
-        /// How long the broker may take, in milliseconds.
+        /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0.., default 60_000;
         /// True if a partition may get more or fewer replicas than it has.
         allow_replication_factor_change: bool, 1.., default true;
@@ -17,7 +17,7 @@ message! {
         topics: Vec<ReassignableTopic>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct ReassignableTopic {
         /// The topic name.
         name: Text, 0..;
@@ -25,7 +25,7 @@ message! {
         partitions: Vec<ReassignablePartition>, 0..;
     }
 
-    /// One partition's brokers.
+    /// Brokers of a partition.
     pub struct ReassignablePartition {
         /// The partition.
         partition_index: i32, 0..;
@@ -35,7 +35,7 @@ message! {
 
     /// The outcome for each partition.
     pub struct AlterPartitionReassignmentsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// True if a partition might get more or fewer replicas.
         allow_replication_factor_change: bool, 1.., default true;
@@ -47,7 +47,7 @@ message! {
         responses: Vec<ReassignableTopicResponse>, 0..;
     }
 
-    /// One topic's outcomes.
+    /// Outcomes of a topic.
     pub struct ReassignableTopicResponse {
         /// The topic name.
         name: Text, 0..;
@@ -55,7 +55,7 @@ message! {
         partitions: Vec<ReassignablePartitionResponse>, 0..;
     }
 
-    /// One partition's outcome.
+    /// Outcome of a partition.
     pub struct ReassignablePartitionResponse {
         /// The partition.
         partition_index: i32, 0..;

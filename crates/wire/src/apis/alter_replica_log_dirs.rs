@@ -12,7 +12,7 @@ message! {
         dirs: Vec<AlterReplicaLogDir>, 0..;
     }
 
-    /// One folder.
+    /// A folder.
     pub struct AlterReplicaLogDir {
         /// Its absolute path.
         path: Text, 0..;
@@ -20,7 +20,7 @@ message! {
         topics: Vec<AlterReplicaLogDirTopic>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct AlterReplicaLogDirTopic {
         /// The topic name.
         name: Text, 0..;
@@ -30,13 +30,13 @@ message! {
 
     /// The outcome for each partition.
     pub struct AlterReplicaLogDirsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic.
         results: Vec<AlterReplicaLogDirTopicResult>, 0..;
     }
 
-    /// One topic's outcomes.
+    /// Outcomes of a topic.
     pub struct AlterReplicaLogDirTopicResult {
         /// The topic name.
         topic_name: Text, 0..;
@@ -44,7 +44,7 @@ message! {
         partitions: Vec<AlterReplicaLogDirPartitionResult>, 0..;
     }
 
-    /// One partition's outcome.
+    /// Outcome of a partition.
     pub struct AlterReplicaLogDirPartitionResult {
         /// The partition.
         partition_index: i32, 0..;

@@ -14,13 +14,13 @@ message! {
         client_software_version: Text, 3..;
     }
 
-    /// What the broker serves.
+    /// APIs and features that the broker serves.
     pub struct ApiVersionsResponse {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
         /// Each API served.
         api_keys: Vec<ApiVersion>, 0..;
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// Features the broker could support.
         supported_features: Vec<SupportedFeatureKey>, 3.., tag 0;
@@ -32,7 +32,7 @@ message! {
         zk_migration_ready: bool, 3.., tag 3;
     }
 
-    /// One API's version range.
+    /// Version range of an API.
     pub struct ApiVersion {
         /// The API's key.
         api_key: i16, 0..;
@@ -42,7 +42,7 @@ message! {
         max_version: i16, 0..;
     }
 
-    /// One feature's supported range.
+    /// Supported range of a feature.
     pub struct SupportedFeatureKey {
         /// The feature.
         name: Text, 3..;
@@ -52,7 +52,7 @@ message! {
         max_version: i16, 3..;
     }
 
-    /// One feature's level in use.
+    /// Level in use of a feature.
     pub struct FinalizedFeatureKey {
         /// The feature.
         name: Text, 3..;

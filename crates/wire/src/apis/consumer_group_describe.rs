@@ -10,19 +10,19 @@ message! {
     pub struct ConsumerGroupDescribeRequest {
         /// The groups.
         group_ids: Vec<Text>, 0..;
-        /// True if to say what the client may do with each.
+        /// True to include the operations on each group that the client is allowed.
         include_authorized_operations: bool, 0..;
     }
 
     /// The groups.
     pub struct ConsumerGroupDescribeResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each group of the request.
         groups: Vec<DescribedGroup>, 0..;
     }
 
-    /// One group.
+    /// A group.
     pub struct DescribedGroup {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -40,11 +40,11 @@ message! {
         assignor_name: Text, 0..;
         /// Each member.
         members: Vec<Member>, 0..;
-        /// What the client may do with the group, one bit an operation; the minimum when not asked for.
+        /// Operations on the group that the client is allowed, one bit each; the minimum when not requested.
         authorized_operations: i32, 0.., default i32::MIN;
     }
 
-    /// One member.
+    /// A member.
     pub struct Member {
         /// Its id.
         member_id: Text, 0..;
@@ -62,21 +62,21 @@ message! {
         subscribed_topic_names: Vec<Text>, 0..;
         /// The regular expression of topics it subscribes to, or null.
         subscribed_topic_regex: Option<Text>, 0..;
-        /// What it owns.
+        /// Partitions that the member owns.
         assignment: Assignment, 0..;
-        /// What it is to own.
+        /// Partitions that the member is to own.
         target_assignment: Assignment, 0..;
         /// The protocol it speaks: 0 classic, 1 consumer, -1 unknown.
         member_type: i8, 1.., default -1;
     }
 
-    /// What belongs to a member.
+    /// Partitions of a member.
     pub struct Assignment {
         /// Each topic.
         topic_partitions: Vec<TopicPartitions>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct TopicPartitions {
         /// The topic id.
         topic_id: Uuid, 0..;

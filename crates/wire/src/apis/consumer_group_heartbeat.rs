@@ -19,7 +19,7 @@ message! {
         instance_id: Option<Text>, 0..;
         /// Its rack, or null.
         rack_id: Option<Text>, 0..;
-        /// How long it may take to give partitions up, in milliseconds, or -1.
+        /// Time that the member may take to give partitions up, in milliseconds, or -1.
         rebalance_timeout_ms: i32, 0.., default -1;
         /// The topics it subscribes to, or null.
         subscribed_topic_names: Option<Vec<Text>>, 0..;
@@ -33,7 +33,7 @@ message! {
 
     /// The member's epoch and what it should own.
     pub struct ConsumerGroupHeartbeatResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -43,19 +43,19 @@ message! {
         member_id: Option<Text>, 0..;
         /// The member's epoch.
         member_epoch: i32, 0..;
-        /// How often the member is to send heartbeats, in milliseconds.
+        /// Interval of the member's heartbeats, in milliseconds.
         heartbeat_interval_ms: i32, 0..;
-        /// What is assigned to the member, or null when that has not changed.
+        /// Partitions assigned to the member, or null if they have not changed.
         assignment: Option<Assignment>, 0..;
     }
 
-    /// What is assigned to a member.
+    /// Partitions assigned to a member.
     pub struct Assignment {
         /// The partitions that it may read at once.
         topic_partitions: Vec<TopicPartitions>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct TopicPartitions {
         /// The topic id.
         topic_id: Uuid, 0..;

@@ -12,13 +12,13 @@ message! {
         creations: Vec<AclCreation>, 0..;
     }
 
-    /// One entry.
+    /// An entry.
     pub struct AclCreation {
         /// The type of resource.
         resource_type: i8, 0..;
         /// The resource's name.
         resource_name: Text, 0..;
-        /// How that names it: 3 literally, 4 as a prefix.
+        /// Pattern type of the name: 3 literal, 4 prefix.
         resource_pattern_type: i8, 1.., default 3;
         /// Whom it is about.
         principal: Text, 0..;
@@ -32,13 +32,13 @@ message! {
 
     /// The outcome for each entry.
     pub struct CreateAclsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each entry, in the request's order.
         results: Vec<AclCreationResult>, 0..;
     }
 
-    /// One entry's outcome.
+    /// Outcome of an entry.
     pub struct AclCreationResult {
         /// The error, or 0.
         error_code: ErrorCode, 0..;

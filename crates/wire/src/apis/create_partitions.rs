@@ -10,23 +10,23 @@ message! {
     pub struct CreatePartitionsRequest {
         /// Each topic.
         topics: Vec<CreatePartitionsTopic>, 0..;
-        /// How long the broker may take, in milliseconds.
+        /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0..;
         /// Check only, create nothing.
         validate_only: bool, 0..;
     }
 
-    /// One topic.
+    /// A topic.
     pub struct CreatePartitionsTopic {
         /// The topic name.
         name: Text, 0..;
-        /// How many partitions it is to have in all.
+        /// Partitions that the topic is to have in all.
         count: i32, 0..;
         /// Which brokers hold each new partition, or null to let the cluster choose.
         assignments: Option<Vec<CreatePartitionsAssignment>>, 0..;
     }
 
-    /// One new partition's brokers.
+    /// Brokers of a new partition.
     pub struct CreatePartitionsAssignment {
         /// Its brokers, the preferred leader first.
         broker_ids: Vec<i32>, 0..;
@@ -34,13 +34,13 @@ message! {
 
     /// The outcome for each topic.
     pub struct CreatePartitionsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic of the request.
         results: Vec<CreatePartitionsTopicResult>, 0..;
     }
 
-    /// One topic's outcome.
+    /// Outcome of a topic.
     pub struct CreatePartitionsTopicResult {
         /// The topic name.
         name: Text, 0..;

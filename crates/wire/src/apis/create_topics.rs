@@ -11,19 +11,19 @@ message! {
     pub struct CreateTopicsRequest {
         /// Each topic.
         topics: Vec<CreatableTopic>, 0..;
-        /// How long the broker may take, in milliseconds.
+        /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0.., default 60_000;
         /// Check only, create nothing.
         validate_only: bool, 1..;
     }
 
-    /// One topic to create.
+    /// A topic to create.
     pub struct CreatableTopic {
         /// The topic name.
         name: Text, 0..;
-        /// The number of partitions, or -1 for the default or for what `assignments` says.
+        /// The number of partitions, or -1 for the default or for `assignments`.
         num_partitions: i32, 0..;
-        /// The number of replicas, or -1 for the default or for what `assignments` says.
+        /// The number of replicas, or -1 for the default or for `assignments`.
         replication_factor: i16, 0..;
         /// Which brokers hold each partition; empty to let the cluster choose.
         assignments: Vec<CreatableReplicaAssignment>, 0..;
@@ -31,7 +31,7 @@ message! {
         configs: Vec<CreatableTopicConfig>, 0..;
     }
 
-    /// One partition's brokers.
+    /// Brokers of a partition.
     pub struct CreatableReplicaAssignment {
         /// The partition.
         partition_index: i32, 0..;
@@ -39,7 +39,7 @@ message! {
         broker_ids: Vec<i32>, 0..;
     }
 
-    /// One configuration to set.
+    /// A configuration to set.
     pub struct CreatableTopicConfig {
         /// Its name.
         name: Text, 0..;
@@ -49,13 +49,13 @@ message! {
 
     /// The outcome for each topic of the request.
     pub struct CreateTopicsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 2..;
         /// Each topic of the request.
         topics: Vec<CreatableTopicResult>, 0..;
     }
 
-    /// One topic's outcome.
+    /// Outcome of a topic.
     pub struct CreatableTopicResult {
         /// The topic name.
         name: Text, 0..;
@@ -65,7 +65,7 @@ message! {
         error_code: ErrorCode, 0..;
         /// Why, in words, or null.
         error_message: Option<Text>, 1..;
-        /// Why the configurations are not told, or 0.
+        /// The error for which the configurations are left out, or 0.
         topic_config_error_code: ErrorCode, 5.., tag 0;
         /// The number of partitions, or -1.
         num_partitions: i32, 5.., default -1;
@@ -75,7 +75,7 @@ message! {
         configs: Option<Vec<CreatableTopicConfigs>>, 5..;
     }
 
-    /// One configuration of the new topic.
+    /// A configuration of the new topic.
     pub struct CreatableTopicConfigs {
         /// Its name.
         name: Text, 5..;
@@ -83,7 +83,7 @@ message! {
         value: Option<Text>, 5..;
         /// True if it cannot be changed.
         read_only: bool, 5..;
-        /// Where the value is from, or -1.
+        /// Source of the value, or -1.
         config_source: i8, 5.., default -1;
         /// True if the value is a secret.
         is_sensitive: bool, 5..;

@@ -12,13 +12,13 @@ message! {
         filters: Vec<DeleteAclsFilter>, 0..;
     }
 
-    /// One filter; its fields are those of DescribeAcls.
+    /// A filter; its fields are those of DescribeAcls.
     pub struct DeleteAclsFilter {
         /// The type of resource.
         resource_type_filter: i8, 0..;
         /// The resource's name, or null for any.
         resource_name_filter: Option<Text>, 0..;
-        /// How entries name resources.
+        /// Pattern type by which entries name resources.
         pattern_type_filter: i8, 1.., default 3;
         /// The principal, or null for any.
         principal_filter: Option<Text>, 0..;
@@ -32,13 +32,13 @@ message! {
 
     /// The outcome for each filter.
     pub struct DeleteAclsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each filter, in the request's order.
         filter_results: Vec<DeleteAclsFilterResult>, 0..;
     }
 
-    /// One filter's outcome.
+    /// Outcome of a filter.
     pub struct DeleteAclsFilterResult {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -48,17 +48,17 @@ message! {
         matching_acls: Vec<DeleteAclsMatchingAcl>, 0..;
     }
 
-    /// One entry.
+    /// An entry.
     pub struct DeleteAclsMatchingAcl {
         /// Why it is still there, or 0.
         error_code: ErrorCode, 0..;
-        /// The same in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// The type of resource.
         resource_type: i8, 0..;
         /// The resource's name.
         resource_name: Text, 0..;
-        /// How that names it: 3 literally, 4 as a prefix.
+        /// Pattern type of the name: 3 literal, 4 prefix.
         pattern_type: i8, 1.., default 3;
         /// Whom it is about.
         principal: Text, 0..;

@@ -14,13 +14,13 @@ message! {
 
     /// The outcome for each group.
     pub struct DeleteGroupsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each group of the request.
         results: Vec<DeletableGroupResult>, 0..;
     }
 
-    /// One group's outcome.
+    /// Outcome of a group.
     pub struct DeletableGroupResult {
         /// The group.
         group_id: Text, 0..;

@@ -10,11 +10,11 @@ message! {
     pub struct DeleteRecordsRequest {
         /// Each topic.
         topics: Vec<DeleteRecordsTopic>, 0..;
-        /// How long the broker may take, in milliseconds.
+        /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct DeleteRecordsTopic {
         /// The topic name.
         name: Text, 0..;
@@ -22,7 +22,7 @@ message! {
         partitions: Vec<DeleteRecordsPartition>, 0..;
     }
 
-    /// One partition's new start.
+    /// New start of a partition.
     pub struct DeleteRecordsPartition {
         /// The partition.
         partition_index: i32, 0..;
@@ -32,13 +32,13 @@ message! {
 
     /// The outcome for each partition.
     pub struct DeleteRecordsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic of the request.
         topics: Vec<DeleteRecordsTopicResult>, 0..;
     }
 
-    /// One topic's outcomes.
+    /// Outcomes of a topic.
     pub struct DeleteRecordsTopicResult {
         /// The topic name.
         name: Text, 0..;
@@ -46,7 +46,7 @@ message! {
         partitions: Vec<DeleteRecordsPartitionResult>, 0..;
     }
 
-    /// One partition's outcome.
+    /// Outcome of a partition.
     pub struct DeleteRecordsPartitionResult {
         /// The partition.
         partition_index: i32, 0..;

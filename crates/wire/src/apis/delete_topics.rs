@@ -12,11 +12,11 @@ message! {
         topics: Vec<DeleteTopicState>, 6..;
         /// Each topic's name.
         topic_names: Vec<Text>, 0..=5;
-        /// How long the broker may take, in milliseconds.
+        /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0..;
     }
 
-    /// One topic, by name or by id.
+    /// A topic, by name or by id.
     pub struct DeleteTopicState {
         /// The topic name, or null.
         name: Option<Text>, 6..;
@@ -26,13 +26,13 @@ message! {
 
     /// The outcome for each topic of the request.
     pub struct DeleteTopicsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// Each topic of the request.
         responses: Vec<DeletableTopicResult>, 0..;
     }
 
-    /// One topic's outcome.
+    /// Outcome of a topic.
     pub struct DeletableTopicResult {
         /// The topic name, or null.
         name: Option<Text>, 0.., nullable 6.., default Some(Text::default());

@@ -13,7 +13,7 @@ message! {
         resource_type_filter: i8, 0..;
         /// The resource's name, or null for any.
         resource_name_filter: Option<Text>, 0..;
-        /// How entries name resources.
+        /// Pattern type by which entries name resources.
         pattern_type_filter: i8, 1.., default 3;
         /// The principal, or null for any.
         principal_filter: Option<Text>, 0..;
@@ -27,7 +27,7 @@ message! {
 
     /// The entries.
     pub struct DescribeAclsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -37,19 +37,19 @@ message! {
         resources: Vec<DescribeAclsResource>, 0..;
     }
 
-    /// One resource.
+    /// A resource.
     pub struct DescribeAclsResource {
         /// Its type.
         resource_type: i8, 0..;
         /// Its name.
         resource_name: Text, 0..;
-        /// How that names it: 3 literally, 4 as a prefix.
+        /// Pattern type of the name: 3 literal, 4 prefix.
         pattern_type: i8, 1.., default 3;
         /// Its entries.
         acls: Vec<AclDescription>, 0..;
     }
 
-    /// One entry.
+    /// An entry.
     pub struct AclDescription {
         /// Whom it is about.
         principal: Text, 0..;

@@ -6,7 +6,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Whose quotas are wanted.
+    /// Entities whose quotas are wanted.
     pub struct DescribeClientQuotasRequest {
         /// Conditions, all of which must hold.
         components: Vec<ComponentData>, 0..;
@@ -14,7 +14,7 @@ message! {
         strict: bool, 0..;
     }
 
-    /// One condition.
+    /// A condition.
     pub struct ComponentData {
         /// The part of an entity it is about: `user`, `client-id` or `ip`.
         entity_type: Text, 0..;
@@ -26,7 +26,7 @@ message! {
 
     /// The quotas.
     pub struct DescribeClientQuotasResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -36,7 +36,7 @@ message! {
         entries: Option<Vec<EntryData>>, 0..;
     }
 
-    /// One entity.
+    /// An entity.
     pub struct EntryData {
         /// Its parts.
         entity: Vec<EntityData>, 0..;
@@ -44,7 +44,7 @@ message! {
         values: Vec<ValueData>, 0..;
     }
 
-    /// One part of an entity.
+    /// A part of an entity.
     pub struct EntityData {
         /// `user`, `client-id` or `ip`.
         entity_type: Text, 0..;
@@ -52,7 +52,7 @@ message! {
         entity_name: Option<Text>, 0..;
     }
 
-    /// One quota.
+    /// A quota.
     pub struct ValueData {
         /// Its configuration key.
         key: Text, 0..;

@@ -8,9 +8,9 @@ use crate::{ErrorCode, Text};
 message! {
     /// The cluster's brokers are wanted.
     pub struct DescribeClusterRequest {
-        /// True if to say what the client may do with the cluster.
+        /// True to include the operations on the cluster that the client is allowed.
         include_cluster_authorized_operations: bool, 0..;
-        /// Whose endpoints are wanted: 1 brokers, 2 controllers.
+        /// Type of the endpoints wanted: 1 brokers, 2 controllers.
         endpoint_type: i8, 1.., default 1;
         /// True if fenced brokers count.
         include_fenced_brokers: bool, 2..;
@@ -18,13 +18,13 @@ message! {
 
     /// The cluster's brokers.
     pub struct DescribeClusterResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
         /// Why, in words, or null.
         error_message: Option<Text>, 0..;
-        /// Whose endpoints these are: 1 brokers, 2 controllers.
+        /// Type of these endpoints: 1 brokers, 2 controllers.
         endpoint_type: i8, 1.., default 1;
         /// The cluster's id.
         cluster_id: Text, 0..;
@@ -32,11 +32,11 @@ message! {
         controller_id: i32, 0.., default -1;
         /// Each broker.
         brokers: Vec<DescribeClusterBroker>, 0..;
-        /// What the client may do with the cluster, one bit an operation; the minimum when not asked for.
+        /// Operations on the cluster that the client is allowed, one bit each; the minimum when not requested.
         cluster_authorized_operations: i32, 0.., default i32::MIN;
     }
 
-    /// One broker.
+    /// A broker.
     pub struct DescribeClusterBroker {
         /// The broker id.
         broker_id: i32, 0..;

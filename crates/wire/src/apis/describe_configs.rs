@@ -10,15 +10,15 @@ message! {
     pub struct DescribeConfigsRequest {
         /// Each resource.
         resources: Vec<DescribeConfigsResource>, 0..;
-        /// True if to say where else a value could be from.
+        /// True to include other sources of each value.
         include_synonyms: bool, 1..;
-        /// True if to say what each configuration means.
+        /// True to include the description of each configuration.
         include_documentation: bool, 3..;
     }
 
-    /// One resource.
+    /// A resource.
     pub struct DescribeConfigsResource {
-        /// What it is: 2 a topic, 4 a broker.
+        /// Type of the resource: 2 a topic, 4 a broker.
         resource_type: i8, 0..;
         /// The topic's name or the broker's id.
         resource_name: Text, 0..;
@@ -28,19 +28,19 @@ message! {
 
     /// The configurations.
     pub struct DescribeConfigsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each resource of the request.
         results: Vec<DescribeConfigsResult>, 0..;
     }
 
-    /// One resource's configurations.
+    /// Configurations of a resource.
     pub struct DescribeConfigsResult {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
         /// Why, in words, or null.
         error_message: Option<Text>, 0..;
-        /// What the resource is.
+        /// Type of the resource.
         resource_type: i8, 0..;
         /// The resource's name.
         resource_name: Text, 0..;
@@ -48,7 +48,7 @@ message! {
         configs: Vec<DescribeConfigsResourceResult>, 0..;
     }
 
-    /// One configuration.
+    /// A configuration.
     pub struct DescribeConfigsResourceResult {
         /// Its name.
         name: Text, 0..;
@@ -56,19 +56,19 @@ message! {
         value: Option<Text>, 0..;
         /// True if it cannot be changed.
         read_only: bool, 0..;
-        /// Where the value is from: 1 topic, 2 broker, 3 all brokers, 4 the file, 5 the default; -1 unknown.
+        /// Source of the value: 1 topic, 2 broker, 3 all brokers, 4 the file, 5 the default; -1 unknown.
         config_source: i8, 1.., default -1;
         /// True if the value is a secret.
         is_sensitive: bool, 0..;
-        /// Where else the value could be from, the strongest first.
+        /// Other sources of the value, the strongest first.
         synonyms: Vec<DescribeConfigsSynonym>, 1..;
         /// Its type: 1 bool, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password; 0 unknown.
         config_type: i8, 3..;
-        /// What it means, or null.
+        /// Description of the configuration, or null.
         documentation: Option<Text>, 3..;
     }
 
-    /// One place a value could be from.
+    /// A source of a value.
     pub struct DescribeConfigsSynonym {
         /// The configuration's name there.
         name: Text, 1..;

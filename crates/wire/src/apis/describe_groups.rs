@@ -12,19 +12,19 @@ message! {
     pub struct DescribeGroupsRequest {
         /// The groups.
         groups: Vec<Text>, 0..;
-        /// True if to say what the client may do with each.
+        /// True to include the operations on each group that the client is allowed.
         include_authorized_operations: bool, 3..;
     }
 
     /// The groups.
     pub struct DescribeGroupsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// Each group of the request.
         groups: Vec<DescribedGroup>, 0..;
     }
 
-    /// One group.
+    /// A group.
     pub struct DescribedGroup {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -34,17 +34,17 @@ message! {
         group_id: Text, 0..;
         /// Its state, or empty.
         group_state: Text, 0..;
-        /// What it is for, or empty.
+        /// Purpose of the group, or empty.
         protocol_type: Text, 0..;
         /// The protocol chosen, for consumers the assignor; empty unless the group is stable.
         protocol_data: Text, 0..;
         /// Each member.
         members: Vec<DescribedGroupMember>, 0..;
-        /// What the client may do with the group, one bit an operation; the minimum when not asked for.
+        /// Operations on the group that the client is allowed, one bit each; the minimum when not requested.
         authorized_operations: i32, 3.., default i32::MIN;
     }
 
-    /// One member.
+    /// A member.
     pub struct DescribedGroupMember {
         /// Its id.
         member_id: Text, 0..;
@@ -54,9 +54,9 @@ message! {
         client_id: Text, 0..;
         /// The address it joined from.
         client_host: Text, 0..;
-        /// What it said in the protocol chosen; empty unless the group is stable.
+        /// Metadata of the member in the protocol chosen; empty unless the group is stable.
         member_metadata: Bytes, 0..;
-        /// What is assigned to it; empty unless the group is stable.
+        /// Assignment of the member; empty unless the group is stable.
         member_assignment: Bytes, 0..;
     }
 }

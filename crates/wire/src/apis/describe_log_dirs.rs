@@ -7,13 +7,13 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// What is wanted of the broker's log directories.
+    /// Partitions to look for in the broker's log directories.
     pub struct DescribeLogDirsRequest {
         /// Each topic, or null for all.
         topics: Option<Vec<DescribableLogDirTopic>>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct DescribableLogDirTopic {
         /// The topic name.
         topic: Text, 0..;
@@ -23,7 +23,7 @@ message! {
 
     /// The log directories.
     pub struct DescribeLogDirsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 3..;
@@ -31,7 +31,7 @@ message! {
         results: Vec<DescribeLogDirsResult>, 0..;
     }
 
-    /// One directory.
+    /// A directory.
     pub struct DescribeLogDirsResult {
         /// The error, or 0; KAFKA_STORAGE_ERROR when the directory is offline.
         error_code: ErrorCode, 0..;
@@ -41,13 +41,13 @@ message! {
         topics: Vec<DescribeLogDirsTopic>, 0..;
         /// The size of its volume, in bytes, or -1.
         total_bytes: i64, 4.., default -1;
-        /// What is free of it, in bytes, or -1.
+        /// Free bytes of the volume, or -1.
         usable_bytes: i64, 4.., default -1;
         /// True if it takes no new partitions.
         is_cordoned: bool, 5..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct DescribeLogDirsTopic {
         /// The topic name.
         name: Text, 0..;
@@ -55,13 +55,13 @@ message! {
         partitions: Vec<DescribeLogDirsPartition>, 0..;
     }
 
-    /// One partition's log.
+    /// Log of a partition.
     pub struct DescribeLogDirsPartition {
         /// The partition.
         partition_index: i32, 0..;
         /// The size of its segments, in bytes.
         partition_size: i64, 0..;
-        /// How far its end is behind the high watermark, or a future log's behind the log it is to replace.
+        /// Lag of the log's end behind the high watermark, or of a future log's behind the log it is to replace.
         offset_lag: i64, 0..;
         /// True if it is a future log, which replaces another directory's when it has caught up.
         is_future_key: bool, 0..;
@@ -69,7 +69,7 @@ message! {
         set_aside_files: i64, 2.., tag 1000;
         /// Fullbore's own: their size, in bytes.
         set_aside_bytes: i64, 2.., tag 1001;
-        /// Fullbore's own: whether the log is damaged, and neither read nor written until somebody repairs it.
+        /// Fullbore's own: true if the log is damaged, and neither read nor written until it is repaired.
         is_refused: bool, 2.., tag 1002;
     }
 }

@@ -12,7 +12,7 @@ message! {
         topics: Vec<TopicRequest>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct TopicRequest {
         /// The topic name.
         name: Text, 0..;
@@ -22,13 +22,13 @@ message! {
 
     /// The producers that the partitions' leader remembers.
     pub struct DescribeProducersResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic of the request.
         topics: Vec<TopicResponse>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct TopicResponse {
         /// The topic name.
         name: Text, 0..;
@@ -36,7 +36,7 @@ message! {
         partitions: Vec<PartitionResponse>, 0..;
     }
 
-    /// One partition's producers.
+    /// Producers of a partition.
     pub struct PartitionResponse {
         /// The partition.
         partition_index: i32, 0..;
@@ -48,7 +48,7 @@ message! {
         active_producers: Vec<ProducerState>, 0..;
     }
 
-    /// One producer.
+    /// A producer.
     pub struct ProducerState {
         /// Its id.
         producer_id: i64, 0..;

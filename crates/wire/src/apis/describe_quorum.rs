@@ -12,7 +12,7 @@ message! {
         topics: Vec<TopicRequest>, 0..;
     }
 
-    /// One topic's partitions (Kafka's `TopicData`).
+    /// Partitions of a topic (Kafka's `TopicData`).
     pub struct TopicRequest {
         /// The topic name.
         topic_name: Text, 0..;
@@ -20,7 +20,7 @@ message! {
         partitions: Vec<PartitionRequest>, 0..;
     }
 
-    /// One partition (Kafka's `PartitionData`).
+    /// A partition (Kafka's `PartitionData`).
     pub struct PartitionRequest {
         /// The partition.
         partition_index: i32, 0..;
@@ -34,11 +34,11 @@ message! {
         error_message: Option<Text>, 2..;
         /// Each topic of the request.
         topics: Vec<TopicData>, 0..;
-        /// Where the nodes of the quorum are.
+        /// Endpoints of the nodes of the quorum.
         nodes: Vec<Node>, 2..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct TopicData {
         /// The topic name.
         topic_name: Text, 0..;
@@ -46,7 +46,7 @@ message! {
         partitions: Vec<PartitionData>, 0..;
     }
 
-    /// One partition's replicas.
+    /// Replicas of a partition.
     pub struct PartitionData {
         /// The partition.
         partition_index: i32, 0..;
@@ -66,7 +66,7 @@ message! {
         observers: Vec<ReplicaState>, 0..;
     }
 
-    /// One replica.
+    /// A replica.
     pub struct ReplicaState {
         /// Its node id.
         replica_id: i32, 0..;
@@ -74,22 +74,22 @@ message! {
         replica_directory_id: Uuid, 2..;
         /// The end of its log, or -1.
         log_end_offset: i64, 0..;
-        /// When it last fetched, in milliseconds by the leader's clock; -1 for the leader.
+        /// Time of the last fetch, in milliseconds by the leader's clock; -1 for the leader.
         last_fetch_timestamp: i64, 1.., default -1;
-        /// When the leader had no more than what the replica asked for last, in milliseconds by the leader's clock;
-        /// for the leader now, -1 if unknown.
+        /// Time at which the replica last fetched up to the log end, in milliseconds by the leader's clock; the present
+        /// for the leader, -1 if unknown.
         last_caught_up_timestamp: i64, 1.., default -1;
     }
 
-    /// One node of the quorum.
+    /// A node of the quorum.
     pub struct Node {
         /// Its id.
         node_id: i32, 2..;
-        /// Where it listens.
+        /// Endpoints of the node.
         listeners: Vec<Listener>, 2..;
     }
 
-    /// One address of a node.
+    /// An address of a node.
     pub struct Listener {
         /// The listener's name.
         name: Text, 2..;

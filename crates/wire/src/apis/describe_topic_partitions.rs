@@ -6,17 +6,17 @@ use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};
 
 message! {
-    /// One page of partitions is wanted.
+    /// Request for a page of partitions.
     pub struct DescribeTopicPartitionsRequest {
         /// Each topic; empty for all.
         topics: Vec<TopicRequest>, 0..;
         /// The most partitions in the response.
         response_partition_limit: i32, 0.., default 2000;
-        /// Where the page starts, or null for the beginning.
+        /// Start of the page, or null for the beginning.
         cursor: Option<Cursor>, 0..;
     }
 
-    /// One topic.
+    /// A topic.
     pub struct TopicRequest {
         /// The topic name.
         name: Text, 0..;
@@ -30,17 +30,17 @@ message! {
         partition_index: i32, 0..;
     }
 
-    /// One page of partitions.
+    /// A page of partitions.
     pub struct DescribeTopicPartitionsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic.
         topics: Vec<DescribeTopicPartitionsResponseTopic>, 0..;
-        /// Where the next page starts, or null after the last.
+        /// Start of the next page, or null after the last.
         next_cursor: Option<Cursor>, 0..;
     }
 
-    /// One topic.
+    /// A topic.
     pub struct DescribeTopicPartitionsResponseTopic {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -52,11 +52,11 @@ message! {
         is_internal: bool, 0..;
         /// Each partition.
         partitions: Vec<DescribeTopicPartitionsResponsePartition>, 0..;
-        /// What the client may do with the topic, one bit an operation; the minimum when not asked for.
+        /// Operations on the topic that the client is allowed, one bit each; the minimum when not requested.
         topic_authorized_operations: i32, 0.., default i32::MIN;
     }
 
-    /// One partition.
+    /// A partition.
     pub struct DescribeTopicPartitionsResponsePartition {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -68,13 +68,13 @@ message! {
         leader_epoch: i32, 0.., default -1;
         /// The brokers that hold the partition.
         replica_nodes: Vec<i32>, 0..;
-        /// Those in sync with the leader.
+        /// Replicas in sync with the leader.
         isr_nodes: Vec<i32>, 0..;
-        /// Those that may lead although they left the in-sync set, or null.
+        /// Replicas that may lead although they left the in-sync set, or null.
         eligible_leader_replicas: Option<Vec<i32>>, 0..;
-        /// Those last known to be eligible, or null.
+        /// Replicas last known to be eligible, or null.
         last_known_elr: Option<Vec<i32>>, 0..;
-        /// Those that are not running.
+        /// Replicas whose brokers are not running.
         offline_replicas: Vec<i32>, 0..;
     }
 }

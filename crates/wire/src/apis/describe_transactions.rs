@@ -14,13 +14,13 @@ message! {
 
     /// The transactions.
     pub struct DescribeTransactionsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each transactional id of the request.
         transaction_states: Vec<TransactionState>, 0..;
     }
 
-    /// One transactional id.
+    /// A transactional id.
     pub struct TransactionState {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -28,9 +28,9 @@ message! {
         transactional_id: Text, 0..;
         /// The state of its transaction.
         transaction_state: Text, 0..;
-        /// After how many milliseconds the transaction may be aborted.
+        /// Timeout of the transaction, in milliseconds.
         transaction_timeout_ms: i32, 0..;
-        /// When the transaction began, in milliseconds since 1970, or -1.
+        /// Begin of the transaction, in milliseconds since 1970, or -1.
         transaction_start_time_ms: i64, 0..;
         /// The producer id.
         producer_id: i64, 0..;
@@ -40,7 +40,7 @@ message! {
         topics: Vec<TopicData>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct TopicData {
         /// The topic name.
         topic: Text, 0..;

@@ -13,15 +13,15 @@ message! {
         users: Option<Vec<UserName>>, 0..;
     }
 
-    /// One user.
+    /// A user.
     pub struct UserName {
         /// The user's name.
         name: Text, 0..;
     }
 
-    /// What the credentials are, not their secrets.
+    /// Credentials of each user, without their secrets.
     pub struct DescribeUserScramCredentialsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 0..;
@@ -31,7 +31,7 @@ message! {
         results: Vec<DescribeUserScramCredentialsResult>, 0..;
     }
 
-    /// One user.
+    /// A user.
     pub struct DescribeUserScramCredentialsResult {
         /// The user's name.
         user: Text, 0..;
@@ -43,11 +43,11 @@ message! {
         credential_infos: Vec<CredentialInfo>, 0..;
     }
 
-    /// One credential.
+    /// A credential.
     pub struct CredentialInfo {
         /// 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.
         mechanism: i8, 0..;
-        /// How often its hash is iterated.
+        /// Iterations of the credential's hash.
         iterations: i32, 0..;
     }
 }

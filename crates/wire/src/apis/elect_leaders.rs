@@ -12,11 +12,11 @@ message! {
         election_type: i8, 1..;
         /// Each topic, or null for every partition.
         topic_partitions: Option<Vec<TopicPartitions>>, 0..;
-        /// How long the broker may take, in milliseconds.
+        /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0.., default 60_000;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct TopicPartitions {
         /// The topic name.
         topic: Text, 0..;
@@ -26,7 +26,7 @@ message! {
 
     /// The outcome for each partition.
     pub struct ElectLeadersResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 1..;
@@ -34,7 +34,7 @@ message! {
         replica_election_results: Vec<ReplicaElectionResult>, 0..;
     }
 
-    /// One topic's outcomes.
+    /// Outcomes of a topic.
     pub struct ReplicaElectionResult {
         /// The topic name.
         topic: Text, 0..;
@@ -42,7 +42,7 @@ message! {
         partition_result: Vec<PartitionResult>, 0..;
     }
 
-    /// One partition's outcome.
+    /// Outcome of a partition.
     pub struct PartitionResult {
         /// The partition.
         partition_id: i32, 0..;

@@ -20,7 +20,7 @@ message! {
 
     /// The outcome.
     pub struct EndTxnResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;

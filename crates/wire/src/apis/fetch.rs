@@ -19,7 +19,7 @@ message! {
         replica_id: i32, 0..=14, default -1;
         /// The follower, from version 15 on.
         replica_state: ReplicaState, 15.., tag 1;
-        /// How long the broker may wait for `min_bytes`, in milliseconds.
+        /// Time that the broker may wait for `min_bytes`, in milliseconds.
         max_wait_ms: i32, 0..;
         /// Bytes to gather before answering early.
         min_bytes: i32, 0..;
@@ -37,7 +37,8 @@ message! {
         forgotten_topics_data: Vec<ForgottenTopic>, 7..;
         /// The consumer's rack, or empty.
         rack_id: Text, 11..;
-        /// Fullbore's own, between brokers: the process that fetches, by the number of its registration, which nobody else knows.
+        /// Fullbore's own, between brokers: the process that fetches, by the number of its registration, which no other
+        /// process knows.
         process: Uuid, 18.., tag 1000;
         /// Fullbore's own, between brokers: how many answers of the session the follower has carried out.
         carried_out: i64, 18.., tag 1001;
@@ -54,7 +55,7 @@ message! {
         replica_epoch: i64, 15.., default -1;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct FetchTopic {
         /// The topic name.
         topic: Text, 0..=12;
@@ -64,7 +65,7 @@ message! {
         partitions: Vec<FetchPartition>, 0..;
     }
 
-    /// One partition to fetch.
+    /// A partition to fetch.
     pub struct FetchPartition {
         /// The partition.
         partition: i32, 0..;
@@ -87,7 +88,7 @@ message! {
         read_on: bool, 18.., tag 1000;
     }
 
-    /// One topic's partitions that leave the session.
+    /// Partitions of a topic that leave the session.
     pub struct ForgottenTopic {
         /// The topic name.
         topic: Text, 7..=12;
@@ -99,7 +100,7 @@ message! {
 
     /// Batches and offsets of the partitions asked for.
     pub struct FetchResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 7..;
@@ -107,11 +108,11 @@ message! {
         session_id: i32, 7..;
         /// Each topic; in a session only those with news.
         responses: Vec<FetchableTopicResponse>, 0..;
-        /// Where the current leaders named in the partitions are.
+        /// Endpoints of the current leaders named in the partitions.
         node_endpoints: Vec<NodeEndpoint>, 16.., tag 0;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct FetchableTopicResponse {
         /// The topic name.
         topic: Text, 0..=12;
@@ -121,7 +122,7 @@ message! {
         partitions: Vec<PartitionData>, 0..;
     }
 
-    /// One partition's records and offsets.
+    /// Records and offsets of a partition.
     pub struct PartitionData {
         /// The partition.
         partition_index: i32, 0..;
@@ -133,7 +134,7 @@ message! {
         last_stable_offset: i64, 4.., default -1;
         /// The first offset of the log.
         log_start_offset: i64, 5.., default -1;
-        /// Where the follower's log parts from the leader's.
+        /// Epoch and end offset at which the follower's log parts from the leader's.
         diverging_epoch: EpochEndOffset, 12.., tag 0;
         /// The leader the client should use from now on.
         current_leader: LeaderIdAndEpoch, 12.., tag 1;
@@ -175,7 +176,7 @@ message! {
         epoch: i32, 0.., default -1;
     }
 
-    /// One aborted transaction.
+    /// An aborted transaction.
     pub struct AbortedTransaction {
         /// The producer.
         producer_id: i64, 4..;
@@ -189,7 +190,7 @@ impl FetchResponse {
     /// memory as a whole. Its own topics are left out, and [`FetchResponse::encode_end`] ends it.
     ///
     /// # Errors
-    /// When the response cannot be written in this version.
+    /// A response that this version cannot carry.
     pub fn encode_start(&self, count: usize, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
         if within(1.., v.number) {
             self.throttle_time_ms.encode(w, v)?;
@@ -204,7 +205,7 @@ impl FetchResponse {
     /// Writes what follows the topics.
     ///
     /// # Errors
-    /// When the response cannot be written in this version.
+    /// A response that this version cannot carry.
     pub fn encode_end(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
         if !v.flexible {
             return Ok(());

@@ -11,7 +11,7 @@ message! {
     pub struct FindCoordinatorRequest {
         /// The group or transactional id.
         key: Text, 0..=3;
-        /// What the keys are: 0 groups, 1 transactional ids, 2 partitions of share groups.
+        /// Type of the keys: 0 groups, 1 transactional ids, 2 partitions of share groups.
         key_type: i8, 1..;
         /// The keys.
         coordinator_keys: Vec<Text>, 4..;
@@ -19,7 +19,7 @@ message! {
 
     /// The coordinators.
     pub struct FindCoordinatorResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error, or 0.
         error_code: ErrorCode, 0..=3;
@@ -35,7 +35,7 @@ message! {
         coordinators: Vec<Coordinator>, 4..;
     }
 
-    /// One key's coordinator.
+    /// Coordinator of a key.
     pub struct Coordinator {
         /// The key.
         key: Text, 4..;

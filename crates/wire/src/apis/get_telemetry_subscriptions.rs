@@ -14,7 +14,7 @@ message! {
 
     /// The metrics wanted.
     pub struct GetTelemetrySubscriptionsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -24,11 +24,11 @@ message! {
         subscription_id: i32, 0..;
         /// The codecs a push may use, the broker's favourite first: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
         accepted_compression_types: Vec<i8>, 0..;
-        /// How often to push, in milliseconds.
+        /// Interval of pushes, in milliseconds.
         push_interval_ms: i32, 0..;
         /// The largest push, in bytes.
         telemetry_max_bytes: i32, 0..;
-        /// True if counters are to be told as differences since the last push.
+        /// True to push counters as differences since the last push.
         delta_temporality: bool, 0..;
         /// Prefixes of the metrics wanted; none when empty, all when one of them is the empty string.
         requested_metrics: Vec<Text>, 0..;

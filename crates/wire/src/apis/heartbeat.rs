@@ -18,9 +18,9 @@ message! {
         group_instance_id: Option<Text>, 3..;
     }
 
-    /// Whether the generation still stands.
+    /// The outcome.
     pub struct HeartbeatResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error, or 0; REBALANCE_IN_PROGRESS asks the member to join again.
         error_code: ErrorCode, 0..;

@@ -11,7 +11,7 @@ message! {
     pub struct InitProducerIdRequest {
         /// The transactional id, or null.
         transactional_id: Option<Text>, 0..;
-        /// After how many milliseconds an idle transaction may be aborted.
+        /// Timeout of a transaction, in milliseconds.
         transaction_timeout_ms: i32, 0..;
         /// The id the producer has, or -1.
         producer_id: i64, 3.., default -1;
@@ -25,7 +25,7 @@ message! {
 
     /// The producer's id and epoch.
     pub struct InitProducerIdResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;

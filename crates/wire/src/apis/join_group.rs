@@ -15,14 +15,14 @@ message! {
         group_id: Text, 0..;
         /// The member is dead when no heartbeat came for so long, in milliseconds.
         session_timeout_ms: i32, 0..;
-        /// How long the coordinator waits for each member to join again, in milliseconds; -1 in version 0, which
+        /// Time that the coordinator waits for each member to join again, in milliseconds; -1 in version 0, which
         /// means the session timeout.
         rebalance_timeout_ms: i32, 1.., default -1;
         /// The member's id as the coordinator gave it; empty at first.
         member_id: Text, 0..;
         /// The name by which a static member is known across restarts, or null.
         group_instance_id: Option<Text>, 5..;
-        /// What the group is for: `consumer`, `connect` or another word its members agree on.
+        /// Purpose of the group: `consumer`, `connect` or another word its members agree on.
         protocol_type: Text, 0..;
         /// The protocols the member can speak, its favourite first; for consumers these are assignors.
         protocols: Vec<JoinGroupRequestProtocol>, 0..;
@@ -30,23 +30,23 @@ message! {
         reason: Option<Text>, 8..;
     }
 
-    /// One protocol a member can speak.
+    /// A protocol a member can speak.
     pub struct JoinGroupRequestProtocol {
         /// Its name.
         name: Text, 0..;
-        /// What the member says in it; for consumers a `ConsumerProtocolSubscription`.
+        /// Metadata of the member in this protocol; for consumers a `ConsumerProtocolSubscription`.
         metadata: Bytes, 0..;
     }
 
     /// The generation the member is in.
     pub struct JoinGroupResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 2..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
         /// The generation, or -1.
         generation_id: i32, 0.., default -1;
-        /// What the group is for, or null.
+        /// Purpose of the group, or null.
         protocol_type: Option<Text>, 7..;
         /// The protocol the members have in common, or null.
         protocol_name: Option<Text>, 0.., nullable 7.., default Some(Text::default());
@@ -60,13 +60,13 @@ message! {
         members: Vec<JoinGroupResponseMember>, 0..;
     }
 
-    /// One member, as the leader sees it.
+    /// A member, as the leader sees it.
     pub struct JoinGroupResponseMember {
         /// The member's id.
         member_id: Text, 0..;
         /// Its static name, or null.
         group_instance_id: Option<Text>, 5..;
-        /// What it said in the protocol chosen.
+        /// Metadata of the member in the protocol chosen.
         metadata: Bytes, 0..;
     }
 }

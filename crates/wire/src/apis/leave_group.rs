@@ -16,7 +16,7 @@ message! {
         members: Vec<MemberIdentity>, 3..;
     }
 
-    /// One member that leaves.
+    /// A member that leaves.
     pub struct MemberIdentity {
         /// Its id; empty when only the static name is known.
         member_id: Text, 3..;
@@ -28,7 +28,7 @@ message! {
 
     /// The outcome for each member.
     pub struct LeaveGroupResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 0..;
@@ -36,7 +36,7 @@ message! {
         members: Vec<MemberResponse>, 3..;
     }
 
-    /// One member's outcome.
+    /// Outcome of a member.
     pub struct MemberResponse {
         /// Its id.
         member_id: Text, 3..;

@@ -6,7 +6,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// What kinds of resources with configurations are wanted.
+    /// Types of resources with configurations to list.
     pub struct ListConfigResourcesRequest {
         /// The types: 2 topics, 4 brokers, 8 broker loggers, 16 client metrics, 32 groups; empty for all.
         resource_types: Vec<i8>, 1..;
@@ -14,7 +14,7 @@ message! {
 
     /// The resources.
     pub struct ListConfigResourcesResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -22,11 +22,11 @@ message! {
         config_resources: Vec<ConfigResource>, 0..;
     }
 
-    /// One resource.
+    /// A resource.
     pub struct ConfigResource {
         /// Its name.
         resource_name: Text, 0..;
-        /// What it is; client metrics before version 1.
+        /// Type of the resource; client metrics before version 1.
         resource_type: i8, 1.., default 16;
     }
 }

@@ -16,7 +16,7 @@ message! {
 
     /// The groups.
     pub struct ListGroupsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -24,11 +24,11 @@ message! {
         groups: Vec<ListedGroup>, 0..;
     }
 
-    /// One group.
+    /// A group.
     pub struct ListedGroup {
         /// The group.
         group_id: Text, 0..;
-        /// What it is for: `consumer` or another word; empty when it only has offsets.
+        /// Purpose of the group: `consumer` or another word; empty when it only has offsets.
         protocol_type: Text, 0..;
         /// Its state.
         group_state: Text, 4..;

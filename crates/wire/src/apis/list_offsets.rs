@@ -16,11 +16,11 @@ message! {
         isolation_level: i8, 2..;
         /// Each topic.
         topics: Vec<ListOffsetsTopic>, 0..;
-        /// How long reads from remote storage may take, in milliseconds.
+        /// Time that reads from remote storage may take, in milliseconds.
         timeout_ms: i32, 10..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct ListOffsetsTopic {
         /// The topic name.
         name: Text, 0..;
@@ -28,7 +28,7 @@ message! {
         partitions: Vec<ListOffsetsPartition>, 0..;
     }
 
-    /// One partition's timestamp.
+    /// Timestamp of a partition.
     pub struct ListOffsetsPartition {
         /// The partition.
         partition_index: i32, 0..;
@@ -40,13 +40,13 @@ message! {
 
     /// The offsets found.
     pub struct ListOffsetsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 2..;
         /// Each topic of the request.
         topics: Vec<ListOffsetsTopicResponse>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct ListOffsetsTopicResponse {
         /// The topic name.
         name: Text, 0..;
@@ -54,7 +54,7 @@ message! {
         partitions: Vec<ListOffsetsPartitionResponse>, 0..;
     }
 
-    /// One partition's offset.
+    /// Offset of a partition.
     pub struct ListOffsetsPartitionResponse {
         /// The partition.
         partition_index: i32, 0..;

@@ -8,13 +8,13 @@ use crate::{ErrorCode, Text};
 message! {
     /// Partitions of which it is asked whether they are moving.
     pub struct ListPartitionReassignmentsRequest {
-        /// How long the broker may take, in milliseconds.
+        /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0.., default 60_000;
         /// Each topic, or null for every partition.
         topics: Option<Vec<ListPartitionReassignmentsTopics>>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct ListPartitionReassignmentsTopics {
         /// The topic name.
         name: Text, 0..;
@@ -24,7 +24,7 @@ message! {
 
     /// The partitions that are moving.
     pub struct ListPartitionReassignmentsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -34,7 +34,7 @@ message! {
         topics: Vec<OngoingTopicReassignment>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct OngoingTopicReassignment {
         /// The topic name.
         name: Text, 0..;
@@ -42,15 +42,15 @@ message! {
         partitions: Vec<OngoingPartitionReassignment>, 0..;
     }
 
-    /// One partition's move.
+    /// Move of a partition.
     pub struct OngoingPartitionReassignment {
         /// The partition.
         partition_index: i32, 0..;
         /// The brokers it is on.
         replicas: Vec<i32>, 0..;
-        /// Those of them that it moves to.
+        /// Replicas that the partition moves to.
         adding_replicas: Vec<i32>, 0..;
-        /// Those of them that it leaves.
+        /// Replicas that the partition leaves.
         removing_replicas: Vec<i32>, 0..;
     }
 }

@@ -12,7 +12,7 @@ message! {
         state_filters: Vec<Text>, 0..;
         /// Their producers; none for all.
         producer_id_filters: Vec<i64>, 0..;
-        /// Those that have run for longer than so many milliseconds; below 0 for all.
+        /// Only transactions that have run for longer than this, in milliseconds; below 0 for all.
         duration_filter: i64, 1.., default -1;
         /// A regular expression that the whole transactional id matches; null or empty for all.
         transactional_id_pattern: Option<Text>, 2..;
@@ -20,7 +20,7 @@ message! {
 
     /// The transactions.
     pub struct ListTransactionsResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -30,7 +30,7 @@ message! {
         transaction_states: Vec<TransactionState>, 0..;
     }
 
-    /// One transactional id.
+    /// A transactional id.
     pub struct TransactionState {
         /// The id.
         transactional_id: Text, 0..;

@@ -14,13 +14,13 @@ message! {
         topics: Option<Vec<MetadataRequestTopic>>, 0.., nullable 1.., default Some(Vec::new());
         /// True if the broker may create topics that do not exist.
         allow_auto_topic_creation: bool, 4.., default true;
-        /// True if to say what the client may do with the cluster.
+        /// True to include the operations on the cluster that the client is allowed.
         include_cluster_authorized_operations: bool, 8..=10;
-        /// True if to say what the client may do with each topic.
+        /// True to include the operations on each topic that the client is allowed.
         include_topic_authorized_operations: bool, 8..;
     }
 
-    /// One topic, by name or by id.
+    /// A topic, by name or by id.
     pub struct MetadataRequestTopic {
         /// The topic id, or zeros.
         topic_id: Uuid, 10..;
@@ -30,7 +30,7 @@ message! {
 
     /// Brokers, topics, partitions and their leaders.
     pub struct MetadataResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 3..;
         /// Each broker that is alive.
         brokers: Vec<MetadataResponseBroker>, 0..;
@@ -40,13 +40,13 @@ message! {
         controller_id: i32, 1.., default -1;
         /// Each topic.
         topics: Vec<MetadataResponseTopic>, 0..;
-        /// What the client may do with the cluster, one bit an operation; the minimum when not asked for.
+        /// Operations on the cluster that the client is allowed, one bit each; the minimum when not requested.
         cluster_authorized_operations: i32, 8..=10, default i32::MIN;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 13..;
     }
 
-    /// One broker.
+    /// A broker.
     pub struct MetadataResponseBroker {
         /// The broker id.
         node_id: i32, 0..;
@@ -58,23 +58,23 @@ message! {
         rack: Option<Text>, 1..;
     }
 
-    /// One topic.
+    /// A topic.
     pub struct MetadataResponseTopic {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// The topic name; null when asked for by an id nobody has.
+        /// The topic name; null for an id that no topic has.
         name: Option<Text>, 0.., nullable 12.., default Some(Text::default());
-        /// The topic id; zeros when asked for by a name nobody has.
+        /// The topic id; zeros for a name that no topic has.
         topic_id: Uuid, 10..;
         /// True if Kafka keeps its own state in it.
         is_internal: bool, 1..;
         /// Each partition.
         partitions: Vec<MetadataResponsePartition>, 0..;
-        /// What the client may do with the topic, one bit an operation; the minimum when not asked for.
+        /// Operations on the topic that the client is allowed, one bit each; the minimum when not requested.
         topic_authorized_operations: i32, 8.., default i32::MIN;
     }
 
-    /// One partition.
+    /// A partition.
     pub struct MetadataResponsePartition {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
@@ -86,9 +86,9 @@ message! {
         leader_epoch: i32, 7.., default -1;
         /// The brokers that hold the partition.
         replica_nodes: Vec<i32>, 0..;
-        /// Those in sync with the leader.
+        /// Replicas in sync with the leader.
         isr_nodes: Vec<i32>, 0..;
-        /// Those that are not running.
+        /// Replicas whose brokers are not running.
         offline_replicas: Vec<i32>, 5..;
     }
 }

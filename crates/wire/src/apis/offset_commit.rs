@@ -18,13 +18,13 @@ message! {
         member_id: Text, 1..;
         /// Its static name, or null.
         group_instance_id: Option<Text>, 7..;
-        /// How long the offsets are kept, in milliseconds; -1 as long as the broker keeps offsets.
+        /// Retention of the offsets, in milliseconds; -1 for the broker's.
         retention_time_ms: i64, 2..=4, default -1;
         /// Each topic.
         topics: Vec<OffsetCommitRequestTopic>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct OffsetCommitRequestTopic {
         /// The topic name.
         name: Text, 0..=9;
@@ -34,7 +34,7 @@ message! {
         partitions: Vec<OffsetCommitRequestPartition>, 0..;
     }
 
-    /// One partition's offset.
+    /// Offset of a partition.
     pub struct OffsetCommitRequestPartition {
         /// The partition.
         partition_index: i32, 0..;
@@ -42,19 +42,19 @@ message! {
         committed_offset: i64, 0..;
         /// The epoch of the record before it, or -1.
         committed_leader_epoch: i32, 6.., default -1;
-        /// What the client wants to be kept beside it, or null.
+        /// Metadata that the client keeps beside the offset, or null.
         committed_metadata: Option<Text>, 0..;
     }
 
     /// The outcome for each partition.
     pub struct OffsetCommitResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 3..;
         /// Each topic of the request.
         topics: Vec<OffsetCommitResponseTopic>, 0..;
     }
 
-    /// One topic's outcomes.
+    /// Outcomes of a topic.
     pub struct OffsetCommitResponseTopic {
         /// The topic name.
         name: Text, 0..=9;
@@ -64,7 +64,7 @@ message! {
         partitions: Vec<OffsetCommitResponsePartition>, 0..;
     }
 
-    /// One partition's outcome.
+    /// Outcome of a partition.
     pub struct OffsetCommitResponsePartition {
         /// The partition.
         partition_index: i32, 0..;

@@ -14,7 +14,7 @@ message! {
         topics: Vec<OffsetDeleteRequestTopic>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct OffsetDeleteRequestTopic {
         /// The topic name.
         name: Text, 0..;
@@ -22,7 +22,7 @@ message! {
         partitions: Vec<OffsetDeleteRequestPartition>, 0..;
     }
 
-    /// One partition.
+    /// A partition.
     pub struct OffsetDeleteRequestPartition {
         /// The partition.
         partition_index: i32, 0..;
@@ -32,13 +32,13 @@ message! {
     pub struct OffsetDeleteResponse {
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 0..;
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic of the request.
         topics: Vec<OffsetDeleteResponseTopic>, 0..;
     }
 
-    /// One topic's outcomes.
+    /// Outcomes of a topic.
     pub struct OffsetDeleteResponseTopic {
         /// The topic name.
         name: Text, 0..;
@@ -46,7 +46,7 @@ message! {
         partitions: Vec<OffsetDeleteResponsePartition>, 0..;
     }
 
-    /// One partition's outcome.
+    /// Outcome of a partition.
     pub struct OffsetDeleteResponsePartition {
         /// The partition.
         partition_index: i32, 0..;

@@ -19,7 +19,7 @@ message! {
         require_stable: bool, 7..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct OffsetFetchRequestTopic {
         /// The topic name.
         name: Text, 0..=7;
@@ -27,7 +27,7 @@ message! {
         partition_indexes: Vec<i32>, 0..=7;
     }
 
-    /// One group's topics.
+    /// Topics of a group.
     pub struct OffsetFetchRequestGroup {
         /// The group.
         group_id: Text, 8..;
@@ -39,7 +39,7 @@ message! {
         topics: Option<Vec<OffsetFetchRequestTopics>>, 8..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct OffsetFetchRequestTopics {
         /// The topic name.
         name: Text, 8..=9;
@@ -51,7 +51,7 @@ message! {
 
     /// The committed offsets.
     pub struct OffsetFetchResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 3..;
         /// Each topic with an answer.
         topics: Vec<OffsetFetchResponseTopic>, 0..=7;
@@ -61,7 +61,7 @@ message! {
         groups: Vec<OffsetFetchResponseGroup>, 8..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct OffsetFetchResponseTopic {
         /// The topic name.
         name: Text, 0..=7;
@@ -69,7 +69,7 @@ message! {
         partitions: Vec<OffsetFetchResponsePartition>, 0..=7;
     }
 
-    /// One partition's offset.
+    /// Offset of a partition.
     pub struct OffsetFetchResponsePartition {
         /// The partition.
         partition_index: i32, 0..=7;
@@ -77,13 +77,13 @@ message! {
         committed_offset: i64, 0..=7;
         /// The epoch of the record before it, or -1.
         committed_leader_epoch: i32, 5..=7, default -1;
-        /// What the client had kept beside it, or null.
+        /// Metadata that the client keeps beside the offset, or null.
         metadata: Option<Text>, 0..=7;
         /// The error, or 0.
         error_code: ErrorCode, 0..=7;
     }
 
-    /// One group's offsets.
+    /// Offsets of a group.
     pub struct OffsetFetchResponseGroup {
         /// The group.
         group_id: Text, 8..;
@@ -93,7 +93,7 @@ message! {
         error_code: ErrorCode, 8..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct OffsetFetchResponseTopics {
         /// The topic name.
         name: Text, 8..=9;
@@ -103,7 +103,7 @@ message! {
         partitions: Vec<OffsetFetchResponsePartitions>, 8..;
     }
 
-    /// One partition's offset.
+    /// Offset of a partition.
     pub struct OffsetFetchResponsePartitions {
         /// The partition.
         partition_index: i32, 8..;
@@ -111,7 +111,7 @@ message! {
         committed_offset: i64, 8..;
         /// The epoch of the record before it, or -1.
         committed_leader_epoch: i32, 8.., default -1;
-        /// What the client had kept beside it, or null.
+        /// Metadata that the client keeps beside the offset, or null.
         metadata: Option<Text>, 8..;
         /// The error, or 0.
         error_code: ErrorCode, 8..;

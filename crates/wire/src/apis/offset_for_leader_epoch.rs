@@ -14,7 +14,7 @@ message! {
         topics: Vec<OffsetForLeaderTopic>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct OffsetForLeaderTopic {
         /// The topic name.
         topic: Text, 0..;
@@ -22,7 +22,7 @@ message! {
         partitions: Vec<OffsetForLeaderPartition>, 0..;
     }
 
-    /// One partition's epoch.
+    /// Epoch of a partition.
     pub struct OffsetForLeaderPartition {
         /// The partition.
         partition: i32, 0..;
@@ -34,13 +34,13 @@ message! {
 
     /// The end offsets.
     pub struct OffsetForLeaderEpochResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 2..;
         /// Each topic of the request.
         topics: Vec<OffsetForLeaderTopicResult>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct OffsetForLeaderTopicResult {
         /// The topic name.
         topic: Text, 0..;
@@ -48,7 +48,7 @@ message! {
         partitions: Vec<EpochEndOffset>, 0..;
     }
 
-    /// One partition's epoch and its end.
+    /// Leader epoch of a partition, and its end.
     pub struct EpochEndOffset {
         /// The error, or 0.
         error_code: ErrorCode, 0..;

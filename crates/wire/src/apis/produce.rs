@@ -19,9 +19,9 @@ message! {
     pub struct ProduceRequest {
         /// The transactional id, or null.
         transactional_id: Option<Text>, 3..;
-        /// How many replicas must have the records: 0, 1, or -1 for all in sync.
+        /// Replicas that must have the records: 0, 1, or -1 for all in sync.
         acks: i16, 3..;
-        /// How long the broker may wait for them, in milliseconds.
+        /// Time that the broker may wait for these replicas, in milliseconds.
         timeout_ms: i32, 3..;
         /// Each topic to produce to.
         topic_data: Vec<TopicProduceData>, 3..;
@@ -31,7 +31,7 @@ message! {
         reorder: bool, 14.., tag 1000;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct TopicProduceData {
         /// The topic name.
         name: Text, 3..=12;
@@ -41,7 +41,7 @@ message! {
         partition_data: Vec<PartitionProduceData>, 3..;
     }
 
-    /// One partition's records.
+    /// Records of a partition.
     pub struct PartitionProduceData {
         /// The partition.
         index: i32, 3..;
@@ -53,9 +53,9 @@ message! {
     pub struct ProduceResponse {
         /// Each topic of the request.
         responses: Vec<TopicProduceResponse>, 3..;
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 3..;
-        /// Where the current leaders named in the partitions are.
+        /// Endpoints of the current leaders named in the partitions.
         node_endpoints: Vec<NodeEndpoint>, 10.., tag 0;
         /// KIP-1269, first revision (`max.idempotence.batches.to.retain`): the batches that this broker remembers per
         /// producer and partition. See [`ProduceResponse::batches_to_retain`].
@@ -65,7 +65,7 @@ message! {
         reorder_batches: i32, 14.., tag 1000;
     }
 
-    /// One topic's outcomes.
+    /// Outcomes of a topic.
     pub struct TopicProduceResponse {
         /// The topic name.
         name: Text, 3..=12;
@@ -77,7 +77,7 @@ message! {
         producer_state_batches_to_retain: i32, 14.., default -1, tag 0;
     }
 
-    /// One partition's outcome.
+    /// Outcome of a partition.
     pub struct PartitionProduceResponse {
         /// The partition.
         index: i32, 3..;
@@ -97,7 +97,7 @@ message! {
         current_leader: LeaderIdAndEpoch, 10.., tag 0;
     }
 
-    /// One record that made its batch be refused.
+    /// A record that made its batch be refused.
     pub struct BatchIndexAndErrorMessage {
         /// The record's index in the batch.
         batch_index: i32, 8..;
@@ -113,7 +113,7 @@ message! {
         leader_epoch: i32, 0.., default -1;
     }
 
-    /// Where a broker listens.
+    /// Endpoint of a broker.
     pub struct NodeEndpoint {
         /// The broker id.
         node_id: i32, 0..;

@@ -21,9 +21,9 @@ message! {
         metrics: Bytes, 0..;
     }
 
-    /// Whether they were taken.
+    /// The outcome.
     pub struct PushTelemetryResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;

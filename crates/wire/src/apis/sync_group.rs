@@ -17,7 +17,7 @@ message! {
         member_id: Text, 0..;
         /// Its static name, or null.
         group_instance_id: Option<Text>, 3..;
-        /// What the member takes the group to be for, or null.
+        /// Purpose of the group as the member knows it, or null.
         protocol_type: Option<Text>, 5..;
         /// The protocol the member takes as chosen, or null.
         protocol_name: Option<Text>, 5..;
@@ -25,25 +25,25 @@ message! {
         assignments: Vec<SyncGroupRequestAssignment>, 0..;
     }
 
-    /// One member's assignment.
+    /// Assignment of a member.
     pub struct SyncGroupRequestAssignment {
         /// The member's id.
         member_id: Text, 0..;
-        /// What is assigned to it; for consumers a `ConsumerProtocolAssignment`.
+        /// Assignment of the member; for consumers a `ConsumerProtocolAssignment`.
         assignment: Bytes, 0..;
     }
 
     /// The member's assignment.
     pub struct SyncGroupResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// What the group is for, or null.
+        /// Purpose of the group, or null.
         protocol_type: Option<Text>, 5..;
         /// The protocol chosen, or null.
         protocol_name: Option<Text>, 5..;
-        /// What is assigned to the member, as the leader wrote it.
+        /// Assignment of the member, as the leader wrote it.
         assignment: Bytes, 0..;
     }
 }

@@ -1,7 +1,7 @@
 //! TxnOffsetCommit, key 28 (TxnOffsetCommitRequest.json, TxnOffsetCommitResponse.json).
 //!
-//! 2 leader epoch (KIP-320); 3 flexible, the member (KIP-447); 4 TRANSACTION_ABORTABLE; 5 the group joins the transaction
-//! without AddOffsetsToTxn (KIP-890).
+//! 2 leader epoch (KIP-320); 3 flexible, the member (KIP-447); 4 TRANSACTION_ABORTABLE; 5 the group joins the
+//! transaction without AddOffsetsToTxn (KIP-890).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};
@@ -28,7 +28,7 @@ message! {
         topics: Vec<TxnOffsetCommitRequestTopic>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct TxnOffsetCommitRequestTopic {
         /// The topic name.
         name: Text, 0..;
@@ -36,7 +36,7 @@ message! {
         partitions: Vec<TxnOffsetCommitRequestPartition>, 0..;
     }
 
-    /// One partition's offset.
+    /// Offset of a partition.
     pub struct TxnOffsetCommitRequestPartition {
         /// The partition.
         partition_index: i32, 0..;
@@ -44,19 +44,19 @@ message! {
         committed_offset: i64, 0..;
         /// The epoch of the record before it, or -1.
         committed_leader_epoch: i32, 2.., default -1;
-        /// What the client wants to be kept beside it, or null.
+        /// Metadata that the client keeps beside the offset, or null.
         committed_metadata: Option<Text>, 0..;
     }
 
     /// The outcome for each partition.
     pub struct TxnOffsetCommitResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// Each topic of the request.
         topics: Vec<TxnOffsetCommitResponseTopic>, 0..;
     }
 
-    /// One topic's outcomes.
+    /// Outcomes of a topic.
     pub struct TxnOffsetCommitResponseTopic {
         /// The topic name.
         name: Text, 0..;
@@ -64,7 +64,7 @@ message! {
         partitions: Vec<TxnOffsetCommitResponsePartition>, 0..;
     }
 
-    /// One partition's outcome.
+    /// Outcome of a partition.
     pub struct TxnOffsetCommitResponsePartition {
         /// The partition.
         partition_index: i32, 0..;

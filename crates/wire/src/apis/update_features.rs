@@ -8,7 +8,7 @@ use crate::{ErrorCode, Text};
 message! {
     /// Features that are to have other levels.
     pub struct UpdateFeaturesRequest {
-        /// How long the broker may take, in milliseconds.
+        /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0.., default 60_000;
         /// Each feature.
         feature_updates: Vec<FeatureUpdateKey>, 0..;
@@ -16,7 +16,7 @@ message! {
         validate_only: bool, 1..;
     }
 
-    /// One feature.
+    /// A feature.
     pub struct FeatureUpdateKey {
         /// Its name.
         feature: Text, 0..;
@@ -24,13 +24,13 @@ message! {
         max_version_level: i16, 0..;
         /// True if the level may be lower than it is.
         allow_downgrade: bool, 0..=0;
-        /// What is allowed: 1 a higher level, 2 a lower one that loses nothing, 3 any.
+        /// Changes that are allowed: 1 to a higher level, 2 to a lower one that loses nothing, 3 any.
         upgrade_type: i8, 1.., default 1;
     }
 
     /// The outcome.
     pub struct UpdateFeaturesResponse {
-        /// How long the client should pause, in milliseconds.
+        /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 0..;
@@ -40,7 +40,7 @@ message! {
         results: Vec<UpdatableFeatureResult>, 0..=1;
     }
 
-    /// One feature's outcome.
+    /// Outcome of a feature.
     pub struct UpdatableFeatureResult {
         /// The feature.
         feature: Text, 0..=1;

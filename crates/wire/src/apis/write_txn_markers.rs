@@ -12,7 +12,7 @@ message! {
         markers: Vec<WritableTxnMarker>, 0..;
     }
 
-    /// One transaction's marker.
+    /// Marker of a transaction.
     pub struct WritableTxnMarker {
         /// The producer id.
         producer_id: i64, 0..;
@@ -24,11 +24,12 @@ message! {
         topics: Vec<WritableTxnMarkerTopic>, 0..;
         /// The epoch of the coordinator's partition of `__transaction_state`.
         coordinator_epoch: i32, 0..;
-        /// The transaction's version: 2 if its marker has an epoch of its own (KIP-890), below 2 if it has the records' epoch.
+        /// The transaction's version: 2 if its marker has an epoch of its own (KIP-890), below 2 if it has the records'
+        /// epoch.
         transaction_version: i8, 2..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct WritableTxnMarkerTopic {
         /// The topic name.
         name: Text, 0..;
@@ -42,7 +43,7 @@ message! {
         markers: Vec<WritableTxnMarkerResult>, 0..;
     }
 
-    /// One transaction's outcomes.
+    /// Outcomes of a transaction.
     pub struct WritableTxnMarkerResult {
         /// The producer id.
         producer_id: i64, 0..;
@@ -50,7 +51,7 @@ message! {
         topics: Vec<WritableTxnMarkerTopicResult>, 0..;
     }
 
-    /// One topic's outcomes.
+    /// Outcomes of a topic.
     pub struct WritableTxnMarkerTopicResult {
         /// The topic name.
         name: Text, 0..;
@@ -58,7 +59,7 @@ message! {
         partitions: Vec<WritableTxnMarkerPartitionResult>, 0..;
     }
 
-    /// One partition's outcome.
+    /// Outcome of a partition.
     pub struct WritableTxnMarkerPartitionResult {
         /// The partition.
         partition_index: i32, 0..;

@@ -1,8 +1,8 @@
 //! Control batches: the markers that end transactions in a partition.
 //!
-//! A control batch holds one record. Its key is a version and a type in 16 bits each; a marker's value is a version in 16 bits
-//! and the coordinator's epoch in 32. Kafka 4.3 writes version 0 of both and reads every later one as version 0. Not here: the
-//! values of KRaft's control records, and the decision which transactions are aborted.
+//! A control batch holds one record. Its key is a version and a type in 16 bits each; a marker's value is a version in
+//! 16 bits and the coordinator's epoch in 32. Kafka 4.3 writes version 0 of both and reads every later one as version
+//! 0. Not here: the values of KRaft's control records, and the decision which transactions are aborted.
 //!
 //! Source: `ControlRecordType`, `EndTransactionMarker` and `MemoryRecords.withEndTransactionMarker` of Kafka 4.3.
 //!
@@ -152,7 +152,8 @@ impl EndTransactionMarker {
     /// Bytes of a whole batch.
     pub const BATCH_LEN: usize = HEADER_LEN + 17;
 
-    /// Returns the marker as a control batch with base offset 0 and leader epoch -1; `timestamp_ms` is in milliseconds since 1970.
+    /// Returns the marker as a control batch with base offset 0 and leader epoch -1; `timestamp_ms` is in milliseconds
+    /// since 1970.
     pub fn batch(&self, timestamp_ms: i64) -> BytesMut {
         let code = if self.is_commit { ControlType::Commit } else { ControlType::Abort }.code();
         let mut key = [0; KEY_LEN];
@@ -180,7 +181,8 @@ impl EndTransactionMarker {
     }
 
     /// Reads the marker in a control batch; `None` of a batch whose marker was compacted away. The checksum is the
-    /// caller's to check. Only the first record is read, and bytes after a field that is known are ignored, as in Kafka.
+    /// caller's to check. Only the first record is read, and bytes after a field that is known are ignored, as in
+    /// Kafka.
     ///
     /// # Errors
     /// [`ControlError`].

@@ -1,5 +1,6 @@
-//! Records of the coordinators' internal topics: [`CoordinatorRecord`] of `__consumer_offsets`, [`TransactionLogRecord`] of
-//! `__transaction_state`. Either topic's partition of a group or transactional id is [`partition_for`].
+//! Records of the coordinators' internal topics: [`CoordinatorRecord`] of `__consumer_offsets`,
+//! [`TransactionLogRecord`] of `__transaction_state`. Either topic's partition of a group or transactional id is
+//! [`partition_for`].
 //!
 //! A key begins with the record's type in 16 bits, a value with its version; a key without a value is a tombstone. The
 //! types of the two topics have nothing to do with each other. Not here: the batches that records are in.
@@ -17,10 +18,10 @@ use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
 use bytes::Bytes;
 
-/// How the 16 bits are written that a key and a value begin with: the same in every version.
+/// Version of the 16 bits that a key and a value begin with, the same in every version of what follows.
 const HEAD: Version = Version { number: 0, flexible: false };
 
-/// Writes a message behind the 16 bits that say what it is.
+/// Writes a message behind the 16 bits of its type or version.
 ///
 /// # Errors
 /// A field that is too long.
@@ -31,7 +32,8 @@ fn message<T: Codec>(begins: i16, message: &T, v: Version) -> Result<Bytes, Enco
     Ok(w.into_bytes())
 }
 
-/// Returns a reader of a key or a value. No element is smaller than a byte, so that the length is all the budget a record needs.
+/// Returns a reader of a key or a value. No element is smaller than a byte, so that the length is all the budget a
+/// record needs.
 fn reader(bytes: Bytes) -> Reader {
     let elements_max = bytes.len();
     Reader::new(bytes, elements_max)

@@ -1,8 +1,9 @@
 //! Committed offsets in `__consumer_offsets`, as Kafka's group coordinator writes them.
 //!
 //! A key begins with the record's type in 16 bits, a value with its version; a key without a value is a tombstone.
-//! Every other type, such as those of Kafka's own groups, is [`CoordinatorRecord::Unknown`], and is passed over as Kafka's loader
-//! passes over types it does not know. Not here: what a record means for a group, and the batches that records are in.
+//! Every other type, such as those of Kafka's own groups, is [`CoordinatorRecord::Unknown`], and is passed over as
+//! Kafka's loader passes over types it does not know. Not here: what a record means for a group, and the batches that
+//! records are in.
 //!
 //! Source: OffsetCommitKey.json and OffsetCommitValue.json (LegacyOffsetCommitKey.json and LegacyOffsetCommitValue.json
 //! are the same fields under type 0), `GroupCoordinatorRecordSerde` and `GroupCoordinatorRecordHelpers` of Kafka 4.3.
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use std::ops::RangeInclusive;
 
 message! {
-    /// Whose offset, and of which partition.
+    /// Group, and partition of an offset.
     pub struct OffsetCommitKey {
         /// The group.
         group: Text, 0..;
@@ -28,17 +29,17 @@ message! {
         partition: i32, 0..;
     }
 
-    /// What was committed. 1 expiry; 3 leader epoch, and the expiry is gone; 4 flexible, topic id.
+    /// Committed offset. 1 expiry; 3 leader epoch, and the expiry is gone; 4 flexible, topic id.
     pub struct OffsetCommitValue {
         /// The offset of the next record to be read.
         offset: i64, 0..;
         /// The leader epoch of the last record that was read, or -1.
         leader_epoch: i32, 3.., default -1;
-        /// What the client keeps beside it.
+        /// Metadata that the client keeps beside the offset.
         metadata: Text, 0..;
-        /// When it was committed, in milliseconds since 1970.
+        /// Time of the commit, in milliseconds since 1970.
         commit_timestamp: i64, 0..;
-        /// When it expires, in milliseconds since 1970, or -1 for when the broker's retention says so.
+        /// Time of the expiry, in milliseconds since 1970, or -1 for the broker's retention.
         expire_timestamp: i64, 1..=1, default -1;
         /// The topic's id, or zero.
         topic_id: Uuid, 4.., tag 0;
@@ -46,19 +47,19 @@ message! {
 }
 
 impl OffsetCommitKey {
-    /// The type that the key begins with.
+    /// Type that the key begins with.
     pub const TYPE: i16 = 1;
     /// The type under which the first brokers wrote the same fields.
     const LEGACY_TYPE: i16 = 0;
-    /// What the fields are written in.
+    /// Version of the fields.
     pub const VERSION: Version = Version { number: 0, flexible: false };
 }
 
 impl OffsetCommitValue {
-    /// The versions there are.
+    /// Versions that exist.
     pub const VERSIONS: RangeInclusive<i16> = 0..=4;
 
-    /// How the fields of a version are written.
+    /// Returns how the fields of a version are written.
     pub fn in_version(number: i16) -> Version {
         Version { number, flexible: number >= 4 }
     }
@@ -69,7 +70,7 @@ impl OffsetCommitValue {
     }
 }
 
-/// One record.
+/// A record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CoordinatorRecord {
     /// An offset that a group committed, or that it is forgotten.
@@ -83,7 +84,7 @@ impl CoordinatorRecord {
     /// last field of either is not looked at, as in Kafka.
     ///
     /// # Errors
-    /// When the key or the value of an offset is not whole, or the value's version is not known.
+    /// A key or a value of an offset that is not whole, or a value of an unknown version.
     pub fn decode(key: Bytes, value: Option<Bytes>) -> Result<CoordinatorRecord, DecodeError> {
         let mut key = reader(key);
         match i16::decode(&mut key, HEAD)? {
@@ -98,7 +99,7 @@ impl CoordinatorRecord {
     /// The bytes of the key, and of the value in the version that Kafka writes.
     ///
     /// # Errors
-    /// When a field is too long.
+    /// A field that is too long.
     pub fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
         match self {
             CoordinatorRecord::OffsetCommit(key, value) => {

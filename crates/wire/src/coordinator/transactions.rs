@@ -1,7 +1,7 @@
 //! Transactional ids in `__transaction_state`, as Kafka's transaction coordinator writes them.
 //!
-//! Every record holds all of an id's state. A type or a value's version that is not known is passed over, as Kafka's loader
-//! does. Not here: the meaning of a state, and its transitions.
+//! Every record holds all of an id's state. A type or a value's version that is not known is passed over, as Kafka's
+//! loader does. Not here: the meaning of a state, and its transitions.
 //!
 //! Source: TransactionLogKey.json, TransactionLogValue.json, `TransactionLog` and `TransactionState` of Kafka 4.3.
 //!
@@ -33,22 +33,22 @@ message! {
         producer_epoch: i16, 0..;
         /// The epoch of `next_producer_id`, or -1. Kafka 4.3 reads the field and never writes it.
         next_producer_epoch: i16, 1.., default -1, tag 3;
-        /// After how many milliseconds the transaction may be aborted.
+        /// Timeout of the transaction, in milliseconds.
         transaction_timeout_ms: i32, 0..;
         /// The state: 0 Empty, 1 Ongoing, 2 PrepareCommit, 3 PrepareAbort, 4 CompleteCommit, 5 CompleteAbort, 6 Dead,
         /// 7 PrepareEpochFence.
         transaction_status: i8, 0..;
         /// Each topic of the transaction; null in state Empty.
         transaction_partitions: Option<Vec<PartitionsSchema>>, 0..;
-        /// When the state changed last, in milliseconds since 1970.
+        /// Time of the last change of the state, in milliseconds since 1970.
         transaction_last_update_timestamp_ms: i64, 0..;
-        /// When the transaction began, in milliseconds since 1970, or -1.
+        /// Begin of the transaction, in milliseconds since 1970, or -1.
         transaction_start_timestamp_ms: i64, 0..;
         /// The feature level of `transaction.version` that the client follows.
         client_transaction_version: i16, 1.., tag 2;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct PartitionsSchema {
         /// The topic name.
         topic: Text, 0..;
@@ -58,14 +58,14 @@ message! {
 }
 
 impl TransactionLogKey {
-    /// The type that the key begins with.
+    /// Type that the key begins with.
     pub const TYPE: i16 = 0;
-    /// How the fields are written.
+    /// Version of the fields.
     pub const VERSION: Version = Version { number: 0, flexible: false };
 }
 
 impl TransactionLogValue {
-    /// The versions that exist.
+    /// Versions that exist.
     pub const VERSIONS: RangeInclusive<i16> = 0..=1;
 
     /// Returns how the fields of a version are written.
@@ -80,7 +80,7 @@ impl TransactionLogValue {
     }
 }
 
-/// One record of `__transaction_state`.
+/// A record of `__transaction_state`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TransactionLogRecord {
     /// The state of a transactional id, or its tombstone.
@@ -92,8 +92,8 @@ pub enum TransactionLogRecord {
 }
 
 impl TransactionLogRecord {
-    /// Reads a record; without a value it is a tombstone. Strings are slices of the two. Bytes after the last field of either are
-    /// ignored, as in Kafka.
+    /// Reads a record; without a value it is a tombstone. Strings are slices of the two. Bytes after the last field of
+    /// either are ignored, as in Kafka.
     ///
     /// # Errors
     /// A key or a value of a known version that is not whole.
@@ -114,8 +114,8 @@ impl TransactionLogRecord {
         Ok(TransactionLogRecord::Transaction(key, Some(value)))
     }
 
-    /// Returns the bytes of the key, and of the value in `version` ([`TransactionLogValue::version_at`]). Version 0 leaves the tagged
-    /// fields out. Records that are not known keep their bytes.
+    /// Returns the bytes of the key, and of the value in `version` ([`TransactionLogValue::version_at`]). Version 0
+    /// leaves the tagged fields out. Records that are not known keep their bytes.
     ///
     /// # Errors
     /// [`EncodeError::Version`] for a version that does not exist; [`EncodeError::TooLong`] for a field.
@@ -138,7 +138,7 @@ impl TransactionLogRecord {
     }
 }
 
-/// Returns bytes behind the 16 bits that say what they are.
+/// Returns bytes behind the 16 bits of their type or version.
 fn behind(begins: i16, rest: &[u8]) -> Bytes {
     [&begins.to_be_bytes()[..], rest].concat().into()
 }

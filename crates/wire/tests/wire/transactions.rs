@@ -1,7 +1,7 @@
-//! Markers of transactions and records of `__transaction_state`: Kafka's own bytes, round trips, versions of the past and to
-//! come, hostile bytes.
+//! Markers of transactions and records of `__transaction_state`: Kafka's own bytes, round trips, versions of the past
+//! and to come, hostile bytes.
 //!
-//! `transactions.golden` was written by Kafka 4.3.1's own classes; its head says by which command.
+//! `transactions.golden` was written by Kafka 4.3.1's own classes; the command is in its head.
 
 use crate::coordinator::{bytes, encode};
 use crate::recode::recode;
@@ -21,7 +21,7 @@ const GOLDEN: &str = include_str!("transactions.golden");
 const COMMIT: EndTransactionMarker =
     EndTransactionMarker { producer_id: 4_000_000_007, producer_epoch: 3, is_commit: true, coordinator_epoch: 17 };
 
-/// The words of the lines of a kind, without it.
+/// Returns the words of each line of a kind, without the kind.
 fn golden(kind: &str) -> impl Iterator<Item = Vec<&'static str>> {
     GOLDEN.lines().filter_map(move |line| Some(line.strip_prefix(kind)?.trim_start().split(' ').collect()))
 }
