@@ -44,7 +44,8 @@ pub fn batches(data: &[u8]) {
     assert!(total <= bytes.len());
 }
 
-/// Records of `__consumer_offsets` and `__transaction_state` as a coordinator replays them. The first byte is the length of the key.
+/// Records of `__consumer_offsets` and `__transaction_state` as a coordinator replays them. The first byte is the
+/// length of the key.
 pub fn coordinator(data: &[u8]) {
     let [key_len, rest @ ..] = data else { return };
     let (key, value) = rest.split_at(rest.len().min(usize::from(*key_len)));

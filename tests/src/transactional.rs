@@ -1,7 +1,7 @@
 //! Transactions of a raw client: the requests, a producer that counts sequences, and the reader of committed records.
 //!
-//! Not a client library: no retries, and every answer must be a success but for those of functions named `try_`. The reader is written from Kafka's
-//! `CompletedFetch`, so that a mistake of the product's own shows.
+//! Not a client library: no retries, and every answer must be a success but for those of functions named `try_`. The
+//! reader is written from Kafka's `CompletedFetch`, so that a mistake of the product's own shows.
 
 use crate::{Batch, Client, FetchFrom, Record, fetch_request, produce_request};
 use bytes::Bytes;

@@ -27,7 +27,8 @@ pub enum Verification {
     Unknown,
     /// The coordinator has the partition in the transaction; added by the client.
     Verified,
-    /// The coordinator has added the partition for this batch (transaction version 2): a producer without state here begins with 0.
+    /// The coordinator has added the partition for this batch (transaction version 2): a producer without state here
+    /// begins with 0.
     Added,
 }
 

@@ -3,8 +3,9 @@
 //! It knows neither leader nor followers, has no lock, and starts no thread but that of the page cache;
 //! the broker's `replica` has those. All calls block on the disk.
 //!
-//! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by `lookup` and done without the log; a log
-//! is opened by `recovery`, forgets its oldest by `retention`, and is cut off by `truncate`. Markers end `transactions`. Each of those files is a part of
+//! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by `lookup` and
+//! done without the log; a log is opened by `recovery`, forgets its oldest by `retention`, and is cut off by
+//! `truncate`. Markers end `transactions`. Each of those files is a part of
 //! [`Log`]; those that they use (`segment`, `index`, `flush`, `epochs`, `snapshot`, ...) do not know it.
 //!
 //! Invariant: there is always a segment, the last one is active, and each begins where the one before ends. An append changes

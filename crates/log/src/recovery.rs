@@ -133,8 +133,8 @@ impl Log {
         self
     }
 
-    /// Settles every segment's contents, and with them the log end. Returns the base offset of the first segment from which on the aborted
-    /// transactions are to be worked out.
+    /// Settles every segment's contents, and with them the log end. Returns the base offset of the first segment from
+    /// which on the aborted transactions are to be worked out.
     fn recover_segments(
         &mut self,
         stop: &AtomicBool,
@@ -233,8 +233,8 @@ impl Log {
         Ok(true)
     }
 
-    /// Reads a whole segment, comparing checksums from the recovery point on, and writes its indexes anew. Returns true if it has control batches,
-    /// so that the index of aborted transactions is to be worked out.
+    /// Reads a whole segment, comparing checksums from the recovery point on, and writes its indexes anew. Returns true
+    /// if it has control batches, so that the index of aborted transactions is to be worked out.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,

@@ -154,8 +154,8 @@ impl Segment {
         [self.path(OFFSET_INDEX), self.path(TIME_INDEX)].into_iter().chain(aborted).collect()
     }
 
-    /// Removes the files of a segment that is not in use. Those of one that a cleaning writes may have the name of either stage: a renaming may
-    /// have failed midway.
+    /// Removes the files of a segment that is not in use. Those of one that a cleaning writes may have the name of
+    /// either stage: a renaming may have failed midway.
     pub fn discard(self) {
         let stages: &[Stage] = match self.stage {
             Stage::Settled => &[Stage::Settled],

@@ -67,8 +67,8 @@ pub fn remove_past(dir: &Path, offset: i64) -> io::Result<()> {
     past.map(|found| offset_path(dir, found, SNAPSHOT)).try_for_each(fs::remove_file)
 }
 
-/// Removes all but the newest snapshots, and those from the last one before `recovery_point` on: a start after a crash works out from there which
-/// transactions were aborted. What cannot be removed is tried again the next time.
+/// Removes all but the newest snapshots, and those from the last one before `recovery_point` on: a start after a crash
+/// works out from there which transactions were aborted. What cannot be removed is tried again the next time.
 pub fn remove_old(dir: &Path, recovery_point: i64) -> io::Result<()> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();

@@ -1,8 +1,10 @@
 //! Part of the log for transactions: markers, the last stable offset, and what was aborted.
 //!
-//! Not here: the rules of markers and open transactions, which are [`fullbore_rules::sequence`]'s, nor the decision to commit.
+//! Not here: the rules of markers and open transactions, which are [`fullbore_rules::sequence`]'s, nor the decision to
+//! commit.
 //!
-//! Invariant: the index of aborted transactions of a segment is that of the markers in it. A start after a crash works it out from the batches.
+//! Invariant: the index of aborted transactions of a segment is that of the markers in it. A start after a crash works
+//! it out from the batches.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -21,7 +23,8 @@ use crate::partition::read::Isolation;
 use crate::partition::stamping::Stamping;
 
 impl Log {
-    /// Appends the marker of a transaction as the leader of `leader_epoch`. A marker of a producer without an open transaction is appended, too.
+    /// Appends the marker of a transaction as the leader of `leader_epoch`. A marker of a producer without an open
+    /// transaction is appended, too.
     ///
     /// # Errors
     /// [`AppendError::Sequence`] by [`Producers::check_marker`], else the errors of [`Log::append`].
@@ -55,7 +58,8 @@ impl Log {
         active.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
     }
 
-    /// Returns the offset before which every transaction has ended on all replicas in sync, at most `high_watermark` (KIP-98).
+    /// Returns the offset before which every transaction has ended on all replicas in sync, at most `high_watermark`
+    /// (KIP-98).
     pub fn last_stable_offset(&mut self, high_watermark: i64) -> i64 {
         let unstable = self.producers.first_unstable(high_watermark);
         // DeleteRecords passes an open transaction.
@@ -78,7 +82,8 @@ impl Log {
         AbortedLookup { from, segments }
     }
 
-    /// Works out which transactions the markers of the segments from offset `first` on have aborted, and writes their indexes.
+    /// Works out which transactions the markers of the segments from offset `first` on have aborted, and writes their
+    /// indexes.
     pub(super) fn rebuild_aborted(&mut self, stop: &AtomicBool, first: i64) -> io::Result<()> {
         let mut producers = Producers::default();
         let (offset, entries) = snapshot::load_before(&self.dir, first)?.unwrap_or((-1, Vec::new()));
@@ -106,7 +111,8 @@ impl Log {
     }
 }
 
-/// Returns the marker that a control batch holds; `None` of one that compaction has emptied, or that this version cannot read.
+/// Returns the marker that a control batch holds; `None` of one that compaction has emptied, or that this version
+/// cannot read.
 pub fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
     Marker::read(batch).unwrap_or_else(|error| {
         tracing::warn!(offset = batch.base_offset(), %error, "cannot read a control batch: it ends no transaction");
@@ -114,8 +120,8 @@ pub fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
     })
 }
 
-/// Returns the transaction that a control batch in the log ends, and lets the producers remember the batch. `marker` is read from it, unless
-/// compaction has emptied it.
+/// Returns the transaction that a control batch in the log ends, and lets the producers remember the batch. `marker` is
+/// read from it, unless compaction has emptied it.
 pub(super) fn remember_control(
     producers: &mut Producers,
     batch: &Header,

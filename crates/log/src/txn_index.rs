@@ -1,9 +1,11 @@
 //! The aborted transactions of a segment: `.txnindex`.
 //!
-//! A transaction stands in the index of the segment that its marker is in, so entries are in the order of markers. A read at
-//! read_committed wants those that overlap its offsets: the first is searched, and the last is known by its last stable offset.
+//! A transaction stands in the index of the segment that its marker is in, so entries are in the order of markers. A
+//! read at read_committed wants those that overlap its offsets: the first is searched, and the last is known by its
+//! last stable offset.
 //!
-//! Format: Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (the marker's) and last stable offset, i64 each.
+//! Format: Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (the marker's) and last
+//! stable offset, i64 each.
 
 use std::fs::File;
 use std::io;

@@ -1,7 +1,7 @@
 //! Transactions as the application sees them: begin, send, send_offsets, commit, abort.
 //!
-//! Transactions are a mode of [`Producer`], and no producer of their own: everything that has a producer, its tools among
-//! them, works with either, and an open [`Transaction`] by its type keeps records from being sent while it ends.
+//! Transactions are a mode of [`Producer`], and no producer of their own: everything that has a producer, its tools
+//! among them, works with either, and an open [`Transaction`] by its type keeps records from being sent while it ends.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -79,7 +79,8 @@ impl Producer {
         self.core.ledger.as_ref().ok_or(NO_ID)
     }
 
-    /// Waits until `look` returns something, for max.block.ms at most. `ending` is the transaction whose outcome is waited for.
+    /// Waits until `look` returns something, for max.block.ms at most. `ending` is the transaction whose outcome is
+    /// waited for.
     async fn until<T>(
         &self,
         action: &'static str,

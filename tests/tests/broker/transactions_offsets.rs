@@ -1,4 +1,5 @@
-//! Offsets of groups in transactions, from outside (KIP-447, KIP-890): both protocols, what stable reads find, fences, kills.
+//! Offsets of groups in transactions, from outside (KIP-447, KIP-890): both protocols, what stable reads find, fences,
+//! kills.
 
 use super::groups::{Member, QUICK};
 use fullbore_tests::{Broker, Client, Protocol, Transactional, wait_until};

@@ -1,4 +1,5 @@
-//! AddOffsetsToTxn 0-4: the group whose offsets a transaction is going to commit, by its partition of `__consumer_offsets`.
+//! AddOffsetsToTxn 0-4: the group whose offsets a transaction is going to commit, by its partition of
+//! `__consumer_offsets`.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{as_known, check_id};

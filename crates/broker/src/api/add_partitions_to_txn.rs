@@ -1,5 +1,5 @@
-//! AddPartitionsToTxn 0-5: partitions that a transaction is going to write to. From version 4 on a request has several transactions, and comes from
-//! brokers, which may have partitions verified only (KIP-890).
+//! AddPartitionsToTxn 0-5: partitions that a transaction is going to write to. From version 4 on a request has several
+//! transactions, and comes from brokers, which may have partitions verified only (KIP-890).
 //!
 //! A partition that cannot be added keeps the others of its transaction from being added: OPERATION_NOT_ATTEMPTED.
 

@@ -1,4 +1,5 @@
-//! EndTxn 0-5: the end of a transaction. The answer comes once the decision is on record, and the markers are in the partitions of this broker.
+//! EndTxn 0-5: the end of a transaction. The answer comes once the decision is on record, and the markers are in the
+//! partitions of this broker.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_rules::transaction::{EndTxn, ProducerIdAndEpoch, TransactionAnswer, TransactionVersion};

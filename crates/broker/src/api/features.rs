@@ -1,7 +1,7 @@
 //! The features that clients are told of (KIP-584), each with the one level at which this broker is.
 //!
-//! Only what holds here: a client that finds `transaction.version` 2 takes part in the transactions of KIP-890, and one that
-//! finds `share.version` in share groups. A feature that is not listed has level 0. No level can be changed.
+//! Only what holds here: a client that finds `transaction.version` 2 takes part in the transactions of KIP-890, and one
+//! that finds `share.version` in share groups. A feature that is not listed has level 0. No level can be changed.
 
 use crate::node::Node;
 use fullbore_wire::Text;

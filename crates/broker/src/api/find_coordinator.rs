@@ -1,5 +1,5 @@
-//! FindCoordinator 0-6. The coordinator of a group or of a transactional id is the leader of its partition of an internal topic. The topic is created
-//! if it is missing.
+//! FindCoordinator 0-6. The coordinator of a group or of a transactional id is the leader of its partition of an
+//! internal topic. The topic is created if it is missing.
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;

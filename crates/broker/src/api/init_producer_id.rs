@@ -1,4 +1,5 @@
-//! InitProducerId 0-5: the id and epoch of a producer, idempotent or transactional. A transactional one ends the transaction of the one before.
+//! InitProducerId 0-5: the id and epoch of a producer, idempotent or transactional. A transactional one ends the
+//! transaction of the one before.
 //!
 //! Not here: version 6, two-phase commit, which Kafka has not finished (KIP-939).
 

@@ -158,7 +158,8 @@ macro_rules! serve {
     };
 }
 
-// Large futures are boxed, unless records pass through the API: the task of a connection has room for the largest that is not boxed.
+// Large futures are boxed, unless records pass through the API: the task of a connection has room for the largest that
+// is not boxed.
 serve! { |call, reply|
     Produce => {
         let request = call.body(reply.version)?;

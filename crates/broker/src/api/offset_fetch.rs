@@ -1,7 +1,8 @@
 //! OffsetFetch 1-10: for each group, who asks, then each partition or all there are.
 //!
-//! A partition that is named twice is answered once: a short request must not fetch the same long metadata a million times. With `require_stable`
-//! (KIP-447) a partition with an offset in an open transaction is answered UNSTABLE_OFFSET_COMMIT.
+//! A partition that is named twice is answered once: a short request must not fetch the same long metadata a million
+//! times. With `require_stable` (KIP-447) a partition with an offset in an open transaction is answered
+//! UNSTABLE_OFFSET_COMMIT.
 
 use super::call::{Call, Completion, Fault, Reply, joined, once};
 use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, OffsetsView, TopicOffsets};

@@ -1,7 +1,8 @@
-//! TxnOffsetCommit 0-5 (KIP-98, KIP-447): checks topics and partitions, the group's id, the transaction, the committer; then writes.
+//! TxnOffsetCommit 0-5 (KIP-98, KIP-447): checks topics and partitions, the group's id, the transaction, the committer;
+//! then writes.
 //!
-//! From version 5 on the broker adds the group to the transaction (KIP-890). Clients of older versions have done so by AddOffsetsToTxn, which is
-//! verified.
+//! From version 5 on the broker adds the group to the transaction (KIP-890). Clients of older versions have done so by
+//! AddOffsetsToTxn, which is verified.
 
 use super::call::{Call, Completion, Fault, Reply};
 use super::end_txn::check_id;

@@ -1,4 +1,5 @@
-//! WriteTxnMarkers 1-2: ends of transactions, sent by a coordinator to the leaders of partitions. Only over the listener between brokers.
+//! WriteTxnMarkers 1-2: ends of transactions, sent by a coordinator to the leaders of partitions. Only over the
+//! listener between brokers.
 
 use super::call::{Call, Fault, Reply};
 use crate::node::Node;

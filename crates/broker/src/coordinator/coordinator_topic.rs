@@ -1,6 +1,8 @@
-//! An internal topic as its coordinator uses it: created at the first use, its shards taken over where this broker leads, loaded, and left.
+//! An internal topic as its coordinator uses it: created at the first use, its shards taken over where this broker
+//! leads, loaded, and left.
 //!
-//! Invariant: a request reaches a key only while its shard serves, and a shard serves once its whole content is in place.
+//! Invariant: a request reaches a key only while its shard serves, and a shard serves once its whole content is in
+//! place.
 
 use super::{InternalTopic, ReplayError, Shard, Status};
 use crate::partitions::{Partitions, ReadError};
@@ -17,7 +19,8 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// The longest that a request waits for shards that are being loaded, before its client has to try again: as for a log being recovered.
+/// The longest that a request waits for shards that are being loaded, before its client has to try again: as for a log
+/// being recovered.
 const LOADING_WAIT: Duration = Duration::from_secs(5);
 /// Shards that are read at the same time.
 const LOADS_MAX: usize = 2;
@@ -33,7 +36,8 @@ pub trait Coordinator: Send + Sync + 'static {
     /// Returns the topic.
     fn topic(&self) -> &CoordinatorTopic;
 
-    /// Reads the shard's log and puts in place what it has, if the topic still has the shard ([`CoordinatorTopic::having`]). Blocks.
+    /// Reads the shard's log and puts in place what it has, if the topic still has the shard
+    /// ([`CoordinatorTopic::having`]). Blocks.
     ///
     /// # Errors
     /// [`ReplayError`]; the shard is loaded again later.
@@ -81,7 +85,8 @@ impl CoordinatorTopic {
         CoordinatorTopic { settings, control, logs, topic: RwLock::default(), all_loaded, unmade }
     }
 
-    /// Returns the shards as they are; `None` while there is no such topic. Nothing is taken over or left while the result is held.
+    /// Returns the shards as they are; `None` while there is no such topic. Nothing is taken over or left while the
+    /// result is held.
     pub fn read(&self) -> RwLockReadGuard<'_, Option<Arc<InternalTopic>>> {
         self.topic.read()
     }
@@ -110,7 +115,8 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Waits up to [`LOADING_WAIT`] until the shards of these keys are loaded. With `creates` the topic is created first if there is none.
+    /// Waits up to [`LOADING_WAIT`] until the shards of these keys are loaded. With `creates` the topic is created
+    /// first if there is none.
     ///
     /// # Errors
     /// COORDINATOR_NOT_AVAILABLE: the topic cannot be created.
@@ -240,7 +246,8 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Loads a shard again and again until it is loaded, or gone: an obstacle may pass, as a lack of descriptors or memory.
+    /// Loads a shard again and again until it is loaded, or gone: an obstacle may pass, as a lack of descriptors or
+    /// memory.
     async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, places: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
         while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {

@@ -1,8 +1,10 @@
-//! Transactions that have ended in a shard of late: a verification from before the end must not open one of them again (KIP-890).
+//! Transactions that have ended in a shard of late: a verification from before the end must not open one of them again
+//! (KIP-890).
 //!
 //! Needed for transaction version 1. With version 2 a marker has the next epoch, which fences late batches.
 //!
-//! Invariant: the last [`MARKERS_MAX`] markers are remembered; if more have come since a verification, its transaction counts as ended.
+//! Invariant: the last [`MARKERS_MAX`] markers are remembered; if more have come since a verification, its transaction
+//! counts as ended.
 
 use std::collections::VecDeque;
 

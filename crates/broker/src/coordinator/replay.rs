@@ -51,7 +51,8 @@ pub enum LogEntry {
     Marker(Marker),
 }
 
-/// Gives every record with a key and every marker, in order, to `each`. A record that it cannot read is passed over. Blocks.
+/// Gives every record with a key and every marker, in order, to `each`. A record that it cannot read is passed over.
+/// Blocks.
 ///
 /// # Errors
 /// [`ReplayError`]; entries before the error were given.
@@ -119,7 +120,8 @@ fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> {
     }
 }
 
-/// Gives each record with a key from `first` on; those before it, in a batch that begins before the log start, are passed over.
+/// Gives each record with a key from `first` on; those before it, in a batch that begins before the log start, are
+/// passed over.
 fn each_record(
     chunk: &Bytes,
     batch: &BatchView<'_>,

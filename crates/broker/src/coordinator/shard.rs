@@ -38,7 +38,8 @@ pub enum Records {
     Known(Vec<KeyValue>),
     /// Records of a producer's transaction. They share no batch with other writes.
     Transactional(VerifiedProducer, Vec<KeyValue>),
-    /// End of a producer's transaction in this partition, with the transaction version by which its epoch is checked (KIP-890).
+    /// End of a producer's transaction in this partition, with the transaction version by which its epoch is checked
+    /// (KIP-890).
     Marker(Marker, i8),
     /// See [`Records::late`].
     Late(Late),
@@ -187,8 +188,8 @@ impl Shard {
         self.ended.lock().seen(self.leader_epoch())
     }
 
-    /// Queues a write. A call of [`Shard::flush`], or a long queue, appends it. One in a transaction that may have ended is refused with
-    /// [`AppendError::Unverified`].
+    /// Queues a write. A call of [`Shard::flush`], or a long queue, appends it. One in a transaction that may have
+    /// ended is refused with [`AppendError::Unverified`].
     pub(super) fn ask(self: &Arc<Self>, records: Records, told: Told) {
         let mut queue = self.waiting.lock();
         if self.may_be_past(&records) {

@@ -56,7 +56,8 @@ pub struct DeleteOffset {
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// Time of the commit: a newer offset stays, and so does one that a transaction may replace. `None` means any offset.
+    /// Time of the commit: a newer offset stays, and so does one that a transaction may replace. `None` means any
+    /// offset.
     pub committed_ms: Option<i64>,
 }
 
@@ -223,8 +224,8 @@ impl Groups {
         }
     }
 
-    /// Shows offsets that are kept, in the transaction of `producer` if there is one. Those of topics that were deleted meanwhile are refused: the
-    /// deletion has passed here already, or comes after this.
+    /// Shows offsets that are kept, in the transaction of `producer` if there is one. Those of topics that were deleted
+    /// meanwhile are refused: the deletion has passed here already, or comes after this.
     fn put(
         &self,
         shard: &Shard,

@@ -1,4 +1,5 @@
-//! Content of the shards that groups are in: groups and offsets as a shard's log has them, and their end with the shard.
+//! Content of the shards that groups are in: groups and offsets as a shard's log has them, and their end with the
+//! shard.
 //!
 //! Not here: which shards there are ([`CoordinatorTopic`]).
 

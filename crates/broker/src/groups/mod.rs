@@ -259,7 +259,8 @@ impl Groups {
         self.while_serving(id, || self.peek(id, look))
     }
 
-    /// Returns what `read` finds of a group's offsets, if it allows the asking member. A group that is not there has none.
+    /// Returns what `read` finds of a group's offsets, if it allows the asking member. A group that is not there has
+    /// none.
     ///
     /// # Errors
     /// Errors of a request; the group's refusal.
@@ -447,7 +448,8 @@ fn not_kept(error: AppendError) -> ErrorCode {
         }
         // Of a commit in a transaction, whose producer was fenced.
         AppendError::Sequence(refusal) => refusal.code(),
-        // Of a commit whose transaction may have ended: the client commits again, and its transaction is verified again.
+        // Of a commit whose transaction may have ended: the client commits again, and its transaction is verified
+        // again.
         AppendError::Unverified => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
         _ => ErrorCode::COORDINATOR_NOT_AVAILABLE,
     }

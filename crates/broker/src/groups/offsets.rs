@@ -1,5 +1,5 @@
-//! Committed offsets of groups in memory, as requests read them: by group, topic id and partition, beside those that are pending in
-//! transactions.
+//! Committed offsets of groups in memory, as requests read them: by group, topic id and partition, beside those that
+//! are pending in transactions.
 //!
 //! Not the source of truth, which is the log. Not here: the check of a commit. Only callbacks of writes and the load of a shard
 //! change it.
@@ -248,8 +248,8 @@ impl CommittedOffsets {
         self.count_pending_out(before.iter().flat_map(PendingOffsets::values));
     }
 
-    /// Ends a producer's transaction: its offsets hold if it is committed and `is_there` is true of them, and are forgotten otherwise. The offsets
-    /// of a group are seen at once.
+    /// Ends a producer's transaction: its offsets hold if it is committed and `is_there` is true of them, and are
+    /// forgotten otherwise. The offsets of a group are seen at once.
     pub(super) fn end_transaction(
         &self,
         shard: &Shard,
@@ -285,8 +285,8 @@ impl CommittedOffsets {
         }
     }
 
-    /// Forgets an offset, and those pending for its partition. Nothing changes once the shard was left: its successor may have them from
-    /// another leader.
+    /// Forgets an offset, and those pending for its partition. Nothing changes once the shard was left: its successor
+    /// may have them from another leader.
     pub(super) fn remove(&self, shard: &Shard, group: &str, topic: Uuid, partition: i32) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
         if let Some(pending) = stripe.pending.get_mut(group) {

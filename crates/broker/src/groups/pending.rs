@@ -1,9 +1,10 @@
 //! Offsets that a group has committed in open transactions: they hold once a marker commits them.
 //!
-//! Not here: the offsets that hold, nor the end of a transaction. The rules serve clients' requests and the replay of a log alike.
+//! Not here: the offsets that hold, nor the end of a transaction. The rules serve clients' requests and the replay of a
+//! log alike.
 //!
-//! Invariant: calls come in the order of the log, and each pending offset is in both maps. Of commits with and without a transaction the later one
-//! in the log wins, whenever the transaction ends (`OffsetMetadataManager` of Kafka).
+//! Invariant: calls come in the order of the log, and each pending offset is in both maps. Of commits with and without
+//! a transaction the later one in the log wins, whenever the transaction ends (`OffsetMetadataManager` of Kafka).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -16,8 +16,8 @@ impl Groups {
         Some(topic.as_ref()?.shard(id)?.partition().index())
     }
 
-    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and the markers there. To be called before a commit is
-    /// verified.
+    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and the markers there. To be
+    /// called before a commit is verified.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
@@ -26,7 +26,8 @@ impl Groups {
         Ok((shard.partition().index(), shard.markers_seen()))
     }
 
-    /// Waits until the commits of a group that are on their way are seen or refused: one in a transaction makes its partitions unstable.
+    /// Waits until the commits of a group that are on their way are seen or refused: one in a transaction makes its
+    /// partitions unstable.
     ///
     /// # Errors
     /// NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.

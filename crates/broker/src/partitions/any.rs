@@ -209,9 +209,10 @@ impl AnyPartition {
 
 /// Reads.
 impl AnyPartition {
-    /// Batches from the one with `offset` on, up to the offset of the isolation level and about `max_bytes`; with `at_least_one` the first is whole whatever its
-    /// size, without it there may be nothing. `None` while the log is opened, or the records are fetched: waiters are woken when that is
-    /// done. A failure of that counts if it was since then.
+    /// Batches from the one with `offset` on, up to the offset of the isolation level and about `max_bytes`; with
+    /// `at_least_one` the first is whole whatever its size, without it there may be nothing. `None` while the log is
+    /// opened, or the records are fetched: waiters are woken when that is done. A failure of that counts if it was
+    /// since then.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -315,8 +316,9 @@ impl AnyPartition {
         }
     }
 
-    /// The first record whose timestamp is at least `timestamp_ms`, before the offset of the isolation level; `None` if all are older. Goes to the disk, in a place for `long` work, or
-    /// to the store. Batches are read, and opened where they are compressed.
+    /// The first record whose timestamp is at least `timestamp_ms`, before the offset of the isolation level; `None` if
+    /// all are older. Goes to the disk, in a place for `long` work, or to the store. Batches are read, and opened where
+    /// they are compressed.
     ///
     /// # Errors
     /// [`ReadError`].

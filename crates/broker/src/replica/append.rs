@@ -30,7 +30,8 @@ impl Replica {
         }
     }
 
-    /// Appends the marker of a transaction, with `leader_epoch` only in that epoch. Batches of older epochs that wait for their turn are refused.
+    /// Appends the marker of a transaction, with `leader_epoch` only in that epoch. Batches of older epochs that wait
+    /// for their turn are refused.
     ///
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.
@@ -171,8 +172,9 @@ impl Replica {
     }
 }
 
-/// Returns the verification of the transaction that a batch would open, while the log is locked. With transaction version 1 the epoch stays: a
-/// transaction that was verified may have ended meanwhile, and the batch would open one that no marker ends.
+/// Returns the verification of the transaction that a batch would open, while the log is locked. With transaction
+/// version 1 the epoch stays: a transaction that was verified may have ended meanwhile, and the batch would open one
+/// that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     match terms.verification {
         Verification::Verified if terms.markers != markers_of(state, batch.stamp().producer_id) => {

@@ -12,7 +12,8 @@ use fullbore_log::times::{LargestPlan, TimePlan};
 const PLANS_MAX: usize = 8;
 
 impl Replica {
-    /// The first record whose timestamp is at least `timestamp_ms`, before the offset of the isolation level; `None` if all are older.
+    /// The first record whose timestamp is at least `timestamp_ms`, before the offset of the isolation level; `None` if
+    /// all are older.
     ///
     /// # Errors
     /// [`ReadError`].

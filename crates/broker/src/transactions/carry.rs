@@ -1,6 +1,7 @@
 //! Effects of a machine, carried out: answers at once, records through the shard, markers through the partitions.
 //!
-//! Invariant: effects of one event are carried out in their order. The outcome of a record, or of markers, is an event of its own.
+//! Invariant: effects of one event are carried out in their order. The outcome of a record, or of markers, is an event
+//! of its own.
 
 use super::Transactions;
 use super::entry::{Entry, EntryState};

@@ -1,4 +1,5 @@
-//! Content of the shards that transactional ids are in: each id as its last record has it, and the end of all with their shard.
+//! Content of the shards that transactional ids are in: each id as its last record has it, and the end of all with
+//! their shard.
 
 use super::Transactions;
 use super::entry::Entry;

@@ -47,7 +47,8 @@ enum Marked {
 }
 
 impl Marked {
-    /// Returns true if the transaction has ended in the partition. A producer that has gone on there has a marker of this decision, or needs none.
+    /// Returns true if the transaction has ended in the partition. A producer that has gone on there has a marker of
+    /// this decision, or needs none.
     fn is_over(&self) -> bool {
         let is_past = |error: &AppendError| *error == AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
         match self {
@@ -59,8 +60,8 @@ impl Marked {
 }
 
 impl Transactions {
-    /// Appends the markers of one decision, and returns the partitions that have theirs on all replicas in sync at once. Others get a task each, which
-    /// reports its marker to the id.
+    /// Appends the markers of one decision, and returns the partitions that have theirs on all replicas in sync at
+    /// once. Others get a task each, which reports its marker to the id.
     pub(super) async fn write_markers(self: &Arc<Self>, entry: &Arc<Entry>, markers: &Markers) -> Vec<TopicPartition> {
         let marker = Marker {
             producer_id: markers.producer_id,
@@ -91,7 +92,8 @@ impl Transactions {
         done
     }
 
-    /// Writes one marker again and again until it is on all replicas in sync, its partition is gone, or the id is out of service.
+    /// Writes one marker again and again until it is on all replicas in sync, its partition is gone, or the id is out
+    /// of service.
     async fn mark(
         self: &Arc<Self>,
         entry: &Entry,
@@ -183,7 +185,8 @@ impl Transactions {
         tokio::task::spawn_blocking(append).await.unwrap_or(Marked::Not(AppendError::Storage))
     }
 
-    /// Appends one marker to `__consumer_offsets`, by way of the coordinator, which applies or drops the offsets of the transaction.
+    /// Appends one marker to `__consumer_offsets`, by way of the coordinator, which applies or drops the offsets of the
+    /// transaction.
     fn append_offsets_marker(&self, partition: i32, marker: &Marker, version: i8) -> Marked {
         match Arc::clone(&self.offsets).write_marker(partition, *marker, version) {
             Ok(write) => write.kept_now().map_or_else(Marked::Queued, of_outcome),
@@ -192,7 +195,8 @@ impl Transactions {
         }
     }
 
-    /// Appends one marker where this broker leads the partition. A log that is not open is opened first only if the caller may block.
+    /// Appends one marker where this broker leads the partition. A log that is not open is opened first only if the
+    /// caller may block.
     fn append_marker(&self, partition: &TopicPartition, marker: &Marker, version: i8, may_block: bool) -> Marked {
         let image = self.control.image();
         let topic = image.topic(&partition.topic);

@@ -1,4 +1,5 @@
-//! The coordinator of transactions: finds a transactional id, locks it, puts an event to its machine, and carries its effects out.
+//! The coordinator of transactions: finds a transactional id, locks it, puts an event to its machine, and carries its
+//! effects out.
 //!
 //! Not the decisions, which are [`fullbore_rules::transaction`]'s. Ids are kept in `__transaction_state`, by way of
 //! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is being replicated, the id takes further events.
@@ -34,10 +35,11 @@ use peers::Peers;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The longest that a client's request waits for the end of the transaction before, in ms. Kafka's client pauses as long at CONCURRENT_TRANSACTIONS.
+/// The longest that a client's request waits for the end of the transaction before, in ms. Kafka's client pauses as
+/// long at CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
-/// The longest such wait of a broker's request for a batch, in ms: its client pauses longer (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's
-/// brokers).
+/// The longest such wait of a broker's request for a batch, in ms: its client pauses longer
+/// (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's brokers).
 pub const BATCH_WAIT_MS: i64 = 100;
 
 /// Transactional ids that this broker coordinates.
@@ -94,7 +96,8 @@ impl TransactionCounts {
 }
 
 impl Transactions {
-    /// Creates the coordinator, which knows no ids yet: see [`Transactions::start`]. `offsets` coordinates `__consumer_offsets`.
+    /// Creates the coordinator, which knows no ids yet: see [`Transactions::start`]. `offsets` coordinates
+    /// `__consumer_offsets`.
     pub fn new(
         config: &BrokerConfig,
         control: Control,
@@ -125,7 +128,8 @@ impl Transactions {
         })
     }
 
-    /// Waits a while until the shards of these ids are loaded. With `creates` the topic is created first if there is none.
+    /// Waits a while until the shards of these ids are loaded. With `creates` the topic is created first if there is
+    /// none.
     ///
     /// # Errors
     /// COORDINATOR_NOT_AVAILABLE: the topic cannot be created.
@@ -137,7 +141,8 @@ impl Transactions {
         CoordinatorTopic::prepare(self, creates, ids).await
     }
 
-    /// Puts an event to an id, which is created if it is not known. The event is given the ticket by which its answer is awaited.
+    /// Puts an event to an id, which is created if it is not known. The event is given the ticket by which its answer
+    /// is awaited.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
@@ -269,7 +274,8 @@ impl Transactions {
         self.topic.read().as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// Returns the entry of an id, which is created if it is not known. The topic is locked meanwhile: no id may come into a shard that was left.
+    /// Returns the entry of an id, which is created if it is not known. The topic is locked meanwhile: no id may come
+    /// into a shard that was left.
     fn known_or_new(&self, id: &str) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         let shard = topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?;

@@ -1,6 +1,7 @@
 //! Verification of offsets that a group commits in a transaction (KIP-447, KIP-890).
 //!
-//! For clients that send TxnOffsetCommit 5 the broker adds the group's partition to the transaction; other clients have added it before.
+//! For clients that send TxnOffsetCommit 5 the broker adds the group's partition to the transaction; other clients have
+//! added it before.
 
 use super::Transactions;
 use crate::partitions::append::BeginningTransaction;
@@ -15,7 +16,8 @@ const ADDS_FROM: i16 = 5;
 const ABORTABLE_FROM: i16 = 4;
 
 impl Transactions {
-    /// Checks that a transaction has this partition of `__consumer_offsets`, or adds it, by the client's version of TxnOffsetCommit.
+    /// Checks that a transaction has this partition of `__consumer_offsets`, or adds it, by the client's version of
+    /// TxnOffsetCommit.
     ///
     /// # Errors
     /// The error for a client of that version.

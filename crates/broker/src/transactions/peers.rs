@@ -1,6 +1,7 @@
 //! Other brokers of the cluster, as coordinators reach them: a connection each, over the listener between brokers.
 //!
-//! Markers for one broker are gathered over transactions: one WriteTxnMarkers is under way at a time, and the next one has all that have come meanwhile.
+//! Markers for one broker are gathered over transactions: one WriteTxnMarkers is under way at a time, and the next one
+//! has all that have come meanwhile.
 //!
 //! Invariant: each queued marker is answered, by the response or by the failure of its request.
 
@@ -142,7 +143,8 @@ impl Peers {
     }
 }
 
-/// Returns the request for these markers, in their order: partitions of one marker that follow each other are one entry.
+/// Returns the request for these markers, in their order: partitions of one marker that follow each other are one
+/// entry.
 fn request(batch: &[QueuedMarker]) -> WriteTxnMarkersRequest {
     let mut markers: Vec<WritableTxnMarker> = Vec::new();
     let same = |chunk: &QueuedMarker, next: &QueuedMarker| chunk.marker == next.marker;

@@ -1,6 +1,7 @@
 //! Verification of batches that begin a transaction in their partition (KIP-890).
 //!
-//! For clients that send Produce 12 or later the broker adds the partition to the transaction; other clients have added it before.
+//! For clients that send Produce 12 or later the broker adds the partition to the transaction; other clients have added
+//! it before.
 
 use super::{BATCH_WAIT_MS, Transactions};
 use crate::partitions::append::{BeginningTransaction, TransactionVerifier, VerifiedPartitions};

@@ -1,4 +1,5 @@
-//! Transactions from outside (KIP-664): lists, descriptions, the producers of a partition, and the end of a transaction that hangs.
+//! Transactions from outside (KIP-664): lists, descriptions, the producers of a partition, and the end of a transaction
+//! that hangs.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -64,8 +65,8 @@ pub struct AbortMarker {
     pub coordinator_epoch: i32,
 }
 
-/// Lists the transactional ids of all brokers whose whole name matches the regular expression. With a `duration_ms` of 0 or more, only those
-/// whose transaction is open for longer.
+/// Lists the transactional ids of all brokers whose whole name matches the regular expression. With a `duration_ms` of
+/// 0 or more, only those whose transaction is open for longer.
 ///
 /// # Errors
 /// No broker that answers; a broker's error, such as that for a malformed expression.
@@ -156,7 +157,8 @@ pub fn describe_producers(
     Ok(producers.collect())
 }
 
-/// Ends a producer's transaction in one partition by a marker that aborts it, past its coordinator (Kafka's `Admin.abortTransaction`).
+/// Ends a producer's transaction in one partition by a marker that aborts it, past its coordinator (Kafka's
+/// `Admin.abortTransaction`).
 ///
 /// # Errors
 /// A partition without a leader; the leader's error.
@@ -187,7 +189,8 @@ pub fn abort_transaction(
     check(&format!("cannot abort the transaction in partition {partition} of topic '{topic}'"), code)
 }
 
-/// Ends the transaction of an id and fences its producer, as a new producer of the id does (Kafka's `Admin.fenceProducers`).
+/// Ends the transaction of an id and fences its producer, as a new producer of the id does (Kafka's
+/// `Admin.fenceProducers`).
 ///
 /// # Errors
 /// No coordinator; its error, CONCURRENT_TRANSACTIONS while the transaction is being ended.

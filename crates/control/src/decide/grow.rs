@@ -1,7 +1,7 @@
 //! The decision on more partitions of a topic.
 //!
-//! Rules and words are those of Kafka's ReplicationControlManager, but for the topics that coordinators keep groups and transactional ids in: Kafka lets
-//! them grow, and no longer finds these where they are.
+//! Rules and words are those of Kafka's ReplicationControlManager, but for the topics that coordinators keep groups and
+//! transactional ids in: Kafka lets them grow, and no longer finds these where they are.
 
 use fullbore_wire::ErrorCode;
 

@@ -196,7 +196,8 @@ impl<'a> Sending<'a> {
         Some(sent)
     }
 
-    /// Commits the open transaction, or aborts it, and waits for every outcome. Returns sentences on those that are not committed.
+    /// Commits the open transaction, or aborts it, and waits for every outcome. Returns sentences on those that are not
+    /// committed.
     fn end_transactions(&mut self, commits: bool) -> Vec<String> {
         let Some(mut transactions) = self.transactions.take() else { return Vec::new() };
         let ended = self.in_time(async {

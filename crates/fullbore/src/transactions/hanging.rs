@@ -1,7 +1,7 @@
 //! `transactions find-hanging`: open transactions that nothing will end.
 //!
-//! As in Kafka's tool: a transaction is a candidate once its producer has written nothing for longer than a transaction may last. It hangs if no
-//! coordinator has a transaction of its producer that contains the partition.
+//! As in Kafka's tool: a transaction is a candidate once its producer has written nothing for longer than a transaction
+//! may last. It hangs if no coordinator has a transaction of its producer that contains the partition.
 
 use super::{now_ms, print};
 use crate::client::Where;

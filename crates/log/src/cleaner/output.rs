@@ -46,8 +46,8 @@ impl Output {
         Ok(Output { dir: dir.clone(), segments, buffer, chunk, segment_bytes, index_interval_bytes, now_ms })
     }
 
-    /// Adds one batch, with the aborted transaction that it ends and of which data was left. `before_write` gets the number of bytes that are about
-    /// to be written, and may end it.
+    /// Adds one batch, with the aborted transaction that it ends and of which data was left. `before_write` gets the
+    /// number of bytes that are about to be written, and may end it.
     pub fn push(
         &mut self,
         batch: &[u8],

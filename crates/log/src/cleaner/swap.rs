@@ -5,8 +5,8 @@
 //! counts. What a `.swap` covers is said by its first and last batch: a cleaning keeps the last batch of what it
 //! replaces, if need be without records.
 //!
-//! Not every segment has an index of aborted transactions, so a start must know whose index it finds. The old index goes before the old log
-//! file, and the new one comes after that has gone: beside an old log file it is the old one's.
+//! Not every segment has an index of aborted transactions, so a start must know whose index it finds. The old index
+//! goes before the old log file, and the new one comes after that has gone: beside an old log file it is the old one's.
 //!
 //! The partition is locked while the list of segments changes, which is no I/O, and while the new files get their last
 //! names; not while the old ones, of which there may be hundreds, are renamed.

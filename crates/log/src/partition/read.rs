@@ -35,7 +35,8 @@ pub struct Read {
     pub last_stable_offset: i64,
     /// The first offset of the partition.
     pub log_start_offset: i64,
-    /// Transactions with records among these that were aborted, in the order of their markers; `None` at read_uncommitted.
+    /// Transactions with records among these that were aborted, in the order of their markers; `None` at
+    /// read_uncommitted.
     pub aborted: Option<Vec<AbortedTransaction>>,
     /// The offset after the records, if the last batch is whole as well.
     pub end_offset: Option<i64>,

@@ -54,15 +54,18 @@ impl Segment {
         (self.aborted.len() > 0).then(entries)
     }
 
-    /// Returns true if the index of aborted transactions can be that of this segment: a whole file, whose last marker comes before `end_offset`.
+    /// Returns true if the index of aborted transactions can be that of this segment: a whole file, whose last marker
+    /// comes before `end_offset`.
     pub fn has_sound_aborted(&self, end_offset: i64) -> io::Result<bool> {
         let is_within = |entry: AbortedTransaction| (self.base_offset..end_offset).contains(&entry.last_offset);
         Ok(!self.is_aborted_torn && self.aborted.last(&self.path(TXN_INDEX))?.is_none_or(is_within))
     }
 
-    /// Renames the index of aborted transactions of a segment that others have taken the place of; returns its new path, if there is one.
+    /// Renames the index of aborted transactions of a segment that others have taken the place of; returns its new
+    /// path, if there is one.
     ///
-    /// To be called before [`Segment::retire`]: as long as the old log file has its name, a start takes the index of this base offset for the old one.
+    /// To be called before [`Segment::retire`]: as long as the old log file has its name, a start takes the index of
+    /// this base offset for the old one.
     pub fn retire_aborted(&mut self) -> io::Result<Option<PathBuf>> {
         step();
         let number = RETIRED.fetch_add(1, Ordering::Relaxed);

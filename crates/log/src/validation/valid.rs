@@ -68,8 +68,8 @@ impl<'a> ValidBatch<'a> {
         Ok(ValidBatch { batch: ValidBytes::Sent(batch), stamp, is_unsequenced: false })
     }
 
-    /// Returns a batch of a group's offsets in a transaction, which has a producer and no sequence. Only a coordinator makes such a batch: one
-    /// of a client is refused.
+    /// Returns a batch of a group's offsets in a transaction, which has a producer and no sequence. Only a coordinator
+    /// makes such a batch: one of a client is refused.
     ///
     /// # Errors
     /// [`InvalidBatch`].

@@ -3,8 +3,8 @@
 //!
 //! What it is not: reading or writing logs, which the broker does.
 //!
-//! Invariant: a record goes only if a later one with its key is in the log and committed, if it is a tombstone whose time is up, or
-//! if its transaction was aborted; so the last committed value of a key is there at every moment.
+//! Invariant: a record goes only if a later one with its key is in the log and committed, if it is a tombstone whose
+//! time is up, or if its transaction was aborted; so the last committed value of a key is there at every moment.
 
 mod due;
 mod group;

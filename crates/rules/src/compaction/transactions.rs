@@ -1,9 +1,10 @@
-//! The transactions of a log whose batches are read in the order of offsets: which data is aborted, and which markers have no data left
-//! (Kafka's `CleanedTransactionMetadata`).
+//! The transactions of a log whose batches are read in the order of offsets: which data is aborted, and which markers
+//! have no data left (Kafka's `CleanedTransactionMetadata`).
 //!
 //! Not here: which transactions were aborted, as the indexes of the segments have it.
 //!
-//! Invariant: a marker counts as empty only if no data of its transaction was read, be that a batch without records or one that goes.
+//! Invariant: a marker counts as empty only if no data of its transaction was read, be that a batch without records or
+//! one that goes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,7 +12,8 @@ use crate::sequence::AbortedTransaction;
 
 use super::Horizon;
 
-/// Transactions at one place of a log. Holds an entry for each transaction that is open there, and for each that was added and begins later.
+/// Transactions at one place of a log. Holds an entry for each transaction that is open there, and for each that was
+/// added and begins later.
 #[derive(Debug, Default)]
 pub struct TransactionScan {
     /// Aborted transactions that begin later, by their first offset.
@@ -49,7 +51,8 @@ pub enum MarkerFate {
 }
 
 impl TransactionScan {
-    /// Adds aborted transactions. Those that end at or past the next batch must all be here before it is read; one may be added again.
+    /// Adds aborted transactions. Those that end at or past the next batch must all be here before it is read; one may
+    /// be added again.
     pub fn add(&mut self, aborted: impl IntoIterator<Item = AbortedTransaction>) {
         self.ahead.extend(aborted.into_iter().map(|transaction| (transaction.first_offset, transaction)));
     }
@@ -96,7 +99,8 @@ impl TransactionScan {
     }
 }
 
-/// Returns the fate of a marker with records (KIP-534): once no data of its transaction is left, it stays for delete.retention.ms more.
+/// Returns the fate of a marker with records (KIP-534): once no data of its transaction is left, it stays for
+/// delete.retention.ms more.
 pub fn marker_fate(data: MarkedData, horizon: Horizon, now_ms: i64) -> MarkerFate {
     match (data, horizon) {
         (MarkedData::Some(_), _) => MarkerFate::Stays,

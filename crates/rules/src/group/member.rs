@@ -27,7 +27,8 @@ impl Committer<'_> {
         self.is_transactional && self.generation < 0 && self.member_id.is_empty() && self.instance_id.is_none()
     }
 
-    /// Returns the error as the client knows it: no TxnOffsetCommit is answered STALE_MEMBER_EPOCH (`OffsetMetadataManager` of Kafka).
+    /// Returns the error as the client knows it: no TxnOffsetCommit is answered STALE_MEMBER_EPOCH
+    /// (`OffsetMetadataManager` of Kafka).
     pub(super) fn as_known(&self, code: ErrorCode) -> ErrorCode {
         match code {
             ErrorCode::STALE_MEMBER_EPOCH if self.is_transactional => ErrorCode::ILLEGAL_GENERATION,

@@ -2,8 +2,9 @@
 //!
 //! Not durable: [`super::snapshot`] turns it into entries and back.
 //!
-//! Invariant: every producer stands once in the order of idleness, unless its transaction is open. Those whose transaction is closed are
-//! never more than the limit. A producer without batches has ended a transaction by a marker, and has written nothing since in that epoch.
+//! Invariant: every producer stands once in the order of idleness, unless its transaction is open. Those whose
+//! transaction is closed are never more than the limit. A producer without batches has ended a transaction by a marker,
+//! and has written nothing since in that epoch.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -89,7 +90,8 @@ fn first_of_epoch(stamp: &Stamp) -> Verdict {
     }
 }
 
-/// Batch that a producer goes on from: without it a start that replays the log does not know the producer's sequence, or its epoch.
+/// Batch that a producer goes on from: without it a start that replays the log does not know the producer's sequence,
+/// or its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastBatch {
     /// The batch that ends with this offset.
@@ -131,7 +133,8 @@ pub struct ProducerState {
 #[derive(Clone, Debug)]
 pub struct Producers {
     pub(super) by_id: HashMap<i64, Producer>,
-    /// Producer ids by the turn of their last append: the longest idle comes first. Those whose transaction is open are not among them.
+    /// Producer ids by the turn of their last append: the longest idle comes first. Those whose transaction is open are
+    /// not among them.
     pub(super) idle: BTreeMap<u64, i64>,
     pub(super) open: OpenTransactions,
     turns: u64,

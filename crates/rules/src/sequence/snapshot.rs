@@ -10,8 +10,8 @@
 //! Kafka reads as "no batch", `last_sequence` where the window begins to know, `offset_delta` the length
 //! of the run up to there less one. It keeps batches older than the window provable across a restart.
 //!
-//! A producer that a marker moved to an epoch in which it has written nothing has one entry, with `last_sequence` and `last_offset` -1 and
-//! `offset_delta` 0, as Kafka writes it.
+//! A producer that a marker moved to an epoch in which it has written nothing has one entry, with `last_sequence` and
+//! `last_offset` -1 and `offset_delta` 0, as Kafka writes it.
 //!
 //! Before all of these stand the stops on the deleted partition of the same name: entries of no records, with `last_offset` -1 and
 //! `offset_delta` -1. `last_sequence` is the producer's last one there, and `timestamp` when this partition took the stops over. An entry whose

@@ -2,9 +2,11 @@
 //!
 //! Not here: which transactions were aborted; the log keeps that in a file of its own. Nor the coordinator's decision.
 //!
-//! Invariants: a producer has at most one open transaction; the first unstable offset never falls while records are only appended.
+//! Invariants: a producer has at most one open transaction; the first unstable offset never falls while records are
+//! only appended.
 //!
-//! Rules: KIP-98, KIP-890 (a marker of transaction version 2 has the next epoch), KAFKA-19999 (such a marker may come twice).
+//! Rules: KIP-98, KIP-890 (a marker of transaction version 2 has the next epoch), KAFKA-19999 (such a marker may come
+//! twice).
 
 use std::collections::BTreeMap;
 
@@ -102,7 +104,8 @@ impl OpenTransactions {
 }
 
 impl Producer {
-    /// Notes a batch without a sequence that ends at `offset`: a marker, or offsets of a group. Nothing is written yet in another epoch than the last.
+    /// Notes a batch without a sequence that ends at `offset`: a marker, or offsets of a group. Nothing is written yet
+    /// in another epoch than the last.
     fn begin_epoch(&mut self, epoch: i16, offset: i64, timestamp: i64) {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -136,7 +139,8 @@ impl Producers {
         }
     }
 
-    /// Remembers that a batch that is in the log belongs to a transaction, and opens one if its producer has none. The caller has called
+    /// Remembers that a batch that is in the log belongs to a transaction, and opens one if its producer has none. The
+    /// caller has called
     /// [`Producers::append`] for the batch, unless it has no sequence: those of a group's offsets have none.
     pub fn append_transactional(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64) {
         if stamp.producer_id < 0 || stamp.producer_epoch < 0 {
@@ -171,7 +175,8 @@ impl Producers {
 
     /// Decides on a marker, which the caller writes next. Changes nothing.
     ///
-    /// With transaction version 2 the marker's epoch exceeds that of the records; one that is written already may come again.
+    /// With transaction version 2 the marker's epoch exceeds that of the records; one that is written already may come
+    /// again.
     ///
     /// # Errors
     /// [`SequenceRefusal::CoordinatorFenced`] where a later coordinator has ended a transaction of the producer, and
@@ -189,8 +194,8 @@ impl Producers {
         if is_next { Ok(()) } else { Err(SequenceRefusal::InvalidProducerEpoch) }
     }
 
-    /// Remembers a marker that is in the log at `offset`, and returns the transaction that it has ended, if one was open. A marker of
-    /// another epoch begins that epoch, in which the producer has written nothing.
+    /// Remembers a marker that is in the log at `offset`, and returns the transaction that it has ended, if one was
+    /// open. A marker of another epoch begins that epoch, in which the producer has written nothing.
     pub fn end_transaction(
         &mut self,
         marker: &Marker,
@@ -218,7 +223,8 @@ impl Producers {
         completed
     }
 
-    /// Remembers the epoch of a marker at `offset` whose record compaction has removed, with all data of its transaction. It ends no transaction.
+    /// Remembers the epoch of a marker at `offset` whose record compaction has removed, with all data of its
+    /// transaction. It ends no transaction.
     ///
     /// Kafka passes over such a marker at a start, and then knows no producer that has only this left.
     pub fn note_emptied_marker(
@@ -238,8 +244,8 @@ impl Producers {
         self.evict();
     }
 
-    /// Returns the number of markers since the producer is remembered here; 0 if it is not. Another number than before means that a transaction has
-    /// ended.
+    /// Returns the number of markers since the producer is remembered here; 0 if it is not. Another number than before
+    /// means that a transaction has ended.
     pub fn markers_of(&self, producer_id: i64) -> u32 {
         self.by_id.get(&producer_id).map_or(0, |producer| producer.markers)
     }
@@ -249,7 +255,8 @@ impl Producers {
         self.open.first_open()
     }
 
-    /// Returns the first offset that may still become aborted: of a transaction that is open, or whose marker is at or past `high_watermark`.
+    /// Returns the first offset that may still become aborted: of a transaction that is open, or whose marker is at or
+    /// past `high_watermark`.
     pub fn first_unstable(&mut self, high_watermark: i64) -> Option<i64> {
         self.open.first_unstable(high_watermark)
     }

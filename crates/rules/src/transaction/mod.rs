@@ -151,8 +151,8 @@ impl Transaction {
     }
 
     /// Returns NONE for each partition of a verify-only AddPartitionsToTxn that is in the transaction, and
-    /// TRANSACTION_ABORTABLE for others, which Produce below version 11 sends as INVALID_TXN_STATE. A pending transition
-    /// does not count.
+    /// TRANSACTION_ABORTABLE for others, which Produce below version 11 sends as INVALID_TXN_STATE. A pending
+    /// transition does not count.
     ///
     /// # Errors
     /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED; CONCURRENT_TRANSACTIONS while markers are written.

@@ -147,7 +147,8 @@ fn adds(on: &mut Matrix) {
     on.note("add: no topic", answer);
 }
 
-/// From version 4 on, as brokers send it. Kafka never answers a request without a transaction, or with the same one twice.
+/// From version 4 on, as brokers send it. Kafka never answers a request without a transaction, or with the same one
+/// twice.
 fn batched_adds(on: &mut Matrix) {
     let open = on.ongoing(Protocol::Old);
     let idle = on.producer(Protocol::Old);

@@ -1,4 +1,5 @@
-//! kill -9 of the broker at random moments under transactions: all of a committed one is read, nothing of an aborted one, and nothing stays open.
+//! kill -9 of the broker at random moments under transactions: all of a committed one is read, nothing of an aborted
+//! one, and nothing stays open.
 //!
 //! `FULLBORE_TRANSACTION_ROUNDS` is the number of kills in each test (by default 3, in `make soak` 60).
 
@@ -115,7 +116,8 @@ impl Writer {
         Some(())
     }
 
-    /// Repeats a commit whose answer was lost, in half of the cases; else a new producer aborts an undecided transaction.
+    /// Repeats a commit whose answer was lost, in half of the cases; else a new producer aborts an undecided
+    /// transaction.
     fn resolve(&mut self, client: &mut Client) -> Option<()> {
         match self.written.last() {
             Some(last) if last.outcome == Outcome::InDoubt && self.producer.is_some() => {

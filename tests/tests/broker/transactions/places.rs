@@ -61,7 +61,8 @@ fn a_topic_made_again_inside_a_transaction_has_nothing_of_the_one_before_and_no_
     }
 }
 
-/// The new topic has no sequences of the producer: the new protocol refuses the next one, and its client aborts; the old protocol goes on.
+/// The new topic has no sequences of the producer: the new protocol refuses the next one, and its client aborts; the
+/// old protocol goes on.
 #[test]
 fn a_transaction_that_writes_to_a_topic_that_was_made_again_is_refused_or_goes_on() {
     for protocol in Protocol::BOTH {

@@ -1,4 +1,5 @@
-//! Both protocols of clients: the old one, in which they add partitions, and the new one, in which Produce does and each end bumps the epoch.
+//! Both protocols of clients: the old one, in which they add partitions, and the new one, in which Produce does and
+//! each end bumps the epoch.
 
 use super::{SOON, TOPIC, both, one, wait_for_state};
 use fullbore_tests::{Batch, Broker, Protocol, Transactional, wait_until};

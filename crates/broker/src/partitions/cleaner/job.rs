@@ -1,5 +1,6 @@
-//! Cleaning of one log: collects the newest offset of every key in the dirty part, then writes everything up to there anew
-//! without superseded records. Records of aborted transactions supersede nothing, and go; a marker goes after the data of its transaction.
+//! Cleaning of one log: collects the newest offset of every key in the dirty part, then writes everything up to there
+//! anew without superseded records. Records of aborted transactions supersede nothing, and go; a marker goes after the
+//! data of its transaction.
 //!
 //! Not here: the schedule and failures, which are the cleaner's. The partition is locked only to read and to change its list of
 //! segments. Invariant: whatever ends a cleaning early, the log holds every record that survives.
@@ -117,8 +118,8 @@ impl Cleaning<'_> {
         Ok(Found { dir: log.dir().clone(), segments, aborted, cuts: log.cuts() })
     }
 
-    /// Returns the aborted transactions with records in a part of a segment. Their markers may be behind it. A marker has 78 bytes and its entry
-    /// 32, so that this is less than half of a segment.
+    /// Returns the aborted transactions with records in a part of a segment. Their markers may be behind it. A marker
+    /// has 78 bytes and its entry 32, so that this is less than half of a segment.
     fn aborted(
         &self,
         found: &Found,
@@ -254,7 +255,8 @@ impl Cleaning<'_> {
         Ok(())
     }
 
-    /// The batch that every producer that is remembered goes on from. Ends the cleaning where it is not wanted any more.
+    /// The batch that every producer that is remembered goes on from. Ends the cleaning where it is not wanted any
+    /// more.
     fn last_batches(&self) -> Result<HashMap<i64, LastBatch>, CleanError> {
         let state = self.partition.lock();
         match &state.log {
@@ -424,8 +426,8 @@ fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool
     transactions.is_aborted(batch.producer_id(), batch.last_offset(), batch.is_transactional())
 }
 
-/// Takes note of a control batch; returns what is left of the transaction that it ends. One that is no marker ends none, and stays; one without
-/// a record has been emptied once no data was left.
+/// Takes note of a control batch; returns what is left of the transaction that it ends. One that is no marker ends
+/// none, and stays; one without a record has been emptied once no data was left.
 fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
     match EndTransactionMarker::read(batch) {
         Ok(Some(marker)) => transactions.ended_by(marker.producer_id, batch.last_offset(), marker.is_commit),

@@ -11,8 +11,8 @@
 //! which is the answered one and never a commit that no client wanted; each request is answered once; in the end no
 //! record is open.
 //!
-//! Left out with TV1: requests that arrive after their client has gone on with the same epoch. With TV1 they look like new
-//! ones, which is the reason for TV2.
+//! Left out with TV1: requests that arrive after their client has gone on with the same epoch. With TV1 they look like
+//! new ones, which is the reason for TV2.
 //!
 //! The checks are tested: with each [`Fault`] they find schedules that break a promise.
 

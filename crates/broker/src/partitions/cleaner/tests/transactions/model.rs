@@ -1,4 +1,5 @@
-//! Random logs with transactions that are cleaned, restarted and killed at any step, against a list of what was written.
+//! Random logs with transactions that are cleaned, restarted and killed at any step, against a list of what was
+//! written.
 
 use proptest::prelude::*;
 use tempfile::TempDir;
