@@ -1,16 +1,17 @@
-//! DescribeProducers 0: what a partition's leader remembers of its idempotent producers.
+//! DescribeProducers 0: idempotent producers of a partition, as its leader or a follower remembers them (KIP-664).
 
 use super::call::{Call, Fault, Reply, joined, once, words};
 use super::topics;
 use crate::node::Node;
 use crate::partitions::AnyPartition;
 use fullbore_control::Image;
-use fullbore_rules::replica::NO_EPOCH;
+use fullbore_rules::replica::PartitionRegistration;
 use fullbore_rules::sequence;
 use fullbore_wire::apis::describe_producers::{
     DescribeProducersRequest, DescribeProducersResponse, PartitionResponse, ProducerState, TopicRequest, TopicResponse,
 };
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
+use std::sync::Arc;
 
 /// The first offset of a transaction that is not open.
 const NO_TRANSACTION: i64 = -1;
@@ -56,10 +57,14 @@ async fn producers(
     broker: &Node,
     image: &Image,
     topic: &Text,
-    partition: i32,
+    index: i32,
 ) -> Result<Vec<sequence::ProducerState>, ErrorCode> {
-    let partition = topics::opened(broker, topics::find(image, topic, Uuid::ZERO)?, partition).await?;
-    partition.check_leads(NO_EPOCH)?;
+    let topic = topics::find(image, topic, Uuid::ZERO)?;
+    let partition = topics::opened(broker, topic, index).await?;
+    let is_replica = |of: &Arc<PartitionRegistration>| of.replicas.contains(&broker.config.node.id);
+    if !topic.config.diskless && !topic.partition(index).is_some_and(is_replica) {
+        return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+    }
     partition.producers().await.map_err(|error| error.code())
 }
 

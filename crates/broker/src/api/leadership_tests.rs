@@ -7,6 +7,7 @@ use fullbore_control::{CreateTopic, CreateTopics, Endpoint, RegisteredBroker, To
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
+use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest as ProducersTopic};
 use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
@@ -111,9 +112,13 @@ impl Opened {
     }
 
     pub(super) fn produced(&mut self, acks: i16) -> (ErrorCode, (i32, i32), Vec<NodeEndpoint>) {
+        self.produced_by(Stamp::NONE, acks)
+    }
+
+    fn produced_by(&mut self, stamp: Stamp, acks: i16) -> (ErrorCode, (i32, i32), Vec<NodeEndpoint>) {
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
-        let records = Some(Records::Memory(builder.seal(Stamp::NONE).expect("sealed").0.freeze()));
+        let records = Some(Records::Memory(builder.seal(stamp).expect("sealed").0.freeze()));
         let partition_data = vec![PartitionProduceData { index: 0, records, ..Default::default() }];
         let topic_data = vec![TopicProduceData { name: Text::from(TOPIC), partition_data, ..Default::default() }];
         let mut response =
@@ -165,6 +170,23 @@ async fn who_takes_this_broker_for_the_leader_is_told_who_leads_and_where() {
     let (brokers, partition) = opened.described();
     assert_eq!((brokers, partition.leader_id, partition.leader_epoch), (vec![1, OTHER], OTHER, 1));
     assert_eq!((partition.replica_nodes, partition.isr_nodes), (vec![1, OTHER], vec![1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_broker_leads_a_follower_describes_the_producers_that_it_knows() {
+    let mut opened = Opened::new().await;
+    let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 0 };
+    assert_eq!(opened.produced_by(stamp, -1).0, ErrorCode::NONE);
+    opened.lead(Some(OTHER));
+    let topics = vec![ProducersTopic { name: Text::from(TOPIC), partition_indexes: vec![0], ..Default::default() }];
+    let request = DescribeProducersRequest { topics, ..Default::default() };
+    let response = opened.call(&request, 0);
+    let described = &response.topics[0].partitions[0];
+    let producers: Vec<_> = described.active_producers.iter().map(|of| (of.producer_id, of.producer_epoch)).collect();
+    assert_eq!((described.error_code, producers), (ErrorCode::NONE, vec![(7, 3)]));
+    opened.register(|registered| (registered.replicas, registered.isr) = (vec![OTHER], vec![OTHER]));
+    let response = opened.call(&request, 0);
+    assert_eq!(response.topics[0].partitions[0].error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER, "no replica is here");
 }
 
 #[tokio::test(flavor = "multi_thread")]
