@@ -2,15 +2,12 @@
 //! `__consumer_offsets`.
 
 use super::call::{Call, Fault, Reply};
-use super::end_txn::{as_known, check_id};
+use super::end_txn::{FENCED_FROM, as_known, check_id};
 use crate::groups::Missing;
 use crate::transactions::WAIT_MS;
 use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch};
 use fullbore_wire::apis::add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
 use fullbore_wire::{ErrorCode, Frame};
-
-/// The first version whose client knows PRODUCER_FENCED.
-const FENCED_FROM: i16 = 2;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AddOffsetsToTxnRequest = call.body(reply.version)?;

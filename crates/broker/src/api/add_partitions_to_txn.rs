@@ -4,7 +4,7 @@
 //! A partition that cannot be added keeps the others of its transaction from being added: OPERATION_NOT_ATTEMPTED.
 
 use super::call::{Call, Fault, Reply};
-use super::end_txn::{as_known, check_id};
+use super::end_txn::{FENCED_FROM, as_known, check_id};
 use super::topics;
 use crate::partitions::AnyPartition;
 use crate::transactions::{BATCH_WAIT_MS, WAIT_MS};
@@ -18,8 +18,6 @@ use fullbore_wire::{ErrorCode, Frame, Uuid};
 
 /// The first version with several transactions.
 const SEVERAL_FROM: i16 = 4;
-/// The first version whose client knows PRODUCER_FENCED.
-const FENCED_FROM: i16 = 2;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AddPartitionsToTxnRequest = call.body(reply.version)?;

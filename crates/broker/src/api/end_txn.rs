@@ -6,7 +6,7 @@ use fullbore_rules::transaction::{EndTxn, ProducerIdAndEpoch, TransactionAnswer,
 use fullbore_wire::apis::end_txn::{EndTxnRequest, EndTxnResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
-/// The first version whose client knows PRODUCER_FENCED.
+/// The first version of EndTxn, AddPartitionsToTxn and AddOffsetsToTxn whose client knows PRODUCER_FENCED.
 pub const FENCED_FROM: i16 = 2;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
