@@ -2,7 +2,7 @@
 //
 // Four producers write transactions of five records to six partitions, commit most of them and abort the others, while each broker is killed with SIGKILL and
 // started again. Afterwards a consumer at read_committed reads each record of a committed transaction once, none of an aborted one, all or none of
-// one whose end had no answer, and comes to the end of each partition within the transaction timeout and 10 s.
+// one whose end had no answer, and comes to the end of each partition within the transaction timeout and 20 s.
 
 import java.time.Duration;
 import java.util.HashMap;
