@@ -132,7 +132,7 @@ def copy(bench):
     def own(broker, topic):
         source = filled(broker, 1)
         command = [FULLBORE, "copy", "-b", broker.address, "--from", source, "--to", topic, "--group", f"group-{topic}",
-                   "--transaction-records", COPY, "--exit-on-end"]
+                   "--transaction-records", COPY, "--exit"]
         return took(bench, broker, source, "tx-copy-own", command)
     ours, theirs = bench.both(bench.with_topic("tx-copy", librdkafka, 3))
     bench.row("tx-copy", "records/s, librdkafka on both", ours, theirs, ">= 3x")
