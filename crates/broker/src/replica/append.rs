@@ -47,7 +47,7 @@ impl Replica {
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
-        let (written, _) = self.write_with(&mut state, Acks::All, append)?;
+        let (written, _) = self.write_with(&mut state, Acks::All, false, append)?;
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
             // The sequence before 0, with which the epoch begins.
@@ -117,7 +117,8 @@ impl Replica {
         acks: Acks,
         now_ms: i64,
     ) -> Result<(WrittenBatch, bool), AppendError> {
-        let written = self.write_with(state, acks, |log, leader_epoch, config| {
+        let flushes = self.log_dir.flushes_transactions && batch.is_transactional();
+        let written = self.write_with(state, acks, flushes, |log, leader_epoch, config| {
             self.check_behind(log, &batch.stamp())?;
             log.append_verified(batch, verification, leader_epoch, now_ms, config)
         })?;
@@ -125,11 +126,13 @@ impl Replica {
         Ok(written)
     }
 
-    /// Writes to the open log what `append` does; the result is true if it was there.
+    /// Writes to the open log what `append` does; the result is true if it was there. With `flushes` it is acknowledged once it is on the disk,
+    /// whatever the topic wants.
     fn write_with(
         self: &Arc<Self>,
         state: &mut ReplicaState,
         acks: Acks,
+        flushes: bool,
         append: impl FnOnce(&mut Log, i32, &TopicConfig) -> Result<LogAppendInfo, AppendError>,
     ) -> Result<(WrittenBatch, bool), AppendError> {
         let leader_epoch = state.role.leader_epoch();
@@ -156,7 +159,7 @@ impl Replica {
             // Who waits is woken for the records, too.
             let _ = state.with_now(&self.log_dir.cluster, appended);
         }
-        let flushed = self.flush_after(state, &outcome, &config);
+        let flushed = self.flush_after(state, &outcome, flushes, &config);
         let replicated = self.replication(state, acks, outcome.end_offset);
         let appended = Appended {
             base_offset: outcome.base_offset,

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a ticket is in `waiting` from when it is handed out until its answer is sent.
 
+use super::tally::Counted;
 use crate::coordinator::Shard;
 use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionAnswer};
 use fullbore_wire::{ErrorCode, Text};
@@ -9,6 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
+use std::time::Instant;
 use tokio::sync::oneshot;
 
 pub(super) struct Entry {
@@ -26,11 +28,22 @@ pub(super) struct EntryState {
     tickets: u64,
     /// True once the id is out of service.
     pub is_gone: bool,
+    /// The share of the id in the counts.
+    pub counted: Counted,
+    /// When the markers of a commit began to be written.
+    pub marked_since: Option<Instant>,
 }
 
 impl Entry {
     pub fn new(id: Text, transaction: Transaction, shard: Arc<Shard>) -> Arc<Entry> {
-        let state = EntryState { transaction, waiting: HashMap::new(), tickets: 0, is_gone: false };
+        let state = EntryState {
+            transaction,
+            waiting: HashMap::new(),
+            tickets: 0,
+            is_gone: false,
+            counted: Counted::default(),
+            marked_since: None,
+        };
         Arc::new(Entry { id, shard, state: Mutex::new(state), alarm: AtomicI64::new(i64::MAX) })
     }
 

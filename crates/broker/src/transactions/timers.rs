@@ -22,6 +22,13 @@ impl Transactions {
                 () = CoordinatorTopic::follow(&this) => {}
             }
         });
+        let (this, mut stopping) = (Arc::clone(self), stop.subscribe());
+        task::spawn(async move {
+            tokio::select! {
+                _ = stopping.wait_for(|stop| *stop) => {}
+                () = this.settle_forever() => {}
+            }
+        });
         let every = self.config.abort_timed_out_interval_ms;
         task::spawn(Arc::clone(self).run(every, stop.subscribe(), |this, entry| {
             this.happen(entry, |transaction, turn| transaction.time_out(turn));

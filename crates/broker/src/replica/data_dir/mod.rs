@@ -62,6 +62,8 @@ pub struct LogDir {
     pub unwritable: Failures,
     /// Room on the disk.
     pub space: Arc<DiskSpace>,
+    /// True if batches of transactions are flushed before they are acknowledged (`fullbore.transaction.flush` in a cluster).
+    pub flushes_transactions: bool,
 }
 
 impl LogDir {
