@@ -54,8 +54,8 @@ impl Transactions {
         }
     }
 
-    /// Brings a state to the disk once it is kept, where others rely on that: a commit; and the begin of a transaction whose client has an epoch for several of
-    /// them, since its records would be those of the transaction before if they were on the disk and the begin were not.
+    /// Brings a state to the disk once it is kept, where more relies on it: a commit, and with transaction version 1 the begin of a transaction. There the epoch
+    /// stays: records whose begin is lost would be committed with the transaction before.
     ///
     /// # Errors
     /// [`AppendError::Storage`].

@@ -54,7 +54,7 @@ impl Coordinator for Transactions {
     }
 
     fn clear(&self) {
-        // Nobody ends the transactions of these ids any more.
+        // No coordinator ends the transactions of these ids any more.
         self.unsettled.set();
         let left: Vec<_> = self.ids.lock().values().cloned().collect();
         left.iter().for_each(|entry| self.kill(entry, ErrorCode::NOT_COORDINATOR));

@@ -68,7 +68,7 @@ pub struct Transactions {
     /// Counts of the ids.
     tally: Tally,
     metrics: Metrics,
-    /// Set while transactions may have lost their state.
+    /// Mark that transactions may have lost their state.
     unsettled: Unsettled,
 }
 

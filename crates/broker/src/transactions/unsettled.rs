@@ -39,9 +39,9 @@ const TURN: usize = 256;
 #[derive(Debug)]
 pub struct Unsettled {
     file: PathBuf,
-    /// Number of times that it was set, and that number when all was settled last. Locked while the file changes.
+    /// Times that the mark was set, and that number when all was settled last. Locked while the file changes.
     sets: Mutex<(u64, u64)>,
-    /// Notified when it is set.
+    /// Notified when the mark is set.
     changed: Notify,
 }
 
@@ -69,7 +69,7 @@ impl Unsettled {
         self.seen().is_some()
     }
 
-    /// Returns the number of the last time that it was set, if not all is settled since.
+    /// Returns the number of the last time that the mark was set, if not all is settled since.
     fn seen(&self) -> Option<u64> {
         let (sets, settled) = *self.sets.lock();
         (sets != settled).then_some(sets)
@@ -88,7 +88,7 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Takes it away, unless it was set again after it was `seen`.
+    /// Clears the mark, unless it was set again after it was `seen`.
     fn clear(&self, seen: u64) -> io::Result<()> {
         let mut sets = self.sets.lock();
         sets.1 = seen;
@@ -177,7 +177,7 @@ impl Transactions {
                 is_whole = false;
                 continue;
             }
-            // A partition that cannot be read serves nobody before the next start.
+            // A partition that cannot be read serves no client before the next start.
             let producers = replica.producers().unwrap_or_default();
             let producers = producers.into_iter().filter(|producer| producer.open_from.is_some());
             open.extend(producers.map(|producer| OpenTransaction { replica: Arc::clone(&replica), producer }));
@@ -252,7 +252,7 @@ impl OpenTransaction {
         TopicPartition { topic: Text::from(self.replica.topic()), partition: self.replica.index() }
     }
 
-    /// Returns true if no marker has come since it was found.
+    /// Returns true if the transaction was not ended since it was found.
     fn is_open_still(&self) -> bool {
         let is_same = |now: &ProducerState| {
             now.producer_id == self.producer.producer_id && now.open_from == self.producer.open_from
