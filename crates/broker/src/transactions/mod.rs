@@ -14,6 +14,8 @@ mod offsets;
 mod peers;
 mod records;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod unsettled;
 mod verify;

@@ -12,6 +12,7 @@
 use super::Transactions;
 use crate::coordinator::{Shard, Status};
 use crate::partitions::Replica;
+use fullbore_host::files::CHANGES;
 use fullbore_log::files;
 use fullbore_rules::cluster::PreviousShutdown;
 use fullbore_rules::sequence::{Marker, ProducerState};
@@ -123,6 +124,7 @@ impl Transactions {
             match self.unsettled.clear(seen) {
                 Ok(()) => {
                     tracing::info!(
+                        target: CHANGES,
                         "transactions are settled whose state may have been lost: their ids take new producer ids"
                     )
                 }
