@@ -135,6 +135,7 @@ impl Partitions {
             failing: Failures::default(),
             unwritable: Failures::default(),
             space,
+            flushes_markers: config.transactions.flushes,
             flushes_transactions: config.transactions.flushes && config.membership.control_plane.is_some(),
         });
         log_dir.note_deleted_earlier();

@@ -47,7 +47,9 @@ impl Replica {
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
-        let (written, _) = self.write_with(&mut state, Acks::All, false, append)?;
+        // The end of the transaction may be on the disk before the marker is: the coordinator would not write it again.
+        let flushes = self.log_dir.flushes_markers && marker.is_commit;
+        let (written, _) = self.write_with(&mut state, Acks::All, flushes, append)?;
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
             // The sequence before 0, with which the epoch begins.

@@ -3,7 +3,8 @@
 //! On one broker the records of a transaction are flushed as it is committed, by one fsync of each file for all transactions that wait then.
 //! In a cluster their leaders may be other brokers, which flush before they answer Produce ([`crate::replica`]).
 //!
-//! Invariant: records and offsets of a transaction are on the disk before its commit is, and that is before any marker.
+//! Invariant: records and offsets of a transaction are on the disk before its commit is, that before any marker is written, and all markers before the record
+//! that it is complete.
 
 use super::{MARKERS_A_TURN, Transactions};
 use crate::partitions::{AnyPartition, AppendError, FlushTicket, Replica};

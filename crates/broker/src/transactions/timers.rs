@@ -3,6 +3,7 @@
 use super::Transactions;
 use super::entry::{Entry, EntryState};
 use crate::coordinator::{CoordinatorTopic, Status};
+use fullbore_control::TRANSACTION_STATE;
 use fullbore_host::files::now_ms;
 use fullbore_host::task;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ impl Transactions {
                 () = CoordinatorTopic::follow(&this) => {}
             }
         });
+        self.unsettled.note_topic(self.control.image().topic(TRANSACTION_STATE).is_some());
         let (this, mut stopping) = (Arc::clone(self), stop.subscribe());
         task::spawn(async move {
             tokio::select! {

@@ -24,6 +24,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -32,7 +33,7 @@ use tokio::time::sleep;
 const FILE: &str = "transactions-unsettled";
 /// Pauses between two looks: short, and then longer and longer.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
-const LOOK_MOST: Duration = Duration::from_secs(1);
+const LOOK_MOST: Duration = Duration::from_secs(10);
 /// Ids or partitions after which other tasks have their turn.
 const TURN: usize = 256;
 
@@ -44,6 +45,10 @@ pub struct Unsettled {
     sets: Mutex<(u64, u64)>,
     /// Notified when the mark is set.
     changed: Notify,
+    /// True if the process before did not stop cleanly.
+    is_unclean: bool,
+    /// True once an id was fenced or a transaction was aborted since the mark was set.
+    has_found: AtomicBool,
 }
 
 /// Transaction that is open in a partition of this broker.
@@ -57,7 +62,8 @@ impl Unsettled {
     pub fn look(data_dir: &Path, ended: PreviousShutdown) -> Unsettled {
         let file = data_dir.join(FILE);
         let sets = Mutex::new((u64::from(file.exists()), 0));
-        let unsettled = Unsettled { file, sets, changed: Notify::new() };
+        let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
+        let unsettled = Unsettled { file, sets, changed: Notify::new(), is_unclean, has_found };
         let has_partitions = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         if ended == PreviousShutdown::Lost && has_partitions {
             unsettled.set();
@@ -90,6 +96,13 @@ impl Unsettled {
     }
 
     /// Clears the mark, unless it was set again after it was `seen`.
+    /// Sets the mark in memory if `__transaction_state` is not there after a kill: the topic may have been deleted right before.
+    pub(super) fn note_topic(&self, is_there: bool) {
+        if self.is_unclean && !is_there {
+            self.sets.lock().0 += 1;
+        }
+    }
+
     fn clear(&self, seen: u64) -> io::Result<()> {
         let mut sets = self.sets.lock();
         sets.1 = seen;
@@ -122,12 +135,13 @@ impl Transactions {
                 pause = (pause * 2).min(LOOK_MOST);
             }
             match self.unsettled.clear(seen) {
-                Ok(()) => {
+                Ok(()) if self.unsettled.has_found.swap(false, Ordering::Relaxed) => {
                     tracing::info!(
                         target: CHANGES,
                         "transactions are settled whose state may have been lost: their ids take new producer ids"
                     )
                 }
+                Ok(()) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot remove {FILE}: the next start fences transactional ids once more")
                 }
@@ -151,6 +165,7 @@ impl Transactions {
             }
             if entry.lock().transaction.is_unsure() {
                 are_fenced = false;
+                self.unsettled.has_found.store(true, Ordering::Relaxed);
                 self.happen(entry, Transaction::settle);
             }
         }
@@ -220,6 +235,7 @@ impl Transactions {
         let code = self.write_marker(&open.partition(), &marker, version).await;
         let is_over =
             matches!(code, ErrorCode::NONE | ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+        self.unsettled.has_found.store(true, Ordering::Relaxed);
         let Some(left_out) = self.unmarked.due() else { return is_over };
         match is_over {
             true => {
@@ -282,5 +298,14 @@ mod tests {
         assert!(unsettled.is_set() && look(PreviousShutdown::Clean).is_set(), "it was set again meanwhile");
         unsettled.clear(unsettled.seen().expect("set")).expect("removed");
         assert!(!unsettled.is_set() && !look(PreviousShutdown::Clean).is_set());
+        for (ended, is_there, is_set) in [
+            (PreviousShutdown::Killed, false, true),
+            (PreviousShutdown::Killed, true, false),
+            (PreviousShutdown::Clean, false, false),
+        ] {
+            let unsettled = look(ended);
+            unsettled.note_topic(is_there);
+            assert_eq!(unsettled.is_set(), is_set, "{ended:?}, topic there: {is_there}");
+        }
     }
 }
