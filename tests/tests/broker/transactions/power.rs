@@ -118,7 +118,7 @@ fn commit_offset(client: &mut Client, producer: &Transactional, committed_offset
         let (transactional_id, group_id) = (transactional_id.clone(), group_id.clone());
         let request =
             AddOffsetsToTxnRequest { transactional_id, producer_id, producer_epoch, group_id, ..Default::default() };
-        assert_eq!(client.call(&request, 3).error_code, ErrorCode::NONE);
+        wait_until("the group is added", SOON, || client.call(&request, 3).error_code == ErrorCode::NONE);
     }
     let partition = TxnOffsetCommitRequestPartition { partition_index: 0, committed_offset, ..Default::default() };
     let topics = vec![TxnOffsetCommitRequestTopic {
@@ -134,8 +134,9 @@ fn commit_offset(client: &mut Client, producer: &Transactional, committed_offset
         topics,
         ..Default::default()
     };
-    let response = client.call(&request, if is_old { 4 } else { 5 });
-    assert_eq!(response.topics[0].partitions[0].error_code, ErrorCode::NONE);
+    let version = if is_old { 4 } else { 5 };
+    let mut committed = || client.call(&request, version).topics[0].partitions[0].error_code;
+    wait_until("the offset is committed", SOON, || committed() == ErrorCode::NONE);
 }
 
 /// Returns the committed offset of a group; `None` while one is pending.
