@@ -179,9 +179,8 @@ impl Broker {
         let stop = watch::channel(false).0;
         let groups = Groups::new(&config, control.clone(), Arc::clone(&partitions), metrics.clone());
         groups.start(&config, &stop);
-        let offsets: Arc<Groups> = Arc::clone(&groups);
         let shared = (control.clone(), Arc::clone(&partitions), metrics.clone());
-        let transactions = Transactions::new(&config, shared, offsets, unsettled);
+        let transactions = Transactions::new(&config, shared, groups.clone(), unsettled);
         transactions.start(&stop);
         let replication = Replication::start(&config, &control, &partitions, &metrics, stop.subscribe());
         let node = Arc::new(Node {
