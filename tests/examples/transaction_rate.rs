@@ -1,7 +1,8 @@
 //! Transactions a second of producers that commit ten records of 100 bytes each time, one after the other.
 //!
-//! `FULLBORE_BIN=target/release/fullbore cargo run --release -p fullbore-tests --example transaction_rate -- PRODUCERS SECONDS FOLDER [KEY=VALUE...]` starts a
-//! broker in FOLDER, whose disk counts, with these settings: `fullbore.transaction.flush=true` for commits that survive a power cut.
+//! `FULLBORE_BIN=target/release/fullbore cargo run --release -p fullbore-tests --example transaction_rate --
+//! PRODUCERS SECONDS FOLDER [KEY=VALUE...]` starts a broker in FOLDER, whose disk counts, with these settings:
+//! `fullbore.transaction.flush=true` for commits that survive a power cut.
 
 use fullbore_tests::{Broker, Client, Protocol, Transactional};
 use std::path::Path;

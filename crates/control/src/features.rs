@@ -1,6 +1,7 @@
 //! Features of the cluster (KIP-584): the levels that this version supports, and which one is in force.
 //!
-//! Not the decision to change one, which is `decide`'s. A feature that is not here has level 0, and cannot be switched on.
+//! Not the decision to change one, which is `decide`'s. A feature that is not here has level 0, and cannot be
+//! switched on.
 
 /// Feature with the levels that this version supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,8 +17,8 @@ pub struct Feature {
 /// Version of transactions: 1 has flexible records in `__transaction_state`, 2 the protocol of KIP-890.
 pub const TRANSACTION_VERSION: Feature = Feature { name: "transaction.version", min: 0, max: 2 };
 
-/// Every feature, in the order of the names: consumer groups with the protocol of KIP-848; the metadata of Kafka 4.3 (4.3-IV0), which tools show as the
-/// version of the cluster; transactions.
+/// Every feature, in the order of the names: consumer groups with the protocol of KIP-848; the metadata of Kafka 4.3
+/// (4.3-IV0), which tools show as the version of the cluster; transactions.
 pub const FEATURES: [Feature; 3] = [
     Feature { name: "group.version", min: 1, max: 1 },
     Feature { name: "metadata.version", min: 30, max: 30 },

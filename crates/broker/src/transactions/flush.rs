@@ -1,10 +1,11 @@
 //! Commits that are on the disk before they are answered (`fullbore.transaction.flush`).
 //!
-//! On one broker the records of a transaction are flushed as it is committed, by one fsync of each file for all transactions that wait then.
-//! In a cluster their leaders may be other brokers, which flush before they answer Produce ([`crate::replica`]).
+//! On one broker the records of a transaction are flushed as it is committed, by one fsync of each file for all
+//! transactions that wait then. In a cluster their leaders may be other brokers, which flush before they answer
+//! Produce ([`crate::replica`]).
 //!
-//! Invariant: records and offsets of a transaction are on the disk before its commit is, that before any marker is written, and all markers before the record
-//! that it is complete.
+//! Invariant: records and offsets of a transaction are on the disk before its commit is, that before any marker is
+//! written, and all markers before the record that it is complete.
 
 use super::{MARKERS_A_TURN, Transactions};
 use crate::partitions::{AnyPartition, AppendError, FlushTicket, Replica};
@@ -55,8 +56,9 @@ impl Transactions {
         }
     }
 
-    /// Brings a state to the disk once it is kept, where more relies on it: a commit, and with transaction version 1 the begin of a transaction. There the epoch
-    /// stays: records whose begin is lost would be committed with the transaction before.
+    /// Brings a state to the disk once it is kept, where more relies on it: a commit, and with transaction version 1
+    /// the begin of a transaction. There the epoch stays: records whose begin is lost would be committed with the
+    /// transaction before.
     ///
     /// # Errors
     /// [`AppendError::Storage`].

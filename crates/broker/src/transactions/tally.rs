@@ -1,5 +1,5 @@
-//! Counts of transactional ids by state, and the transaction that is open for longest. Both are kept as states change, so that a look costs the same
-//! whatever the number of ids.
+//! Counts of transactional ids by state, and the transaction that is open for longest. Both are kept as states
+//! change, so that a look costs the same whatever the number of ids.
 //!
 //! Invariant: an id is counted as it was at the last event of its machine.
 

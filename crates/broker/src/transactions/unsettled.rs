@@ -1,13 +1,15 @@
-//! Transactions whose state may be lost: after a power cut, which may have taken the ends of logs, and once `__transaction_state` is deleted. Those that are
-//! not decided are aborted, and no client of before goes on.
+//! Transactions whose state may be lost: after a power cut, which may have taken the ends of logs, and once
+//! `__transaction_state` is deleted. Those that are not decided are aborted, and no client of before goes on.
 //!
-//! Ids that are on record are fenced as their shards are loaded ([`Transaction::load_unsure`]). Transactions that no record names any more are looked for
-//! in the partitions of this broker, and aborted there. Once all are settled, the file [`FILE`] in the data folder goes. In a cluster other
-//! replicas have what this broker has lost: there only shards without a second replica count, and `fullbore transactions find-hanging` finds the rest.
+//! Ids that are on record are fenced as their shards are loaded ([`Transaction::load_unsure`]). Transactions that no
+//! record names any more are looked for in the partitions of this broker, and aborted there. Once all are settled,
+//! the file [`FILE`] in the data folder goes. In a cluster other replicas have what this broker has lost: there only
+//! shards without a second replica count, and `fullbore transactions find-hanging` finds the rest.
 //!
 //! Not here: what a power cut leaves of a log, which is `fullbore_log`'s.
 //!
-//! Invariant: the file is on the disk before the folder says that it was used in this boot, so that a kill changes nothing.
+//! Invariant: the file is on the disk before the folder says that it was used in this boot, so that a kill changes
+//! nothing.
 
 use super::Transactions;
 use crate::coordinator::{Shard, Status};
@@ -95,8 +97,8 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Clears the mark, unless it was set again after it was `seen`.
-    /// Sets the mark in memory if `__transaction_state` is not there after a kill: the topic may have been deleted right before.
+    /// Clears the mark, unless it was set again after it was `seen`. Sets the mark in memory if `__transaction_state`
+    /// is not there after a kill: the topic may have been deleted right before.
     pub(super) fn note_topic(&self, is_there: bool) {
         if self.is_unclean && !is_there {
             self.sets.lock().0 += 1;
@@ -186,7 +188,8 @@ impl Transactions {
         is_done
     }
 
-    /// Returns the transactions that are open in partitions of this broker, and true unless one of these is still to be opened.
+    /// Returns the transactions that are open in partitions of this broker, and true unless one of these is still to
+    /// be opened.
     async fn open_transactions(&self) -> (Vec<OpenTransaction>, bool) {
         let (mut open, mut is_whole) = (Vec::new(), true);
         for replica in self.logs.partitions().into_iter().filter(|replica| replica.leads_in().is_some()) {

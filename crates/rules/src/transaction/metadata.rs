@@ -203,8 +203,8 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state with an epoch that no client has, above every other: the next InitProducerId takes another producer id. The
-    /// epoch of a decision stays, which its markers have.
+    /// Returns the state with an epoch that no client has, above every other: the next InitProducerId takes another
+    /// producer id. The epoch of a decision stays, which its markers have.
     pub(super) fn retired(self) -> TransactionMetadata {
         match self.state.is_prepared() {
             true => self,

@@ -1,9 +1,10 @@
 //! Ids whose last records a power cut may have taken.
 //!
-//! A record on the disk may then be followed by others that are gone: of later epochs, which clients have been given, and of later transactions. So
-//! no epoch up to the largest may be given out again, and no client of before may go on: each id gets the largest epoch on record, at which the next
-//! InitProducerId takes another producer id. A transaction that was not decided is aborted by markers with that epoch, which end also
-//! later transactions of the producer in the same partitions. What was decided is carried out first, in its own epoch.
+//! A record on the disk may then be followed by others that are gone: of later epochs, which clients have been given,
+//! and of later transactions. So no epoch up to the largest may be given out again, and no client of before may go
+//! on: each id gets the largest epoch on record, at which the next InitProducerId takes another producer id. A
+//! transaction that was not decided is aborted by markers with that epoch, which end also later transactions of the
+//! producer in the same partitions. What was decided is carried out first, in its own epoch.
 //!
 //! Not here: transactions in partitions that no record names.
 //!
@@ -14,7 +15,8 @@ use super::{Transaction, TransactionMetadata, TransactionState, Turn, as_loaded}
 use std::sync::Arc;
 
 impl Transaction {
-    /// Returns an id as a record has it that may not be its last, and begins to fence its clients. [`Transaction::settle`] goes on with that.
+    /// Returns an id as a record has it that may not be its last, and begins to fence its clients.
+    /// [`Transaction::settle`] goes on with that.
     pub fn load_unsure(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         transaction.state = as_loaded(record).map(|state| Arc::new(state.retired()));

@@ -1,4 +1,5 @@
-//! The coordinator while it runs: levels of `transaction.version`, settings that change, the deletion of its topic, its metrics.
+//! The coordinator while it runs: levels of `transaction.version`, settings that change, the deletion of its topic,
+//! its metrics.
 
 use super::{SOON, TOPIC, one, wait_for_state};
 use fullbore_tests::{Broker, Client, Protocol, Transactional, wait_until};

@@ -1,7 +1,9 @@
-//! Power cuts under transactions, as the file system leaves them ([`Disk`]): with flushes each commit that was answered is whole; without them nothing
-//! stays open, nothing aborted is read, and no producer of before goes on. Skipped without root.
+//! Power cuts under transactions, as the file system leaves them ([`Disk`]): with flushes each commit that was
+//! answered is whole; without them nothing stays open, nothing aborted is read, and no producer of before goes on.
+//! Skipped without root.
 //!
-//! `FULLBORE_POWER_ROUNDS` says how often (by default 3, in `make soak` 60); each round has a seed, printed when it begins.
+//! `FULLBORE_POWER_ROUNDS` says how often (by default 3, in `make soak` 60); each round has a seed, printed when it
+//! begins.
 
 use super::SOON;
 use fullbore_tests::{Broker, Client, Disk, Protocol, Random, Transactional, another_boot, wait_until};
