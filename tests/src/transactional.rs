@@ -143,7 +143,12 @@ impl Transactional {
 
     /// Adds partitions to the transaction, as a client of the old protocol does before it writes to them.
     pub fn add(&mut self, client: &mut Client, topic: &str, partitions: &[i32]) {
-        let codes = client.add_partitions(&self.transactional_id, self.producer(), topic, partitions, 3);
+        let mut codes = client.add_partitions(&self.transactional_id, self.producer(), topic, partitions, 3);
+        let started = Instant::now();
+        // The transaction before is being completed.
+        while codes.iter().any(|code| TRANSIENT.contains(code)) && started.elapsed() < SOON {
+            codes = client.add_partitions(&self.transactional_id, self.producer(), topic, partitions, 3);
+        }
         assert!(codes.iter().all(|code| *code == ErrorCode::NONE), "{codes:?}");
         self.added.extend(partitions.iter().map(|&partition| (topic.to_owned(), partition)));
     }
@@ -154,7 +159,12 @@ impl Transactional {
             self.add(client, topic, &[partition]);
         }
         let batch = self.batch(topic, partition, values);
-        let response = self.send(client, topic, partition, &batch);
+        let mut response = self.send(client, topic, partition, &batch);
+        let started = Instant::now();
+        // The transaction before is being completed.
+        while response.error_code == ErrorCode::NOT_ENOUGH_REPLICAS && started.elapsed() < SOON {
+            response = self.send(client, topic, partition, &batch);
+        }
         assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
         response.base_offset
     }

@@ -21,7 +21,7 @@ use crate::node::Node;
 use crate::partitions::{Origin, Partitions, ReorderBuffer};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
-use crate::transactions::Transactions;
+use crate::transactions::{Transactions, Unsettled};
 use fullbore_config::BrokerConfig;
 use fullbore_control::{ClusterPlace, Control, Endpoint, FolderLock, OpenError, RegistrationInfo, Urgent};
 use fullbore_host::disk_space::DiskSpace;
@@ -67,6 +67,7 @@ struct Registered {
     lock: FolderLock,
     space: Arc<DiskSpace>,
     control: Control,
+    unsettled: Unsettled,
 }
 
 /// A control plane that is open, and the place that a broker of a cluster is to take.
@@ -118,6 +119,7 @@ impl Broker {
         let lock = FolderLock::take(&config.node.data_dir)?;
         let space = Arc::new(DiskSpace::open(&config.node.data_dir, config.storage.disk_reserve_bytes));
         let (ended, boots) = (previous_shutdown(&config.node.data_dir), Boots::look(&config.node.data_dir));
+        let unsettled = Unsettled::look(&config.node.data_dir, ended);
         let endpoints = endpoints(&config, &listeners);
         let arrival = RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same() };
         let checked = Arc::clone(&config);
@@ -141,6 +143,7 @@ impl Broker {
             lock,
             space,
             control: control.clone(),
+            unsettled,
         };
         let started = Broker::start_registered(registered).await;
         if started.is_err() {
@@ -152,7 +155,8 @@ impl Broker {
     }
 
     async fn start_registered(registered: Registered) -> Result<Broker, StartError> {
-        let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control } = registered;
+        let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
+            registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
         // Before anything of partitions changes: a store that is not the cluster's is the usual reason why a start is refused.
         let diskless = match config.diskless.is_served {
@@ -175,8 +179,8 @@ impl Broker {
         let stop = watch::channel(false).0;
         let groups = Groups::new(&config, control.clone(), Arc::clone(&partitions), metrics.clone());
         groups.start(&config, &stop);
-        let offsets: Arc<Groups> = Arc::clone(&groups);
-        let transactions = Transactions::new(&config, control.clone(), Arc::clone(&partitions), offsets);
+        let shared = (control.clone(), Arc::clone(&partitions), metrics.clone());
+        let transactions = Transactions::new(&config, shared, groups.clone(), unsettled);
         transactions.start(&stop);
         let replication = Replication::start(&config, &control, &partitions, &metrics, stop.subscribe());
         let node = Arc::new(Node {

@@ -14,13 +14,12 @@ use super::topic_keys::{TOPIC_KEYS, topic_key};
 const INTERNAL: [&str; 1] = ["producer.id.expiration.check.interval.ms"];
 
 /// Starts of keys that Kafka may change while it runs, and that are read at start here.
-const AT_START: [&str; 6] = [
+const AT_START: [&str; 5] = [
     "listeners",
     "listener.security.protocol.map",
     "ssl.",
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
-    "transaction.partition.verification.enable",
 ];
 
 /// A line of Kafka's list.

@@ -20,6 +20,9 @@ pub struct LiveConfig {
     pub producer_id_expiration_ms: u64,
     /// Batches retained per producer and partition of a topic that does not say (`max.idempotence.batches.to.retain`).
     pub batches_to_retain: i32,
+    /// True if the coordinator is asked before a batch of an older client begins a transaction in a partition
+    /// (`transaction.partition.verification.enable`).
+    pub verifies_partitions: bool,
 }
 
 impl LiveConfig {
@@ -31,6 +34,7 @@ impl LiveConfig {
             max_connections_per_ip_overrides: parse_per_ip(per_ip, &values.text(per_ip).unwrap_or_default())?,
             producer_id_expiration_ms: values.number("producer.id.expiration.ms"),
             batches_to_retain: values.number("max.idempotence.batches.to.retain"),
+            verifies_partitions: values.boolean("transaction.partition.verification.enable"),
         })
     }
 }

@@ -38,7 +38,8 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         Type::Boolean,
         Some("true"),
         "Whether the coordinator is asked if a partition is in the transaction before a batch of an older client begins one there (KIP-890).",
-    ),
+    )
+    .dynamic(),
     Key::int(
         "transaction.state.log.num.partitions",
         Some("50"),
@@ -84,6 +85,13 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         "Partitions of one transaction; past it no more can be added.",
     )
     .differs("not a Kafka key"),
+    Key::new(
+        "fullbore.transaction.flush",
+        Type::Boolean,
+        Some("false"),
+        "Whether a commit is answered only once the transaction is on the disk: its records and offsets first, then the decision, before any marker. In a cluster leaders flush the batches of transactions before they answer Produce.",
+    )
+    .differs("not a Kafka key; as flush.messages=1 on __transaction_state and on the topics of transactions, with fewer flushes"),
 ];
 
 /// Creation and batches of `__transaction_state`.
@@ -123,8 +131,8 @@ pub struct TransactionConfig {
     pub id_expiration_ms: i64,
     pub abort_timed_out_interval_ms: u64,
     pub remove_expired_interval_ms: u64,
-    /// transaction.partition.verification.enable
-    pub verifies_partitions: bool,
+    /// fullbore.transaction.flush
+    pub flushes: bool,
 }
 
 impl TransactionConfig {
@@ -146,7 +154,7 @@ impl TransactionConfig {
             id_expiration_ms: values.number("transactional.id.expiration.ms"),
             abort_timed_out_interval_ms: values.number("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
             remove_expired_interval_ms: values.number("transaction.remove.expired.transaction.cleanup.interval.ms"),
-            verifies_partitions: values.boolean("transaction.partition.verification.enable"),
+            flushes: values.boolean("fullbore.transaction.flush"),
         }
     }
 }

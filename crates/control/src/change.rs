@@ -89,11 +89,21 @@ pub enum Change {
         name: String,
         overrides: BTreeMap<String, String>,
     },
+    /// The level of a feature.
+    FeatureUpdated {
+        name: String,
+        level: i16,
+    },
     /// Ids below `next` are taken.
     ProducerIdsTaken {
         next: i64,
     },
 }
+
+/// Type of resource under which the stores keep levels of features, beside Kafka's `ConfigResource.Type`.
+pub const FEATURE_RESOURCE: i8 = 127;
+/// Name of the only value of such a resource.
+pub const FEATURE_LEVEL: &str = "level";
 
 impl Change {
     /// Returns true if logs may keep less after the change.

@@ -29,6 +29,8 @@ pub enum TopicsCommand {
 pub enum ConfigsCommand {
     Brokers(AlterBrokerConfigs),
     Resources(AlterResourceConfigs),
+    /// All or none.
+    Features(UpdateFeatures),
 }
 
 /// Commands on partitions. Each is answered with their registrations, in the order asked.
@@ -233,6 +235,35 @@ pub struct AlterResourceConfig {
     pub name: String,
     /// Config name and what happens to it, in order.
     pub changes: Vec<(String, ConfigChange)>,
+}
+
+/// Features that are to have other levels, all or none.
+#[derive(Debug, Clone, Default)]
+pub struct UpdateFeatures {
+    pub updates: Vec<FeatureUpdate>,
+    /// Only say what would happen.
+    pub validate_only: bool,
+}
+
+/// Feature that is to have another level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeatureUpdate {
+    pub name: String,
+    /// 0 switches it off.
+    pub level: i16,
+    /// `None` is one that this version does not know.
+    pub kind: Option<UpgradeType>,
+}
+
+/// Kafka's `FeatureUpdate.UpgradeType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpgradeType {
+    /// The level may rise.
+    Upgrade,
+    /// The level may fall if nothing is lost.
+    SafeDowngrade,
+    /// The level may fall.
+    UnsafeDowngrade,
 }
 
 /// Brokers that a configuration applies to.

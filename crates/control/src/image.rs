@@ -19,6 +19,7 @@ use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, Vector};
 
 use super::change::{DeletedTopic, Version};
+use super::features::Feature;
 use super::node::{Nodes, RegisteredBroker};
 use super::resources::{ConfiguredResource, Resources};
 use fullbore_config::{ClientMetricsConfig, DynamicConfig, GroupTimeouts, LiveConfig, Resource, TopicConfig};
@@ -74,6 +75,8 @@ pub struct Image {
     dynamic: Arc<DynamicConfig>,
     live: Arc<LiveConfig>,
     resources: Arc<Resources>,
+    /// Levels of features that were set.
+    features: Arc<BTreeMap<String, i16>>,
     deleted: OrdMap<Uuid, DeletedTopic>,
     past: PastNames,
     /// Ends of logs that lost records, by topic id and number of a partition without a leader.
@@ -179,6 +182,11 @@ impl Image {
     /// The names of those that set something, in order.
     pub fn resource_names(&self, resource: Resource) -> impl Iterator<Item = &str> {
         self.resources.names(resource)
+    }
+
+    /// Returns the level of a feature in force.
+    pub fn feature_level(&self, feature: &Feature) -> i16 {
+        self.features.get(feature.name).copied().unwrap_or(feature.max)
     }
 
     /// How many of all kinds set something.

@@ -14,6 +14,7 @@ mod command;
 mod configs;
 mod decide;
 mod error;
+mod features;
 mod identity;
 mod image;
 mod internal;
@@ -68,13 +69,15 @@ pub use change::DeletedTopic;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterIsr, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
     AlterTopicConfigs, BrokerChange, BrokerScope, ChangeBroker, ConfigChange, CreatePartitions, CreateTopic,
-    CreateTopics, ElectLeaders, ElectionKind, GrowTopic, Refusal, RegisterBroker, Resigned, TopicRef, Urgent,
+    CreateTopics, ElectLeaders, ElectionKind, FeatureUpdate, GrowTopic, Refusal, RegisterBroker, Resigned, TopicRef,
+    UpdateFeatures, UpgradeType, Urgent,
 };
 pub use decide::{
     CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
     check_replicas, first_unsettled,
 };
 pub use error::OpenError;
+pub use features::{FEATURES, Feature, TRANSACTION_VERSION};
 pub use image::{Image, Inapplicable, Topic};
 pub use internal::{CONSUMER_OFFSETS, TRANSACTION_STATE, is_internal, may_be_auto_created};
 pub use lock::FolderLock;

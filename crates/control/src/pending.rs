@@ -44,6 +44,7 @@ impl CommandKind for ConfigsCommand {
         let count = match self {
             Self::Brokers(wanted) => wanted.brokers.len(),
             Self::Resources(wanted) => wanted.resources.len(),
+            Self::Features(wanted) => wanted.updates.len(),
         };
         vec![Err(refusal.clone()); count]
     }

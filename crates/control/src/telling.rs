@@ -67,7 +67,14 @@ fn configs_changed(command: &ConfigsCommand, each: &[Result<(), Refusal>]) -> Ch
         ConfigsCommand::Resources(asked) if !asked.validate_only => {
             ("groups or clients' metrics configured", with_settings(of_resources(asked), each))
         }
-        ConfigsCommand::Brokers(_) | ConfigsCommand::Resources(_) => return None,
+        ConfigsCommand::Features(asked) if !asked.validate_only => {
+            let done = asked.updates.iter().zip(each).filter(|(_, outcome)| outcome.is_ok());
+            (
+                "features updated",
+                done.map(|(update, _)| format!("{} ({})", shown(&update.name), update.level)).collect(),
+            )
+        }
+        ConfigsCommand::Brokers(_) | ConfigsCommand::Resources(_) | ConfigsCommand::Features(_) => return None,
     })
 }
 

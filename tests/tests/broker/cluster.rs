@@ -167,7 +167,12 @@ fn features_are_told_as_they_are_and_their_epoch_goes_up() {
         assert!(finalized.iter().all(|(name, _)| !untold.contains(name)), "{finalized:?}");
         for (name, level) in finalized {
             let supports = |feature: &&SupportedFeatureKey| feature.name == *name;
-            let supported = response.supported_features.iter().find(supports).expect("what is in use is supported");
+            let supported = response.supported_features.iter().find(supports);
+            if version == 3 && name == "transaction.version" {
+                assert_eq!(supported, None, "clients of version 3 cannot read a lowest level of 0");
+                continue;
+            }
+            let supported = supported.expect("what is in use is supported");
             assert!((supported.min_version..=supported.max_version).contains(&level));
         }
     }
@@ -177,29 +182,80 @@ fn features_are_told_as_they_are_and_their_epoch_goes_up() {
     assert!(ask(&mut client, 4).finalized_features_epoch > before);
 }
 
+/// UpdateFeatures of one feature: the error, and its words.
+fn update(
+    client: &mut Client,
+    (feature, max_version_level): (&str, i16),
+    upgrade_type: i8,
+    (version, validate_only): (i16, bool),
+) -> (ErrorCode, String) {
+    let allow_downgrade = version == 0 && upgrade_type > 1;
+    let upgrade_type = if version == 0 { 1 } else { upgrade_type };
+    let update = FeatureUpdateKey {
+        feature: feature.into(),
+        max_version_level,
+        allow_downgrade,
+        upgrade_type,
+        ..Default::default()
+    };
+    let request = UpdateFeaturesRequest { feature_updates: vec![update], validate_only, ..Default::default() };
+    let response = client.call(&request, version);
+    let are_told = version < 2 && !response.error_code.is_err();
+    assert_eq!(response.results.len(), usize::from(are_told), "version {version}");
+    (response.error_code, response.error_message.map(|words| words.to_string()).unwrap_or_default())
+}
+
+/// The finalized level of a feature, 0 if it has none.
+fn level(client: &mut Client, feature: &str) -> i16 {
+    let request = ApiVersionsRequest {
+        client_software_name: "test".into(),
+        client_software_version: "1".into(),
+        ..Default::default()
+    };
+    let finalized = client.call(&request, 4).finalized_features;
+    finalized.iter().find(|known| known.name == *feature).map_or(0, |known| known.max_version_level)
+}
+
 #[test]
-fn a_feature_stays_at_its_level() {
-    let broker = Broker::start(&[]);
+fn feature_is_updated_its_level_stays_over_a_kill_and_others_are_refused() {
+    const UPGRADE: i8 = 1;
+    const SAFE: i8 = 2;
+    const UNSAFE: i8 = 3;
+    let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     for version in 0..=2 {
-        for (feature, max_version_level, is_accepted) in [
-            ("metadata.version", 30, true),
-            ("metadata.version", 29, false),
-            ("metadata.version", 31, false),
-            ("transaction.version", 2, true),
-            ("transaction.version", 1, false),
-            ("share.version", 1, false),
+        for (feature, wanted, kind, is_accepted) in [
+            ("metadata.version", 30, UPGRADE, true),
+            ("metadata.version", 29, SAFE, false),
+            ("metadata.version", 31, UPGRADE, false),
+            ("share.version", 1, UPGRADE, false),
+            ("transaction.version", 2, UPGRADE, true),
+            ("transaction.version", 3, UPGRADE, false),
+            ("transaction.version", 1, UPGRADE, false),
+            ("transaction.version", 1, SAFE, true),
+            ("transaction.version", 2, SAFE, false),
+            ("transaction.version", 0, if version == 0 { SAFE } else { UNSAFE }, true),
+            ("transaction.version", 2, UPGRADE, true),
         ] {
-            let update = FeatureUpdateKey { feature: feature.into(), max_version_level, ..Default::default() };
-            let request = UpdateFeaturesRequest { feature_updates: vec![update], ..Default::default() };
-            let response = client.call(&request, version);
-            let code = match &response.results[..] {
-                [result] if version < 2 => result.error_code,
-                [] if version == 2 => response.error_code,
-                other => panic!("{other:?} in version {version}"),
-            };
+            let (code, words) = update(&mut client, (feature, wanted), kind, (version, false));
             let expected = if is_accepted { ErrorCode::NONE } else { ErrorCode::INVALID_UPDATE_VERSION };
-            assert_eq!(code, expected, "{feature} to {max_version_level}, version {version}");
+            assert_eq!(code, expected, "{feature} to {wanted} ({kind}), version {version}: {words}");
+            if is_accepted {
+                assert_eq!(level(&mut client, feature), wanted);
+            } else {
+                let of = format!("Invalid update version {wanted} for feature {feature}. ");
+                assert!(
+                    words.starts_with("The update failed for all features since ") && words.contains(&of),
+                    "{words}"
+                );
+            }
         }
     }
+    let name = "transaction.version";
+    assert_eq!(update(&mut client, (name, 0), SAFE, (2, true)).0, ErrorCode::NONE);
+    assert_eq!(level(&mut client, name), 2, "only checked");
+    assert_eq!(update(&mut client, (name, 1), SAFE, (2, false)).0, ErrorCode::NONE);
+    broker.kill();
+    broker.restart();
+    assert_eq!(level(&mut broker.client(), name), 1);
 }

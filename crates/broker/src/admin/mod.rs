@@ -103,7 +103,7 @@ async fn metrics(State(Admin { node, looks }): State<Admin>) -> Response {
     if let Some(read) = looks.gauges.take(move || SlowGauges::read(&looked_at)).await {
         *looks.last_gauges.lock() = read;
     }
-    let slow = *looks.last_gauges.lock();
+    let slow = looks.last_gauges.lock().clone();
     // Counting descriptors takes long, and probes wait.
     match spawn_blocking(move || page(&node.metrics, Gauges::read(&node, slow))).await {
         Ok(text) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),

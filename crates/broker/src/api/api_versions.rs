@@ -20,15 +20,18 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         call.client.software_version = kept(&request.client_software_version);
     }
     call.client.told_versions = Some(Instant::now());
-    reply.frame::<ApiVersionsRequest>(&answer(call.broker, error_code))
+    reply.frame::<ApiVersionsRequest>(&answer(call.broker, reply.version.number, error_code))
 }
 
 /// The answer to a version this broker does not know: the layout of version 0 with the whole list, so that the client
 /// can ask again.
 pub fn unsupported(broker: &Node, listener: usize, correlation_id: i32) -> Result<Frame, Fault> {
     let version = Version { number: 0, flexible: false };
-    Reply { version, correlation_id, listener }
-        .frame::<ApiVersionsRequest>(&answer(broker, ErrorCode::UNSUPPORTED_VERSION))
+    Reply { version, correlation_id, listener }.frame::<ApiVersionsRequest>(&answer(
+        broker,
+        version.number,
+        ErrorCode::UNSUPPORTED_VERSION,
+    ))
 }
 
 /// The largest version of an API that this broker serves.
@@ -50,7 +53,7 @@ fn is_offered(broker: &Node, key: ApiKey) -> bool {
     }
 }
 
-fn answer(broker: &Node, error_code: ErrorCode) -> ApiVersionsResponse {
+fn answer(broker: &Node, version: i16, error_code: ErrorCode) -> ApiVersionsResponse {
     let range = |key: &ApiKey| {
         let versions = key.versions();
         // KAFKA-18659: librdkafka switches features off unless Produce reaches down to 0, though 3 is the floor.
@@ -60,9 +63,9 @@ fn answer(broker: &Node, error_code: ErrorCode) -> ApiVersionsResponse {
     ApiVersionsResponse {
         error_code,
         api_keys: broker.served.iter().filter(|key| is_offered(broker, **key)).map(range).collect(),
-        supported_features: features::supported(),
+        supported_features: features::supported(version),
         finalized_features_epoch: features::epoch(broker),
-        finalized_features: features::finalized(),
+        finalized_features: features::finalized(broker),
         ..Default::default()
     }
 }

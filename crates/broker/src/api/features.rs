@@ -1,46 +1,39 @@
-//! The features that clients are told of (KIP-584), each with the one level at which this broker is.
+//! The features that clients are told of (KIP-584): the levels that this broker supports, and the one in force.
 //!
-//! Only what holds here: a client that finds `transaction.version` 2 takes part in the transactions of KIP-890, and one
-//! that finds `share.version` in share groups. A feature that is not listed has level 0. No level can be changed.
+//! Only what holds here: a client that finds `transaction.version` 2 takes part in the transactions of KIP-890, and
+//! one that finds `share.version` in share groups. A feature that is not listed has level 0.
 
 use crate::node::Node;
+use fullbore_control::FEATURES;
 use fullbore_wire::Text;
 use fullbore_wire::apis::api_versions::{FinalizedFeatureKey, SupportedFeatureKey};
 
-/// A name and a level.
-pub type Feature = (&'static str, i16);
+/// The first version of ApiVersions whose clients can read a feature that may be switched off (KAFKA-17492).
+const LEVEL_ZERO_FROM: i16 = 4;
 
-/// Version of the metadata in Kafka 4.3 (4.3-IV0), which tools show as the version of the cluster.
-const METADATA: Feature = ("metadata.version", 30);
-/// Version of consumer groups with the protocol of KIP-848.
-const GROUPS: Feature = ("group.version", 1);
-
-/// Version of transactions with the protocol of KIP-890.
-const TRANSACTIONS: Feature = ("transaction.version", 2);
-
-/// Every feature, in the order of the names.
-pub fn all() -> impl Iterator<Item = Feature> {
-    [GROUPS, METADATA, TRANSACTIONS].into_iter()
-}
-
-pub fn supported() -> Vec<SupportedFeatureKey> {
-    let key = |(name, level)| SupportedFeatureKey {
-        name: Text::from_static(name),
-        min_version: level,
-        max_version: level,
+/// Returns the levels that are supported, as a client of this version of ApiVersions can read them.
+pub fn supported(version: i16) -> Vec<SupportedFeatureKey> {
+    let readable = FEATURES.iter().filter(|feature| version >= LEVEL_ZERO_FROM || feature.min > 0);
+    let key = |feature: &fullbore_control::Feature| SupportedFeatureKey {
+        name: Text::from_static(feature.name),
+        min_version: feature.min,
+        max_version: feature.max,
         ..Default::default()
     };
-    all().map(key).collect()
+    readable.map(key).collect()
 }
 
-pub fn finalized() -> Vec<FinalizedFeatureKey> {
+/// Returns the levels in force; a feature that is switched off has none.
+pub fn finalized(broker: &Node) -> Vec<FinalizedFeatureKey> {
+    let image = broker.control.image();
+    let levels = FEATURES.iter().map(|feature| (feature.name, image.feature_level(feature)));
     let key = |(name, level)| FinalizedFeatureKey {
         name: Text::from_static(name),
         min_version_level: level,
         max_version_level: level,
         ..Default::default()
     };
-    all().map(key).collect()
+    levels.filter(|(_, level)| *level > 0).map(key).collect()
 }
 
 /// That of the metadata, which never goes back.

@@ -208,7 +208,7 @@ serve! { |call, reply|
     DescribeClientQuotas => ready(describe_client_quotas::handle(call, reply)?),
     DescribeUserScramCredentials => ready(describe_user_scram_credentials::handle(call, reply)?),
     DescribeQuorum => ready(describe_quorum::handle(call, reply)?),
-    UpdateFeatures => ready(update_features::handle(call, reply)?),
+    UpdateFeatures => ready(Box::pin(update_features::handle(call, reply)).await?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
     DescribeProducers => ready(describe_producers::handle(call, reply).await?),
     DescribeTransactions => ready(Box::pin(describe_transactions::handle(call, reply)).await?),

@@ -1,42 +1,47 @@
-//! UpdateFeatures 0-2. Every feature has the one level at which this broker is ([`features`]): asking for that changes
-//! nothing, and any other is refused.
+//! UpdateFeatures 0-2: the level of `transaction.version`; other features have the one level at which this broker is.
+//!
+//! All or none, with one error for the whole in each version, as Kafka 4 answers.
 
-use super::call::{Call, Fault, Reply, told, words};
-use super::features;
-use fullbore_control::Refusal;
+use super::call::{Call, Fault, Reply, words};
+use fullbore_control::{FeatureUpdate, UpdateFeatures, UpgradeType};
+use fullbore_wire::Frame;
 use fullbore_wire::apis::update_features::{
     FeatureUpdateKey, UpdatableFeatureResult, UpdateFeaturesRequest, UpdateFeaturesResponse,
 };
-use fullbore_wire::{ErrorCode, Frame};
+use std::collections::BTreeMap;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+/// Kafka's words before those of the feature that has failed.
+const FAILED: &str = "The update failed for all features since the following feature had an error: ";
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: UpdateFeaturesRequest = call.body(reply.version)?;
-    let outcomes = request.feature_updates.iter().map(|update| (update, check(update)));
+    // Of a feature that is named twice the last level counts.
+    let wanted = request.feature_updates.iter().map(|update| (&update.feature, wanted(update, reply.version.number)));
+    let updates = wanted.collect::<BTreeMap<_, _>>().into_values().collect();
+    let features = UpdateFeatures { updates, validate_only: request.validate_only };
     let mut response = UpdateFeaturesResponse::default();
-    if reply.version.number >= 2 {
-        // All or nothing: the first that fails is the error of the whole.
-        if let Some(refusal) = outcomes.filter_map(|(_, outcome)| outcome.err()).next() {
-            response.error_code = refusal.code;
-            response.error_message = Some(words(refusal.message));
+    match call.control().update_features(features).await {
+        Ok(()) if reply.version.number < 2 => {
+            let updated =
+                |update: FeatureUpdateKey| UpdatableFeatureResult { feature: update.feature, ..Default::default() };
+            response.results = request.feature_updates.into_iter().map(updated).collect();
         }
-    } else {
-        response.results = outcomes.map(|(update, outcome)| result(update, outcome)).collect();
+        Ok(()) => {}
+        Err(refusal) => {
+            response.error_code = refusal.code;
+            response.error_message = Some(words(format!("{FAILED}{}", refusal.message)));
+        }
     }
     reply.frame::<UpdateFeaturesRequest>(&response)
 }
 
-fn check(update: &FeatureUpdateKey) -> Result<(), Refusal> {
-    let (name, wanted) = (&update.feature, update.max_version_level);
-    let why = match features::all().find(|(known, _)| *name == **known) {
-        Some((_, level)) if level == wanted => return Ok(()),
-        Some((_, level)) => format!("This broker has it at level {level} only."),
-        None => "This broker does not have the feature.".to_owned(),
+fn wanted(update: &FeatureUpdateKey, version: i16) -> FeatureUpdate {
+    let kind = match update.upgrade_type {
+        _ if version == 0 && update.allow_downgrade => Some(UpgradeType::SafeDowngrade),
+        1 => Some(UpgradeType::Upgrade),
+        2 => Some(UpgradeType::SafeDowngrade),
+        3 => Some(UpgradeType::UnsafeDowngrade),
+        _ => None,
     };
-    let message = format!("Invalid update version {wanted} for feature {name}. {why}");
-    Err(Refusal::new(ErrorCode::INVALID_UPDATE_VERSION, message))
-}
-
-fn result(update: &FeatureUpdateKey, outcome: Result<(), Refusal>) -> UpdatableFeatureResult {
-    let (error_code, error_message) = told(outcome);
-    UpdatableFeatureResult { feature: update.feature.clone(), error_code, error_message, ..Default::default() }
+    FeatureUpdate { name: update.feature.to_string(), level: update.max_version_level, kind }
 }

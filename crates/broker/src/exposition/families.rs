@@ -32,6 +32,8 @@ const API: &[&str] = &["api"];
 const CODE: &[&str] = &["code"];
 const STATE: &[&str] = &["state"];
 const CONNECTION: &[&str] = &["connection"];
+const PART: &[&str] = &["part"];
+const TRANSACTIONAL_ID: &[&str] = &["transactional_id"];
 
 #[rustfmt::skip]
 pub(super) static FAMILIES: &[Family] = &[
@@ -156,9 +158,15 @@ pub(super) static FAMILIES: &[Family] = &[
     Family { name: "fullbore_transactional_ids", unit: None, kind: Gauge, labels: STATE,
         help: "Transactional ids that this broker coordinates, by the state of their transaction; at most fullbore.transactional.ids.max.",
         write: transactional_ids },
-    Family { name: "fullbore_transaction_oldest_open", unit: Some(&SECONDS), kind: Gauge, labels: &[],
-        help: "Age of the eldest transaction that is open or whose markers are not all written, of those that this broker coordinates; 0 without one.",
-        write: |page, encoder| gauge(encoder, page.gauges.transactions.oldest_open_ms as f64 / 1000.0) },
+    Family { name: "fullbore_transaction_oldest_open", unit: Some(&SECONDS), kind: Gauge, labels: TRANSACTIONAL_ID,
+        help: "Age of the eldest transaction that is open or whose markers are not all written, of those that this broker coordinates; 0 without one. Its id is named once it is open for 10 s, so that ordinary transactions make no series of their own.",
+        write: oldest_open },
+    Family { name: "fullbore_transaction_commit_duration", unit: Some(&SECONDS), kind: Histogram, labels: PART,
+        help: "Time of a commit by part: decision, until it is on record (and on the disk with fullbore.transaction.flush); markers, from then until every partition has its marker.",
+        write: commit_durations },
+    Family { name: "fullbore_last_stable_offset_lag_max", unit: None, kind: Gauge, labels: &[],
+        help: "The most records between last stable offset and high watermark of a classic partition that this broker leads: those that consumers at read_committed wait for.",
+        write: |page, encoder| gauge(encoder, page.gauges.stable_lag_max) },
     Family { name: "fullbore_group_rebalances", unit: None, kind: Counter, labels: &[],
         help: "Times a group of the classic protocol became stable with a new assignment.",
         write: |page, encoder| counter(encoder, page.counters().groups.stable.get()) },
@@ -343,6 +351,25 @@ fn transactional_ids(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result
     TransactionCounts::STATES.iter().zip(page.gauges.transactions.by_state).try_for_each(|(state, count)| {
         let labels = [("state", state.name())];
         gauge(encoder.encode_family(&labels)?, count)
+    })
+}
+
+/// Age in seconds from which on the eldest transaction is named.
+const NAMED_FROM_S: f64 = 10.0;
+
+fn oldest_open(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    let oldest = page.gauges.transactions.oldest_open.as_ref();
+    let age_s = oldest.map_or(0.0, |oldest| oldest.age_ms as f64 / 1000.0);
+    let named = oldest.filter(|_| age_s >= NAMED_FROM_S).map_or("", |oldest| &*oldest.transactional_id);
+    gauge(encoder.encode_family(&[("transactional_id", named)])?, age_s)
+}
+
+fn commit_durations(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    let commits = &page.counters().commits;
+    [("decision", &commits.decision), ("markers", &commits.markers)].into_iter().try_for_each(|(part, durations)| {
+        let seen = durations.seen();
+        let labels = [("part", part)];
+        encoder.encode_family(&labels)?.encode_histogram::<NoLabelSet>(seen.sum_s, seen.count, &seen.buckets, None)
     })
 }
 

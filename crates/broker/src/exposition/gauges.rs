@@ -58,6 +58,8 @@ pub struct Gauges {
     pub groups: [usize; GroupState::ALL.len()],
     /// Transactional ids that this broker coordinates.
     pub transactions: TransactionCounts,
+    /// The most records between last stable offset and high watermark, of partitions that this broker leads.
+    pub stable_lag_max: u64,
     /// Committed offsets of all groups.
     pub offsets_held: usize,
     /// Bytes of metadata beside committed offsets.
@@ -127,12 +129,12 @@ impl ReplicationGauges {
 }
 
 /// Gauges for which the disk is looked at, or locks are waited for that are held during writes: to read them may hang.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SlowGauges {
     set_aside: SetAside,
     disk_reserve_bytes: u64,
     groups: [usize; GroupState::ALL.len()],
-    transactions: TransactionCounts,
+    stable_lag_max: u64,
 }
 
 impl SlowGauges {
@@ -142,7 +144,7 @@ impl SlowGauges {
             set_aside: broker.partitions.set_aside(),
             disk_reserve_bytes: broker.space.reserved(),
             groups: broker.groups.count_by_state(),
-            transactions: broker.transactions.counts(broker.now_ms()),
+            stable_lag_max: broker.partitions.stable_lag_max(),
         }
     }
 }
@@ -176,7 +178,8 @@ impl Gauges {
                 ..ReplicationGauges::of(&image, broker.config.node.id)
             },
             groups: slow.groups,
-            transactions: slow.transactions,
+            transactions: broker.transactions.counts(broker.now_ms()),
+            stable_lag_max: slow.stable_lag_max,
             offsets_held: broker.groups.offsets().held(),
             offset_metadata_bytes: broker.groups.offsets().metadata_bytes(),
             process: Process::read(),

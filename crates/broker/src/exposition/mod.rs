@@ -71,6 +71,8 @@ mod tests {
         metrics.group_member_expired();
         metrics.offset_committed(ErrorCode::NONE);
         metrics.offset_committed(ErrorCode::ILLEGAL_GENERATION);
+        metrics.commit_decided(Duration::from_millis(3));
+        metrics.commit_marked(Duration::from_millis(3));
         metrics
     }
 
@@ -124,8 +126,12 @@ mod tests {
             groups: [3, 0, 0, 0, 0, 2, 0],
             transactions: crate::transactions::TransactionCounts {
                 by_state: [1, 2, 3, 4, 5, 6],
-                oldest_open_ms: 1_500,
+                oldest_open: Some(crate::transactions::OldestOpen {
+                    transactional_id: "orders-1".into(),
+                    age_ms: 11_500,
+                }),
             },
+            stable_lag_max: 19,
             offsets_held: 6,
             offset_metadata_bytes: 12,
             process,
@@ -165,6 +171,10 @@ mod tests {
             "fullbore_partitions_offline 5",
             "fullbore_groups{state=\"Empty\"} 3",
             "fullbore_groups{state=\"Stable\"} 2",
+            "fullbore_transaction_oldest_open_seconds{transactional_id=\"orders-1\"} 11.5",
+            "fullbore_transaction_commit_duration_seconds_count{part=\"decision\"} 1",
+            "fullbore_transaction_commit_duration_seconds_bucket{le=\"0.005\",part=\"markers\"} 1",
+            "fullbore_last_stable_offset_lag_max 19",
             "fullbore_group_rebalances_total 1",
             "fullbore_group_expired_members_total 1",
             "fullbore_offset_commits_total 1",

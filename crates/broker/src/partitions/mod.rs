@@ -135,6 +135,8 @@ impl Partitions {
             failing: Failures::default(),
             unwritable: Failures::default(),
             space,
+            flushes_markers: config.transactions.flushes,
+            flushes_transactions: config.transactions.flushes && config.membership.control_plane.is_some(),
         });
         log_dir.note_deleted_earlier();
         let registry = Arc::new(Registry::new(log_dir.clone()));
@@ -418,6 +420,12 @@ impl Partitions {
         let partitions = self.registry.partitions();
         let in_use = partitions.iter().filter(|partition| partition.is_in_use(IN_USE_ROUNDS));
         in_use.map(|partition| (partition.topic_id(), partition.index())).collect()
+    }
+
+    /// Returns the most records between last stable offset and high watermark, of partitions that this broker leads. Logs that are not open, or in
+    /// use at this moment, are passed over.
+    pub fn stable_lag_max(&self) -> u64 {
+        self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max().unwrap_or(0)
     }
 
     /// Every partition known.

@@ -48,7 +48,9 @@ impl Replica {
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
-        let (written, _) = self.write_with(&mut state, Acks::All, append)?;
+        // The end of the transaction may be on the disk before the marker is: the coordinator would not write it again.
+        let flushes = self.log_dir.flushes_markers && marker.is_commit;
+        let (written, _) = self.write_with(&mut state, Acks::All, flushes, append)?;
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
             // The sequence before 0, with which the epoch begins.
@@ -118,7 +120,8 @@ impl Replica {
         acks: Acks,
         now_ms: i64,
     ) -> Result<(WrittenBatch, bool), AppendError> {
-        let written = self.write_with(state, acks, |log, leader_epoch, config| {
+        let flushes = self.log_dir.flushes_transactions && batch.is_transactional();
+        let written = self.write_with(state, acks, flushes, |log, leader_epoch, config| {
             self.check_behind(log, &batch.stamp())?;
             log.append_verified(batch, verification, leader_epoch, now_ms, config)
         })?;
@@ -126,11 +129,13 @@ impl Replica {
         Ok(written)
     }
 
-    /// Writes to the open log what `append` does; the result is true if it was there.
+    /// Writes to the open log what `append` does; the result is true if it was there. With `flushes` it is acknowledged once it is on the disk,
+    /// whatever the topic wants.
     fn write_with(
         self: &Arc<Self>,
         state: &mut ReplicaState,
         acks: Acks,
+        flushes: bool,
         append: impl FnOnce(&mut Log, i32, &TopicConfig) -> Result<LogAppendInfo, AppendError>,
     ) -> Result<(WrittenBatch, bool), AppendError> {
         let leader_epoch = state.role.leader_epoch();
@@ -157,7 +162,7 @@ impl Replica {
             // Who waits is woken for the records, too.
             let _ = state.with_now(&self.log_dir.cluster, appended);
         }
-        let flushed = self.flush_after(state, &outcome, &config);
+        let flushed = self.flush_after(state, &outcome, flushes, &config);
         let replicated = self.replication(state, acks, outcome.end_offset);
         let appended = Appended {
             base_offset: outcome.base_offset,

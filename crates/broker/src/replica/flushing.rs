@@ -29,14 +29,35 @@ impl Replica {
         }
     }
 
-    /// Asks for the flushes the topic wants; a ticket if the answer is to wait for one.
+    /// Asks for the flushes the topic wants, or with `flushes` for one now; a ticket if the answer is to wait for one.
     pub(super) fn flush_after(
         self: &Arc<Self>,
         state: &mut ReplicaState,
         outcome: &LogAppendInfo,
+        flushes: bool,
         config: &TopicConfig,
     ) -> Option<FlushTicket> {
+        if flushes {
+            return self.flush_now(state, outcome.end_offset);
+        }
         self.flush_up_to(state, outcome.end_offset, outcome.rolled, !outcome.is_duplicate, config)
+    }
+
+    /// Requests a flush of all that the log has by now. `None` if it is on the disk, or the log is not open.
+    pub fn flush_all(self: &Arc<Self>) -> Option<FlushTicket> {
+        let mut state = self.lock();
+        let end_offset = match &state.log {
+            LogState::Open(log) => log.log_end(),
+            _ => return None,
+        };
+        self.flush_now(&mut state, end_offset)
+    }
+
+    fn flush_now(self: &Arc<Self>, state: &mut ReplicaState, end_offset: i64) -> Option<FlushTicket> {
+        let LogState::Open(log) = &mut state.log else { return None };
+        let ticket = (end_offset > log.recovery_point()).then(|| log.flush_ticket(end_offset))?;
+        self.ask_to_flush(state, true);
+        Some(ticket)
     }
 
     /// Flushes as [`Replica::flush_after`] does, for a log that ends there. `rolled`: the last append sealed a segment; `is_new`: there is

@@ -265,6 +265,18 @@ impl Replica {
     }
 }
 
+impl Replica {
+    /// Returns the records between last stable offset and high watermark. `None` where this broker does not lead, the log is not open, or another
+    /// thread has its lock.
+    pub(crate) fn stable_lag(&self) -> Option<u64> {
+        self.leads_in()?;
+        let mut state = self.try_lock_as_it_is()?;
+        let high_watermark = state.role.high_watermark();
+        let LogState::Open(log) = &mut state.log else { return None };
+        u64::try_from(high_watermark - log.last_stable_offset(high_watermark)).ok()
+    }
+}
+
 /// A partition as its checkpoints need it.
 impl Replica {
     /// The topic's name and the partition's number.

@@ -9,11 +9,12 @@ use super::records;
 use crate::coordinator::Records;
 use crate::partitions::AppendError;
 use fullbore_host::task;
-use fullbore_rules::transaction::{Effect, Transaction, TransactionMetadata, Turn};
+use fullbore_rules::transaction::{Effect, Transaction, TransactionMetadata, TransactionState, Turn};
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 impl Transactions {
     /// Puts an event to an id, and carries out its effects.
@@ -36,6 +37,8 @@ impl Transactions {
             effects.pop_front();
         }
         self.arm(entry, &state);
+        let known = &mut *state;
+        self.tally.count(&entry.id, &mut known.counted, &known.transaction);
         let is_vacant = effects.is_empty() && state.transaction.is_vacant() && !state.is_gone;
         state.is_gone |= is_vacant;
         drop(state);
@@ -55,7 +58,7 @@ impl Transactions {
                     continue;
                 }
                 Effect::Persist(next) => {
-                    let kept = self.keep(&entry, next.as_deref()).await;
+                    let kept = self.keep_measured(&entry, next.as_deref()).await;
                     self.event(&entry, |transaction, turn| transaction.persisted(kept, turn))
                 }
                 Effect::NeedProducerId => {
@@ -63,6 +66,7 @@ impl Transactions {
                     self.event(&entry, |transaction, turn| transaction.producer_id(id, turn))
                 }
                 Effect::WriteMarkers(markers) => {
+                    entry.lock().marked_since = markers.is_commit.then(Instant::now);
                     let written = self.write_markers(&entry, &markers).await;
                     self.event(&entry, |transaction, turn| {
                         transaction.markers_written(markers.decision, &written, turn);
@@ -75,15 +79,41 @@ impl Transactions {
     }
 
     fn event(&self, entry: &Entry, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
-        self.turn(&mut entry.lock().transaction, event)
+        let state = &mut *entry.lock();
+        let effects = self.turn(&mut state.transaction, event);
+        self.tally.count(&entry.id, &mut state.counted, &state.transaction);
+        effects
     }
 
-    /// Appends a state, or the tombstone of the id, and returns once it is on all replicas in sync.
+    /// Keeps a state, and measures the parts of a commit: until it is decided, and until its last marker is written.
+    async fn keep_measured(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
+        let state = next.map(|next| next.state);
+        if state.is_some_and(TransactionState::is_complete)
+            && let Some(since) = entry.lock().marked_since.take()
+        {
+            self.metrics.commit_marked(since.elapsed());
+        }
+        let began = Instant::now();
+        let kept = self.keep(entry, next).await;
+        if kept.is_ok() && state == Some(TransactionState::PrepareCommit) {
+            self.metrics.commit_decided(began.elapsed());
+        }
+        kept
+    }
+
+    /// Appends a state, or the tombstone of the id, and returns once it is on all replicas in sync, and on the disk where a commit is flushed.
     async fn keep(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
-        let version = self.config.rules.server_version;
+        let version = self.settings().server_version;
         let record = records::encode(&entry.id, next, version).map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;
+        if let Some(next) = next {
+            self.flush_before(next).await?;
+        }
         let kept = entry.shard.write(Records::Known(vec![record]), std::convert::identity).kept().await;
-        kept.and_then(|kept| kept).map_err(|error| {
+        let kept = match (kept.and_then(|kept| kept), next) {
+            (Ok(()), Some(next)) => self.flush_after(next, entry.shard.partition()).await,
+            (kept, _) => kept,
+        };
+        kept.map_err(|error| {
             if let Some(left_out) = self.unkept.due() {
                 let id = &*entry.id;
                 tracing::error!(id, %error, left_out, "cannot keep the state of a transaction: its client tries again");

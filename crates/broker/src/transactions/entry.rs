@@ -1,11 +1,13 @@
 //! Transactional id, with the requests that wait for its answers.
 
+use super::tally::Counted;
 use crate::coordinator::{PendingAnswer, Shard, Waiting};
 use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionAnswer};
 use fullbore_wire::Text;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
+use std::time::Instant;
 
 pub(super) struct Entry {
     pub id: Text,
@@ -21,11 +23,21 @@ pub(super) struct EntryState {
     waiting: Waiting<TransactionAnswer>,
     /// True once the id is out of service.
     pub is_gone: bool,
+    /// The share of the id in the counts.
+    pub counted: Counted,
+    /// When the markers of a commit began to be written.
+    pub marked_since: Option<Instant>,
 }
 
 impl Entry {
     pub fn new(id: Text, transaction: Transaction, shard: Arc<Shard>) -> Arc<Entry> {
-        let state = EntryState { transaction, waiting: Waiting::default(), is_gone: false };
+        let state = EntryState {
+            transaction,
+            waiting: Waiting::default(),
+            is_gone: false,
+            counted: Counted::default(),
+            marked_since: None,
+        };
         Arc::new(Entry { id, shard, state: Mutex::new(state), alarm: AtomicI64::new(i64::MAX) })
     }
 

@@ -46,6 +46,8 @@ impl Coordinator for Transactions {
     }
 
     fn clear(&self) {
+        // No coordinator ends the transactions of these ids any more.
+        self.unsettled.set();
         self.kill_all(|_| true);
     }
 }
@@ -60,8 +62,11 @@ impl Transactions {
     /// Puts an id in service as its last record has it. What was decided goes on.
     fn restore(self: &Arc<Self>, shard: &Arc<Shard>, id: Text, state: TransactionMetadata) {
         let mut effects = Vec::new();
-        let turn = &mut Turn { settings: &self.config.rules, now: now_ms(), effects: &mut effects };
-        let transaction = Transaction::load(shard.leader_epoch(), state, turn);
+        let turn = &mut Turn { settings: &self.settings(), now: now_ms(), effects: &mut effects };
+        let transaction = match self.may_lack_its_end(shard) {
+            true => Transaction::load_unsure(shard.leader_epoch(), state, turn),
+            false => Transaction::load(shard.leader_epoch(), state, turn),
+        };
         let entry = Entry::new(id.clone(), transaction, Arc::clone(shard));
         self.ids.lock().insert(id, Arc::clone(&entry));
         self.follow(&entry, entry.lock(), effects);

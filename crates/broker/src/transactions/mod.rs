@@ -8,32 +8,40 @@
 
 mod carry;
 mod entry;
+mod flush;
 mod load;
 mod markers;
 mod offsets;
 mod peers;
 mod records;
+mod tally;
+#[cfg(test)]
+mod tests;
 mod timers;
+mod unsettled;
 mod verify;
 
 pub use markers::TURN as MARKERS_A_TURN;
+pub use unsettled::Unsettled;
 
 use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, PendingAnswer, Shard};
 use crate::partitions::Partitions;
 use entry::Entry;
 use fullbore_config::{BrokerConfig, TransactionConfig};
-use fullbore_control::{Control, TRANSACTION_STATE};
+use fullbore_control::{Control, TRANSACTION_STATE, TRANSACTION_VERSION};
 use fullbore_host::files::now_ms;
 use fullbore_host::log_rate_limit::LogRateLimit;
+use fullbore_host::metrics::Metrics;
 use fullbore_rules::transaction::{
     AddPartitions, Effect, ProducerIdAndEpoch, RequestTicket, TopicPartition, Transaction, TransactionAnswer,
-    TransactionFilter, TransactionMetadata, TransactionState, Turn,
+    TransactionFilter, TransactionMetadata, TransactionSettings, TransactionState, TransactionVersion, Turn,
 };
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::Mutex;
 use peers::Peers;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tally::Tally;
 
 /// The longest that a client's request waits for the end of the transaction before, in ms. Kafka's client pauses as
 /// long at CONCURRENT_TRANSACTIONS.
@@ -61,6 +69,11 @@ pub struct Transactions {
     unkept: LogRateLimit,
     /// Rate limit of the log line of a marker that could not be written.
     unmarked: LogRateLimit,
+    /// Counts of the ids.
+    tally: Tally,
+    metrics: Metrics,
+    /// Mark that transactions may have lost their state.
+    unsettled: Unsettled,
 }
 
 /// Description of a transactional id, for ListTransactions.
@@ -75,12 +88,21 @@ pub struct ListedTransaction {
 }
 
 /// Counts of the transactional ids that a broker coordinates.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct TransactionCounts {
     /// Ids by state, in the order of [`TransactionCounts::STATES`].
     pub by_state: [usize; TransactionCounts::STATES.len()],
-    /// Age of the eldest transaction that is not complete, in ms; 0 without one.
-    pub oldest_open_ms: i64,
+    /// The eldest transaction that is not complete.
+    pub oldest_open: Option<OldestOpen>,
+}
+
+/// The eldest transaction that is open, or whose markers are not all written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldestOpen {
+    /// Its id.
+    pub transactional_id: Text,
+    /// For how long it is open, in ms.
+    pub age_ms: i64,
 }
 
 impl TransactionCounts {
@@ -100,9 +122,9 @@ impl Transactions {
     /// `__consumer_offsets`.
     pub fn new(
         config: &BrokerConfig,
-        control: Control,
-        logs: Arc<Partitions>,
+        (control, logs, metrics): (Control, Arc<Partitions>, Metrics),
         offsets: Arc<dyn MarkedCoordinator>,
+        unsettled: Unsettled,
     ) -> Arc<Transactions> {
         let (peers, node_id) = (Arc::new(Peers::new(config, control.clone())), config.node.id);
         let config = config.transactions.clone();
@@ -125,6 +147,9 @@ impl Transactions {
             uncounted: LogRateLimit::default(),
             unkept: LogRateLimit::default(),
             unmarked: LogRateLimit::default(),
+            tally: Tally::default(),
+            metrics,
+            unsettled,
         })
     }
 
@@ -237,21 +262,9 @@ impl Transactions {
         Ok(entries.iter().filter_map(listed).collect())
     }
 
-    /// Counts the ids. Waits for the lock of each.
+    /// Counts the ids, without a look at each.
     pub fn counts(&self, now_ms: i64) -> TransactionCounts {
-        let entries: Vec<_> = self.ids.lock().values().cloned().collect();
-        let mut counts = TransactionCounts::default();
-        for entry in entries {
-            let state = entry.lock();
-            let Ok(found) = state.transaction.describe() else { continue };
-            if let Some(at) = TransactionCounts::STATES.iter().position(|state| *state == found.state) {
-                counts.by_state[at] += 1;
-            }
-            if found.state == TransactionState::Ongoing || found.state.is_prepared() {
-                counts.oldest_open_ms = counts.oldest_open_ms.max(now_ms.saturating_sub(found.start_ms));
-            }
-        }
-        counts
+        self.tally.counts(now_ms)
     }
 
     /// Returns the settings.
@@ -259,10 +272,22 @@ impl Transactions {
         &self.config
     }
 
+    /// Returns the settings that machines go by at this moment: the level of `transaction.version` may change.
+    fn settings(&self) -> TransactionSettings {
+        let level = self.control.image().feature_level(&TRANSACTION_VERSION);
+        let server_version = TransactionVersion::from_level(level).unwrap_or(self.config.rules.server_version);
+        TransactionSettings { server_version, ..self.config.rules }
+    }
+
+    /// Returns true if the coordinator is asked before a batch of an older client begins a transaction in a partition.
+    fn verifies_partitions(&self) -> bool {
+        self.control.image().live().verifies_partitions
+    }
+
     /// Gives an event to the machine of an id, and returns the effects.
     fn turn(&self, transaction: &mut Transaction, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
         let mut effects = Vec::new();
-        event(transaction, &mut Turn { settings: &self.config.rules, now: now_ms(), effects: &mut effects });
+        event(transaction, &mut Turn { settings: &self.settings(), now: now_ms(), effects: &mut effects });
         effects
     }
 
@@ -310,6 +335,8 @@ impl Transactions {
                 state.answer(ticket, answer);
             }
         }
+        let known = &mut *state;
+        self.tally.count(&entry.id, &mut known.counted, &known.transaction);
         drop(state);
         self.forget(entry);
     }

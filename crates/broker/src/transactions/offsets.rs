@@ -37,7 +37,7 @@ impl Transactions {
         };
         let verified = match version {
             ADDS_FROM.. => self.add(&beginning).await,
-            _ if !self.config.verifies_partitions => return Ok(()),
+            _ if !self.verifies_partitions() => return Ok(()),
             _ => self.find(&beginning).await,
         };
         let refused = verified.map_or_else(Some, |codes| codes.into_iter().find(|code| code.is_err()));

@@ -3,6 +3,7 @@
 use super::Transactions;
 use super::entry::{Entry, EntryState};
 use crate::coordinator::{CoordinatorTopic, Status};
+use fullbore_control::TRANSACTION_STATE;
 use fullbore_host::files::now_ms;
 use fullbore_host::task::{self, Rounds};
 use std::sync::Arc;
@@ -20,6 +21,14 @@ impl Transactions {
             tokio::select! {
                 _ = stopping.wait_for(|stop| *stop) => {}
                 () = CoordinatorTopic::follow(&this) => {}
+            }
+        });
+        self.unsettled.note_topic(self.control.image().topic(TRANSACTION_STATE).is_some());
+        let (this, mut stopping) = (Arc::clone(self), stop.subscribe());
+        task::spawn(async move {
+            tokio::select! {
+                _ = stopping.wait_for(|stop| *stop) => {}
+                () = this.settle_forever() => {}
             }
         });
         let rounds = Rounds::every(self.config.abort_timed_out_interval_ms, stop.subscribe());

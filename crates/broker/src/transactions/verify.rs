@@ -32,7 +32,7 @@ impl TransactionVerifier for Arc<Transactions> {
             let verified = match produce_version {
                 _ if beginning.transactional_id.is_empty() => Err(ErrorCode::INVALID_REQUEST),
                 ADDS_FROM.. => self.add(&beginning).await,
-                _ if !self.config.verifies_partitions => Ok(vec![ErrorCode::NONE; beginning.partitions.len()]),
+                _ if !self.verifies_partitions() => Ok(vec![ErrorCode::NONE; beginning.partitions.len()]),
                 _ => self.find(&beginning).await,
             };
             let codes = verified.unwrap_or_else(|code| vec![code; beginning.partitions.len()]);

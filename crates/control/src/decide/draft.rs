@@ -14,10 +14,11 @@ use super::super::change::{Change, DeletedTopic};
 use super::super::command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
     AlterTopicConfigs, ChangeBroker, ChangeCommand, ConfigsCommand, CreatePartitions, CreateTopic, CreateTopics,
-    GrowTopic, PartitionsCommand, Refusal, RegisterBroker, TopicRef, TopicsCommand, Urgent,
+    GrowTopic, PartitionsCommand, Refusal, RegisterBroker, TopicRef, TopicsCommand, UpdateFeatures, Urgent,
 };
 use super::super::image::{Image, Topic};
 use super::super::internal::is_internal;
+use super::features::update_features;
 use super::{
     ChangeBudget, Registering, alter, alter_broker, alter_isrs, alter_resource, asked_partitions, change_broker,
     check_asked, create, delete, elect, grow, inapplicable, known, register, relaxed, repeated, resign, settle_all,
@@ -95,7 +96,16 @@ impl<'a> Draft<'a> {
         match command {
             ConfigsCommand::Brokers(wanted) => self.alter_brokers(wanted),
             ConfigsCommand::Resources(wanted) => self.alter_resources(wanted),
+            ConfigsCommand::Features(wanted) => {
+                let updated = self.update_features(wanted);
+                vec![updated; wanted.updates.len()]
+            }
         }
+    }
+
+    fn update_features(&mut self, wanted: &UpdateFeatures) -> Result<(), Refusal> {
+        let changes = update_features(&self.drafted.image, self.broker.node.id, &wanted.updates)?;
+        if wanted.validate_only { Ok(()) } else { self.make_all(changes) }
     }
 
     /// Decides a command on partitions.

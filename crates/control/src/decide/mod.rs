@@ -5,6 +5,7 @@
 
 mod diskless;
 mod draft;
+mod features;
 mod grow;
 mod known;
 mod lead;

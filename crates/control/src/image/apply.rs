@@ -108,6 +108,9 @@ impl Image {
                 let set = resources.set(broker, &self.dynamic, *resource, name, overrides.clone());
                 set.map_err(Inapplicable::Resource)?;
             }
+            Change::FeatureUpdated { name, level } => {
+                Arc::make_mut(&mut self.features).insert(name.clone(), *level);
+            }
             Change::ProducerIdsTaken { next } => self.next_producer_id = *next,
         }
         Ok(())

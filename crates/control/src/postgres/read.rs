@@ -9,7 +9,7 @@ use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
 use fullbore_rules::sequence::PastTopic;
 use fullbore_wire::{Text, Uuid};
 
-use super::super::change::{Change, DeletedTopic, Partitions, Version};
+use super::super::change::{Change, DeletedTopic, FEATURE_RESOURCE, Partitions, Version};
 use super::super::node::{Endpoint, RegisteredBroker};
 use super::super::store::Commit;
 use super::record::{self, SetConfigs};
@@ -169,7 +169,12 @@ fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<()
 fn resources(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     let mut set: BTreeMap<(Resource, String), SetConfigs> = BTreeMap::new();
     for row in next(answers)? {
-        if let Some(resource) = Resource::from_code(number(&row, 0)?) {
+        let code = number(&row, 0)?;
+        if code == FEATURE_RESOURCE {
+            let level = as_typed(text(&row, 3)?).parse().ok();
+            let name = as_typed(text(&row, 1)?);
+            changes.extend(level.map(|level| Change::FeatureUpdated { name, level }));
+        } else if let Some(resource) = Resource::from_code(code) {
             let of = set.entry((resource, as_typed(text(&row, 1)?))).or_default();
             of.insert(as_typed(text(&row, 2)?), as_typed(text(&row, 3)?));
         }

@@ -73,6 +73,10 @@ enum ChangeRecord {
         name: String,
         configs: SetConfigs,
     },
+    FeatureUpdated {
+        name: String,
+        level: i16,
+    },
     ProducerIdsTaken {
         next: i64,
     },
@@ -184,6 +188,7 @@ fn record(change: &Change) -> ChangeRecord {
             name: name.clone(),
             configs: overrides.clone(),
         },
+        Change::FeatureUpdated { name, level } => ChangeRecord::FeatureUpdated { name: name.clone(), level: *level },
         Change::ProducerIdsTaken { next } => ChangeRecord::ProducerIdsTaken { next: *next },
     }
 }
@@ -222,6 +227,7 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
             let resource = Resource::from_code(resource_type).ok_or_else(unknown)?;
             Change::ResourceConfigured { resource, name, overrides: configs }
         }
+        ChangeRecord::FeatureUpdated { name, level } => Change::FeatureUpdated { name, level },
         ChangeRecord::ProducerIdsTaken { next } => Change::ProducerIdsTaken { next },
     })
 }

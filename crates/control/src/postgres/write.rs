@@ -6,7 +6,7 @@ use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::sequence::PastTopics;
 use fullbore_wire::Uuid;
 
-use super::super::change::{Change, Version};
+use super::super::change::{Change, FEATURE_LEVEL, FEATURE_RESOURCE, Version};
 use super::super::node::RegisteredBroker;
 use super::record;
 use super::registrations::Registrations;
@@ -87,6 +87,14 @@ fn one(statements: &mut Statements, change: &Change) {
             let insert = "INSERT INTO fullbore.resource_configs (resource_type, resource_name, name, value)
                 VALUES (?, ?, ?, ?)";
             settings(overrides, |name, value| statements.add(insert, &[&code, &of, name, value]));
+        }
+        Change::FeatureUpdated { name, level } => {
+            let (code, of) = (i32::from(FEATURE_RESOURCE), Typed(name));
+            let delete = "DELETE FROM fullbore.resource_configs WHERE resource_type = ? AND resource_name = ?";
+            statements.add(delete, &[&code, &of]);
+            let insert = "INSERT INTO fullbore.resource_configs (resource_type, resource_name, name, value)
+                VALUES (?, ?, ?, ?)";
+            statements.add(insert, &[&code, &of, &Typed(FEATURE_LEVEL), &Typed(&level.to_string())]);
         }
         Change::ProducerIdsTaken { next } => {
             statements.add("UPDATE fullbore.cluster SET next_producer_id = ?", &[next]);

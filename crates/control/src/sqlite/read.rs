@@ -6,7 +6,7 @@ use fullbore_rules::sequence::PastTopic;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::super::change::{Change, DeletedTopic, Partitions, Version};
+use super::super::change::{Change, DeletedTopic, FEATURE_RESOURCE, Partitions, Version};
 use super::{brokers, partitions};
 use fullbore_config::Resource;
 
@@ -62,7 +62,12 @@ fn resources(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Re
     let mut rows = query.query([])?;
     let mut set: BTreeMap<(Resource, String), Settings> = BTreeMap::new();
     while let Some(row) = rows.next()? {
-        if let Some(resource) = Resource::from_code(row.get(0)?) {
+        let code = row.get(0)?;
+        if code == FEATURE_RESOURCE {
+            let level = row.get::<_, String>(3)?.parse().ok();
+            let name = row.get(1)?;
+            changes.extend(level.map(|level| Change::FeatureUpdated { name, level }));
+        } else if let Some(resource) = Resource::from_code(code) {
             set.entry((resource, row.get(1)?)).or_default().insert(row.get(2)?, row.get(3)?);
         }
     }

@@ -6,7 +6,7 @@ use fullbore_rules::sequence::PastTopics;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, params};
 
-use super::super::change::{Change, Version};
+use super::super::change::{Change, FEATURE_LEVEL, FEATURE_RESOURCE, Version};
 use super::{brokers, partitions};
 use fullbore_config::Resource;
 
@@ -49,6 +49,12 @@ fn one(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
         Change::BrokerConfigured { broker, overrides } => broker_configs(connection, broker.is_none(), overrides),
         Change::ResourceConfigured { resource, name, overrides } => {
             resource_configs(connection, *resource, name, overrides)
+        }
+        Change::FeatureUpdated { name, level } => {
+            let put = "INSERT OR REPLACE INTO resource_configs (resource_type, resource_name, name, value)
+                 VALUES (?1, ?2, ?3, ?4)";
+            let row = params![FEATURE_RESOURCE, name, FEATURE_LEVEL, level.to_string()];
+            connection.prepare_cached(put)?.execute(row).map(drop)
         }
         Change::ProducerIdsTaken { next } => {
             connection.execute("UPDATE cluster SET next_producer_id = ?1", params![next]).map(drop)

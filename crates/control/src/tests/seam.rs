@@ -117,9 +117,14 @@ fn other_commands() -> impl Strategy<Value = AnyCommand> {
         let resources = vec![AlterResourceConfig { resource: Resource::Group, name: name(number), changes }];
         ConfigsCommand::Resources(AlterResourceConfigs { resources, validate_only: false })
     });
+    let features = (0..3_i16, any::<bool>(), any::<bool>()).prop_map(|(level, rises, validate_only)| {
+        let kind = Some(if rises { UpgradeType::Upgrade } else { UpgradeType::SafeDowngrade });
+        let updates = vec![FeatureUpdate { name: "transaction.version".into(), level, kind }];
+        ConfigsCommand::Features(UpdateFeatures { updates, validate_only })
+    });
     let forget = (0..40_u8).prop_map(|id| ChangeCommand::ForgetDeleted(vec![Uuid(u128::from(id).to_be_bytes())]));
     let restart = (2..9_u128).prop_map(|process| register(1, process));
-    let configs = prop_oneof![brokers, resources].prop_map(AnyCommand::Configs);
+    let configs = prop_oneof![brokers, resources, features].prop_map(AnyCommand::Configs);
     let changes = prop_oneof![forget, restart].prop_map(AnyCommand::Change);
     prop_oneof![2 => configs, 2 => changes, 1 => Just(AnyCommand::ProducerId)]
 }

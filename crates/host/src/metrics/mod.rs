@@ -48,6 +48,7 @@ pub struct Counters {
     pub telemetry: Telemetry,
     pub groups: GroupCounters,
     pub offsets: OffsetCommits,
+    pub commits: TransactionCommits,
 }
 
 #[derive(Debug, Default)]
@@ -138,6 +139,16 @@ pub struct OffsetCommits {
     pub errors: Errors,
 }
 
+/// Commits of transactions, by part.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct TransactionCommits {
+    /// Until the decision is on record.
+    pub decision: Histogram,
+    /// From then until every partition has its marker.
+    pub markers: Histogram,
+}
+
 impl Default for Counters {
     fn default() -> Self {
         Counters {
@@ -150,6 +161,7 @@ impl Default for Counters {
             telemetry: Telemetry::default(),
             groups: GroupCounters::default(),
             offsets: OffsetCommits::default(),
+            commits: TransactionCommits::default(),
         }
     }
 }
@@ -224,6 +236,16 @@ impl Metrics {
     pub fn offset_committed(&self, code: ErrorCode) {
         let offsets = &self.counters.offsets;
         if code.is_err() { offsets.errors.add(code) } else { offsets.committed.add(1) }
+    }
+
+    /// Notes how long the decision to commit a transaction has taken to be on record.
+    pub fn commit_decided(&self, elapsed: Duration) {
+        self.counters.commits.decision.observe(elapsed);
+    }
+
+    /// Notes how long the markers of a committed transaction have taken.
+    pub fn commit_marked(&self, elapsed: Duration) {
+        self.counters.commits.markers.observe(elapsed);
     }
 
     /// Counts bytes of records in the response of a fetch.

@@ -221,6 +221,15 @@ impl TransactionMetadata {
         }
     }
 
+    /// Returns the state with an epoch that no client has, above every other: the next InitProducerId takes another
+    /// producer id. The epoch of a decision stays, which its markers have.
+    pub(super) fn retired(self) -> TransactionMetadata {
+        match self.state.is_prepared() {
+            true => self,
+            false => TransactionMetadata { producer_epoch: i16::MAX, last_producer_epoch: NO_PRODUCER_EPOCH, ..self },
+        }
+    }
+
     /// Returns the producer of the next transaction, which a TV2 client is given once this one is decided.
     pub(super) fn next_producer(&self) -> ProducerIdAndEpoch {
         match self.next_producer_id != NO_PRODUCER_ID && self.client_version.supports_epoch_bump() {

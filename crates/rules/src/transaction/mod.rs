@@ -57,6 +57,7 @@ mod settings;
 mod state;
 #[cfg(test)]
 mod tests;
+mod unsure;
 
 pub use effects::{DecisionId, Effect, Markers, RequestTicket, TransactionAnswer, Turn, persist_error};
 pub use metadata::{
@@ -83,6 +84,8 @@ pub struct Transaction {
     decisions: u64,
     /// Requests that wait for the stage to end, first come first; empty while it is [`Stage::Idle`].
     waiters: VecDeque<Request>,
+    /// True until no client can have the epoch on record ([`Transaction::load_unsure`]).
+    is_unsure: bool,
 }
 
 /// Step of a transition. All but [`Stage::Idle`] are Kafka's `pendingTransitionInProgress`.
@@ -114,20 +117,21 @@ struct Persisting {
 impl Transaction {
     /// Returns an id of which nothing is on record.
     pub fn new(coordinator_epoch: i32) -> Transaction {
-        Transaction { coordinator_epoch, state: None, stage: Stage::Idle, decisions: 0, waiters: VecDeque::new() }
+        Transaction {
+            coordinator_epoch,
+            state: None,
+            stage: Stage::Idle,
+            decisions: 0,
+            waiters: VecDeque::new(),
+            is_unsure: false,
+        }
     }
 
     /// Returns an id as its last record has it. What was decided goes on: markers are written anew, in this
     /// coordinator's epoch, or the transaction is completed if it has no partitions.
     pub fn load(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
-        let state = match record.state {
-            TransactionState::Dead => return transaction,
-            // Kafka writes no such record; the transaction in it is ongoing.
-            TransactionState::PrepareEpochFence => TransactionState::Ongoing,
-            state => state,
-        };
-        transaction.state = Some(Arc::new(TransactionMetadata { state, ..record }));
+        transaction.state = as_loaded(record).map(Arc::new);
         transaction.write_markers_if_prepared(turn);
         transaction
     }
@@ -218,6 +222,11 @@ impl Transaction {
         self.waiters.drain(..).for_each(|request| request.refuse(code, turn));
     }
 
+    /// Returns true from [`Transaction::load_unsure`] until the id is fenced on record.
+    pub fn is_unsure(&self) -> bool {
+        self.is_unsure
+    }
+
     /// Returns the state in force, for DescribeTransactions.
     ///
     /// # Errors
@@ -293,6 +302,16 @@ impl Transaction {
             }
             Decision::Persist(next) => self.persist(Some(*next), vec![request], turn),
         }
+    }
+}
+
+/// Returns the state that a record puts in force; `None` of an id that has expired.
+fn as_loaded(record: TransactionMetadata) -> Option<TransactionMetadata> {
+    match record.state {
+        TransactionState::Dead => None,
+        // No record of Kafka's has it; its transaction is ongoing.
+        TransactionState::PrepareEpochFence => Some(TransactionMetadata { state: TransactionState::Ongoing, ..record }),
+        _ => Some(record),
     }
 }
 

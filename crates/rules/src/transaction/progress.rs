@@ -95,6 +95,7 @@ impl Transaction {
     /// Puts the next state in force.
     fn enter(&mut self, next: Option<Arc<TransactionMetadata>>, requests: &[Request], turn: &mut Turn<'_>) {
         self.stage = Stage::Idle;
+        self.is_unsure &= next.as_deref().is_some_and(|next| next.state.is_prepared());
         self.state = next;
         self.write_markers_if_prepared(turn);
         requests.iter().for_each(|request| self.answer(request, turn));
@@ -109,8 +110,11 @@ impl Transaction {
         code: ErrorCode,
         turn: &mut Turn<'_>,
     ) {
+        let is_marked = self.state.as_deref().is_some_and(|state| state.state.is_prepared());
         self.stage = match next {
-            Some(next) if next.state.is_complete() => Stage::Completing(turn.now.saturating_add(COMPLETE_RETRY_MS)),
+            Some(next) if is_marked && next.state.is_complete() => {
+                Stage::Completing(turn.now.saturating_add(COMPLETE_RETRY_MS))
+            }
             _ => Stage::Idle,
         };
         requests.iter().for_each(|request| request.refuse(code, turn));
@@ -139,6 +143,7 @@ impl Transaction {
     pub(super) fn complete(&mut self, turn: &mut Turn<'_>) {
         let Some(state) = self.state.as_deref() else { return };
         let next = state.completed(turn.now);
+        let next = if self.is_unsure { next.retired() } else { next };
         self.persist(Some(next), Vec::new(), turn);
     }
 

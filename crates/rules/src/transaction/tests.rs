@@ -3,6 +3,7 @@
 mod end_txn;
 mod requests;
 mod transitions;
+mod unsure;
 
 use super::*;
 use fullbore_wire::Text;

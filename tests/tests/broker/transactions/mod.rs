@@ -5,8 +5,10 @@
 mod answers;
 mod bad_input;
 mod bounds;
+mod coordinator;
 mod crash;
 mod places;
+mod power;
 mod protocol;
 mod reads;
 mod striped;

@@ -1,0 +1,79 @@
+//! Commits that are on the disk before they are answered (`fullbore.transaction.flush`).
+//!
+//! On one broker the records of a transaction are flushed as it is committed, by one fsync of each file for all
+//! transactions that wait then. In a cluster their leaders may be other brokers, which flush before they answer
+//! Produce ([`crate::replica`]).
+//!
+//! Invariant: records and offsets of a transaction are on the disk before its commit is, that before any marker is
+//! written, and all markers before the record that it is complete.
+
+use super::{MARKERS_A_TURN, Transactions};
+use crate::partitions::{AnyPartition, AppendError, FlushTicket, Replica};
+use fullbore_rules::transaction::{TopicPartition, TransactionMetadata, TransactionState};
+use fullbore_wire::ErrorCode;
+use std::sync::Arc;
+
+impl Transactions {
+    /// Brings to the disk what a state relies on, before the state is kept.
+    ///
+    /// # Errors
+    /// COORDINATOR_NOT_AVAILABLE where records of the transaction may not be on the disk.
+    pub(super) async fn flush_before(&self, next: &TransactionMetadata) -> Result<(), ErrorCode> {
+        if !self.config.flushes || next.state != TransactionState::PrepareCommit {
+            return Ok(());
+        }
+        let flushed = self.flush_partitions(next).await;
+        flushed.map_err(|error| {
+            if let Some(left_out) = self.unkept.due() {
+                tracing::error!(%error, left_out, "cannot flush the records of a transaction: it is not committed");
+            }
+            ErrorCode::COORDINATOR_NOT_AVAILABLE
+        })
+    }
+
+    async fn flush_partitions(&self, next: &TransactionMetadata) -> Result<(), AppendError> {
+        let mut tickets: Vec<FlushTicket> = Vec::new();
+        for (count, partition) in next.partitions.iter().enumerate() {
+            if count % MARKERS_A_TURN == MARKERS_A_TURN - 1 {
+                tokio::task::yield_now().await;
+            }
+            let Some(replica) = self.led_here(partition) else { continue };
+            replica.opened().await?;
+            tickets.extend(replica.flush_all());
+        }
+        for ticket in tickets {
+            ticket.wait().await?;
+        }
+        Ok(())
+    }
+
+    /// Returns a partition's log where this broker leads it.
+    fn led_here(&self, partition: &TopicPartition) -> Option<Arc<Replica>> {
+        let id = self.control.image().topic(&partition.topic)?.id;
+        match self.logs.find_any(&id, partition.partition)? {
+            AnyPartition::Classic(replica) => replica.leads_in().map(|_| replica),
+            AnyPartition::Diskless(_) => None,
+        }
+    }
+
+    /// Brings a state to the disk once it is kept, where more relies on it: a commit, and with transaction version 1
+    /// the begin of a transaction. There the epoch stays: records whose begin is lost would be committed with the
+    /// transaction before.
+    ///
+    /// # Errors
+    /// [`AppendError::Storage`].
+    pub(super) async fn flush_after(&self, next: &TransactionMetadata, log: &Arc<Replica>) -> Result<(), AppendError> {
+        let begins = next.state == TransactionState::Ongoing && next.start_ms == next.last_update_ms;
+        let is_relied_on = match next.state {
+            TransactionState::PrepareCommit => true,
+            _ => begins && !next.client_version.supports_epoch_bump(),
+        };
+        if !self.config.flushes || !is_relied_on {
+            return Ok(());
+        }
+        match log.flush_all() {
+            Some(ticket) => ticket.wait().await,
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Counts of transactional ids by state, and the transaction that is open for longest. Both are kept as states
+//! change, so that a look costs the same whatever the number of ids.
+//!
+//! Invariant: an id is counted as it was at the last event of its machine.
+
+use super::{OldestOpen, TransactionCounts};
+use fullbore_rules::transaction::{Transaction, TransactionState};
+use fullbore_wire::Text;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts of all ids.
+#[derive(Default)]
+pub(super) struct Tally {
+    by_state: [AtomicUsize; TransactionCounts::STATES.len()],
+    /// Transactions that are open or whose markers are not all written: when each began, and its id.
+    open: Mutex<BTreeSet<(i64, Text)>>,
+}
+
+/// The share of one id in the counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    /// Place of the state in [`TransactionCounts::STATES`].
+    state: Option<usize>,
+    /// When the open transaction began, in ms.
+    open_since: Option<i64>,
+}
+
+impl Counted {
+    fn of(transaction: &Transaction) -> Counted {
+        let Ok(found) = transaction.describe() else { return Counted::default() };
+        let is_open = found.state == TransactionState::Ongoing || found.state.is_prepared();
+        Counted {
+            state: TransactionCounts::STATES.iter().position(|state| *state == found.state),
+            open_since: is_open.then_some(found.start_ms),
+        }
+    }
+}
+
+impl Tally {
+    /// Counts an id as it is now in place of what was `counted` of it. The caller holds the id's lock.
+    pub fn count(&self, id: &Text, counted: &mut Counted, transaction: &Transaction) {
+        let now = Counted::of(transaction);
+        let before = std::mem::replace(counted, now);
+        if now.state != before.state {
+            // The new one first: no count is ever below what is true.
+            now.state.and_then(|at| self.by_state.get(at)).inspect(|count| _ = count.fetch_add(1, Ordering::Relaxed));
+            before
+                .state
+                .and_then(|at| self.by_state.get(at))
+                .inspect(|count| _ = count.fetch_sub(1, Ordering::Relaxed));
+        }
+        if now.open_since != before.open_since {
+            let mut open = self.open.lock();
+            if let Some(since) = before.open_since {
+                open.remove(&(since, id.clone()));
+            }
+            if let Some(since) = now.open_since {
+                open.insert((since, id.clone()));
+            }
+        }
+    }
+
+    /// Returns the counts at this time.
+    pub fn counts(&self, now_ms: i64) -> TransactionCounts {
+        let oldest = self.open.lock().first().cloned();
+        TransactionCounts {
+            by_state: std::array::from_fn(|at| self.by_state.get(at).map_or(0, |count| count.load(Ordering::Relaxed))),
+            oldest_open: oldest.map(|(since, transactional_id)| OldestOpen {
+                transactional_id,
+                age_ms: now_ms.saturating_sub(since).max(0),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_rules::transaction::{TransactionMetadata, TransactionSettings, TransactionVersion, Turn};
+
+    const SETTINGS: TransactionSettings = TransactionSettings {
+        timeout_max_ms: 900_000,
+        partitions_max: 4,
+        waiters_max: 3,
+        server_version: TransactionVersion::V2,
+    };
+
+    fn in_state(state: TransactionState, start_ms: i64) -> Transaction {
+        let record = TransactionMetadata {
+            producer_id: 1,
+            previous_producer_id: -1,
+            next_producer_id: -1,
+            producer_epoch: 0,
+            last_producer_epoch: -1,
+            timeout_ms: 1_000,
+            state,
+            partitions: Default::default(),
+            start_ms,
+            last_update_ms: start_ms,
+            client_version: TransactionVersion::V2,
+        };
+        Transaction::load(0, record, &mut Turn { settings: &SETTINGS, now: 0, effects: &mut Vec::new() })
+    }
+
+    #[test]
+    fn states_change_the_counts_follow_and_the_eldest_is_named() {
+        let tally = Tally::default();
+        let (a, b) = (Text::from_static("a"), Text::from_static("b"));
+        let (mut of_a, mut of_b) = (Counted::default(), Counted::default());
+        tally.count(&a, &mut of_a, &in_state(TransactionState::Ongoing, 700));
+        tally.count(&b, &mut of_b, &in_state(TransactionState::Ongoing, 500));
+        let counts = tally.counts(1_500);
+        assert_eq!(counts.by_state, [0, 2, 0, 0, 0, 0]);
+        assert_eq!(counts.oldest_open, Some(OldestOpen { transactional_id: b.clone(), age_ms: 1_000 }));
+        tally.count(&b, &mut of_b, &in_state(TransactionState::CompleteCommit, 500));
+        let counts = tally.counts(600);
+        assert_eq!(counts.by_state, [0, 1, 0, 0, 1, 0]);
+        assert_eq!(counts.oldest_open, Some(OldestOpen { transactional_id: a.clone(), age_ms: 0 }), "a step back");
+        tally.count(&a, &mut of_a, &Transaction::new(0));
+        tally.count(&b, &mut of_b, &Transaction::new(0));
+        let counts = tally.counts(600);
+        assert_eq!((counts.by_state, counts.oldest_open), ([0; 6], None));
+    }
+}
