@@ -57,7 +57,7 @@ impl Protocol {
         if self == Protocol::Old { 4 } else { 5 }
     }
 
-    fn init_producer_id(self) -> i16 {
+    pub(crate) fn init_producer_id(self) -> i16 {
         if self == Protocol::Old { 4 } else { 5 }
     }
 }
@@ -194,7 +194,11 @@ impl Transactional {
     }
 }
 
-fn init_request(id: &str, transaction_timeout_ms: i32, current: Option<(i64, i16)>) -> InitProducerIdRequest {
+pub(crate) fn init_request(
+    id: &str,
+    transaction_timeout_ms: i32,
+    current: Option<(i64, i16)>,
+) -> InitProducerIdRequest {
     let (producer_id, producer_epoch) = current.unwrap_or((-1, -1));
     let transactional_id = Some(Text::from(id));
     InitProducerIdRequest {

@@ -8,6 +8,7 @@ use super::offset_commit::{self, ValidCommit};
 use crate::coordinator::VerifiedProducer;
 use crate::groups::{CommitOffset, Missing, PendingCommit};
 use crate::node::Node;
+use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_rules::group::Committer;
 use fullbore_rules::transaction::ProducerIdAndEpoch;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
@@ -42,7 +43,10 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
             let held = request_bytes + asked.bytes();
             let answer = Box::pin(async move {
                 match asked.done().await {
-                    Ok(refused) => wanted.refuse(&refused),
+                    Ok(refused) => {
+                        fault_point::reached(FaultPoint::Offsets);
+                        wanted.refuse(&refused);
+                    }
                     Err(code) => wanted.refuse_known(code),
                 }
                 answer(&wanted, &broker, reply)

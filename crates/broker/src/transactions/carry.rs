@@ -7,8 +7,9 @@ use super::entry::{Entry, EntryState};
 use super::records;
 use crate::coordinator::Records;
 use crate::partitions::AppendError;
+use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_host::task;
-use fullbore_rules::transaction::{Effect, Transaction, TransactionMetadata, Turn};
+use fullbore_rules::transaction::{Effect, Transaction, TransactionMetadata, TransactionState, Turn};
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
 use std::collections::VecDeque;
@@ -81,8 +82,15 @@ impl Transactions {
     async fn keep(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let version = self.config.rules.server_version;
         let record = records::encode(&entry.id, next, version).map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;
-        let kept = entry.shard.write(Records::Known(vec![record]), std::convert::identity).kept().await;
-        kept.and_then(|kept| kept).map_err(|error| {
+        let write = entry.shard.write(Records::Known(vec![record]), std::convert::identity);
+        if next.is_some_and(|next| next.state.is_prepared()) {
+            fault_point::reached(FaultPoint::Deciding);
+        }
+        let kept = write.kept().await.and_then(|kept| kept);
+        if let (Ok(()), Some(next)) = (&kept, next) {
+            fault_point::reached(step_of(next.state));
+        }
+        kept.map_err(|error| {
             if let Some(left_out) = self.unkept.due() {
                 let id = &*entry.id;
                 tracing::error!(id, %error, left_out, "cannot keep the state of a transaction: its client tries again");
@@ -92,5 +100,15 @@ impl Transactions {
                 error => error.code(),
             }
         })
+    }
+}
+
+/// Returns the step that is done once a state is on record.
+fn step_of(state: TransactionState) -> FaultPoint {
+    match state {
+        TransactionState::Ongoing => FaultPoint::Added,
+        TransactionState::PrepareCommit | TransactionState::PrepareAbort => FaultPoint::Decided,
+        TransactionState::CompleteCommit | TransactionState::CompleteAbort => FaultPoint::Completed,
+        TransactionState::Empty | TransactionState::Dead | TransactionState::PrepareEpochFence => FaultPoint::Begun,
     }
 }

@@ -9,6 +9,7 @@ mod crash;
 mod places;
 mod protocol;
 mod reads;
+mod steps;
 mod striped;
 
 use fullbore_tests::{Client, Protocol, Transactional, wait_until};
