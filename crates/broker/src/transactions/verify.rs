@@ -95,6 +95,12 @@ impl Transactions {
         (leader != self.node_id).then_some(leader)
     }
 
+    /// Returns the partition of `__transaction_state` that an id is in.
+    fn partition_of(&self, id: &str) -> i32 {
+        let count = self.control.image().topic(TRANSACTION_STATE).map_or(1, |topic| topic.partition_count());
+        partition_for(id, count)
+    }
+
     /// Has another broker look for the partitions in the transaction, or add them.
     async fn verify_at(
         &self,
@@ -122,7 +128,13 @@ impl Transactions {
             ..Default::default()
         };
         let request = AddPartitionsToTxnRequest { transactions: vec![transaction], ..Default::default() };
-        let response = self.peers.call(coordinator, &request).await.map_err(|why| {
+        let answered = tokio::select! {
+            answered = self.peers.call(coordinator, &request) => answered,
+            () = self.peers.replaced(coordinator, TRANSACTION_STATE, self.partition_of(beginning.transactional_id)) => {
+                Err("another broker coordinates the transaction".to_owned())
+            }
+        };
+        let response = answered.map_err(|why| {
             tracing::debug!(coordinator, %why, "cannot ask the coordinator of a transaction: the client sends the batch again");
             ErrorCode::NETWORK_EXCEPTION
         })?;
