@@ -28,7 +28,16 @@ pub struct AppendTerms<'a> {
     pub leader_epoch: Option<i32>,
     /// The coordinator's word on the transaction that the batch would open.
     pub verification: Verification,
-    /// Markers of the producer when the coordinator was asked. With another number, its word may be on a transaction that has ended.
+    /// Markers of the producer when the coordinator was asked. With another count, its word may be on a transaction that has ended.
+    pub markers: MarkerCount,
+}
+
+/// Markers of a producer that a partition has had, as its leader of one epoch counts them. A log that was cut off counts anew.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MarkerCount {
+    /// The leader epoch.
+    pub leader_epoch: i32,
+    /// The markers since the producer is remembered.
     pub markers: u32,
 }
 
@@ -41,7 +50,7 @@ impl AppendTerms<'static> {
             early: EarlyBatches { are_sent: false, wait_in: None },
             leader_epoch: None,
             verification: Verification::Unknown,
-            markers: 0,
+            markers: MarkerCount::default(),
         }
     }
 }
