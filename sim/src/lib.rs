@@ -25,6 +25,7 @@ mod message;
 mod network;
 pub mod schedule;
 mod settings;
+pub mod transactions;
 mod world;
 
 pub use fault::Fault;

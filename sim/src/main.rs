@@ -1,54 +1,83 @@
-//! `fullbore-sim [--schedules N] [--seed SEED] [--fault NAME]`: runs schedules on all processors, and names the seeds at which something was
-//! wrong. One schedule alone tells what it came to.
+//! `fullbore-sim [--world cluster|transactions] [--schedules N] [--seed SEED] [--fault NAME]`: runs schedules on all processors, and names the
+//! seeds at which something was wrong. One schedule alone tells what it came to.
 
+use std::fmt::Debug;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use fullbore_sim::{Fault, Report, fault::FAULTS, run};
+use fullbore_sim::{fault, transactions};
+
+/// Runs a seed, and returns what it came to in numbers.
+type Run = Box<dyn Fn(u64) -> Result<Outcome, String> + Sync>;
 
 struct Options {
     schedules: u64,
     seed: u64,
-    fault: Option<Fault>,
+    run: Run,
 }
+
+/// What one schedule came to: names and numbers.
+type Outcome = [(&'static str, u64); 3];
 
 /// What all schedules came to.
 #[derive(Default)]
 struct Sum {
     wrong: u64,
-    events: u64,
-    acknowledged: u64,
-    elections: u64,
+    outcome: Option<Outcome>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { schedules: 1, seed: 0, fault: None };
+    let (mut schedules, mut seed, mut world, mut fault) = (1, 0, "cluster".to_owned(), None);
     let mut typed = std::env::args().skip(1);
     while let Some(name) = typed.next() {
         let value = typed.next().ok_or_else(|| format!("{name} needs a value"))?;
         let number = || value.parse::<u64>().map_err(|error| format!("{name} {value}: {error}"));
         match name.as_str() {
-            "--schedules" => options.schedules = number()?,
-            "--seed" => options.seed = number()?,
-            "--fault" => {
-                let named = FAULTS.into_iter().find(|fault| format!("{fault:?}") == value);
-                options.fault = Some(named.ok_or_else(|| format!("no fault is called {value}; there are {FAULTS:?}"))?);
-            }
-            _ => return Err(format!("{name} is unknown: --schedules, --seed, --fault")),
+            "--schedules" => schedules = number()?,
+            "--seed" => seed = number()?,
+            "--world" => world = value,
+            "--fault" => fault = Some(value),
+            _ => return Err(format!("{name} is unknown: --world, --schedules, --seed, --fault")),
         }
     }
-    Ok(options)
+    let run = match world.as_str() {
+        "cluster" => cluster(named(&fault::FAULTS, fault)?),
+        "transactions" => transactions(named(&transactions::fault::FAULTS, fault)?),
+        _ => return Err(format!("no world is called {world}: cluster, transactions")),
+    };
+    Ok(Options { schedules, seed, run })
+}
+
+fn named<F: Copy + Debug>(faults: &[F], name: Option<String>) -> Result<Option<F>, String> {
+    let Some(name) = name else { return Ok(None) };
+    let found = faults.iter().copied().find(|fault| format!("{fault:?}") == name);
+    found.map(Some).ok_or_else(|| format!("no fault is called {name}; there are {faults:?}"))
+}
+
+fn cluster(fault: Option<fullbore_sim::Fault>) -> Run {
+    Box::new(move |seed| {
+        let report = fullbore_sim::run(seed, fault)?;
+        let elections = u64::try_from(report.leader_epochs).unwrap_or(0);
+        Ok([("events", report.events), ("acknowledged records", report.acknowledged), ("elections", elections)])
+    })
+}
+
+fn transactions(fault: Option<transactions::Fault>) -> Run {
+    Box::new(move |seed| {
+        let report = transactions::run(seed, fault)?;
+        let [committed, aborted] = [report.committed, report.aborted].map(|count| count as u64);
+        Ok([("committed transactions", committed), ("aborted", aborted), ("elections", report.elections)])
+    })
 }
 
 impl Sum {
-    fn add(&mut self, seed: u64, outcome: Result<Report, String>) {
+    fn add(&mut self, seed: u64, outcome: Result<Outcome, String>) {
         match outcome {
-            Ok(report) => {
-                self.events += report.events;
-                self.acknowledged += report.acknowledged;
-                self.elections += u64::try_from(report.leader_epochs).unwrap_or(0);
+            Ok(outcome) => {
+                let sum = self.outcome.get_or_insert_with(|| outcome.map(|(name, _)| (name, 0)));
+                sum.iter_mut().zip(outcome).for_each(|((_, sum), (_, count))| *sum += count);
             }
             Err(error) => {
                 self.wrong += 1;
@@ -68,7 +97,7 @@ fn run_all(options: &Options) -> Sum {
             if seed >= end {
                 break;
             }
-            let outcome = run(seed, options.fault);
+            let outcome = (options.run)(seed);
             sum.lock().expect("nobody panics with it").add(seed, outcome);
         }
     };
@@ -87,11 +116,9 @@ fn main() -> ExitCode {
         }
     };
     let began = Instant::now();
-    let Sum { wrong, events, acknowledged, elections } = run_all(&options);
-    println!(
-        "{wrong} of {} schedules went wrong; {events} events, {acknowledged} acknowledged records, {elections} elections, {:.1} s",
-        options.schedules,
-        began.elapsed().as_secs_f64()
-    );
+    let Sum { wrong, outcome } = run_all(&options);
+    let counts = outcome.into_iter().flatten().map(|(name, count)| format!("{count} {name}"));
+    let counts = counts.collect::<Vec<_>>().join(", ");
+    println!("{wrong} of {} schedules went wrong; {counts}, {:.1} s", options.schedules, began.elapsed().as_secs_f64());
     ExitCode::from(u8::from(wrong > 0))
 }

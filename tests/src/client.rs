@@ -18,6 +18,8 @@ pub struct Client {
     stream: Stream,
     next_correlation_id: i32,
     client_id: Text,
+    /// True if an answer that takes too long counts as a connection that is gone.
+    gives_up: bool,
 }
 
 enum Stream {
@@ -92,7 +94,7 @@ impl Client {
     }
 
     fn over(stream: Stream) -> Client {
-        Client { stream, next_correlation_id: 0, client_id: Text::from_static("fullbore-tests") }
+        Client { stream, next_correlation_id: 0, client_id: Text::from_static("fullbore-tests"), gives_up: false }
     }
 
     /// Connects to a broker that may be gone.
@@ -123,7 +125,12 @@ impl Client {
     pub fn split(&self) -> Client {
         let Stream::Plain(socket) = &self.stream else { panic!("a TLS session is not split") };
         let stream = Stream::Plain(socket.try_clone().expect("a descriptor is free"));
-        Client { stream, next_correlation_id: self.next_correlation_id, client_id: self.client_id.clone() }
+        Client {
+            stream,
+            next_correlation_id: self.next_correlation_id,
+            client_id: self.client_id.clone(),
+            gives_up: self.gives_up,
+        }
     }
 
     /// Sends a request without waiting; its correlation id.
@@ -201,7 +208,7 @@ impl Client {
     fn read_exact(&mut self, buffer: &mut [u8]) -> Option<()> {
         match self.stream.read_exact(buffer) {
             Ok(()) => Some(()),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Err(error) if !self.gives_up && matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 panic!("neither an answer nor a close within the read timeout")
             }
             Err(_) => None,
@@ -267,6 +274,12 @@ impl Client {
     /// How long a write may block before it fails.
     pub fn set_write_timeout(&mut self, timeout: Duration) {
         self.stream.socket().set_write_timeout(Some(timeout)).expect("a connected socket");
+    }
+
+    /// Takes an answer that is not there after this time for a connection that is gone.
+    pub fn give_up_after(&mut self, timeout: Duration) {
+        self.gives_up = true;
+        self.set_read_timeout(timeout);
     }
 
     /// How long to wait for an answer before the test fails.

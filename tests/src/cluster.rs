@@ -295,7 +295,13 @@ impl Cluster {
 
     /// Begins to read a topic from its start.
     pub fn consuming(&self, topic: &str) -> Consuming {
-        let arguments = ["consume", "--topic", topic, "--from-beginning", "--format", CONSUMED];
+        self.consuming_at(topic, "read_uncommitted")
+    }
+
+    /// The same at an isolation level.
+    pub fn consuming_at(&self, topic: &str, isolation: &str) -> Consuming {
+        let arguments =
+            ["consume", "--topic", topic, "--from-beginning", "--format", CONSUMED, "--isolation-level", isolation];
         let mut child =
             self.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
         let records = Output::of(child.stdout.take().expect("piped"));

@@ -187,6 +187,18 @@ impl Broker {
         assert_eq!(status.code(), Some(0), "SIGTERM ends the broker with code 0");
     }
 
+    /// Returns true if the process has ended by itself and was not waited for.
+    pub fn has_ended(&mut self) -> bool {
+        let ended = |running: &mut Running| running.child.try_wait().expect("our child").is_some();
+        self.process.as_mut().is_some_and(ended)
+    }
+
+    /// Returns true if the process stands still.
+    pub fn is_frozen(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("our child");
+        stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+    }
+
     /// Waits until the process ends by itself.
     pub fn wait_for_end(&mut self) -> ExitStatus {
         let mut running = self.process.take().expect("the broker runs");

@@ -57,7 +57,7 @@ impl Protocol {
         if self == Protocol::Old { 4 } else { 5 }
     }
 
-    fn init_producer_id(self) -> i16 {
+    pub(crate) fn init_producer_id(self) -> i16 {
         if self == Protocol::Old { 4 } else { 5 }
     }
 }

@@ -21,6 +21,9 @@ pub enum StartError {
     /// The key or certificates of an SSL listener.
     #[error("{0}")]
     Certificates(#[from] fullbore_tls::MaterialError),
+    /// The step at which a test wants a fault.
+    #[error("{0}")]
+    FaultPoint(String),
     /// A listener.
     #[error("cannot listen on {}: {}; {}", host_port(host, port), of_bind(error), remedy_of_bind(error))]
     Bind {

@@ -25,6 +25,7 @@ use crate::transactions::{Transactions, Unsettled};
 use fullbore_config::BrokerConfig;
 use fullbore_control::{ClusterPlace, Control, Endpoint, FolderLock, OpenError, RegistrationInfo, Urgent};
 use fullbore_host::disk_space::DiskSpace;
+use fullbore_host::fault_point;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::task::{self, Apart};
@@ -113,6 +114,9 @@ impl Broker {
         open: impl FnOnce(Arc<BrokerConfig>, &FolderLock, Arc<DiskSpace>, RegistrationInfo) -> Result<Opened, OpenError>,
     ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
+        if let Some(step) = fault_point::arm().map_err(StartError::FaultPoint)? {
+            tracing::warn!(step, "{} is set: the broker dies or stands still there", fault_point::VARIABLE);
+        }
         let config = Arc::new(config);
         let listeners = bind(&config).await?;
         let admin_listener = admin::bind(&config).await?;

@@ -3,6 +3,7 @@
 //! Not here: topics, requests, configuration.
 
 pub mod disk_space;
+pub mod fault_point;
 pub mod files;
 pub mod log_rate_limit;
 pub mod long_work;

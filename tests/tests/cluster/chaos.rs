@@ -5,8 +5,10 @@
 
 use crate::faults::{ALL, PARTITIONS, TOPIC, with_topic};
 use crate::workload::{logs_are_equal, produced_while};
-use fullbore_tests::{Cluster, ClusterPlan, Link, Random};
+use fullbore_tests::{Cluster, ClusterPlan, Copier, Link, Protocol, Random, Resolve};
 use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long faults go on.
@@ -171,18 +173,62 @@ fn round(seed: u64) {
     logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
 }
 
-#[test]
-fn whatever_befalls_a_cluster_nothing_acknowledged_is_lost() {
+/// Runs rounds, with the seed of the first if it is set.
+fn for_each_seed(variable: &str, few: usize, round: fn(u64)) {
     let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
     let first = std::env::var("FULLBORE_CHAOS_SEED").ok();
     let first = first.map_or(now, |seed| seed.parse().expect("FULLBORE_CHAOS_SEED is a number"));
-    for seed in (0..fullbore_tests::rounds("FULLBORE_CHAOS_ROUNDS", 1, 20) as u64).map(|n| first.wrapping_add(n)) {
+    for seed in (0..fullbore_tests::rounds(variable, few, 20) as u64).map(|n| first.wrapping_add(n)) {
         let failed = std::panic::catch_unwind(|| round(seed)).err();
         if let Some(why) = failed {
             eprintln!("this was FULLBORE_CHAOS_SEED={seed}");
             std::panic::resume_unwind(why);
         }
     }
+}
+
+#[test]
+fn whatever_befalls_a_cluster_nothing_acknowledged_is_lost() {
+    for_each_seed("FULLBORE_CHAOS_ROUNDS", 1, round);
+}
+
+/// Clients of both protocols copy numbers in transactions, each into a topic of its own.
+fn round_of_transactions(seed: u64) {
+    let steps = schedule(seed);
+    let mut cluster = ClusterPlan::with_own_postgres(3, &SETS).linked().start();
+    let copiers = [
+        ("again-old", Protocol::Old, Resolve::Again),
+        ("anew-new", Protocol::New, Resolve::Anew),
+        ("again-new", Protocol::New, Resolve::Again),
+    ];
+    for (name, ..) in copiers {
+        cluster.create(name, PARTITIONS, 3, &["min.insync.replicas=2"]);
+        ALL.iter().for_each(|id| cluster.wait_for_isr(*id, name, 3));
+    }
+    let addresses: Vec<_> = ALL.iter().map(|id| cluster.address(*id)).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (name, protocol, resolve) in copiers {
+            let (addresses, is_over) = (&addresses, &is_over);
+            scope.spawn(move || {
+                let mut copier = Copier::new(name, (name, PARTITIONS), protocol, resolve, |_| addresses.clone());
+                copier.copy_while(|| !is_over.load(Ordering::Relaxed));
+            });
+        }
+        let carried_out = std::panic::catch_unwind(AssertUnwindSafe(|| carry_out(&steps, &mut cluster)));
+        is_over.store(true, Ordering::Relaxed);
+        carried_out.unwrap_or_else(|why| std::panic::resume_unwind(why));
+    });
+    ALL.iter().for_each(|id| assert_well(&mut cluster, *id));
+    for (name, ..) in copiers {
+        cluster.wait_for_isr(1, name, 3);
+    }
+}
+
+/// Left to `make soak`, and to `FULLBORE_TRANSACTION_CHAOS_ROUNDS`.
+#[test]
+fn whatever_befalls_a_cluster_transactions_are_whole_and_come_once() {
+    for_each_seed("FULLBORE_TRANSACTION_CHAOS_ROUNDS", 0, round_of_transactions);
 }
 
 #[test]

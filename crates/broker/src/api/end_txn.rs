@@ -2,6 +2,7 @@
 //! partitions of this broker.
 
 use super::call::{Call, Fault, Reply};
+use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_rules::transaction::{EndTxn, ProducerIdAndEpoch, TransactionAnswer, TransactionVersion};
 use fullbore_wire::apis::end_txn::{EndTxnRequest, EndTxnResponse};
 use fullbore_wire::{ErrorCode, Frame};
@@ -32,7 +33,12 @@ async fn end(call: &Call<'_>, request: &EndTxnRequest, version: i16) -> Result<O
     transactions.prepare(false, [id]).await?;
     let pending = transactions.put_to(id, |transaction, ticket, turn| transaction.end_txn(end, ticket, turn))?;
     match pending.answer().await? {
-        TransactionAnswer::EndTxn(ended) => ended,
+        TransactionAnswer::EndTxn(ended) => {
+            if ended.is_ok() {
+                fault_point::reached(FaultPoint::Answer);
+            }
+            ended
+        }
         _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),
     }
 }

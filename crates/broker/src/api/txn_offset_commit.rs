@@ -10,6 +10,7 @@ use super::offset_commit::{self, ValidCommit};
 use crate::coordinator::VerifiedProducer;
 use crate::groups::{CommitOffset, Missing, PendingCommit};
 use crate::node::Node;
+use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_rules::group::Committer;
 use fullbore_rules::transaction::ProducerIdAndEpoch;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
@@ -37,7 +38,11 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     }
     let offsets = std::mem::take(&mut wanted.offsets);
     let asked = begin(call, &request, reply.version.number, offsets).await;
-    offset_commit::complete(wanted, asked, request_bytes, answer)
+    let at_the_end = move |commit: &ValidCommit| {
+        fault_point::reached(FaultPoint::Offsets);
+        answer(commit)
+    };
+    offset_commit::complete(wanted, asked, request_bytes, at_the_end)
 }
 
 async fn begin(

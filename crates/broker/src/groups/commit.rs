@@ -5,13 +5,12 @@
 
 use super::entry::Entry;
 use super::offsets::{CommitOffset, GroupOffsets, OffsetAndMetadata, OffsetsView, TopicName, TopicOffsets};
-use super::pending::PendingOffsets;
 use super::records::{self, OffsetKey};
 use super::{Groups, not_kept};
 use crate::coordinator::{KeyValue, PendingWrite, Records, Shard, Unwritten, VerifiedProducer, size_of_record};
 use fullbore_control::Image;
 use fullbore_rules::group::consumer::TopicIdPartition;
-use fullbore_rules::group::{Committer, Group};
+use fullbore_rules::group::{Committer, Group, PendingOffsets};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;

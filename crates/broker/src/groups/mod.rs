@@ -15,7 +15,6 @@ mod expiry;
 mod keep;
 mod load;
 mod offsets;
-mod pending;
 mod re2;
 mod records;
 mod regex;

@@ -7,13 +7,13 @@
 //! Invariant: it has the offsets of the log, so that two connections that commit the same partition leave the same
 //! winner in both. Of a shard that was left it has nothing: the shard is left first, and then its offsets are forgotten.
 
-use super::pending::PendingOffsets;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::coordinator::{Shard, Status};
+use fullbore_rules::group::PendingOffsets;
 use fullbore_wire::Uuid;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 

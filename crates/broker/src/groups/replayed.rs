@@ -3,9 +3,8 @@
 //! Not here: topics that were deleted since, nor the offsets as requests read them.
 
 use super::offsets::OffsetAndMetadata;
-use super::pending::PendingOffsets;
 use super::records::GroupRecord;
-use fullbore_rules::group::Snapshot;
+use fullbore_rules::group::{PendingOffsets, Snapshot};
 use fullbore_rules::sequence::Marker;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, HashSet};

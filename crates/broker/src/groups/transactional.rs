@@ -4,6 +4,7 @@
 
 use super::{Groups, not_kept};
 use crate::coordinator::{MarkedCoordinator, MarkerOutcome, MarkersSeen, PendingWrite, Records};
+use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_rules::sequence::Marker;
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
@@ -59,6 +60,7 @@ impl MarkedCoordinator for Groups {
             let image = groups.control.image();
             let is_there = |offset: &super::CommitOffset| image.topic_by_id(offset.topic.id).is_some();
             groups.offsets.end_transaction(&of, marker.producer_id, marker.is_commit, is_there);
+            fault_point::reached(FaultPoint::OffsetsEnded);
             Ok(())
         }))
     }

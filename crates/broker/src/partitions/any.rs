@@ -16,6 +16,7 @@ use crate::replica::Replica;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
+use fullbore_log::partition::terms::MarkerCount;
 use fullbore_log::partition::waiters::Registration;
 
 /// Time that a request waits for logs that are being opened: most take a few milliseconds. After a crash one may take longer, and clients give a
@@ -33,10 +34,10 @@ pub enum AnyPartition {
 
 impl AnyPartition {
     /// Returns how many markers of a producer a classic partition has, for `AppendTerms::markers`.
-    pub fn markers_of(&self, producer_id: i64) -> u32 {
+    pub fn markers_of(&self, producer_id: i64) -> MarkerCount {
         match self {
             AnyPartition::Classic(replica) => replica.markers_of(producer_id),
-            AnyPartition::Diskless(_) => 0,
+            AnyPartition::Diskless(_) => MarkerCount::default(),
         }
     }
 

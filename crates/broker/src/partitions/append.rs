@@ -20,13 +20,14 @@ use tokio::time::timeout_at;
 use super::AnyPartition;
 use crate::diskless::{DisklessPartition, Refreshed};
 use fullbore_config::TopicConfig;
+use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_host::files::now_ms;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
-use fullbore_log::partition::terms::{AppendTerms, EarlyBatches};
+use fullbore_log::partition::terms::{AppendTerms, EarlyBatches, MarkerCount};
 use fullbore_log::validation::{
     Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, RefusedBatch, SHORT_MAX, Sender,
     TOLD_MAX, ValidBatch, claimed_stamp, validate, work_of,
@@ -82,12 +83,12 @@ pub trait TransactionVerifier: Send + Sync {
 struct Verified {
     outcome: Result<Verification, ErrorCode>,
     /// Markers of the producer that the partition had before.
-    markers: u32,
+    markers: MarkerCount,
 }
 
 impl Verified {
     fn refused(code: ErrorCode) -> Verified {
-        Verified { outcome: Err(code), markers: 0 }
+        Verified { outcome: Err(code), markers: MarkerCount::default() }
     }
 }
 
@@ -353,7 +354,7 @@ impl<'a> AppendRun<'a> {
         let batch = validate(batch.records, from, to, opening)?;
         let verified = self.verified.get(&self.results.len());
         let verification = verified.and_then(|verified| verified.outcome.ok()).unwrap_or(Verification::Unknown);
-        let markers = verified.map_or(0, |verified| verified.markers);
+        let markers = verified.map_or(MarkerCount::default(), |verified| verified.markers);
         let terms = AppendTerms { acks, now_ms, early, leader_epoch: None, verification, markers };
         let step = match partition {
             AnyPartition::Classic(replica) => replica.append(&batch, terms),
@@ -370,6 +371,9 @@ impl<'a> AppendRun<'a> {
         if step.is_written() {
             let view = batch.view();
             self.services.metrics.appended(view.size(), view.record_count());
+            if batch.is_transactional() {
+                fault_point::reached(FaultPoint::Appended);
+            }
         }
         Ok(step)
     }

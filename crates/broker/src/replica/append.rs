@@ -13,7 +13,7 @@ use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::partition::durability::Durability;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, Appended, Blocker, WrittenBatch};
-use fullbore_log::partition::terms::AppendTerms;
+use fullbore_log::partition::terms::{AppendTerms, MarkerCount};
 use fullbore_log::validation::ValidBatch;
 use fullbore_log::{Log, LogAppendInfo, Verification};
 
@@ -63,7 +63,7 @@ impl Replica {
     }
 
     /// Returns how many markers of a producer the partition has, for [`AppendTerms::markers`].
-    pub fn markers_of(&self, producer_id: i64) -> u32 {
+    pub fn markers_of(&self, producer_id: i64) -> MarkerCount {
         markers_of(&self.lock(), producer_id)
     }
 
@@ -189,11 +189,12 @@ fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerm
     }
 }
 
-fn markers_of(state: &ReplicaState, producer_id: i64) -> u32 {
-    match &state.log {
+fn markers_of(state: &ReplicaState, producer_id: i64) -> MarkerCount {
+    let markers = match &state.log {
         LogState::Open(log) => log.producers().markers_of(producer_id),
         _ => 0,
-    }
+    };
+    MarkerCount { leader_epoch: state.role.leader_epoch(), markers }
 }
 
 /// Notes a failed append for the next look at the disk.

@@ -8,6 +8,7 @@ use super::entry::{Entry, EntryState};
 use super::records;
 use crate::coordinator::Records;
 use crate::partitions::AppendError;
+use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_host::task;
 use fullbore_rules::transaction::{Effect, Transaction, TransactionMetadata, TransactionState, Turn};
 use fullbore_wire::ErrorCode;
@@ -108,8 +109,15 @@ impl Transactions {
         if let Some(next) = next {
             self.flush_before(next).await?;
         }
-        let kept = entry.shard.write(Records::Known(vec![record]), std::convert::identity).kept().await;
-        let kept = match (kept.and_then(|kept| kept), next) {
+        let write = entry.shard.write(Records::Known(vec![record]), std::convert::identity);
+        if next.is_some_and(|next| next.state.is_prepared()) {
+            fault_point::reached(FaultPoint::Deciding);
+        }
+        let kept = write.kept().await.and_then(|kept| kept);
+        if let (Ok(()), Some(next)) = (&kept, next) {
+            fault_point::reached(step_of(next.state));
+        }
+        let kept = match (kept, next) {
             (Ok(()), Some(next)) => self.flush_after(next, entry.shard.partition()).await,
             (kept, _) => kept,
         };
@@ -123,5 +131,15 @@ impl Transactions {
                 error => error.code(),
             }
         })
+    }
+}
+
+/// Returns the step that is done once a state is on record.
+fn step_of(state: TransactionState) -> FaultPoint {
+    match state {
+        TransactionState::Ongoing => FaultPoint::Added,
+        TransactionState::PrepareCommit | TransactionState::PrepareAbort => FaultPoint::Decided,
+        TransactionState::CompleteCommit | TransactionState::CompleteAbort => FaultPoint::Completed,
+        TransactionState::Empty | TransactionState::Dead | TransactionState::PrepareEpochFence => FaultPoint::Begun,
     }
 }

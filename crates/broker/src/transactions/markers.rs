@@ -7,6 +7,7 @@ use super::entry::Entry;
 use crate::coordinator::{MarkerOutcome, PendingWrite};
 use crate::partitions::{AnyPartition, AppendError, Replica, WrittenBatch};
 use fullbore_control::CONSUMER_OFFSETS;
+use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_host::files::now_ms;
 use fullbore_host::task;
 use fullbore_rules::sequence::{Marker, SequenceRefusal};
@@ -152,7 +153,13 @@ impl Transactions {
         marker: &Marker,
         version: i8,
     ) -> Result<(), String> {
-        match self.peers.mark(leader, *marker, version, partition.clone()).await? {
+        let code = tokio::select! {
+            code = self.peers.mark(leader, *marker, version, partition.clone()) => code?,
+            () = self.peers.replaced(leader, &partition.topic, partition.partition) => {
+                return Err(format!("broker {leader} does not lead it any more"));
+            }
+        };
+        match code {
             // As in Marked::is_over.
             ErrorCode::NONE | ErrorCode::INVALID_PRODUCER_EPOCH => Ok(()),
             code => Err(format!("broker {leader}: {}", code.message())),
@@ -225,7 +232,11 @@ impl Transactions {
 
 /// Appends a marker to a replica that leads.
 fn append_to(replica: &Arc<Replica>, marker: &Marker, version: i8) -> Marked {
-    match replica.append_marker(marker, version, None, now_ms()) {
+    let appended = replica.append_marker(marker, version, None, now_ms());
+    if appended.is_ok() {
+        fault_point::reached(FaultPoint::Marked);
+    }
+    match appended {
         Ok(written) if written.durability.is_nothing() => Marked::Done,
         Ok(written) => Marked::Written(Box::new(written)),
         Err(error) => Marked::Not(error),

@@ -9,7 +9,7 @@ use crate::replication;
 use fullbore_client::config::ClientConfig;
 use fullbore_client::tokio::Connection;
 use fullbore_config::BrokerConfig;
-use fullbore_control::Control;
+use fullbore_control::{Control, Image};
 use fullbore_host::task;
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::TopicPartition;
@@ -95,8 +95,23 @@ impl Peers {
     /// # Errors
     /// The connection's failure, for the log.
     pub async fn call<R: Request>(&self, broker: i32, request: &R) -> Result<R::Response, String> {
-        let connection = self.connection(&self.peer(broker)).await?;
+        self.call_peer(&self.peer(broker), request).await
+    }
+
+    async fn call_peer<R: Request>(&self, peer: &Peer, request: &R) -> Result<R::Response, String> {
+        let connection = self.connection(peer).await?;
         connection.call(request).await.map_err(|error| error.to_string())
+    }
+
+    /// Returns once `broker` does not lead the partition any more, as far as this broker knows. A broker that hangs answers nothing, while its
+    /// partitions have other leaders long since.
+    pub async fn replaced(&self, broker: i32, topic: &str, partition: i32) {
+        let mut images = self.control.watch();
+        let leader = |image: &Image| image.topic(topic)?.partition(partition)?.leader;
+        if images.wait_for(|image| leader(image) != Some(broker)).await.is_err() {
+            // The broker is stopping.
+            std::future::pending::<()>().await;
+        }
     }
 
     fn peer(&self, broker: i32) -> Arc<Peer> {
@@ -122,8 +137,10 @@ impl Peers {
     /// Sends queued markers, one request after another, until the queue is empty.
     async fn send_markers(self: Arc<Self>, peer: Arc<Peer>) {
         loop {
-            let batch = {
+            let mut batch = {
                 let mut queue = peer.queue.lock();
+                // The caller has given up: the partition has another leader.
+                queue.waiting.retain(|queued| !queued.answer.is_closed());
                 let count = queue.waiting.len().min(MARKERS_MAX);
                 if count == 0 {
                     (queue.is_sending, queue.waiting) = (false, Vec::new());
@@ -131,15 +148,27 @@ impl Peers {
                 }
                 queue.waiting.drain(..count).collect::<Vec<_>>()
             };
-            let answered = match self.connection(&peer).await {
-                Ok(connection) => connection.call(&request(&batch)).await.map_err(|error| error.to_string()),
-                Err(why) => Err(why),
+            let request = request(&batch);
+            let answered = tokio::select! {
+                answered = self.call_peer(&peer, &request) => Some(answered),
+                () = given_up(&mut batch) => None,
+            };
+            let Some(answered) = answered else {
+                *peer.connection.lock().await = None;
+                continue;
             };
             match answered {
                 Ok(response) => answer(batch, &response),
                 Err(why) => batch.into_iter().for_each(|queued| _ = queued.answer.send(Err(why.clone()))),
             }
         }
+    }
+}
+
+/// Returns once nobody waits for any of these markers.
+async fn given_up(batch: &mut [QueuedMarker]) {
+    for queued in batch {
+        queued.answer.closed().await;
     }
 }
 

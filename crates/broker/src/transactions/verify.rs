@@ -87,6 +87,12 @@ impl Transactions {
         (leader != self.node_id).then_some(leader)
     }
 
+    /// Returns the partition of `__transaction_state` that an id is in.
+    fn partition_of(&self, id: &str) -> i32 {
+        let count = self.control.image().topic(TRANSACTION_STATE).map_or(1, |topic| topic.partition_count());
+        partition_for(id, count)
+    }
+
     /// Sends the partitions to the broker that coordinates the id: to look for them in the transaction, or to add them.
     async fn verify_at(
         &self,
@@ -106,7 +112,13 @@ impl Transactions {
             ..Default::default()
         };
         let request = AddPartitionsToTxnRequest { transactions: vec![transaction], ..Default::default() };
-        let response = self.peers.call(coordinator, &request).await.map_err(|why| {
+        let answered = tokio::select! {
+            answered = self.peers.call(coordinator, &request) => answered,
+            () = self.peers.replaced(coordinator, TRANSACTION_STATE, self.partition_of(beginning.transactional_id)) => {
+                Err("another broker coordinates the transaction".to_owned())
+            }
+        };
+        let response = answered.map_err(|why| {
             tracing::debug!(coordinator, %why, "cannot ask the coordinator of a transaction: the client sends the batch again");
             ErrorCode::NETWORK_EXCEPTION
         })?;

@@ -28,7 +28,16 @@ pub struct AppendTerms<'a> {
     pub leader_epoch: Option<i32>,
     /// Verification of the transaction that the batch would open.
     pub verification: Verification,
-    /// Markers of the producer before the verification. If more have come, the verified transaction may have ended.
+    /// Markers of the producer before the verification. With another count the verified transaction may have ended.
+    pub markers: MarkerCount,
+}
+
+/// Markers of a producer that a partition has had, as its leader of one epoch counts them. A log that was cut off counts anew.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MarkerCount {
+    /// The leader epoch.
+    pub leader_epoch: i32,
+    /// The markers since the producer is remembered.
     pub markers: u32,
 }
 
@@ -41,7 +50,7 @@ impl AppendTerms<'static> {
             early: EarlyBatches { are_sent: false, wait_in: None },
             leader_epoch: None,
             verification: Verification::Unknown,
-            markers: 0,
+            markers: MarkerCount::default(),
         }
     }
 }

@@ -20,12 +20,14 @@ mod migration;
 #[cfg(test)]
 mod migration_tests;
 mod observed;
+mod pending_offsets;
 mod settings;
 mod snapshot;
 mod state;
 
 pub use effects::{Effect, Effects, Event, GroupAnswer, RequestTicket};
 pub use member::{Committer, Joining, MemberId};
+pub use pending_offsets::{EndedOffsets, PendingOffsets, RemovedOffsets};
 pub use settings::GroupSettings;
 pub use snapshot::{Snapshot, SnapshotError};
 pub use state::{GroupState, Protocol};

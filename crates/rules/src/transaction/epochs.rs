@@ -132,6 +132,9 @@ pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAn
 }
 
 /// Decides on partitions to add, where no transition is pending (`handleAddPartitionsToTransaction`).
+///
+/// Partitions that are known are put on record once more for a client of TV1, where Kafka answers at once: a coordinator that was replaced and does
+/// not know it would let a record of the next transaction, which has the same epoch, into the one that its successor has decided.
 pub(super) fn add(
     state: Option<&TransactionMetadata>,
     request: &AddPartitions,
@@ -143,7 +146,7 @@ pub(super) fn add(
     }
     let Some(state) = state else { return Decision::Refuse(ErrorCode::INVALID_PRODUCER_ID_MAPPING) };
     let is_added = || request.partitions.iter().all(|partition| state.partitions.contains(partition));
-    if state.state == TransactionState::Ongoing && is_added() {
+    if state.state == TransactionState::Ongoing && request.version.supports_epoch_bump() && is_added() {
         return Decision::Done;
     }
     let next = state.added(request.owned(), request.version, now);

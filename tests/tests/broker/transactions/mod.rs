@@ -11,6 +11,7 @@ mod places;
 mod power;
 mod protocol;
 mod reads;
+mod steps;
 mod striped;
 
 use fullbore_tests::{Client, Protocol, Transactional, wait_until};

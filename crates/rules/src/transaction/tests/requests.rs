@@ -131,6 +131,19 @@ fn partitions_are_added_ongoing_begins_once_and_known_ones_are_answered_at_once(
 }
 
 #[test]
+fn old_client_adds_a_known_partition_it_is_answered_once_that_is_on_record_again() {
+    let mut bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
+    let ticket = bench.add(producer(3), &[0], V0, None);
+    bench.persisted(Ok(()));
+    bench.assert_answer(ticket, AddPartitions(Ok(())));
+    let ticket = bench.add(producer(3), &[0], V0, None);
+    assert_eq!(bench.effects.len(), 1, "{:?}", bench.effects);
+    // A coordinator that was replaced keeps nothing: it answers once it knows.
+    bench.persisted(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+    bench.assert_answer(ticket, AddPartitions(Err(ErrorCode::NOT_COORDINATOR)));
+}
+
+#[test]
 fn offsets_are_added_partition_is_of_consumer_offsets() {
     let mut bench = Bench::loaded(in_state(TransactionState::Empty, 3));
     let ticket = bench.ticket();

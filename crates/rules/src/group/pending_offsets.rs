@@ -27,7 +27,7 @@ struct Pending<V> {
 
 /// Pending offsets of a transaction that has ended.
 #[derive(Debug)]
-pub(super) struct Ended<K, V> {
+pub struct EndedOffsets<K, V> {
     /// Offsets that hold from now on.
     pub applied: Vec<(K, V)>,
     /// Offsets that never do: the transaction was aborted, or a later offset holds.
@@ -36,7 +36,8 @@ pub(super) struct Ended<K, V> {
 
 /// Pending offsets of one key that are forgotten.
 #[derive(Debug)]
-pub(super) struct Removed<V> {
+pub struct RemovedOffsets<V> {
+    /// The offsets.
     pub values: Vec<V>,
     /// Producers that have no other pending offset in the group.
     pub producers: Vec<i64>,
@@ -54,25 +55,28 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         self.by_key.contains_key(key)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Returns true if no transaction has an offset.
+    pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }
 
     /// Returns each key once, with one of its offsets.
-    pub(super) fn keys(&self) -> impl Iterator<Item = (&K, &V)> {
+    pub fn keys(&self) -> impl Iterator<Item = (&K, &V)> {
         self.by_key.iter().filter_map(|(key, of_key)| Some((key, &of_key.values().next()?.value)))
     }
 
-    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
+    /// Returns all offsets.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
         self.by_key.values().flat_map(BTreeMap::values).map(|pending| &pending.value)
     }
 
-    pub(super) fn producers(&self) -> impl Iterator<Item = i64> {
+    /// Returns the producers of all offsets.
+    pub fn producers(&self) -> impl Iterator<Item = i64> {
         self.by_producer.keys().copied()
     }
 
     /// Takes note of an offset in a producer's transaction; returns the one whose place it takes.
-    pub(super) fn put(&mut self, producer_id: i64, key: K, value: V) -> Option<V> {
+    pub fn put(&mut self, producer_id: i64, key: K, value: V) -> Option<V> {
         self.commits += 1;
         self.by_producer.entry(producer_id).or_default().insert(key.clone());
         let pending = Pending { order: self.commits, value, is_superseded: false };
@@ -80,14 +84,14 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
     }
 
     /// Takes note that an offset without a transaction holds from now on.
-    pub(super) fn supersede(&mut self, key: &K) {
+    pub fn supersede(&mut self, key: &K) {
         let of_key = self.by_key.get_mut(key).into_iter().flat_map(BTreeMap::values_mut);
         of_key.for_each(|pending| pending.is_superseded = true);
     }
 
     /// Ends a producer's transaction.
-    pub(super) fn end(&mut self, producer_id: i64, is_commit: bool) -> Ended<K, V> {
-        let mut ended = Ended { applied: Vec::new(), dropped: Vec::new() };
+    pub fn end(&mut self, producer_id: i64, is_commit: bool) -> EndedOffsets<K, V> {
+        let mut ended = EndedOffsets { applied: Vec::new(), dropped: Vec::new() };
         for key in self.by_producer.remove(&producer_id).unwrap_or_default() {
             let Some(of_key) = self.by_key.get_mut(&key) else { continue };
             let Some(pending) = of_key.remove(&producer_id) else { continue };
@@ -108,8 +112,8 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
     }
 
     /// Forgets the offsets of a key, as a tombstone in the log does.
-    pub(super) fn remove(&mut self, key: &K) -> Removed<V> {
-        let mut removed = Removed { values: Vec::new(), producers: Vec::new() };
+    pub fn remove(&mut self, key: &K) -> RemovedOffsets<V> {
+        let mut removed = RemovedOffsets { values: Vec::new(), producers: Vec::new() };
         for (producer_id, pending) in self.by_key.remove(key).unwrap_or_default() {
             removed.values.push(pending.value);
             let Some(keys) = self.by_producer.get_mut(&producer_id) else { continue };
@@ -123,7 +127,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
     }
 
     /// Returns the same offsets under other keys; those that have none there are left out.
-    pub(super) fn converted<L: Ord + Clone, W>(
+    pub fn converted<L: Ord + Clone, W>(
         self,
         mut convert: impl FnMut(&K, V) -> Option<(L, W)>,
     ) -> PendingOffsets<L, W> {
@@ -144,7 +148,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
 mod tests {
     use super::*;
 
-    fn applied(ended: Ended<u8, i64>) -> Vec<(u8, i64)> {
+    fn applied(ended: EndedOffsets<u8, i64>) -> Vec<(u8, i64)> {
         ended.applied
     }
 

@@ -1,0 +1,175 @@
+//! A broker's process: what it has in memory beside its copies of partitions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::entry::{BrokerId, Entry, PARTITIONS, PartitionId, Payload, TransactionalId};
+use super::fault::Fault;
+use super::message::{Asked, BrokerProcess, Marking};
+use fullbore_rules::group::PendingOffsets;
+use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionMetadata};
+
+/// Who waits for a transactional id.
+#[derive(Clone, Debug)]
+pub enum Asker {
+    Client(Asked),
+    /// A broker, for a batch that waits there.
+    Broker(BrokerProcess, u64),
+}
+
+/// A record on its way.
+#[derive(Debug)]
+pub struct InFlight {
+    /// Where the log ends behind it; `None` if it could not be appended.
+    pub end: Option<usize>,
+    /// True if it is given up although it may get on record.
+    pub is_in_doubt: bool,
+}
+
+/// A transactional id at its coordinator.
+#[derive(Debug)]
+pub struct Machine {
+    pub transaction: Transaction,
+    pub waiting: BTreeMap<RequestTicket, Asker>,
+    pub in_flight: Option<InFlight>,
+    pub needs_id: bool,
+    /// Markers that are sent until each is answered.
+    pub markings: Vec<Marking>,
+}
+
+impl Machine {
+    pub fn new(transaction: Transaction) -> Machine {
+        Machine { transaction, waiting: BTreeMap::new(), in_flight: None, needs_id: false, markings: Vec::new() }
+    }
+}
+
+/// The coordinator of one partition of `__transaction_state`, in one leader epoch.
+#[derive(Debug)]
+pub struct Coordinator {
+    pub epoch: i32,
+    pub is_loaded: bool,
+    pub machines: BTreeMap<TransactionalId, Machine>,
+}
+
+/// A batch that waits for the coordinator's word.
+#[derive(Debug)]
+pub struct Parked {
+    pub asked: Asked,
+    /// The leader epoch of the partition, and the markers that its producer had there before.
+    pub epoch: i32,
+    pub markers: u32,
+}
+
+/// Someone who waits until a log is replicated up to an offset.
+#[derive(Debug)]
+pub struct Waiting {
+    pub partition: PartitionId,
+    pub epoch: i32,
+    pub end: usize,
+    pub whom: Waiter,
+}
+
+#[derive(Debug)]
+pub enum Waiter {
+    Client(Asked),
+    Coordinator(BrokerProcess, Marking),
+}
+
+/// Offsets of groups, as their coordinator has them in memory.
+#[derive(Debug, Default)]
+pub struct GroupOffsets {
+    /// Entries before this offset are applied.
+    upto: usize,
+    held: BTreeMap<TransactionalId, u64>,
+    pending: PendingOffsets<TransactionalId, u64>,
+}
+
+impl GroupOffsets {
+    /// Applies what is replicated since.
+    pub fn apply(&mut self, log: &[Entry], high_watermark: usize, fault: Option<Fault>) {
+        for entry in log.get(self.upto..high_watermark).unwrap_or_default() {
+            match &entry.payload {
+                Payload::Offset { id, upto, .. } => {
+                    let _ = self.pending.put(entry.stamp.producer_id, *id, *upto);
+                    if fault == Some(Fault::OffsetsHoldEarly) {
+                        self.held.insert(*id, *upto);
+                    }
+                }
+                Payload::Marker(marker) => {
+                    self.held.extend(self.pending.end(marker.producer_id, marker.is_commit).applied);
+                }
+                _ => {}
+            }
+        }
+        self.upto = self.upto.max(high_watermark);
+    }
+
+    /// Returns true if it has everything before this offset.
+    pub fn has(&self, high_watermark: usize) -> bool {
+        self.upto == high_watermark
+    }
+
+    /// The offset of a group; `None` while a transaction may change it.
+    pub fn stable(&self, id: TransactionalId) -> Option<u64> {
+        let is_stable = !self.pending.contains(&id);
+        is_stable.then(|| self.held.get(&id).copied().unwrap_or_default())
+    }
+}
+
+#[derive(Debug)]
+pub struct Broker {
+    pub at: BrokerId,
+    pub is_up: bool,
+    /// It does nothing, and what it believes grows old.
+    pub is_paused: bool,
+    /// How often it has started.
+    pub life: u32,
+    /// Epoch and leader of each partition, as it has heard.
+    pub known: Vec<(i32, BrokerId)>,
+    pub coordinators: BTreeMap<PartitionId, Coordinator>,
+    pub parked: BTreeMap<u64, Parked>,
+    pub waiting: Vec<Waiting>,
+    pub groups: Option<GroupOffsets>,
+}
+
+impl Broker {
+    pub fn new(at: BrokerId) -> Broker {
+        Broker {
+            at,
+            is_up: true,
+            is_paused: false,
+            life: 1,
+            known: vec![(0, 0); PARTITIONS],
+            coordinators: BTreeMap::new(),
+            parked: BTreeMap::new(),
+            waiting: Vec::new(),
+            groups: None,
+        }
+    }
+
+    pub fn process(&self) -> BrokerProcess {
+        BrokerProcess { broker: self.at, life: self.life }
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        *self = Broker { is_up: false, life: self.life, ..Broker::new(self.at) };
+    }
+
+    pub fn start(&mut self) {
+        (self.is_up, self.life) = (true, self.life + 1);
+    }
+}
+
+/// The last state of each id in the entries.
+pub fn last_states(log: &[Entry]) -> BTreeMap<TransactionalId, Arc<TransactionMetadata>> {
+    let mut found = BTreeMap::new();
+    for entry in log {
+        match &entry.payload {
+            Payload::State(id, Some(state)) => drop(found.insert(*id, Arc::clone(state))),
+            Payload::State(id, None) => drop(found.remove(id)),
+            _ => {}
+        }
+    }
+    found
+}

@@ -1,0 +1,171 @@
+//! What must hold: each transaction has one outcome, the one that was answered, and nothing follows from a decision before that is on record.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::entry::{DATA, Entry, PARTITIONS, PartitionId, Payload, TransactionalId, name_of, place_of};
+use super::partition::Partition;
+use fullbore_rules::sequence::{Marker, Stamp};
+use fullbore_rules::transaction::{ProducerIdAndEpoch, TransactionMetadata, TransactionState};
+
+/// A transaction, as its client knows it and as partitions have it.
+#[derive(Clone, Debug, Default)]
+pub struct Truth {
+    pub id: TransactionalId,
+    /// Numbers that were written, with their partition and its topic's life.
+    pub written: BTreeMap<u64, (PartitionId, u32)>,
+    /// The outcome that the client wants.
+    pub asked: Option<bool>,
+    /// The outcome that the client was answered.
+    pub answered: Option<bool>,
+    /// The outcome by the first marker behind a record.
+    pub outcome: Option<bool>,
+}
+
+#[derive(Debug, Default)]
+pub struct Check {
+    pub transactions: Vec<Truth>,
+    /// Decisions on record, by the producer and epoch of their markers. With the old protocol the epoch may stay.
+    decisions: BTreeMap<(i64, i16), Vec<bool>>,
+    /// Partitions on record as part of a producer's transaction.
+    added: BTreeSet<(i64, i16, PartitionId)>,
+    /// The last decision of each id, with the lives of topics at that time.
+    decided: BTreeMap<TransactionalId, (Arc<TransactionMetadata>, Vec<u32>)>,
+}
+
+impl Check {
+    pub fn begin(&mut self, id: TransactionalId) -> usize {
+        self.transactions.push(Truth { id, ..Truth::default() });
+        self.transactions.len() - 1
+    }
+
+    /// A state of a transactional id is on record, on all replicas.
+    pub fn kept(
+        &mut self,
+        id: TransactionalId,
+        state: Option<&Arc<TransactionMetadata>>,
+        partitions: &[Partition],
+    ) -> Result<(), String> {
+        let Some(state) = state else { return Ok(()) };
+        let producer = (state.producer_id, state.producer_epoch);
+        match state.state {
+            TransactionState::Ongoing => {
+                let of = |name| (producer.0, producer.1, place_of(name));
+                self.added.extend(state.partitions.iter().map(of));
+            }
+            TransactionState::PrepareCommit | TransactionState::PrepareAbort => {
+                self.decisions.entry(producer).or_default().push(state.state == TransactionState::PrepareCommit);
+                let lives = partitions.iter().map(|partition| partition.life).collect();
+                self.decided.insert(id, (Arc::clone(state), lives));
+            }
+            TransactionState::CompleteCommit | TransactionState::CompleteAbort => {
+                return self.complete(id, partitions);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Each partition of the decision has its marker, or is gone, or has a later epoch.
+    fn complete(&self, id: TransactionalId, partitions: &[Partition]) -> Result<(), String> {
+        let Some((decided, lives)) = self.decided.get(&id) else { return Err(format!("{id} is complete undecided")) };
+        for at in decided.partitions.iter().map(place_of) {
+            let partition = &partitions[at];
+            let from = (decided.producer_id, decided.producer_epoch);
+            let has_marker = partition.markers.range(from..=(decided.producer_id, i16::MAX)).next().is_some();
+            if partition.life == lives[at] && !has_marker {
+                return Err(format!("{decided:?} is complete, and {:?} has no marker", name_of(at)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A batch gets into the log of a leader.
+    pub fn appended(&self, stamp: &Stamp, partition: PartitionId) -> Result<(), String> {
+        match self.added.contains(&(stamp.producer_id, stamp.producer_epoch, partition)) {
+            true => Ok(()),
+            false => Err(format!("{stamp:?} is in {:?}, which no record has in its transaction", name_of(partition))),
+        }
+    }
+
+    /// A marker gets into the log of a leader.
+    pub fn marked(&self, marker: &Marker, partition: PartitionId) -> Result<(), String> {
+        match self.decisions.get(&(marker.producer_id, marker.producer_epoch)) {
+            Some(decided) if decided.contains(&marker.is_commit) => Ok(()),
+            decision => Err(format!("{marker:?} is in {:?}, and on record is {decision:?}", name_of(partition))),
+        }
+    }
+
+    /// EndTxn is answered without an error.
+    pub fn answered(
+        &mut self,
+        transaction: Option<usize>,
+        producer: ProducerIdAndEpoch,
+        bumps: bool,
+        is_commit: bool,
+    ) -> Result<(), String> {
+        let epoch = producer.epoch + i16::from(bumps);
+        let decision = self.decisions.get(&(producer.id, epoch)).and_then(|decided| decided.last());
+        if decision != Some(&is_commit) {
+            return Err(format!("{producer:?} is answered commit {is_commit}, and on record is {decision:?}"));
+        }
+        let Some(number) = transaction else { return Ok(()) };
+        let truth = &mut self.transactions[number];
+        let answered = *truth.answered.get_or_insert(is_commit);
+        match answered != is_commit || truth.outcome.is_some_and(|outcome| outcome != is_commit) {
+            true => Err(format!("transaction {number} is answered commit {is_commit}: {truth:?}")),
+            false => Ok(()),
+        }
+    }
+
+    /// A record of the transaction has its outcome.
+    pub fn ended(&mut self, number: usize, is_commit: bool) -> Result<(), String> {
+        let truth = &mut self.transactions[number];
+        let outcome = *truth.outcome.get_or_insert(is_commit);
+        let is_wanted = !is_commit || truth.asked == Some(true);
+        if outcome != is_commit || !is_wanted || truth.answered.is_some_and(|answered| answered != is_commit) {
+            return Err(format!("transaction {number} ends with commit {is_commit}: {truth:?}"));
+        }
+        Ok(())
+    }
+
+    /// In the end: each transaction is whole or not there, and each number is once in the output, up to the offset of its id.
+    pub fn end(&self, partitions: &[Partition], copied: &BTreeMap<TransactionalId, u64>) -> Result<(), String> {
+        let mut found: BTreeMap<(TransactionalId, u64), usize> = BTreeMap::new();
+        let mut of: BTreeMap<(usize, u64), usize> = BTreeMap::new();
+        for partition in &partitions[..DATA] {
+            let visible = partition.committed.iter().zip(&partition.outcomes).filter(|(_, seen)| **seen == Some(true));
+            for (Entry { payload, .. }, _) in visible {
+                if let Payload::Number { id, number, transaction } = payload {
+                    *found.entry((*id, *number)).or_default() += 1;
+                    *of.entry((*transaction, *number)).or_default() += 1;
+                }
+            }
+        }
+        let mut lost = BTreeSet::new();
+        for (at, truth) in self.transactions.iter().enumerate() {
+            let is_committed = truth.outcome == Some(true) || truth.answered == Some(true);
+            for (number, (partition, life)) in truth.written.iter().filter(|_| is_committed) {
+                if partitions[*partition].life != *life {
+                    lost.insert((truth.id, *number));
+                } else if of.get(&(at, *number)) != Some(&1) {
+                    return Err(format!("{number} is not once in transaction {at}, which is committed: {truth:?}"));
+                }
+            }
+        }
+        for ((id, number), count) in &found {
+            if *count > 1 || *number > copied.get(id).copied().unwrap_or_default() {
+                return Err(format!("{number} of {id} is there {count} times, with offsets {copied:?}"));
+            }
+        }
+        for (id, upto) in copied {
+            let missing =
+                (1..=*upto).find(|number| !found.contains_key(&(*id, *number)) && !lost.contains(&(*id, *number)));
+            if let Some(number) = missing {
+                return Err(format!("{number} of {id} is missing, with offset {upto}"));
+            }
+        }
+        debug_assert_eq!(partitions.len(), PARTITIONS);
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! A client that copies numbers: it writes the next ones in a transaction, with the offset that says how far it has come, and goes on from that
+//! offset after each start. Each number is to be in the output once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::entry::{DATA, OFFSETS, PartitionId, TransactionalId};
+use super::message::{Answer, Request, Write};
+use fullbore_rules::transaction::{ProducerIdAndEpoch, TransactionAnswer, TransactionVersion};
+use fullbore_schedules::Random;
+use fullbore_wire::ErrorCode;
+
+/// Batches without an answer.
+const WINDOW: usize = 3;
+/// Numbers of one transaction, at most.
+const NUMBERS_MAX: usize = 4;
+
+/// A transaction that is open.
+#[derive(Debug)]
+pub struct Open {
+    /// By the count of all.
+    pub number: usize,
+    /// Numbers still to be written.
+    left: usize,
+    /// Numbers up to this one are written.
+    pub copied: u64,
+    pub added: BTreeSet<PartitionId>,
+    has_offsets: bool,
+}
+
+#[derive(Debug)]
+pub struct Client {
+    /// The number of the process, over all clients.
+    pub incarnation: usize,
+    pub id: TransactionalId,
+    pub version: TransactionVersion,
+    pub producer: Option<ProducerIdAndEpoch>,
+    /// Numbers up to this one are copied.
+    position: Option<u64>,
+    pub open: Option<Open>,
+    pub call: Option<(u64, Request)>,
+    /// Batches without an answer, by the number of their request.
+    pub unanswered: Vec<(u64, Write)>,
+    sequences: BTreeMap<PartitionId, i32>,
+    must_abort: bool,
+    must_begin_again: bool,
+}
+
+/// Next step of a client.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next {
+    /// Sends the requests that it waits for again.
+    SendAgain,
+    Call(Request),
+    /// Begins a transaction.
+    Open,
+    /// Writes the next number, to this partition.
+    Write(PartitionId),
+    /// Commits offsets in the transaction.
+    Commit,
+    Crash,
+}
+
+impl Client {
+    pub fn new(incarnation: usize, id: TransactionalId, version: TransactionVersion) -> Client {
+        Client {
+            incarnation,
+            id,
+            version,
+            producer: None,
+            position: None,
+            open: None,
+            call: None,
+            unanswered: Vec::new(),
+            sequences: BTreeMap::new(),
+            must_abort: false,
+            must_begin_again: false,
+        }
+    }
+
+    fn bumps(&self) -> bool {
+        self.version.supports_epoch_bump()
+    }
+
+    pub fn next(&self, random: &mut Random) -> Next {
+        if random.one_in(500) {
+            return Next::Crash;
+        }
+        let Some(producer) = self.producer else {
+            return if self.call.is_some() { Next::SendAgain } else { Next::Call(Request::Init(None)) };
+        };
+        if self.call.is_some() && !random.one_in(400) {
+            return Next::SendAgain;
+        }
+        // Whatever went wrong, or out of impatience.
+        if self.call.is_some() || self.must_begin_again || random.one_in(500) {
+            return Next::Call(Request::Init(Some(producer)));
+        }
+        if self.position.is_none() {
+            return Next::Call(Request::FetchOffset);
+        }
+        let Some(open) = &self.open else { return Next::Open };
+        if self.must_abort || random.one_in(120) {
+            // A client of the old protocol cannot tell if what has no answer was written.
+            let may_end = self.bumps() || self.unanswered.is_empty();
+            return Next::Call(if may_end { Request::End(producer, false) } else { Request::Init(Some(producer)) });
+        }
+        if open.left > 0 && self.unanswered.len() < WINDOW && !random.one_in(4) {
+            return self.or_add(random.below(DATA), producer, Next::Write);
+        }
+        if open.left > 0 || !self.unanswered.is_empty() {
+            return Next::SendAgain;
+        }
+        match open.has_offsets {
+            false => self.or_add(OFFSETS, producer, |_| Next::Commit),
+            true => Next::Call(Request::End(producer, true)),
+        }
+    }
+
+    /// The partition is added first by a client of the old protocol.
+    fn or_add(
+        &self,
+        partition: PartitionId,
+        producer: ProducerIdAndEpoch,
+        next: impl FnOnce(PartitionId) -> Next,
+    ) -> Next {
+        let is_added = self.bumps() || self.open.as_ref().is_some_and(|open| open.added.contains(&partition));
+        if is_added { next(partition) } else { Next::Call(Request::Add(producer, partition)) }
+    }
+
+    pub fn begin(&mut self, number: usize, random: &mut Random) {
+        let copied = self.position.unwrap_or_default();
+        let left = 1 + random.below(NUMBERS_MAX);
+        self.open = Some(Open { number, left, copied, added: BTreeSet::new(), has_offsets: false });
+    }
+
+    /// The sequence of the next batch for a partition, and its number.
+    pub fn write(&mut self, partition: PartitionId) -> Option<(i32, u64)> {
+        let open = self.open.as_mut()?;
+        (open.left, open.copied) = (open.left - 1, open.copied + 1);
+        let next = self.sequences.entry(partition).or_default();
+        *next += 1;
+        Some((*next - 1, open.copied))
+    }
+
+    /// Takes the answer to a batch; returns false if it is the end of this process.
+    pub fn written(&mut self, number: u64, result: Result<(), ErrorCode>) -> bool {
+        let Some(at) = self.unanswered.iter().position(|(of, _)| *of == number) else { return true };
+        let partition = self.unanswered[at].1.partition;
+        let is_first = !self.unanswered[..at].iter().any(|(_, write)| write.partition == partition);
+        match result {
+            Ok(()) | Err(ErrorCode::DUPLICATE_SEQUENCE_NUMBER) => drop(self.unanswered.remove(at)),
+            Err(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER) if !is_first => {}
+            Err(code) if code.is_retriable() => {}
+            Err(ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::PRODUCER_FENCED) => return false,
+            Err(_) => {
+                (self.must_abort, self.must_begin_again) = (true, !self.bumps());
+                self.unanswered.clear();
+            }
+        }
+        true
+    }
+
+    /// Takes the answer to its call; returns false if it is the end of this process.
+    pub fn answered(&mut self, request: &Request, answer: Answer) -> bool {
+        let error = match answer {
+            Answer::Transaction(
+                TransactionAnswer::InitProducerId(Err(code))
+                | TransactionAnswer::AddPartitions(Err(code))
+                | TransactionAnswer::EndTxn(Err(code)),
+            )
+            | Answer::Written(Err(code))
+            | Answer::Offset(Err(code)) => code,
+            _ => ErrorCode::NONE,
+        };
+        match error {
+            ErrorCode::NONE => {}
+            ErrorCode::TRANSACTION_ABORTABLE | ErrorCode::POLICY_VIOLATION => {
+                (self.call, self.must_abort) = (None, true);
+                return true;
+            }
+            code if code.is_retriable() => return true,
+            ErrorCode::INVALID_TXN_STATE => {
+                (self.call, self.must_begin_again) = (None, true);
+                return true;
+            }
+            _ => return false,
+        }
+        self.call = None;
+        match (request, answer) {
+            (Request::Init(_), Answer::Transaction(TransactionAnswer::InitProducerId(Ok(producer)))) => {
+                let new = Client::new(self.incarnation, self.id, self.version);
+                *self = Client { producer: Some(producer), ..new };
+            }
+            (Request::End(producer, is_commit), Answer::Transaction(TransactionAnswer::EndTxn(Ok(next)))) => {
+                let copied = self.open.take().map(|open| open.copied);
+                if *is_commit {
+                    self.position = copied.or(self.position);
+                }
+                self.producer = Some(next.unwrap_or(*producer));
+                if self.bumps() {
+                    self.sequences.clear();
+                }
+                self.unanswered.clear();
+                self.must_abort = false;
+            }
+            (Request::Add(_, partition), _) => {
+                self.open.iter_mut().for_each(|open| _ = open.added.insert(*partition));
+            }
+            (Request::Write(_), Answer::Written(Ok(()))) => {
+                self.open.iter_mut().for_each(|open| open.has_offsets = true);
+            }
+            (Request::FetchOffset, Answer::Offset(Ok(position))) => self.position = Some(position),
+            (request, answer) => panic!("{request:?} is answered {answer:?}"),
+        }
+        true
+    }
+}

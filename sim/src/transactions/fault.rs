@@ -1,0 +1,58 @@
+//! What is broken on purpose in a world of transactions, one at a time: the check must find it.
+
+/// A mistake that others have made, or that we could.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Markers leave when the append of the decision begins.
+    MarksBeforeDecision,
+    /// EndTxn is answered when the append of the decision begins.
+    AnswersBeforeDecision,
+    /// A coordinator counts a record as kept once its own log has it.
+    KeepsOnOneReplica,
+    /// A partition of a decided transaction counts as marked without its marker.
+    LeavesPartitionUnmarked,
+    /// A new coordinator takes its last records for kept before they are replicated.
+    LoadsUnreplicated,
+    /// Markers of the coordinator before are taken.
+    TakesOldCoordinators,
+    /// The epoch stays at the end of a transaction of version 2.
+    BumpsNoEpoch,
+    /// Consumers at read_committed read up to the high watermark.
+    StableIsHighWatermark,
+    /// A marker that is not replicated moves the last stable offset.
+    CountsUnreplicatedMarkers,
+    /// A fetch has no list of aborted transactions.
+    NoAbortedList,
+    /// Offsets in a transaction hold before its marker.
+    OffsetsHoldEarly,
+    /// Aborted records supersede others in compaction.
+    AbortedSupersede,
+    /// A producer is forgotten while its transaction is open.
+    EvictsOpenProducer,
+    /// A snapshot of producers does not say which transactions are open.
+    SnapshotsForgetOpen,
+    /// A batch opens a transaction in its partition without the coordinator's word (before KIP-890).
+    AsksNoCoordinator,
+    /// The coordinator's word holds although a marker has come since.
+    BelievesOldWord,
+}
+
+/// All of them.
+pub const FAULTS: [Fault; 16] = [
+    Fault::MarksBeforeDecision,
+    Fault::AnswersBeforeDecision,
+    Fault::KeepsOnOneReplica,
+    Fault::LeavesPartitionUnmarked,
+    Fault::LoadsUnreplicated,
+    Fault::TakesOldCoordinators,
+    Fault::BumpsNoEpoch,
+    Fault::StableIsHighWatermark,
+    Fault::CountsUnreplicatedMarkers,
+    Fault::NoAbortedList,
+    Fault::OffsetsHoldEarly,
+    Fault::AbortedSupersede,
+    Fault::EvictsOpenProducer,
+    Fault::SnapshotsForgetOpen,
+    Fault::AsksNoCoordinator,
+    Fault::BelievesOldWord,
+];

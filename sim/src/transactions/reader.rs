@@ -1,0 +1,130 @@
+//! Consumers at read_committed, and compaction: what they leave is held against what was committed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::entry::{BrokerId, COMPACTED, Entry, PartitionId, Payload};
+use super::fault::Fault;
+use super::partition::Partition;
+use super::replica::Replica;
+use fullbore_rules::compaction::{Horizon, TransactionScan, survives};
+use fullbore_rules::sequence::AbortedTransaction;
+use fullbore_schedules::Random;
+
+/// Entries of one fetch, at most.
+const FETCHED_MAX: usize = 10;
+
+/// A consumer of one partition.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reader {
+    /// The topic that it reads, by count.
+    life: u32,
+    pub position: usize,
+}
+
+impl Reader {
+    /// Fetches from a broker that believes to lead, and holds what a client makes of it against what was committed.
+    pub fn fetch(
+        &mut self,
+        at: PartitionId,
+        partition: &mut Partition,
+        broker: BrokerId,
+        fault: Option<Fault>,
+        random: &mut Random,
+    ) -> Result<(), String> {
+        if self.life != partition.life {
+            *self = Reader { life: partition.life, position: 0 };
+        }
+        if partition.replicas[broker].leads.is_none() {
+            return Ok(());
+        }
+        let stable = partition.replicas[broker].last_stable(fault);
+        let from = if random.one_in(5) { random.below(self.position + 1) } else { self.position };
+        let upto = stable.min(from + 1 + random.below(FETCHED_MAX));
+        if upto <= from {
+            return Ok(());
+        }
+        let replica = &partition.replicas[broker];
+        let aborted = match fault {
+            Some(Fault::NoAbortedList) => Vec::new(),
+            _ => replica.aborted_within(from, upto),
+        };
+        let seen = visible(&replica.log, from, upto, &aborted);
+        for offset in from..upto {
+            let outcome = partition.outcomes.get(offset).copied().flatten();
+            let is_data = !matches!(replica.log[offset].payload, Payload::Marker(_));
+            if outcome.is_none() || is_data && outcome != Some(seen.contains(&offset)) {
+                let entry = &replica.log[offset];
+                return Err(format!("{at}: {entry:?} at {offset} is read: {}, {outcome:?}", seen.contains(&offset)));
+            }
+        }
+        self.position = self.position.max(upto);
+        Ok(())
+    }
+}
+
+/// The offsets of what a client gives its user, as Kafka's `CompletedFetch` finds them.
+fn visible(log: &[Entry], from: usize, upto: usize, aborted: &[AbortedTransaction]) -> BTreeSet<usize> {
+    let mut waiting: Vec<(i64, i64)> = aborted.iter().map(|entry| (entry.first_offset, entry.producer_id)).collect();
+    waiting.sort_unstable();
+    let mut waiting = waiting.into_iter().peekable();
+    let (mut aborting, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    for (offset, entry) in log.iter().enumerate().take(upto).skip(from) {
+        while let Some((_, producer_id)) = waiting.next_if(|&(first, _)| first <= offset as i64) {
+            aborting.insert(producer_id);
+        }
+        match &entry.payload {
+            Payload::Marker(marker) if !marker.is_commit => _ = aborting.remove(&marker.producer_id),
+            Payload::Marker(_) => {}
+            _ if entry.is_transactional && aborting.contains(&entry.stamp.producer_id) => {}
+            _ => _ = seen.insert(offset),
+        }
+    }
+    seen
+}
+
+/// The key of a record: few, so that many records have each.
+fn key_of(payload: &Payload) -> Option<(usize, u64)> {
+    match payload {
+        Payload::Number { id, number, .. } => Some((*id, number % 3)),
+        Payload::Plain => Some((usize::MAX, 0)),
+        _ => None,
+    }
+}
+
+/// Compacts the leader's log as the rules say: of each key the newest committed record stays, and no aborted one does.
+pub fn compact(partition: &mut Partition, broker: BrokerId, fault: Option<Fault>) -> Result<(), String> {
+    let stable = partition.replicas[broker].last_stable(None);
+    let replica: &Replica = &partition.replicas[broker];
+    let aborted = replica.aborted_within(0, stable);
+    let log = &replica.log[..stable];
+    let mut scan = TransactionScan::default();
+    scan.add(aborted);
+    let mut data = Vec::new();
+    for (offset, entry) in log.iter().enumerate() {
+        let at = offset as i64;
+        match &entry.payload {
+            Payload::Marker(marker) => _ = scan.ended_by(marker.producer_id, at, marker.is_commit),
+            payload => {
+                let is_aborted = scan.is_aborted(entry.stamp.producer_id, at, entry.is_transactional);
+                data.extend(key_of(payload).map(|key| (key, at, is_aborted)));
+            }
+        }
+    }
+    let counts = |is_aborted: &bool| !is_aborted || fault == Some(Fault::AbortedSupersede);
+    let newest: BTreeMap<_, _> =
+        data.iter().filter(|(_, _, is_aborted)| counts(is_aborted)).map(|(key, at, _)| (*key, *at)).collect();
+    let stays = |(key, at, is_aborted): &&(_, i64, bool)| {
+        !is_aborted && survives(*at, newest.get(key).copied(), stable as i64, true, Horizon::Unset, 0)
+    };
+    let left: BTreeSet<i64> = data.iter().filter(stays).map(|(_, at, _)| *at).collect();
+    let mut wanted = BTreeMap::new();
+    for (offset, entry) in log.iter().enumerate() {
+        if let (Some(key), Some(Some(true))) = (key_of(&entry.payload), partition.outcomes.get(offset)) {
+            wanted.insert(key, offset as i64);
+        }
+    }
+    match left == wanted.values().copied().collect() {
+        true => Ok(()),
+        false => Err(format!("compaction of {COMPACTED} leaves {left:?}, and newest are {wanted:?}")),
+    }
+}

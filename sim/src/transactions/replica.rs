@@ -1,0 +1,222 @@
+//! One broker's copy of a partition, with what it remembers of producers: the rules of `sequence`, as the broker's log calls them.
+//!
+//! It has the whole log and no files. Invariant: `producers` and `aborted` are what the log makes them.
+
+use fullbore_rules::sequence::{
+    AbortedTransaction, Marker, Producers, SequenceRefusal, SnapshotEntry, Stamp, TransactionOfBatch, Verdict,
+};
+
+use super::entry::{Entry, Payload};
+use super::fault::Fault;
+
+/// Producers that a partition remembers beside those whose transactions are open.
+const PRODUCERS_MAX: usize = 12;
+/// Batches that it remembers of each.
+const WINDOW: usize = 5;
+
+/// Leadership, as the broker knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Leadership {
+    pub epoch: i32,
+    /// Where the log ended when it began: what is before is replicated before coordinators read it.
+    pub begins: usize,
+    pub high_watermark: usize,
+}
+
+/// State of producers as it was at one offset.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub offset: usize,
+    entries: Vec<SnapshotEntry>,
+}
+
+/// The coordinator's word on a batch that would open a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    None,
+    /// The client has added the partition; the leader epoch and the markers of the producer that the log had before.
+    Found(i32, u32),
+    /// The coordinator has added it.
+    Added,
+}
+
+/// What becomes of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// It is in the log, before this offset.
+    Written(usize),
+    /// The coordinator is to be asked.
+    Unverified,
+    Refused(SequenceRefusal),
+}
+
+#[derive(Debug, Default)]
+pub struct Replica {
+    pub log: Vec<Entry>,
+    pub leads: Option<Leadership>,
+    pub producers: Option<Producers>,
+    pub aborted: Vec<AbortedTransaction>,
+}
+
+impl Replica {
+    fn producers(&mut self) -> &mut Producers {
+        self.producers.get_or_insert_with(|| Producers::bounded(PRODUCERS_MAX))
+    }
+
+    /// The copy becomes this log: cut where it differs, and added to. A start reads everything anew, from a snapshot.
+    pub fn become_copy_of(&mut self, log: &[Entry], snapshot: Option<&Snapshot>, now: i64) {
+        let common = self.log.iter().zip(log).take_while(|(own, other)| own == other).count();
+        if common < self.log.len() || self.producers.is_none() {
+            let snapshot = snapshot.filter(|snapshot| snapshot.offset <= common);
+            self.log.clear();
+            self.aborted.clear();
+            let mut read = Producers::bounded(PRODUCERS_MAX);
+            if let Some(snapshot) = snapshot {
+                // Which transactions before it were aborted is in files of the log.
+                let mut before = Replica::default();
+                log[..snapshot.offset].iter().for_each(|entry| before.push(entry.clone(), now));
+                self.aborted = before.aborted;
+                self.log = before.log;
+                read.restore(snapshot.entries.iter().copied(), now, WINDOW);
+            }
+            self.producers = Some(read);
+        }
+        for entry in &log[self.log.len()..] {
+            self.push(entry.clone(), now);
+        }
+    }
+
+    /// Forgets everything but the log, as kill -9 does.
+    pub fn crash(&mut self) {
+        (self.leads, self.producers) = (None, None);
+    }
+
+    pub fn snapshot(&self, fault: Option<Fault>) -> Option<Snapshot> {
+        let producers = self.producers.as_ref()?;
+        let mut entries: Vec<_> = producers.snapshot().collect();
+        if fault == Some(Fault::SnapshotsForgetOpen) {
+            entries.iter_mut().for_each(|entry| entry.current_txn_first_offset = -1);
+        }
+        Some(Snapshot { offset: self.log.len(), entries })
+    }
+
+    /// Forgets a producer whose transaction is open, as no rule does.
+    pub fn evict_open(&mut self, now: i64) {
+        let Some(producers) = &mut self.producers else { return };
+        let open = producers.iter().find(|state| state.open_from.is_some()).map(|state| state.producer_id);
+        if let Some(open) = open {
+            let left: Vec<_> = producers.snapshot().filter(|entry| entry.producer_id != open).collect();
+            *producers = Producers::bounded(PRODUCERS_MAX);
+            producers.restore(left, now, WINDOW);
+        }
+    }
+
+    /// Markers that the log has of a producer.
+    pub fn markers_of(&self, producer_id: i64) -> u32 {
+        self.producers.as_ref().map_or(0, |producers| producers.markers_of(producer_id))
+    }
+
+    /// Appends a batch as the leader, or finds it.
+    pub fn offer(&mut self, entry: Entry, word: Word, fault: Option<Fault>, now: i64) -> Offer {
+        let (stamp, end) = (entry.stamp, self.log.len());
+        let producers = self.producers();
+        let verdict = match stamp.base_sequence < 0 {
+            true => producers.check_unsequenced(&stamp).map_or_else(Verdict::Refuse, |()| Verdict::Append),
+            false => producers.check(&stamp, end as i64),
+        };
+        match verdict {
+            Verdict::Append => {}
+            Verdict::Duplicate { base_offset, .. } => return Offer::Written(base_offset as usize + 1),
+            Verdict::Refuse(refusal) => return Offer::Refused(refusal),
+        }
+        match producers.transaction_of(&stamp, entry.is_transactional) {
+            Err(refusal) => return Offer::Refused(refusal),
+            Ok(TransactionOfBatch::Begins) if fault != Some(Fault::AsksNoCoordinator) => match word {
+                Word::None => return Offer::Unverified,
+                Word::Found(epoch, markers)
+                    if (epoch, markers) != (entry.leader_epoch, producers.markers_of(stamp.producer_id))
+                        && fault != Some(Fault::BelievesOldWord) =>
+                {
+                    return Offer::Unverified;
+                }
+                Word::Added if stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) => {
+                    return Offer::Refused(SequenceRefusal::OutOfOrderSequence);
+                }
+                Word::Found(..) | Word::Added => {}
+            },
+            Ok(_) => {}
+        }
+        self.push(entry, now);
+        Offer::Written(self.log.len())
+    }
+
+    /// Appends a marker as the leader.
+    pub fn offer_marker(
+        &mut self,
+        marker: Marker,
+        version: i8,
+        leader_epoch: i32,
+        fault: Option<Fault>,
+        now: i64,
+    ) -> Offer {
+        match self.producers().check_marker(&marker, version) {
+            Err(SequenceRefusal::CoordinatorFenced) if fault == Some(Fault::TakesOldCoordinators) => {}
+            Err(refusal) => return Offer::Refused(refusal),
+            Ok(()) => {}
+        }
+        let Marker { producer_id, producer_epoch, .. } = marker;
+        let stamp = Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 };
+        self.push(Entry { leader_epoch, stamp, is_transactional: true, payload: Payload::Marker(marker) }, now);
+        Offer::Written(self.log.len())
+    }
+
+    /// Appends a state of a transactional id.
+    pub fn append_state(&mut self, entry: Entry, now: i64) -> usize {
+        self.push(entry, now);
+        self.log.len()
+    }
+
+    fn push(&mut self, entry: Entry, now: i64) {
+        let offset = self.log.len() as i64;
+        let producers = self.producers();
+        let completed = match &entry.payload {
+            Payload::Marker(marker) => producers.end_transaction(marker, offset, now, now),
+            _ => {
+                producers.append(&entry.stamp, offset, now, now, WINDOW);
+                if entry.is_transactional {
+                    producers.append_transactional(&entry.stamp, offset, now, now);
+                }
+                None
+            }
+        };
+        self.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
+        self.log.push(entry);
+    }
+
+    /// The offset before which consumers at read_committed read.
+    pub fn last_stable(&mut self, fault: Option<Fault>) -> usize {
+        let Some(Leadership { high_watermark, .. }) = self.leads else { return 0 };
+        let producers = self.producers();
+        let unstable = match fault {
+            Some(Fault::StableIsHighWatermark) => None,
+            Some(Fault::CountsUnreplicatedMarkers) => producers.first_open(),
+            _ => producers.first_unstable(high_watermark as i64),
+        };
+        unstable.map_or(high_watermark, |first| high_watermark.min(first as usize))
+    }
+
+    /// The aborted transactions of a fetch, as the index of a segment finds them.
+    pub fn aborted_within(&self, from: usize, upto: usize) -> Vec<AbortedTransaction> {
+        let (from, upto) = (from as i64, upto as i64);
+        let mut found = Vec::new();
+        for entry in self.aborted.iter().filter(|entry| entry.last_offset >= from) {
+            if entry.first_offset < upto {
+                found.push(*entry);
+            }
+            if entry.last_stable_offset >= upto {
+                break;
+            }
+        }
+        found
+    }
+}

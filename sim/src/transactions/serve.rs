@@ -1,0 +1,263 @@
+//! Leaders of partitions: batches, markers and offsets, and what waits until they are replicated.
+
+use super::broker::{GroupOffsets, Parked, Waiter, Waiting};
+use super::coordinate::Place;
+use super::entry::{BrokerId, Entry, OFFSETS, PartitionId, Payload, STATE, state_of};
+use super::message::{Answer, Asked, BrokerProcess, Marking, Message, Request, Write};
+use super::replica::{Offer, Word};
+use super::world::World;
+use fullbore_rules::sequence::{NO_PRODUCER_ID, SequenceRefusal};
+use fullbore_wire::ErrorCode;
+
+fn code_of(refusal: SequenceRefusal) -> ErrorCode {
+    match refusal {
+        SequenceRefusal::OutOfOrderSequence => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
+        SequenceRefusal::DuplicateSequence => ErrorCode::DUPLICATE_SEQUENCE_NUMBER,
+        SequenceRefusal::InvalidProducerEpoch => ErrorCode::INVALID_PRODUCER_EPOCH,
+        SequenceRefusal::InvalidTxnState => ErrorCode::INVALID_TXN_STATE,
+        _ => ErrorCode::INVALID_RECORD,
+    }
+}
+
+/// What a producer is told of a batch that its coordinator does not let in.
+fn code_of_word(code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
+        ErrorCode::TRANSACTION_ABORTABLE => ErrorCode::INVALID_TXN_STATE,
+        code if code.is_retriable() => ErrorCode::NOT_ENOUGH_REPLICAS,
+        code => code,
+    }
+}
+
+impl World {
+    pub fn deliver(&mut self, message: Message) -> Result<(), String> {
+        if let Some(to) = message.to() {
+            let broker = &self.brokers[to.broker];
+            if !broker.is_up || broker.process() != to {
+                return Ok(());
+            }
+        }
+        match message {
+            Message::Ask(to, asked) => match asked.request {
+                Request::Write(_) => self.write(to.broker, asked, Word::None),
+                Request::FetchOffset => {
+                    self.fetch_offset(to.broker, asked);
+                    Ok(())
+                }
+                _ => self.ask(to.broker, asked),
+            },
+            Message::Answer(asked, answer) => {
+                self.client_answered(&asked, answer);
+                Ok(())
+            }
+            Message::Verify { to, by, waits, asked } => self.verify(to.broker, by, waits, &asked),
+            Message::Verified { to, waits, outcome } => self.verified(to.broker, waits, outcome),
+            Message::Mark { to, by, marking } => self.mark(to.broker, by, marking),
+            Message::Marked { to, marking } => self.marked(to.broker, marking),
+            Message::Leads { to, partition, epoch, leader } => self.learn(to.broker, partition, epoch, leader),
+        }
+    }
+
+    fn learn(&mut self, broker: BrokerId, at: PartitionId, epoch: i32, leader: BrokerId) -> Result<(), String> {
+        if self.brokers[broker].known[at].0 >= epoch {
+            return Ok(());
+        }
+        self.brokers[broker].known[at] = (epoch, leader);
+        self.resign(broker, at)?;
+        let leads = self.partitions[at].learn(broker, epoch, leader, self.now, &mut self.random);
+        if leads && at >= STATE {
+            self.begin_coordinating(broker, at, epoch);
+            return self.load(broker, at);
+        }
+        if leads && at == OFFSETS {
+            self.brokers[broker].groups = Some(GroupOffsets::default());
+        }
+        Ok(())
+    }
+
+    /// Whoever waits for this leader is told to look for another.
+    fn resign(&mut self, broker: BrokerId, at: PartitionId) -> Result<(), String> {
+        let waiting = std::mem::take(&mut self.brokers[broker].waiting);
+        let (over, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.partition == at);
+        self.brokers[broker].waiting = waiting;
+        for waiting in over {
+            if let Waiter::Client(asked) = waiting.whom {
+                self.send(Message::Answer(asked, Answer::Written(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER))));
+            }
+        }
+        if at == OFFSETS {
+            self.brokers[broker].groups = None;
+        }
+        if at >= STATE { self.leave(broker, at) } else { Ok(()) }
+    }
+
+    /// A batch comes, or comes again with its coordinator's word.
+    fn write(&mut self, broker: BrokerId, asked: Asked, word: Word) -> Result<(), String> {
+        let Request::Write(write) = asked.request.clone() else { return Ok(()) };
+        let answer = match self.offer(broker, &write, word) {
+            Ok(Offer::Written(end)) => {
+                self.wait(broker, write.partition, end, Waiter::Client(asked));
+                return Ok(());
+            }
+            Ok(Offer::Unverified) => {
+                self.park(broker, asked, &write);
+                return Ok(());
+            }
+            Ok(Offer::Refused(refusal)) => Err(code_of(refusal)),
+            Err(code) => Err(code),
+        };
+        self.send(Message::Answer(asked, Answer::Written(answer)));
+        Ok(())
+    }
+
+    fn offer(&mut self, broker: BrokerId, write: &Write, word: Word) -> Result<Offer, ErrorCode> {
+        let is_full = !self.is_quiet && self.random.one_in(60);
+        let partition = &mut self.partitions[write.partition];
+        if write.life != partition.life {
+            return Err(ErrorCode::UNKNOWN_TOPIC_ID);
+        }
+        let replica = &mut partition.replicas[broker];
+        let leads = replica.leads.ok_or(ErrorCode::NOT_LEADER_OR_FOLLOWER)?;
+        if is_full {
+            return Err(ErrorCode::KAFKA_STORAGE_ERROR);
+        }
+        let before = replica.log.len();
+        let is_transactional = !matches!(write.payload, Payload::Plain);
+        let entry =
+            Entry { leader_epoch: leads.epoch, stamp: write.stamp, is_transactional, payload: write.payload.clone() };
+        let offer = replica.offer(entry, word, self.fault, self.now);
+        if is_transactional && replica.log.len() > before {
+            self.check.appended(&write.stamp, write.partition).unwrap_or_else(|why| self.wrong = Some(why));
+        }
+        Ok(offer)
+    }
+
+    fn park(&mut self, broker: BrokerId, asked: Asked, write: &Write) {
+        self.parked += 1;
+        let (waits, by) = (self.parked, self.brokers[broker].process());
+        let replica = &self.partitions[write.partition].replicas[broker];
+        let markers = replica.markers_of(write.stamp.producer_id);
+        let epoch = replica.leads.map_or(-1, |leads| leads.epoch);
+        let coordinator = self.brokers[broker].known[state_of(asked.id)].1;
+        let to = self.brokers[coordinator].process();
+        self.brokers[broker].parked.insert(waits, Parked { asked: asked.clone(), epoch, markers });
+        self.send(Message::Verify { to, by, waits, asked });
+    }
+
+    fn verified(&mut self, broker: BrokerId, waits: u64, outcome: Result<(), ErrorCode>) -> Result<(), String> {
+        let Some(Parked { asked, epoch, markers }) = self.brokers[broker].parked.remove(&waits) else { return Ok(()) };
+        match outcome {
+            Ok(()) if asked.version.supports_epoch_bump() => self.write(broker, asked, Word::Added),
+            Ok(()) => self.write(broker, asked, Word::Found(epoch, markers)),
+            Err(code) => {
+                self.send(Message::Answer(asked, Answer::Written(Err(code_of_word(code)))));
+                Ok(())
+            }
+        }
+    }
+
+    /// A coordinator has a marker written.
+    fn mark(&mut self, broker: BrokerId, by: BrokerProcess, marking: Marking) -> Result<(), String> {
+        let version = i8::try_from(marking.version.level()).unwrap_or(i8::MAX);
+        if self.is_of_old_protocol_to_a_new_topic(&marking) {
+            return Ok(());
+        }
+        let replica = &mut self.partitions[marking.partition].replicas[broker];
+        let Some(leads) = replica.leads else { return Ok(()) };
+        let before = replica.log.len();
+        let offer = replica.offer_marker(marking.marker, version, leads.epoch, self.fault, self.now);
+        if replica.log.len() > before {
+            self.check.marked(&marking.marker, marking.partition)?;
+        }
+        match offer {
+            Offer::Written(end) => {
+                self.wait(broker, marking.partition, end, Waiter::Coordinator(by, marking));
+            }
+            // The producer has gone on.
+            Offer::Refused(SequenceRefusal::InvalidProducerEpoch) => self.send(Message::Marked { to: by, marking }),
+            Offer::Refused(_) | Offer::Unverified => {}
+        }
+        Ok(())
+    }
+
+    /// A marker of a coordinator that was replaced, to a topic that was made again: with the old protocol nothing there tells it from one of now.
+    fn is_of_old_protocol_to_a_new_topic(&self, marking: &Marking) -> bool {
+        let is_old = marking.marker.coordinator_epoch < self.partitions[state_of(marking.id)].epoch;
+        is_old && !marking.version.supports_epoch_bump() && self.partitions[marking.partition].life > 1
+    }
+
+    fn wait(&mut self, broker: BrokerId, partition: PartitionId, end: usize, whom: Waiter) {
+        let Some(leads) = self.partitions[partition].replicas[broker].leads else { return };
+        self.brokers[broker].waiting.push(Waiting { partition, epoch: leads.epoch, end, whom });
+    }
+
+    fn fetch_offset(&mut self, broker: BrokerId, asked: Asked) {
+        let partition = &self.partitions[OFFSETS];
+        let replica = &partition.replicas[broker];
+        // A broker that was replaced has lost its lease before another leads.
+        let end = replica.log.len();
+        let is_whole = replica.leads.is_some_and(|leads| leads.high_watermark == end);
+        let is_served = partition.is_led_by(broker) && is_whole;
+        let found = match &self.brokers[broker].groups {
+            Some(groups) if is_served && groups.has(end) => {
+                groups.stable(asked.id).ok_or(ErrorCode::UNSTABLE_OFFSET_COMMIT)
+            }
+            _ => Err(ErrorCode::NOT_COORDINATOR),
+        };
+        self.send(Message::Answer(asked, Answer::Offset(found)));
+    }
+
+    /// Followers have more of a partition: what follows for those who wait.
+    pub fn replicate(&mut self, at: PartitionId) -> Result<(), String> {
+        let leader = self.partitions[at].leader;
+        let broker = &self.brokers[leader];
+        if !broker.is_up || broker.is_paused {
+            return Ok(());
+        }
+        let new = self.partitions[at].replicate(self.is_quiet, &mut self.random);
+        for (offset, entry) in new {
+            if let Payload::State(id, state) = &entry.payload {
+                self.check.kept(*id, state.as_ref(), &self.partitions)?;
+            }
+            for (transaction, is_commit) in self.partitions[at].settle(offset, &entry) {
+                self.check.ended(transaction, is_commit)?;
+            }
+            debug_assert!(at >= STATE || entry.stamp.producer_id != NO_PRODUCER_ID);
+        }
+        self.replicated(leader, at)
+    }
+
+    fn replicated(&mut self, broker: BrokerId, at: PartitionId) -> Result<(), String> {
+        let Some(leads) = self.partitions[at].replicas[broker].leads else { return Ok(()) };
+        let stable = self.partitions[at].replicas[broker].last_stable(self.fault);
+        if at <= OFFSETS {
+            self.partitions[at].check_stable(broker, stable)?;
+        }
+        if let Some(groups) = self.brokers[broker].groups.as_mut().filter(|_| at == OFFSETS)
+            && leads.high_watermark >= leads.begins
+        {
+            groups.apply(&self.partitions[OFFSETS].replicas[broker].log, leads.high_watermark, self.fault);
+        }
+        let is_done = |waiting: &Waiting| {
+            waiting.partition == at && waiting.epoch == leads.epoch && waiting.end <= leads.high_watermark
+        };
+        let waiting = std::mem::take(&mut self.brokers[broker].waiting);
+        let (done, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_done);
+        self.brokers[broker].waiting = waiting;
+        for waiting in done {
+            self.send(match waiting.whom {
+                Waiter::Client(asked) => Message::Answer(asked, Answer::Written(Ok(()))),
+                Waiter::Coordinator(to, marking) => Message::Marked { to, marking },
+            });
+        }
+        if at >= STATE {
+            self.load(broker, at)?;
+            for place in self.places(broker).into_iter().filter(|place: &Place| place.partition == at) {
+                if self.is_quiet || !self.random.one_in(3) {
+                    self.report(place)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

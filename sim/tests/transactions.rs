@@ -1,0 +1,36 @@
+//! Schedules of transactions keep every promise, a seed repeats itself, and what is broken on purpose is found.
+
+use fullbore_schedules::{each_fault_is_found, run_each, same_seed_same_outcome};
+use fullbore_sim::transactions::fault::{FAULTS, Fault};
+use fullbore_sim::transactions::run;
+
+/// Within so many schedules a planted fault is found.
+fn found_within(fault: Fault) -> u64 {
+    match fault {
+        // The message that shows it must be late by a transaction of the old protocol, or more.
+        Fault::TakesOldCoordinators | Fault::BelievesOldWord => 6_000,
+        _ => 300,
+    }
+}
+
+#[test]
+fn whatever_happens_transactions_are_whole_and_consumers_get_what_was_committed() {
+    let soak = std::env::var_os("FULLBORE_SOAK").is_some();
+    let reports = run_each(if soak { 200_000 } else { 4_000 }, 2, |seed| run(seed, None));
+    let count = reports.len() as f64;
+    let mean =
+        |of: fn(&fullbore_sim::transactions::Report) -> usize| reports.iter().map(of).sum::<usize>() as f64 / count;
+    let (committed, aborted) = (mean(|report| report.committed), mean(|report| report.aborted));
+    assert!(committed > 2.0, "{committed} commits a schedule are so few that nothing may have been tried");
+    assert!(aborted > 2.0, "{aborted} aborts a schedule are so few that nothing may have been tried");
+}
+
+#[test]
+fn each_planted_fault_is_found_by_one_of_its_seeds() {
+    each_fault_is_found(FAULTS.map(|fault| (fault, 0..found_within(fault))), |seed, fault| run(seed, Some(fault)));
+}
+
+#[test]
+fn seed_runs_twice_outcome_is_the_same() {
+    same_seed_same_outcome(0..20, |seed| run(seed, None));
+}

@@ -1,0 +1,199 @@
+//! What clients saw of transactions of one id, and what of that breaks a promise.
+//!
+//! The client copies numbers with the offset of its group; a number that was not committed comes again in a later transaction.
+//! Invariant: nothing here asks a broker.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a client knows of a transaction's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// No commit was asked for.
+    Aborted,
+    /// A commit was answered.
+    Committed,
+    /// A commit was asked for and not answered: all of it is there, or nothing.
+    InDoubt,
+}
+
+/// A transaction.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Partition and value of each record, in the order in which they were sent. No two of all transactions are the same.
+    pub records: Vec<(i32, String)>,
+    /// The offset of the group that it has.
+    pub offset: i64,
+    pub outcome: Outcome,
+}
+
+/// Broker, partition and leader epoch, with the last stable offset and the high watermark.
+pub type Told = ((i32, i32, i32), (i64, i64));
+
+/// What clients saw.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// In order.
+    pub attempts: Vec<Attempt>,
+    /// Partition and value of each record that a reader at read_committed was given afterwards; each partition in order.
+    pub found: Vec<(i32, String)>,
+    /// The same of one who read all the time, as far as it came.
+    pub polled: Vec<(i32, String)>,
+    /// The offset of the group, afterwards.
+    pub offset: i64,
+    /// The last stable offset and the end of each partition, afterwards.
+    pub ends: BTreeMap<i32, (i64, i64)>,
+    /// Last stable offsets and high watermarks that leaders told, in order, by who told: broker, partition and leader epoch.
+    pub told: Vec<Told>,
+}
+
+impl History {
+    /// A line for each promise that was broken.
+    pub fn violations(&self) -> Vec<String> {
+        [self.torn(), self.untrue(), self.out_of_order(), self.differing(), self.misplaced_offset(), self.unstable()]
+            .concat()
+    }
+
+    fn is_there(&self) -> BTreeMap<&(i32, String), usize> {
+        let mut there = BTreeMap::new();
+        self.found.iter().for_each(|record| *there.entry(record).or_default() += 1);
+        there
+    }
+
+    /// A committed transaction is there whole, once; nothing of an aborted one is.
+    fn torn(&self) -> Vec<String> {
+        let there = self.is_there();
+        let mut violations = Vec::new();
+        for attempt in &self.attempts {
+            let counts: BTreeSet<usize> =
+                attempt.records.iter().map(|record| there.get(record).copied().unwrap_or_default()).collect();
+            let allowed: &[usize] = match attempt.outcome {
+                Outcome::Aborted => &[0],
+                Outcome::Committed => &[1],
+                Outcome::InDoubt => &[0, 1],
+            };
+            if counts.len() > 1 || counts.iter().any(|count| !allowed.contains(count)) {
+                violations.push(format!("{attempt:?} is there {counts:?} times"));
+            }
+        }
+        violations
+    }
+
+    /// What is read was sent.
+    fn untrue(&self) -> Vec<String> {
+        let sent: BTreeSet<_> = self.attempts.iter().flat_map(|attempt| &attempt.records).collect();
+        let untrue = self.found.iter().filter(|record| !sent.contains(record));
+        untrue.map(|record| format!("{record:?} was never sent")).collect()
+    }
+
+    /// The records of a partition are in the order in which they were sent.
+    fn out_of_order(&self) -> Vec<String> {
+        let sent = self.attempts.iter().flat_map(|attempt| &attempt.records).zip(0..);
+        let order: BTreeMap<_, usize> = sent.collect();
+        let mut last = BTreeMap::new();
+        let mut violations = Vec::new();
+        for record in &self.found {
+            let Some(&place) = order.get(record) else { continue };
+            if let Some(before) = last.insert(record.0, place).filter(|before| *before >= place) {
+                violations.push(format!("{record:?} comes after number {before}"));
+            }
+        }
+        violations
+    }
+
+    /// Who read all the time got the same as who read afterwards.
+    fn differing(&self) -> Vec<String> {
+        let of = |records: &[(i32, String)], partition| {
+            let of = records.iter().filter(|record| record.0 == partition);
+            of.map(|record| record.1.clone()).collect::<Vec<_>>()
+        };
+        let partitions: BTreeSet<i32> = self.polled.iter().map(|record| record.0).collect();
+        let differs = |partition: &i32| !of(&self.found, *partition).starts_with(&of(&self.polled, *partition));
+        partitions
+            .into_iter()
+            .filter(differs)
+            .map(|partition| format!("{partition} was read otherwise before"))
+            .collect()
+    }
+
+    /// The offset is that of the last transaction that is there.
+    fn misplaced_offset(&self) -> Vec<String> {
+        let there = self.is_there();
+        let is_there = |attempt: &&Attempt| attempt.records.iter().any(|record| there.contains_key(record));
+        let last = self.attempts.iter().rfind(is_there).map_or(0, |attempt| attempt.offset);
+        if last == self.offset { Vec::new() } else { vec![format!("the offset is {}, not {last}", self.offset)] }
+    }
+
+    /// The last stable offset is no more than the high watermark, never falls in a leader epoch, and reaches the end.
+    fn unstable(&self) -> Vec<String> {
+        let mut latest: BTreeMap<_, (i64, i64)> = BTreeMap::new();
+        let mut violations = Vec::new();
+        for (of, (stable, high_watermark)) in &self.told {
+            let before = latest.insert(*of, (*stable, *high_watermark));
+            if stable > high_watermark || before.is_some_and(|before| before.0 > *stable) {
+                violations.push(format!("{of:?} was stable up to {stable} of {high_watermark}, and before {before:?}"));
+            }
+        }
+        let short = self.ends.iter().filter(|(_, (stable, end))| stable != end);
+        violations.extend(short.map(|(of, (stable, end))| format!("{of} is stable up to {stable} of {end}")));
+        violations
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two committed transactions, an aborted one between them, and one in doubt.
+    fn seen() -> History {
+        let outcomes = [Outcome::Committed, Outcome::Aborted, Outcome::Committed, Outcome::InDoubt];
+        let attempt = |(at, outcome)| Attempt {
+            records: (0..4).map(|n| (n % 2, format!("{n}.{at}"))).collect(),
+            offset: [4, 8, 8, 12][at],
+            outcome,
+        };
+        let attempts: Vec<Attempt> = outcomes.into_iter().enumerate().map(attempt).collect();
+        let found: Vec<_> = [0, 2].into_iter().flat_map(|at: usize| attempts[at].records.clone()).collect();
+        let told = [(0, 2), (2, 4), (4, 4)].map(|marks| ((1, 0, 0), marks)).to_vec();
+        let ends = BTreeMap::from([(0, (6, 6)), (1, (6, 6))]);
+        History { polled: found[..5].to_vec(), found, attempts, offset: 8, ends, told }
+    }
+
+    #[test]
+    fn transactions_are_as_promised_nothing_is_broken() {
+        assert_eq!(seen().violations(), [""; 0]);
+        let mut in_doubt = seen();
+        in_doubt.found.extend(in_doubt.attempts[3].records.clone());
+        in_doubt.offset = 12;
+        assert_eq!(in_doubt.violations(), [""; 0]);
+    }
+
+    #[test]
+    fn mistake_is_planted_it_is_caught() {
+        type Plant = fn(&mut History);
+        let plants: [(&str, Plant); 14] = [
+            ("times", |seen| _ = seen.found.remove(2)),
+            ("times", |seen| seen.found.truncate(4)),
+            ("times", |seen| seen.found.push(seen.found[7].clone())),
+            ("times", |seen| seen.found.insert(4, seen.attempts[1].records[0].clone())),
+            ("times", |seen| seen.found.extend(seen.attempts[3].records[..2].to_vec())),
+            ("was never sent", |seen| seen.found[3].1.push('x')),
+            ("was never sent", |seen| seen.found[3].0 = 0),
+            ("comes after", |seen| seen.found.swap(0, 2)),
+            ("was read otherwise", |seen| seen.polled.insert(4, seen.attempts[1].records[0].clone())),
+            ("was read otherwise", |seen| _ = seen.polled.remove(0)),
+            ("the offset is", |seen| seen.offset = 12),
+            ("the offset is", |seen| seen.offset = 4),
+            ("was stable up to", |seen| seen.told.swap(0, 1)),
+            ("is stable up to", |seen| seen.ends = BTreeMap::from([(0, (5, 6))])),
+        ];
+        for (said, plant) in plants {
+            let mut seen = seen();
+            plant(&mut seen);
+            let violations = seen.violations();
+            assert!(violations.iter().any(|line| line.contains(said)), "{said}: {violations:?}");
+        }
+        let mut seen = seen();
+        seen.told[1].1 = (5, 4);
+        assert!(!seen.violations().is_empty(), "stable past the high watermark");
+    }
+}

@@ -1,0 +1,78 @@
+//! kill -9 of the broker at each step of a transaction (`FULLBORE_FAULT_POINT`): nothing is lost, there twice, or open for good.
+//!
+//! A client copies numbers with offsets, once as one that sends again what had no answer, and once as one that begins again.
+//! `FULLBORE_TRANSACTION_ROUNDS` says how many times each step is reached before (by default in 1 round, in `make soak` in 12).
+
+use fullbore_tests::{Broker, Copier, Protocol, Resolve, rounds};
+use std::cell::RefCell;
+
+const TOPIC: &str = "copied";
+const PARTITIONS: i32 = 3;
+const LAST: i64 = 12;
+const SETS: [&str; 3] = [
+    "transaction.state.log.num.partitions=1",
+    "offsets.topic.num.partitions=1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
+];
+/// Each step with the first time at which there is something before it.
+const STEPS: [(&str, usize); 10] = [
+    ("begun", 1),
+    ("added", 2),
+    ("appended", 2),
+    ("deciding", 2),
+    ("decided", 1),
+    ("marked", 1),
+    ("offsets", 2),
+    ("offsets-ended", 1),
+    ("answer", 2),
+    ("completed", 1),
+];
+
+fn copied_through(step: &str, count: usize, protocol: Protocol, resolve: Resolve) {
+    let armed = format!("env:FULLBORE_FAULT_POINT={step}:kill:{count}");
+    let broker = Broker::start(&[&SETS[..], &[&armed]].concat());
+    broker.client().create_topic(TOPIC, PARTITIONS, &[]);
+    let (broker, mut kills) = (RefCell::new(broker), 0);
+    Copier::new("copier", (TOPIC, PARTITIONS), protocol, resolve, |_| {
+        let mut broker = broker.borrow_mut();
+        if broker.has_ended() {
+            kills += 1;
+            broker.wait_for_end();
+            broker.restart_with(&SETS);
+        }
+        vec![broker.addr()]
+    })
+    .copy_until(LAST);
+    assert_eq!(kills, 1, "the broker was killed at {step}:{count}");
+}
+
+fn survives(protocol: Protocol, resolve: Resolve) {
+    for round in 0..rounds("FULLBORE_TRANSACTION_ROUNDS", 1, 12) {
+        for (step, first) in STEPS {
+            let count = if step == "begun" { 1 } else { first + round };
+            // The old protocol adds partitions one by one, and the new one does not add them again.
+            eprintln!("{step}:{count}, {protocol:?}, {resolve:?}");
+            copied_through(step, count.min(5), protocol, resolve);
+        }
+    }
+}
+
+#[test]
+fn old_client_sends_again_each_number_is_copied_once_through_a_kill_at_each_step() {
+    survives(Protocol::Old, Resolve::Again);
+}
+
+#[test]
+fn old_client_begins_again_each_number_is_copied_once_through_a_kill_at_each_step() {
+    survives(Protocol::Old, Resolve::Anew);
+}
+
+#[test]
+fn new_client_sends_again_each_number_is_copied_once_through_a_kill_at_each_step() {
+    survives(Protocol::New, Resolve::Again);
+}
+
+#[test]
+fn new_client_begins_again_each_number_is_copied_once_through_a_kill_at_each_step() {
+    survives(Protocol::New, Resolve::Anew);
+}
