@@ -6,6 +6,7 @@
 mod batch;
 mod client;
 mod cluster;
+mod copier;
 mod disk;
 pub mod pgbouncer;
 pub mod pki;
@@ -21,6 +22,7 @@ mod transactional;
 pub use batch::{Batch, EndMarker, Record};
 pub use client::{Client, bytes_of};
 pub use cluster::{Acknowledged, Cluster, ClusterPlan, Consumed, Consuming, Producing};
+pub use copier::{Copied, Copier};
 pub use disk::{Disk, Frozen, another_boot};
 pub use fullbore_schedules::Random;
 pub use process::{Broker, Refused, binary, serve_refused};
