@@ -70,7 +70,7 @@ def broker(what, number):
 
 
 def fill(count, begin):
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "log_level": 2})
     failed = []
     for number in range(begin, begin + count):
         producer.produce(FROM, f"{number}", f"k{number % 31}", number % PARTITIONS, on_delivery=lambda error, _: failed.append(error) if error else None)
@@ -84,7 +84,7 @@ class Reader:
     def __init__(self, topics):
         self.values = defaultdict(list)
         self.consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": f"{RUN}-reader", "isolation.level": "read_committed", "enable.auto.commit": False,
+            "bootstrap.servers": bootstrap, "log_level": 2, "group.id": f"{RUN}-reader", "isolation.level": "read_committed", "enable.auto.commit": False,
             "auto.offset.reset": "earliest"})
         self.consumer.assign([TopicPartition(topic, partition, 0) for topic in topics for partition in range(PARTITIONS)])
 
@@ -97,7 +97,7 @@ class Reader:
 
 def lag(group):
     """What the group has not read, once the offsets are stable."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_committed"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group, "isolation.level": "read_committed"})
     try:
         left = 0
         for of in consumer.committed([TopicPartition(FROM, partition) for partition in range(PARTITIONS)], 10):
