@@ -14,6 +14,7 @@ const SETS: &[&str] = &[
     "group.consumer.session.timeout.ms=1000",
     "group.consumer.min.heartbeat.interval.ms=50",
     "group.consumer.heartbeat.interval.ms=100",
+    "max.idempotence.batches.to.retain=64",
 ];
 /// A member that is killed is missed soon.
 const SHORT_SESSION: [&str; 4] = ["-X", "session.timeout.ms=1000", "-X", "heartbeat.interval.ms=100"];
@@ -76,21 +77,25 @@ fn copier_killed_at_random_points_leaves_each_record_once() {
 }
 
 #[test]
-fn broker_killed_under_a_copy_leaves_each_record_once() {
+fn broker_killed_under_a_copy_at_any_window_and_connections_leaves_each_record_once() {
     let (mut broker, bootstrap) = started(PARTITIONS as i32);
     let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
-    let flags = ["--group", "under-kills", "--transaction-records", "20"];
-    let copier = Copier::start(&bootstrap, ("a", "b"), &flags);
-    for round in 0..3 {
-        copied.fill(3_000, round);
+    for (round, (window, connections)) in [("5", "1"), ("64", "1"), ("5", "4"), ("64", "4")].into_iter().enumerate() {
+        copied.fill(3_000, round as u64);
+        let window = format!("max.in.flight.requests.per.connection={window}");
+        let connections = format!("connections.per.broker={connections}");
+        let flags =
+            ["--group", "under-kills", "--transaction-records", "20", "-X", "batch.size=200", "-X", "linger.ms=0"];
+        let flags = [&flags[..], &["-X", &window, "-X", &connections]].concat();
+        let copier = Copier::start(&bootstrap, ("a", "b"), &flags);
         copied.goes_on(300);
         broker.kill();
         broker.restart();
+        wait_until("everything is copied", SOON, || copied.count() >= 3_000 * (round + 1));
+        let told = copier.terminate();
+        assert!(told.contains("copied 3000 records"), "{window} {connections}: {told}");
+        copied.check("under-kills");
     }
-    wait_until("everything is copied", SOON, || copied.count() == 9_000);
-    let told = copier.terminate();
-    assert!(told.contains("copied 9000 records"), "{told}");
-    copied.check("under-kills");
 }
 
 #[test]

@@ -120,7 +120,8 @@ impl SharedMembership {
     pub(super) fn identity_of_reader(&self) -> Option<MemberIdentity> {
         let state = self.lock();
         let is_lost = state.target.lost && state.target.serial > state.confirmed.serial;
-        (!is_lost && state.identity.generation >= 0).then(|| state.identity.clone())
+        let is_member = state.identity.generation >= 0 && !state.identity.member_id.is_empty();
+        (is_member && !is_lost).then(|| state.identity.clone())
     }
 
     /// The committed offset of each of these partitions, if all came with the assignment of this generation; -1, that

@@ -61,7 +61,7 @@ impl Chunk {
         let first = self.headers.len();
         let key = record.key.map(|key| self.keep(key));
         let value = record.value.map(|value| self.keep(value));
-        for (name, value) in record.headers.clone() {
+        for (name, value) in record.headers {
             let header = (self.keep(name), value.map(|value| self.keep(value)));
             self.headers.push(header);
         }
