@@ -2,6 +2,7 @@
 
 use crate::process::binary;
 use crate::{Random, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
@@ -46,10 +47,23 @@ impl Copier {
         self.child.kill().and_then(|()| self.child.wait()).expect("our child");
     }
 
+    /// Stops its processor time, as a machine does that hangs.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on after [`Copier::freeze`].
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("our child");
+    }
+
     /// Asks it to end by a signal, and waits for that; what it has printed.
     pub fn terminate(mut self) -> String {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("our child");
+        self.signal(Signal::TERM);
         self.ended(true)
     }
 

@@ -15,6 +15,7 @@ const SETS: &[&str] = &[
     "group.consumer.min.heartbeat.interval.ms=50",
     "group.consumer.heartbeat.interval.ms=100",
     "max.idempotence.batches.to.retain=64",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms=100",
 ];
 /// A member that is killed is missed soon.
 const SHORT_SESSION: [&str; 4] = ["-X", "session.timeout.ms=1000", "-X", "heartbeat.interval.ms=100"];
@@ -123,6 +124,29 @@ fn copiers_that_come_and_go_share_the_partitions_and_copy_each_record_once() {
     wait_until("everything is copied", SOON, || copied.count() >= 12_000);
     third.terminate();
     copied.check("shared");
+}
+
+#[test]
+fn copier_frozen_past_its_session_and_its_transaction_writes_nothing_twice_and_goes_on() {
+    let (_broker, bootstrap) = started(PARTITIONS as i32);
+    let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
+    copied.fill(6_000, 0);
+    let flags = ["--group", "frozen", "--transaction-records", "5", "-X", "transaction.timeout.ms=1500"];
+    let flags = [&flags[..], &SHORT_SESSION].concat();
+    let start = || Copier::start(&bootstrap, ("a", "b"), &flags);
+    let frozen = start();
+    copied.goes_on(300);
+    frozen.freeze();
+    let other = start();
+    wait_until("the other one copies everything", SOON, || copied.count() >= 6_000);
+    frozen.thaw();
+    copied.fill(3_000, 1);
+    wait_until("both copy what is new", SOON, || copied.count() >= 9_000);
+    other.terminate();
+    copied.fill(1_000, 2);
+    wait_until("the one that was frozen copies alone", SOON, || copied.count() >= 10_000);
+    frozen.terminate();
+    copied.check("frozen");
 }
 
 #[test]

@@ -27,6 +27,8 @@ fn each_broker_is_killed_under_two_copiers_and_each_record_is_copied_once() {
         cluster.wait_for_isr(id, "b", 3);
     }
     wait_until("everything is copied", SOON, || copied.count() >= 4 * RECORDS);
-    copiers.map(Copier::terminate);
+    for copier in copiers {
+        copier.terminate();
+    }
     copied.check("in-a-cluster");
 }
