@@ -3,6 +3,7 @@
 use crate::process::binary;
 use crate::{Random, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
@@ -101,16 +102,19 @@ pub struct Copied<'a> {
     from: &'a str,
     to: &'a str,
     partitions: usize,
+    /// Length of the target's log that was waited for.
+    expected: Cell<usize>,
 }
 
 impl<'a> Copied<'a> {
     /// Two topics that the caller has made.
     pub fn new(bootstrap: &'a str, from: &'a str, to: &'a str, partitions: usize) -> Copied<'a> {
-        Copied { bootstrap, from, to, partitions }
+        Copied { bootstrap, from, to, partitions, expected: Cell::new(0) }
     }
 
     /// Writes records to the source, with nulls, headers and times among them; `seed` makes their values unique.
     pub fn fill(&self, records: usize, seed: u64) {
+        self.expected.set(self.written());
         let mut random = Random::new(seed);
         let mut lines = String::new();
         for number in 0..records {
@@ -163,10 +167,10 @@ impl<'a> Copied<'a> {
         printed.lines().filter_map(|line| line.rsplit(':').next()?.trim().parse::<usize>().ok()).sum()
     }
 
-    /// Waits until the target's log has grown by `records`, with markers.
+    /// Waits until the target's log has grown by `records`, with markers, since the last fill or the last such wait.
     pub fn goes_on(&self, records: usize) {
-        let before = self.written();
-        wait_until("the target grows", SOON, || self.written() >= before + records);
+        self.expected.set(self.expected.get() + records);
+        wait_until("the target grows", SOON, || self.written() >= self.expected.get());
     }
 
     /// Fails unless each partition of the target has the records of the source's, once and in order, and the group has

@@ -8,6 +8,7 @@ use super::intake::{Intake, IntakeSink};
 use super::transfer::{Settle, Settled, Transfer};
 use super::trouble::CopyError;
 use crate::failure::Failure;
+use crate::output;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
 use crate::waiting::Idle;
@@ -91,8 +92,12 @@ impl Follow<'_> {
         match settled {
             Some(Settled { failure: None, .. }) => Ok(CopyEnd { finished, unread: self.progress.unread }),
             Some(Settled { failure: Some(CopyError::Fatal(sentence)), .. }) => Err(Failure::new(sentence)),
+            // Aborted, its records are copied by the next copier, as if this one had not read them.
             Some(Settled { failure: Some(CopyError::Again { why, .. } | CopyError::Renew(why)), .. }) => {
-                Err(uncommitted(&why))
+                output::tell(format!(
+                    "the last transaction was aborted: {why}; its records are copied at the next start"
+                ));
+                Ok(CopyEnd { finished: false, unread: self.progress.unread })
             }
             None => Err(uncommitted(&trouble.unwrap_or_else(|| "the coordinator has not answered in time".to_owned()))),
         }
