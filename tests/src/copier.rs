@@ -91,8 +91,12 @@ impl Copier {
 
 impl Drop for Copier {
     fn drop(&mut self) {
+        let ended = self.child.try_wait();
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("a copier ({ended:?}) printed: {}", self.told());
+        }
     }
 }
 

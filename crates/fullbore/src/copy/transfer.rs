@@ -369,6 +369,8 @@ impl<'a> Writer<'a> {
     }
 
     fn fail_with(&mut self, error: &TransactionError, begun: Option<Instant>) {
+        // An older transaction that ends may be the reason.
+        let begun = self.endings.iter().map(|ended| ended.begun).chain(begun).min();
         let timeout = self.shared.plan.producer.transaction_timeout;
         self.fail(after_failure(error, begun.map(|begun| begun.elapsed()), timeout));
     }

@@ -55,11 +55,14 @@ pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, tim
         }
         _ => None,
     };
-    let is_fenced = |code| matches!(code, ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH);
+    // Answers to the producer of a transaction that the coordinator has aborted by itself.
+    let may_be_timeout = |code| {
+        matches!(code, ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::INVALID_TXN_STATE)
+    };
     match code {
         // The coordinator has forgotten the id, which the next producer takes anew.
         Some(ErrorCode::INVALID_PRODUCER_ID_MAPPING) => CopyError::Renew(why),
-        Some(code) if is_fenced(code) && age.is_some_and(|age| age >= timeout) => CopyError::Renew(why),
+        Some(code) if may_be_timeout(code) && age.is_some_and(|age| age >= timeout) => CopyError::Renew(why),
         Some(code) if is_permanent(code) => CopyError::Fatal(format!("cannot go on copying: {why}{}", advice(error))),
         _ if error.is_fatal() => CopyError::Fatal(format!("cannot go on copying: {why}{}", advice(error))),
         code => CopyError::Again { why, is_refusal: code.is_some() },
@@ -151,7 +154,10 @@ mod tests {
             sentence.starts_with("cannot go on copying: ") && sentence.contains("--transactional-id"),
             "{sentence}"
         );
-        assert!(matches!(judge(&fenced, 10), CopyError::Renew(_)));
+        for code in [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_PRODUCER_EPOCH, ErrorCode::INVALID_TXN_STATE] {
+            assert!(matches!(judge(&coordinator(code), 10), CopyError::Renew(_)), "{code}");
+            assert!(matches!(judge(&coordinator(code), 9), CopyError::Fatal(_)), "{code}");
+        }
         assert!(matches!(judge(&coordinator(ErrorCode::INVALID_PRODUCER_ID_MAPPING), 0), CopyError::Renew(_)));
     }
 
