@@ -55,7 +55,8 @@ pub struct CopyArgs {
     /// Choose the partition by the key, as a producer does, though the target has as many partitions.
     #[arg(long)]
     pub(super) by_key: bool,
-    /// End where the partitions ended when the copy began; one that its broker refuses is tried for 10 s.
+    /// End where the partitions ended when the copy began; one that its broker refuses is tried for 10 s. Other members of
+    /// the group are waited for until theirs are copied, too, or for one session: one that has died leaves them to this one.
     #[arg(short, long)]
     pub(super) exit: bool,
     /// Print the counts at the end as a JSON object; {"error": SENTENCE} and {"note": SENTENCE} go to standard error.

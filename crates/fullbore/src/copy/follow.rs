@@ -12,7 +12,7 @@ use crate::output;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
 use crate::waiting::Idle;
-use fullbore_client::blocking::{Cluster, PartitionPlace};
+use fullbore_client::blocking::{Cluster, LATEST, PartitionPlace};
 use fullbore_client::consume::{ConsumeError, ConsumePlan, Cursor, Placed, StartOffset, consume};
 use fullbore_client::group::{Member, Target, TopicPartition};
 use fullbore_client::{ClientError, ConsumerConfig};
@@ -32,6 +32,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 const REFUSALS_MAX: u32 = 20;
 /// How long the last commit may take after a signal: readers of the target wait for it.
 pub(super) const LAST_PATIENCE: Duration = Duration::from_secs(10);
+/// Time beside the session for which other members are waited for at the end.
+const OTHERS_GRACE: Duration = Duration::from_secs(5);
 /// How long it may take to leave the group.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -62,6 +64,9 @@ pub(super) struct Progress {
     places: HashMap<i32, Placed>,
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
     unread: Option<String>,
+    /// Ends of all partitions when the copy began, with --exit.
+    ends: BTreeMap<i32, i64>,
+    topic_id: Uuid,
     /// Serial of the last target.
     serial: u64,
     /// True if the group has to be asked where every partition goes on.
@@ -119,13 +124,17 @@ impl Follow<'_> {
                         continue;
                     }
                     match self.stretch(&mut idle)? {
-                        Stretch::Finished if self.drain()? => return Ok(true),
+                        Stretch::Finished if self.drain()? && self.others_are_done()? => return Ok(true),
                         Stretch::Ended => return Ok(false),
                         Stretch::Finished | Stretch::Moved => {}
                     }
                 }
                 // More members than partitions: nothing is left for this one.
-                Some(target) if self.args.exit && target.settled => return Ok(true),
+                Some(target) if self.args.exit && target.settled => {
+                    if self.others_are_done()? {
+                        return Ok(true);
+                    }
+                }
                 _ => {
                     self.progress.troubles.1.observe(self.member.trouble());
                     self.member.wait_for_move(TICK);
@@ -142,6 +151,61 @@ impl Follow<'_> {
         self.progress.is_stale = true;
         self.after(failure)?;
         Ok(false)
+    }
+
+    /// Waits until other members have copied their partitions to the ends: one that has died leaves them to this member
+    /// at the end of its session. Returns false if the group gives something else.
+    fn others_are_done(&mut self) -> Result<bool, Failure> {
+        let until = Instant::now() + self.settings.group.session_timeout + OTHERS_GRACE;
+        loop {
+            if self.member.is_moving() {
+                return Ok(false);
+            }
+            let left = if self.stop.is_asked() { 0 } else { self.left_to_others()? };
+            if left == 0 {
+                return Ok(true);
+            }
+            let why =
+                format!("{left} partitions belong to other members of the group, which have not copied all of them");
+            if Instant::now() >= until {
+                output::tell(why);
+                return Ok(true);
+            }
+            self.progress.troubles.1.observe(Some(why));
+            self.member.wait_for_move(LOOK);
+        }
+    }
+
+    /// Returns the number of partitions of other members that the group has not read to the end that was found first.
+    fn left_to_others(&mut self) -> Result<usize, Failure> {
+        let topic = Text::from(self.args.from.as_str());
+        let others = self.progress.ends.iter().filter(|(partition, _)| !self.progress.places.contains_key(partition));
+        let others: Vec<(i32, i64)> = others.map(|(partition, end)| (*partition, *end)).collect();
+        if others.is_empty() {
+            return Ok(0);
+        }
+        let id = self.progress.topic_id;
+        let of: Vec<(TopicPartition, Uuid)> = others.iter().map(|(of, _)| ((topic.clone(), *of), id)).collect();
+        match self.member.committed(&of, LOOK) {
+            Ok(Some(found)) => {
+                let is_left = |((_, end), offset): &(&(i32, i64), Option<i64>)| offset.unwrap_or(0) < *end;
+                Ok(others.iter().zip(found).filter(is_left).count())
+            }
+            Ok(None) => Ok(others.len()),
+            Err(error) if error.is_retriable() => Ok(others.len()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Finds the ends of all partitions, once.
+    fn find_ends(&mut self, places: &[PartitionPlace]) {
+        if !self.args.exit || !self.progress.ends.is_empty() {
+            return;
+        }
+        let of: Vec<TopicPartition> = places.iter().map(|place| (place.topic.clone(), place.partition)).collect();
+        // Ends that are not found are not waited for.
+        let found = self.cluster.offsets_found_at(&of, LATEST).offsets;
+        self.progress.ends = found.into_iter().map(|((_, partition), end)| (partition, end)).collect();
     }
 
     /// Ends what was taken so far. Returns None if the user has lost patience.
@@ -238,6 +302,8 @@ impl Follow<'_> {
         let Some(places) = self.leaders()? else { return Ok(false) };
         let topic_id = places.first().map_or(Uuid::default(), |place| place.topic_id);
         let count = places.len();
+        self.progress.topic_id = topic_id;
+        self.find_ends(&places);
         self.progress.leaders = BTreeMap::from([(Text::from(self.args.from.as_str()), places)]);
         let of: Vec<(TopicPartition, Uuid)> = partitions.iter().map(|place| (place.clone(), topic_id)).collect();
         let found = loop {
