@@ -15,6 +15,7 @@ mod cluster;
 mod completions;
 mod configs;
 mod consume;
+mod copy;
 mod demo;
 mod failure;
 mod groups;
@@ -72,6 +73,7 @@ enum Command {
     Admin(admin::Admin),
     Produce(Box<produce::ProduceArgs>),
     Consume(Box<consume::Consume>),
+    Copy(Box<copy::CopyArgs>),
     Perf(perf::Perf),
     Completions(completions::Completions),
     Man(man::Man),
@@ -121,6 +123,7 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
         Command::Transactions(transactions) => transactions::run(transactions),
         Command::Produce(produce) => produce::run(*produce),
         Command::Consume(consume) => consume::run(*consume),
+        Command::Copy(copy) => copy::run(*copy),
         Command::Perf(perf) => perf::run(perf),
         Command::Completions(completions) => completions::run(&completions),
         Command::Man(man) => man::run(&man, Cli::command()),

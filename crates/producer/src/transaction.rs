@@ -197,6 +197,24 @@ impl<'a> Transaction<'a> {
         }
     }
 
+    /// Commits a group's offsets with the transaction, as [`Transaction::send_offsets`] does, without waiting: offsets
+    /// that are refused fail the transaction, so that its commit returns why. Lets an application gather the next
+    /// transaction meanwhile.
+    ///
+    /// # Errors
+    /// The transaction has failed, or 64 calls wait already; the call then had no effect.
+    pub fn queue_offsets(&self, offsets: &[TransactionOffset], group: &GroupMetadata) -> Result<(), TransactionError> {
+        let ledger = self.producer.ledger()?;
+        match (ledger.phase(), self.scope.failure()) {
+            (Phase::Fatal(error), _) | (_, Some(error)) => return Err(error),
+            _ => {}
+        }
+        let (answer, _) = oneshot::channel();
+        let (number, group, offsets) = (self.scope.number, group.clone(), offsets.to_vec());
+        let queued = ledger.queue_offsets(OffsetsRequest { number, group, offsets, answer });
+        queued.map_err(|_| TransactionError::State("offsets of 64 calls wait to be committed already"))
+    }
+
     fn closed(&self) -> TransactionError {
         let closed = TransactionError::Closed { possibly_committed: false };
         self.scope.failure().unwrap_or(closed)

@@ -10,6 +10,7 @@ mod compaction;
 mod configs;
 mod consumer_groups;
 mod consumer_settling;
+mod copy;
 mod crash;
 mod create_partitions;
 mod damage;

@@ -4,6 +4,7 @@ mod any_broker;
 mod chaos;
 mod checked;
 mod command;
+mod copy;
 mod database;
 mod diskless;
 mod diskless_older;

@@ -294,7 +294,7 @@ impl<'a> Classic<'a> {
         // Who knows what it is given asks where that begins, too; every other member has let go of it.
         let is_short = (1..=OFFSETS_MAX).contains(&self.own.len());
         let version = version.ok().filter(|_| is_short);
-        let question = version.map(|version| OffsetsQuestion::new(&self.config.group, None, &self.own, version));
+        let question = version.map(|version| OffsetsQuestion::new(&self.config, None, &self.own, version));
         let fetch = question.as_ref().map(|question| (&question.request, question.version_max));
         let (answer, offsets) = self.patiently(|coordinator| coordinator.ask_both(&request, fetch))?;
         if let (Some(question), Some(offsets)) = (question, offsets)

@@ -41,6 +41,9 @@ pub struct GroupConfig {
     pub assignors: Vec<Assignor>,
     /// group.remote.assignor; KIP-848 only.
     pub remote_assignor: Option<Text>,
+    /// True if committed offsets are read only once no open transaction may change them (KIP-447). Brokers before 2.5
+    /// are refused then.
+    pub require_stable: bool,
 }
 
 impl GroupConfig {
@@ -57,6 +60,7 @@ impl GroupConfig {
             metadata_max_age: Duration::from_secs(300),
             assignors: vec![Assignor::Range, Assignor::RoundRobin],
             remote_assignor: None,
+            require_stable: false,
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
-use super::offsets::{OffsetsQuestion, version_max};
+use super::offsets::{OffsetsQuestion, STABLE_VERSION, version_max};
 use super::shared::SharedMembership;
 use super::shared::Target;
 use super::verdict;
@@ -39,6 +39,20 @@ pub enum CommitOutcome {
     Later,
     /// The group has given this member up.
     Lost,
+}
+
+/// Membership as a transactional producer sees it (KIP-447).
+#[derive(Clone)]
+pub struct MembershipView {
+    shared: Arc<SharedMembership>,
+}
+
+impl MembershipView {
+    /// Returns the member's id and its generation, or epoch; None while the reader's partitions may be another
+    /// member's. None must not be taken for a commit from outside of the group, which no generation fences.
+    pub fn identity(&self) -> Option<(Text, i32)> {
+        self.shared.identity_of_reader().map(|identity| (identity.member_id, identity.generation))
+    }
 }
 
 /// A member of a group.
@@ -109,6 +123,11 @@ impl Member {
         self.shared.is_moving()
     }
 
+    /// Returns the serial of the newest target.
+    pub fn newest(&self) -> u64 {
+        self.shared.newest()
+    }
+
     /// Waits until there is something new, for `patience` at most.
     pub fn wait_for_move(&self, patience: Duration) {
         self.shared.wait_for_move(patience);
@@ -117,6 +136,11 @@ impl Member {
     /// Returns the present obstacle.
     pub fn trouble(&self) -> Option<String> {
         self.shared.trouble().or_else(|| self.offsets.coordinator.trouble())
+    }
+
+    /// Returns the view of the membership that a thread with commits of its own needs.
+    pub fn view(&self) -> MembershipView {
+        MembershipView { shared: self.shared.clone() }
     }
 
     /// The reader reads what that target says and nothing else any more.
@@ -248,7 +272,12 @@ impl Member {
         // Only the newer protocol's epoch is compared here.
         let member = (self.config.protocol == Protocol::Consumer).then(|| self.shared.identity());
         let version = self.offsets.get().connection()?.version::<OffsetFetchRequest>()?;
-        let question = OffsetsQuestion::new(&self.config.group, member, of, version);
+        if self.config.require_stable && version < STABLE_VERSION {
+            let words = "a broker before Kafka 2.5 cannot fence members within transactions";
+            let what = format!("cannot read the offsets of group '{}'", self.config.group);
+            return Err(ClientError::kafka(what, ErrorCode::UNSUPPORTED_VERSION, Some(words)));
+        }
+        let question = OffsetsQuestion::new(&self.config, member, of, version);
         let answer = self.offsets.get().ask(&question.request, question.version_max)?;
         Ok(question.answered(&answer))
     }

@@ -21,5 +21,5 @@ mod verdict;
 
 pub use assign::{Assignor, TopicPartition};
 pub use config::{GroupConfig, Protocol};
-pub use member::{CommitOutcome, Member, Position};
+pub use member::{CommitOutcome, Member, MembershipView, Position};
 pub use shared::Target;

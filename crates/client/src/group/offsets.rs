@@ -3,6 +3,7 @@
 //! Invariant: offsets of a topic are those of the id that was asked for, where the broker knows topics by id.
 
 use super::assign::TopicPartition;
+use super::config::GroupConfig;
 use super::shared::MemberIdentity;
 use fullbore_wire::apis::offset_fetch::{
     OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics, OffsetFetchResponse,
@@ -20,6 +21,9 @@ pub(super) fn version_max(mut ids: impl Iterator<Item = Uuid>) -> i16 {
     if ids.any(|id| id.is_zero()) { NAMED_VERSION_MAX } else { i16::MAX }
 }
 
+/// OffsetFetch from this version on can wait for open transactions.
+pub(super) const STABLE_VERSION: i16 = 7;
+
 /// Request of offsets.
 pub(super) struct OffsetsQuestion {
     pub(super) request: OffsetFetchRequest,
@@ -29,10 +33,10 @@ pub(super) struct OffsetsQuestion {
 }
 
 impl OffsetsQuestion {
-    /// Asks for the offsets of these partitions in the layout of this version. `member` is for the protocol of KIP-848,
-    /// which compares its epoch.
+    /// Asks for the offsets of these partitions in the layout of this version, with the group and `require_stable` of
+    /// `config`. `member` is for the protocol of KIP-848, which compares its epoch.
     pub(super) fn new(
-        group: &Text,
+        config: &GroupConfig,
         member: Option<MemberIdentity>,
         of: &[(TopicPartition, Uuid)],
         version: i16,
@@ -50,14 +54,15 @@ impl OffsetsQuestion {
             partition_indexes: partitions.clone(),
             ..Default::default()
         };
-        let group_id = group.clone();
+        let (group_id, require_stable) = (config.group.clone(), config.require_stable && version >= STABLE_VERSION);
         let request = if version >= FETCH_SEVERAL_VERSION {
             let member_epoch = member.as_ref().map_or(-1, |member| member.generation);
             let (member_id, topics) = (member.map(|member| member.member_id), Some(topics.iter().map(newer).collect()));
             let group = OffsetFetchRequestGroup { group_id, member_id, member_epoch, topics, ..Default::default() };
-            OffsetFetchRequest { groups: vec![group], ..Default::default() }
+            OffsetFetchRequest { groups: vec![group], require_stable, ..Default::default() }
         } else {
-            OffsetFetchRequest { group_id, topics: Some(topics.iter().map(older).collect()), ..Default::default() }
+            let topics = Some(topics.iter().map(older).collect());
+            OffsetFetchRequest { group_id, topics, require_stable, ..Default::default() }
         };
         let names = topics.keys().map(|(name, id)| (*id, (*name).clone())).collect();
         OffsetsQuestion { request, version_max: version_max(of.iter().map(|(_, id)| *id)), names }

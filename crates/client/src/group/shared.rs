@@ -97,6 +97,10 @@ impl SharedMembership {
         state.target.serial > state.confirmed.serial || state.failure.is_some()
     }
 
+    pub(super) fn newest(&self) -> u64 {
+        self.lock().target.serial
+    }
+
     /// Waits until [`SharedMembership::is_moving`], for `patience` at most.
     pub(super) fn wait_for_move(&self, patience: Duration) {
         let is_moving = |state: &Membership| state.target.serial > state.confirmed.serial || state.failure.is_some();
@@ -110,6 +114,14 @@ impl SharedMembership {
 
     pub(super) fn identity(&self) -> MemberIdentity {
         self.lock().identity.clone()
+    }
+
+    /// Returns the identity in which the reader's partitions are its own; None once they may be another member's.
+    pub(super) fn identity_of_reader(&self) -> Option<MemberIdentity> {
+        let state = self.lock();
+        let is_lost = state.target.lost && state.target.serial > state.confirmed.serial;
+        let is_member = state.identity.generation >= 0 && !state.identity.member_id.is_empty();
+        (is_member && !is_lost).then(|| state.identity.clone())
     }
 
     /// The committed offset of each of these partitions, if all came with the assignment of this generation; -1, that
@@ -241,6 +253,22 @@ mod tests {
         came(1);
         shared.set_identity(&"me".into(), 2);
         assert_eq!(shared.take_committed(&[of(0)]), None, "others may have committed since");
+    }
+
+    #[test]
+    fn lost_partitions_leave_the_reader_without_an_identity_until_it_has_confirmed() {
+        let shared = SharedMembership::default();
+        assert!(shared.identity_of_reader().is_none(), "not joined yet");
+        shared.set_identity(&"me".into(), 4);
+        assert_eq!(shared.identity_of_reader().map(|of| of.generation), Some(4));
+        shared.set_identity(&"me".into(), -1);
+        assert!(shared.identity_of_reader().is_none(), "a commit in generation -1 would be taken from anyone");
+        shared.lose();
+        shared.set_identity(&"me".into(), 5);
+        assert!(shared.identity_of_reader().is_none(), "generation 5 has given them to another member");
+        let target = shared.target(Duration::ZERO).expect("a member still").expect("news");
+        shared.confirm(&target);
+        assert_eq!(shared.identity_of_reader().map(|of| of.generation), Some(5));
     }
 
     #[test]

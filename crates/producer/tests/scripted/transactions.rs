@@ -219,6 +219,31 @@ async fn offsets_of_a_member_that_is_fenced_abort_the_transaction_alone() {
     transaction.commit().await.expect("committed");
 }
 
+#[tokio::test]
+async fn queued_offsets_go_with_the_commit_and_fail_it_where_they_are_refused() {
+    for version in VERSIONS {
+        let fake = cluster(version, 1, 1).await;
+        let producer = initialised(&fake, &[]).await;
+        fake.transactions(|of| {
+            of.script = Box::new(|key, nth| match (key, nth) {
+                (ApiKey::TxnOffsetCommit, 2) => TransactionFate::Refused(ErrorCode::ILLEGAL_GENERATION),
+                _ => TransactionFate::Normal,
+            });
+        });
+        for (at, value) in [(5, "first"), (6, "second"), (7, "third")] {
+            let transaction = producer.begin().await.expect("begun");
+            drop(send(&transaction, 0, value).await);
+            transaction.queue_offsets(&[offset(at)], &GroupMetadata::new("g")).expect("queued");
+            match transaction.commit().await {
+                Ok(()) => assert_ne!(value, "second"),
+                Err(error) => assert!(value == "second" && error.is_abortable(), "{value}: {error}"),
+            }
+        }
+        assert_eq!(committed(&fake, 0), ["first", "third"], "version {version}");
+        assert_eq!(fake.transactions(|of| of.offsets.get(&("g".into(), 0)).copied()), Some(7), "version {version}");
+    }
+}
+
 fn offset(offset: i64) -> TransactionOffset {
     TransactionOffset { topic: "t".to_owned(), partition: 0, offset, leader_epoch: -1, metadata: None }
 }

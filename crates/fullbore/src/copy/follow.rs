@@ -1,0 +1,421 @@
+//! The membership of a copier: what the group gives is read, and what was read is settled before it goes.
+//!
+//! Not the records (see [`intake`](super::intake) and [`transfer`](super::transfer)). Invariant: partitions are let go
+//! of only when no transaction with their offsets is open, and read only from where the group has committed.
+
+use super::args::CopyArgs;
+use super::intake::{Intake, IntakeSink};
+use super::transfer::{Settle, Settled, Transfer};
+use super::trouble::CopyError;
+use crate::failure::Failure;
+use crate::output;
+use crate::stop::Stop;
+use crate::troubles::Troubles;
+use crate::waiting::Idle;
+use fullbore_client::blocking::{Cluster, LATEST, PartitionPlace};
+use fullbore_client::consume::{ConsumeError, ConsumePlan, Cursor, Placed, StartOffset, consume};
+use fullbore_client::group::{Member, Target, TopicPartition};
+use fullbore_client::{ClientError, ConsumerConfig};
+use fullbore_wire::{Text, Uuid};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often a signal is looked for while there is nothing to read.
+const TICK: Duration = Duration::from_millis(20);
+/// How long one look at committed offsets may take before the next look at signals and at the group.
+const LOOK: Duration = Duration::from_millis(200);
+/// The pause after the first failure, and the longest one.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// Refusals in a row after which the command gives up.
+const REFUSALS_MAX: u32 = 20;
+/// How long the last commit may take after a signal: readers of the target wait for it.
+pub(super) const LAST_PATIENCE: Duration = Duration::from_secs(10);
+/// Time beside the session for which other members are waited for at the end.
+const OTHERS_GRACE: Duration = Duration::from_secs(5);
+/// How long it may take to leave the group.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How a copy ended.
+pub(super) struct CopyEnd {
+    /// True if every partition was copied to its end.
+    pub(super) finished: bool,
+    /// Which partition could not be read, and why.
+    pub(super) unread: Option<String>,
+}
+
+/// One copier's reading.
+pub(super) struct Follow<'a> {
+    pub(super) cluster: &'a mut Cluster,
+    pub(super) member: Member,
+    pub(super) transfer: &'a Transfer,
+    pub(super) intake: Arc<Intake>,
+    pub(super) args: &'a CopyArgs,
+    pub(super) settings: &'a ConsumerConfig,
+    pub(super) stop: &'a Stop,
+    pub(super) progress: Progress,
+}
+
+/// What changes while the copier reads.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Where each partition goes on, and with --exit ends.
+    places: HashMap<i32, Placed>,
+    leaders: BTreeMap<Text, Vec<PartitionPlace>>,
+    unread: Option<String>,
+    /// Ends of all partitions when the copy began, with --exit.
+    ends: BTreeMap<i32, i64>,
+    topic_id: Uuid,
+    /// Serial of the last target.
+    serial: u64,
+    /// True if the group has to be asked where every partition goes on.
+    is_stale: bool,
+    /// Failures in a row, and refusals among them, without a committed record between.
+    failures: (u32, u32),
+    records: u64,
+    troubles: (Troubles, Troubles),
+}
+
+/// Why a stretch of reading ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stretch {
+    Finished,
+    Ended,
+    Moved,
+}
+
+impl Follow<'_> {
+    /// Copies until the end that was asked for, or until the user asks to end.
+    pub(super) fn copy(mut self) -> Result<CopyEnd, Failure> {
+        let outcome = self.follow();
+        let how = if outcome.is_ok() { Settle::Commit } else { Settle::Abort };
+        let settled = self.settle(how);
+        let trouble = self.member.trouble();
+        self.member.leave(LEAVE_PATIENCE);
+        let finished = outcome?;
+        match settled {
+            Some(Settled { failure: None, .. }) => Ok(CopyEnd { finished, unread: self.progress.unread }),
+            Some(Settled { failure: Some(CopyError::Fatal(sentence)), .. }) => Err(Failure::new(sentence)),
+            // Aborted, its records are copied by the next copier, as if this one had not read them.
+            Some(Settled { failure: Some(CopyError::Again { why, .. } | CopyError::Renew(why)), .. }) => {
+                output::tell(format!(
+                    "the last transaction was aborted: {why}; its records are copied at the next start"
+                ));
+                Ok(CopyEnd { finished: false, unread: self.progress.unread })
+            }
+            None => Err(uncommitted(&trouble.unwrap_or_else(|| "the coordinator has not answered in time".to_owned()))),
+        }
+    }
+
+    fn follow(&mut self) -> Result<bool, Failure> {
+        let (mut target, mut idle): (Option<Target>, _) = (None, Idle::begin());
+        loop {
+            if let Some(new) = self.member.target(Duration::ZERO)? {
+                target = self.move_to(&new)?.then_some(new);
+            }
+            if self.stop.is_asked() {
+                return Ok(false);
+            }
+            match &target {
+                Some(target) if !target.partitions.is_empty() => {
+                    if self.transfer.has_failed() || self.progress.is_stale {
+                        self.rewind(&target.partitions)?;
+                        continue;
+                    }
+                    match self.stretch(&mut idle)? {
+                        Stretch::Finished if self.drain()? && self.others_are_done()? => return Ok(true),
+                        Stretch::Ended => return Ok(false),
+                        Stretch::Finished | Stretch::Moved => {}
+                    }
+                }
+                // More members than partitions: nothing is left for this one.
+                Some(target) if self.args.exit && target.settled => {
+                    if self.others_are_done()? {
+                        return Ok(true);
+                    }
+                }
+                _ => {
+                    self.progress.troubles.1.observe(self.member.trouble());
+                    self.member.wait_for_move(TICK);
+                }
+            }
+        }
+    }
+
+    /// Writes what is read, once every partition was read to its end. Returns false if it has to be read again.
+    fn drain(&mut self) -> Result<bool, Failure> {
+        let Some(settled) = self.settle(Settle::Drain) else { return Ok(false) };
+        self.take_in(&settled.committed);
+        let Some(failure) = settled.failure else { return Ok(true) };
+        self.progress.is_stale = true;
+        self.after(failure)?;
+        Ok(false)
+    }
+
+    /// Waits until other members have copied their partitions to the ends: one that has died leaves them to this member
+    /// at the end of its session. Returns false if the group gives something else.
+    fn others_are_done(&mut self) -> Result<bool, Failure> {
+        let until = Instant::now() + self.settings.group.session_timeout + OTHERS_GRACE;
+        loop {
+            if self.member.is_moving() {
+                return Ok(false);
+            }
+            let left = if self.stop.is_asked() { 0 } else { self.left_to_others()? };
+            if left == 0 {
+                return Ok(true);
+            }
+            let why =
+                format!("{left} partitions belong to other members of the group, which have not copied all of them");
+            if Instant::now() >= until {
+                output::tell(why);
+                return Ok(true);
+            }
+            self.progress.troubles.1.observe(Some(why));
+            self.member.wait_for_move(LOOK);
+        }
+    }
+
+    /// Returns the number of partitions of other members that the group has not read to the end that was found first.
+    fn left_to_others(&mut self) -> Result<usize, Failure> {
+        let topic = Text::from(self.args.from.as_str());
+        let others = self.progress.ends.iter().filter(|(partition, _)| !self.progress.places.contains_key(partition));
+        let others: Vec<(i32, i64)> = others.map(|(partition, end)| (*partition, *end)).collect();
+        if others.is_empty() {
+            return Ok(0);
+        }
+        let id = self.progress.topic_id;
+        let of: Vec<(TopicPartition, Uuid)> = others.iter().map(|(of, _)| ((topic.clone(), *of), id)).collect();
+        match self.member.committed(&of, LOOK) {
+            Ok(Some(found)) => {
+                let is_left = |((_, end), offset): &(&(i32, i64), Option<i64>)| offset.unwrap_or(0) < *end;
+                Ok(others.iter().zip(found).filter(is_left).count())
+            }
+            Ok(None) => Ok(others.len()),
+            Err(error) if error.is_retriable() => Ok(others.len()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Finds the ends of all partitions, once.
+    fn find_ends(&mut self, places: &[PartitionPlace]) {
+        if !self.args.exit || !self.progress.ends.is_empty() {
+            return;
+        }
+        let of: Vec<TopicPartition> = places.iter().map(|place| (place.topic.clone(), place.partition)).collect();
+        // Ends that are not found are not waited for.
+        let found = self.cluster.offsets_found_at(&of, LATEST).offsets;
+        self.progress.ends = found.into_iter().map(|((_, partition), end)| (partition, end)).collect();
+    }
+
+    /// Ends what was taken so far. Returns None if the user has lost patience.
+    fn settle(&mut self, how: Settle) -> Option<Settled> {
+        if how != Settle::Drain {
+            self.intake.close();
+        }
+        let (stop, mut asked) = (self.stop, None);
+        self.transfer.settle(how, || {
+            let since = stop.is_asked().then(|| *asked.get_or_insert_with(Instant::now));
+            since.is_some_and(|since| since.elapsed() >= LAST_PATIENCE)
+        })
+    }
+
+    /// Goes on behind what was committed.
+    fn take_in(&mut self, committed: &HashMap<i32, i64>) {
+        for (partition, offset) in committed {
+            if let Some(placed) = self.progress.places.get_mut(partition) {
+                placed.offset = Some(*offset);
+            }
+        }
+    }
+
+    /// Lets go of what is not in the target, settled, and finds where to begin with what is new. Returns false if the
+    /// group has another target by now.
+    fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
+        let how = if target.lost { Settle::Abort } else { Settle::Commit };
+        let Some(settled) = self.settle(how) else { return Ok(false) };
+        self.take_in(&settled.committed);
+        self.progress.serial = target.serial;
+        self.progress.is_stale |= target.lost || settled.failure.is_some();
+        self.progress.places.retain(|partition, _| target.partitions.iter().any(|(_, of)| of == partition));
+        if let Some(failure) = settled.failure.filter(|_| !target.lost) {
+            self.after(failure)?;
+        }
+        let is_new =
+            |(_, partition): &&TopicPartition| self.progress.is_stale || !self.progress.places.contains_key(partition);
+        let added: Vec<TopicPartition> = target.partitions.iter().filter(is_new).cloned().collect();
+        if !added.is_empty() && !self.place(&added)? {
+            return Ok(false);
+        }
+        self.progress.is_stale = false;
+        self.intake.open();
+        self.member.confirm(target);
+        Ok(true)
+    }
+
+    /// Goes back to what the group has committed, after a failure.
+    fn rewind(&mut self, partitions: &[TopicPartition]) -> Result<(), Failure> {
+        self.progress.is_stale = true;
+        let Some(settled) = self.settle(Settle::Abort) else { return Ok(()) };
+        if let Some(failure) = settled.failure {
+            self.after(failure)?;
+        }
+        if self.place(partitions)? {
+            self.progress.is_stale = false;
+            self.intake.open();
+        }
+        Ok(())
+    }
+
+    /// Pauses after a failure.
+    ///
+    /// # Errors
+    /// A failure that another attempt does not change, or the last of too many.
+    fn after(&mut self, failure: CopyError) -> Result<(), Failure> {
+        let copied = self.transfer.counts.records.load(Ordering::Relaxed);
+        if copied > self.progress.records {
+            (self.progress.records, self.progress.failures) = (copied, (0, 0));
+        }
+        let (why, is_refusal) = match failure {
+            CopyError::Fatal(sentence) => return Err(Failure::new(sentence)),
+            CopyError::Again { why, is_refusal } => (why, is_refusal),
+            CopyError::Renew(why) => (why, false),
+        };
+        let (failures, refusals) = &mut self.progress.failures;
+        let pause = BACKOFF.0.saturating_mul(1 << (*failures).min(4)).min(BACKOFF.1);
+        (*failures, *refusals) = (failures.saturating_add(1), *refusals + u32::from(is_refusal));
+        if *refusals >= REFUSALS_MAX {
+            return Err(Failure::new(format!("cannot go on copying: {refusals} transactions in a row failed: {why}")));
+        }
+        self.progress.troubles.1.observe(Some(why));
+        let until = Instant::now() + pause;
+        while Instant::now() < until && !self.stop.is_asked() {
+            self.member.wait_for_move(TICK);
+            std::thread::sleep(TICK.min(until.saturating_duration_since(Instant::now())));
+        }
+        Ok(())
+    }
+
+    /// Finds where to begin with partitions: where the group has committed, once no open transaction can change that.
+    /// Returns false if they are this member's no more, or the user asks to end.
+    fn place(&mut self, partitions: &[TopicPartition]) -> Result<bool, Failure> {
+        let Some(places) = self.leaders()? else { return Ok(false) };
+        let topic_id = places.first().map_or(Uuid::default(), |place| place.topic_id);
+        let count = places.len();
+        self.progress.topic_id = topic_id;
+        self.find_ends(&places);
+        self.progress.leaders = BTreeMap::from([(Text::from(self.args.from.as_str()), places)]);
+        let of: Vec<(TopicPartition, Uuid)> = partitions.iter().map(|place| (place.clone(), topic_id)).collect();
+        let found = loop {
+            match self.member.committed(&of, LOOK) {
+                Ok(Some(found)) => break found,
+                Ok(None) => return Ok(false),
+                Err(error) if error.is_retriable() && !self.stop.is_asked() => {
+                    self.progress.troubles.1.observe(Some(error.to_string()));
+                    if self.member.newest() != self.progress.serial {
+                        return Ok(false);
+                    }
+                }
+                Err(_) if self.stop.is_asked() => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        };
+        for ((_, partition), offset) in partitions.iter().zip(found) {
+            let is_there = usize::try_from(*partition).is_ok_and(|number| number < count);
+            if offset.is_none() && is_there && self.settings.fetch.reset.is_none() {
+                return Err(Failure::new(format!(
+                    "cannot begin to copy partition {partition} of topic '{}': the group has no offset of it; say where to \
+                     begin with -X auto.offset.reset=earliest or latest",
+                    self.args.from
+                )));
+            }
+            let end = self.progress.places.get(partition).and_then(|placed| placed.end);
+            self.progress.places.insert(*partition, Placed { topic_id, offset, end });
+        }
+        Ok(true)
+    }
+
+    /// Returns the partitions of the source; None if the user asks to end first.
+    fn leaders(&mut self) -> Result<Option<Vec<PartitionPlace>>, Failure> {
+        let topic = Text::from(self.args.from.as_str());
+        loop {
+            match self.cluster.partitions_of(std::slice::from_ref(&topic)) {
+                Ok(mut found) => match found.remove(&topic) {
+                    Some(places) => return Ok(Some(places)),
+                    None => return Err(ConsumeError::Deleted { topic }.into()),
+                },
+                Err(error) if error.is_retriable() && !self.stop.is_asked() => {
+                    self.progress.troubles.1.observe(Some(error.to_string()));
+                    std::thread::sleep(BACKOFF.0);
+                }
+                Err(_) if self.stop.is_asked() => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Reads what the group gives, until it gives something else or a transaction fails.
+    fn stretch(&mut self, idle: &mut Idle) -> Result<Stretch, Failure> {
+        let topic = Text::from(self.args.from.as_str());
+        let cursor = |(partition, placed): (&i32, &Placed)| {
+            let sink = IntakeSink::new(self.intake.clone(), *partition, placed.offset.unwrap_or(0));
+            Cursor::placed(topic.clone(), *partition, *placed, sink)
+        };
+        let cursors = self.progress.places.iter().map(cursor).collect();
+        let plan = ConsumePlan {
+            start: self.settings.fetch.reset.unwrap_or(StartOffset::Latest),
+            to_end: self.args.exit,
+            places: std::mem::take(&mut self.progress.leaders),
+            ..ConsumePlan::new(self.settings.fetch.clone(), Duration::MAX)
+        };
+        let cluster = self.cluster.detached();
+        let Follow { member, transfer, intake, stop, progress, args, .. } = self;
+        let mut is_cut_off = false;
+        let outcome = consume(&cluster, cursors, &plan, |run| {
+            progress.troubles.0.of_run(run, None);
+            progress.troubles.1.observe(member.trouble());
+            idle.observe(run.records() > 0, || format!("no record of {} yet; Ctrl-C ends", args.from));
+            let ends = stop.is_asked() || member.is_moving() || transfer.has_failed();
+            if ends {
+                // A lane that waits for room returns.
+                intake.close();
+                is_cut_off = true;
+            }
+            !ends
+        })?;
+        for cursor in outcome.cursors {
+            progress.places.insert(cursor.partition, cursor.placed);
+        }
+        progress.unread = outcome.unread;
+        Ok(match is_cut_off {
+            _ if stop.is_asked() => Stretch::Ended,
+            true => Stretch::Moved,
+            false if outcome.finished.is_some() => Stretch::Finished,
+            false => Stretch::Ended,
+        })
+    }
+}
+
+fn uncommitted(why: &str) -> Failure {
+    Failure::new(format!(
+        "cannot commit the last transaction: {why}; the records in it are copied again at the next start, or are there \
+         already"
+    ))
+}
+
+/// The error of a source or target that is not there.
+pub(super) fn missing(topic: &str, partitions: Option<usize>) -> Failure {
+    let partitions = partitions.map_or_else(String::new, |count| format!(" --partitions {count}"));
+    Failure::new(format!(
+        "cannot copy: topic '{topic}' does not exist; make it with `fullbore topics create --topic {topic}{partitions}`"
+    ))
+}
+
+/// Returns the partitions of a topic, or None if it does not exist.
+///
+/// # Errors
+/// The cluster's.
+pub(super) fn count(cluster: &mut Cluster, topic: &str) -> Result<Option<usize>, ClientError> {
+    let found = cluster.partitions_of(&[topic.into()])?;
+    Ok(found.get(topic).map(Vec::len))
+}

@@ -1,0 +1,99 @@
+//! The transactional id of a copier that was given none: the same after a restart, another one beside a copier that runs.
+//!
+//! A copier that restarts with the id of before ends the transaction that it left open. Copiers of one group on one
+//! machine hold a slot each: a socket with an abstract name, which the system frees when its process dies. Invariant:
+//! two copiers of a network namespace never have the same default id.
+
+use crate::failure::Failure;
+
+/// Copiers of a group on one machine at most.
+const SLOTS_MAX: usize = 256;
+
+/// A transactional id, and the slot that keeps it from others for as long as it is held.
+pub(super) struct InstanceId {
+    /// The transactional id.
+    pub(super) transactional_id: String,
+    _slot: Option<slot::Slot>,
+}
+
+impl InstanceId {
+    /// Returns `id`, or one of the group and its static member, or one of the group, the machine and a slot.
+    ///
+    /// # Errors
+    /// No slot is free.
+    pub(super) fn choose(id: Option<&str>, group: &str, member: Option<&str>) -> Result<Self, Failure> {
+        let of = |transactional_id: String| InstanceId { transactional_id, _slot: None };
+        match (id, member) {
+            (Some(id), _) => Ok(of(id.to_owned())),
+            (None, Some(member)) => Ok(of(format!("fullbore-copy-{group}-{member}"))),
+            (None, None) => {
+                let found = (0..SLOTS_MAX).find_map(|number| Some((number, slot::take(group, number)?)));
+                let (number, slot) = found.ok_or_else(|| {
+                    Failure::new(format!(
+                        "cannot choose a transactional id: {SLOTS_MAX} copiers of group '{group}' run on this machine; \
+                         name one with --transactional-id"
+                    ))
+                })?;
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                let transactional_id = format!("fullbore-copy-{group}-{host}-{number}");
+                Ok(InstanceId { transactional_id, _slot: Some(slot) })
+            }
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod slot {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
+    pub(super) type Slot = UnixListener;
+
+    /// Takes a slot; None if another process has it.
+    pub(super) fn take(group: &str, number: usize) -> Option<Slot> {
+        // A name may have 107 bytes; a group may have more.
+        let mut hasher = DefaultHasher::new();
+        group.hash(&mut hasher);
+        let name = format!("fullbore-copy-{:016x}-{number}", hasher.finish());
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod slot {
+    pub(super) type Slot = ();
+
+    /// Takes the slot of this process.
+    pub(super) fn take(_: &str, number: usize) -> Option<Slot> {
+        (number == std::process::id() as usize % super::SLOTS_MAX).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(id: Option<&str>, member: Option<&str>) -> InstanceId {
+        InstanceId::choose(id, "instance-tests", member).expect("an id")
+    }
+
+    #[test]
+    fn id_given_comes_before_that_of_the_member_before_that_of_a_slot() {
+        assert_eq!(choose(Some("x"), Some("m")).transactional_id, "x");
+        assert_eq!(choose(None, Some("m")).transactional_id, "fullbore-copy-instance-tests-m");
+        assert!(choose(None, None).transactional_id.starts_with("fullbore-copy-instance-tests-"));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn copiers_at_the_same_time_have_two_ids_and_one_that_restarts_has_its_own_again() {
+        let first = InstanceId::choose(None, "instance-tests-2", None).expect("an id");
+        let second = InstanceId::choose(None, "instance-tests-2", None).expect("an id");
+        assert_ne!(first.transactional_id, second.transactional_id);
+        let id = first.transactional_id.clone();
+        drop(first);
+        let again = InstanceId::choose(None, "instance-tests-2", None).expect("an id");
+        assert_eq!(again.transactional_id, id);
+    }
+}

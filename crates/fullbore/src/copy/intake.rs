@@ -1,0 +1,316 @@
+//! The way from the fetch lanes to the transactions: a bounded queue of records as they were read.
+//!
+//! Not here: what becomes of records (see [`transfer`](super::transfer)). Invariant: chunks of a partition come in the
+//! order of its offsets, and none comes after [`Intake::close`] until [`Intake::open`].
+
+use fullbore_client::consume::{BatchView, Record, Sink};
+use fullbore_producer::{Header, ProducerRecord};
+use fullbore_wire::Uuid;
+use std::collections::VecDeque;
+use std::ops::{ControlFlow, Range};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// Bytes of the queue; a lane waits at more.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a chunk after which it is queued.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Bytes that a record takes beside its key, value and headers.
+const RECORD_BYTES: usize = size_of::<ReadRecord>();
+
+/// Place of bytes in a chunk.
+type Span = Range<usize>;
+
+/// A record in a chunk.
+#[derive(Debug)]
+struct ReadRecord {
+    offset: i64,
+    timestamp: i64,
+    key: Option<Span>,
+    value: Option<Span>,
+    /// Headers of the chunk that are the record's.
+    headers: Span,
+}
+
+/// Records of one partition, in order.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    /// The partition.
+    pub(super) partition: i32,
+    /// The offset to read next, after the chunk and what had no records.
+    pub(super) next: i64,
+    /// Leader epoch of the last record, or -1.
+    pub(super) leader_epoch: i32,
+    bytes: Vec<u8>,
+    records: Vec<ReadRecord>,
+    headers: Vec<(Span, Option<Span>)>,
+}
+
+impl Chunk {
+    fn new(partition: i32, next: i64) -> Self {
+        Chunk { partition, next, leader_epoch: -1, ..Chunk::default() }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> Span {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        start..self.bytes.len()
+    }
+
+    fn append(&mut self, batch: &BatchView<'_>, record: &Record<'_>) {
+        let first = self.headers.len();
+        let key = record.key.map(|key| self.keep(key));
+        let value = record.value.map(|value| self.keep(value));
+        for (name, value) in record.headers {
+            let header = (self.keep(name), value.map(|value| self.keep(value)));
+            self.headers.push(header);
+        }
+        let (offset, timestamp) = (record.offset(batch), record.timestamp(batch));
+        self.records.push(ReadRecord { offset, timestamp, key, value, headers: first..self.headers.len() });
+        (self.next, self.leader_epoch) = (offset + 1, batch.partition_leader_epoch());
+    }
+
+    fn size(&self) -> usize {
+        self.bytes.len() + self.records.len() * RECORD_BYTES
+    }
+
+    fn at(&self, span: &Span) -> &[u8] {
+        self.bytes.get(span.clone()).unwrap_or_default()
+    }
+
+    /// Returns the number of records.
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Returns the headers of record `number`, for [`Chunk::record`].
+    pub(super) fn headers(&self, number: usize) -> Vec<Header<'_>> {
+        let Some(record) = self.records.get(number) else { return Vec::new() };
+        let header = |(name, value): &(Span, Option<Span>)| Header {
+            key: self.at(name),
+            value: value.as_ref().map(|value| self.at(value)),
+        };
+        self.headers.get(record.headers.clone()).unwrap_or_default().iter().map(header).collect()
+    }
+
+    /// Returns record `number` as it goes to a topic and partition, and its offset; None past the last record.
+    pub(super) fn record<'a>(
+        &'a self,
+        number: usize,
+        (topic, partition): (&'a str, Option<i32>),
+        headers: &'a [Header<'a>],
+    ) -> Option<(i64, ProducerRecord<'a>)> {
+        let ReadRecord { offset, timestamp, key, value, .. } = self.records.get(number)?;
+        let (key, value) = (key.as_ref().map(|key| self.at(key)), value.as_ref().map(|value| self.at(value)));
+        let timestamp = Some(*timestamp);
+        Some((*offset, ProducerRecord { topic, partition, key, value, headers, timestamp }))
+    }
+}
+
+#[derive(Default)]
+struct IntakeState {
+    queue: VecDeque<Chunk>,
+    bytes: usize,
+    is_closed: bool,
+}
+
+/// Shared by the lanes, the transfer and the member.
+#[derive(Default)]
+pub(super) struct Intake {
+    state: Mutex<IntakeState>,
+    /// Notified of room, and of the close.
+    room: Condvar,
+    arrived: Notify,
+}
+
+impl Intake {
+    fn lock(&self) -> MutexGuard<'_, IntakeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a chunk once there is room. Returns false, without it, if the intake is closed.
+    fn push(&self, chunk: Chunk) -> bool {
+        let mut state = self.lock();
+        while state.bytes >= QUEUE_BYTES_MAX && !state.is_closed {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.is_closed {
+            return false;
+        }
+        state.bytes += chunk.size();
+        state.queue.push_back(chunk);
+        drop(state);
+        self.arrived.notify_one();
+        true
+    }
+
+    /// Takes the next chunk if there is one.
+    pub(super) fn try_take(&self) -> Option<Chunk> {
+        let mut state = self.lock();
+        let chunk = state.queue.pop_front()?;
+        state.bytes = state.bytes.saturating_sub(chunk.size());
+        drop(state);
+        self.room.notify_all();
+        Some(chunk)
+    }
+
+    /// Takes the next chunk, and waits for it. May be cancelled.
+    pub(super) async fn take(&self) -> Chunk {
+        loop {
+            let arrived = self.arrived.notified();
+            if let Some(chunk) = self.try_take() {
+                return chunk;
+            }
+            arrived.await;
+        }
+    }
+
+    /// Drops what is queued, and takes nothing more.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        *state = IntakeState { is_closed: true, ..IntakeState::default() };
+        drop(state);
+        self.room.notify_all();
+    }
+
+    /// Takes chunks again.
+    pub(super) fn open(&self) {
+        self.lock().is_closed = false;
+    }
+}
+
+/// Sink of one partition.
+pub(super) struct IntakeSink {
+    intake: Arc<Intake>,
+    chunk: Chunk,
+    /// The next offset that may be read: records before it were copied.
+    least: i64,
+}
+
+impl IntakeSink {
+    /// Takes records of `partition` from the offset `least` on.
+    pub(super) fn new(intake: Arc<Intake>, partition: i32, least: i64) -> Self {
+        IntakeSink { intake, chunk: Chunk::new(partition, least), least }
+    }
+
+    fn push(&mut self) -> bool {
+        let fresh = Chunk::new(self.chunk.partition, self.chunk.next);
+        self.least = fresh.next;
+        self.intake.push(std::mem::replace(&mut self.chunk, fresh))
+    }
+}
+
+impl Sink for IntakeSink {
+    fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String> {
+        let offset = record.offset(batch);
+        if offset < self.chunk.next {
+            return Err(format!(
+                "records up to offset {} were copied already, and the log has lost some of them since; copying it \
+                 again would write records twice. Begin anew where you want to with `fullbore groups reset-offsets`",
+                self.chunk.next - 1
+            ));
+        }
+        self.chunk.append(batch, record);
+        if self.chunk.size() >= CHUNK_BYTES && !self.push() {
+            return Ok(ControlFlow::Break(()));
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn follow(&mut self, _: Uuid) {
+        // Every record of a topic that was made again is new.
+        (self.chunk.next, self.least) = (0, 0);
+    }
+
+    fn read_to(&mut self, offset: i64) {
+        // Markers and records that compaction has removed move the position, too.
+        self.chunk.next = self.chunk.next.max(offset);
+        if self.chunk.next > self.least {
+            self.push();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::batch::{BatchBuilder, Compression, RecordIter, Stamp};
+
+    /// A batch at an offset, of these values.
+    fn batch(base: i64, values: &[Option<&[u8]>]) -> Vec<u8> {
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        let headers = [Header { key: b"h", value: None }, Header { key: b"\xff", value: Some(b"1") }];
+        for (at, value) in values.iter().enumerate() {
+            builder.append(at as i64, Some(b"key"), *value, if at == 0 { &headers } else { &[] });
+        }
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let mut bytes = bytes.to_vec();
+        bytes[..8].copy_from_slice(&base.to_be_bytes());
+        bytes
+    }
+
+    fn feed(sink: &mut IntakeSink, bytes: &[u8]) -> Result<ControlFlow<()>, String> {
+        let view = BatchView::first(bytes).expect("a batch");
+        for record in RecordIter::new(view.payload(), view.record_count()) {
+            if sink.record(&view, &record.expect("a record"))?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        sink.read_to(view.last_offset() + 1);
+        Ok(ControlFlow::Continue(()))
+    }
+
+    #[test]
+    fn records_taken_are_those_read_byte_for_byte() {
+        let intake = Arc::new(Intake::default());
+        let mut sink = IntakeSink::new(intake.clone(), 3, 10);
+        assert!(feed(&mut sink, &batch(10, &[Some(b"value"), None, Some(b"")])).expect("taken").is_continue());
+        let chunk = intake.try_take().expect("a chunk");
+        assert_eq!((chunk.partition, chunk.next, chunk.len()), (3, 13, 3));
+        let of = |number| {
+            let headers = chunk.headers(number);
+            let (offset, record) = chunk.record(number, ("b", Some(3)), &headers)?;
+            let headers: Vec<_> = headers.iter().map(|of| (of.key.to_vec(), of.value.map(<[u8]>::to_vec))).collect();
+            let bytes = |of: Option<&[u8]>| of.map(<[u8]>::to_vec);
+            Some((offset, record.timestamp, bytes(record.key), bytes(record.value), headers))
+        };
+        let key = || Some(b"key".to_vec());
+        let headers = vec![(b"h".to_vec(), None), (b"\xff".to_vec(), Some(b"1".to_vec()))];
+        assert_eq!(of(0), Some((10, Some(0), key(), Some(b"value".to_vec()), headers)));
+        assert_eq!(of(1), Some((11, Some(1), key(), None, vec![])));
+        assert_eq!(of(2), Some((12, Some(2), key(), Some(vec![]), vec![])));
+        assert_eq!(of(3), None);
+    }
+
+    #[test]
+    fn closed_intake_drops_its_chunks_and_breaks_the_lanes() {
+        let intake = Arc::new(Intake::default());
+        let mut sink = IntakeSink::new(intake.clone(), 0, 0);
+        let large = vec![7; CHUNK_BYTES];
+        assert!(feed(&mut sink, &batch(0, &[Some(&large)])).expect("taken").is_continue());
+        intake.close();
+        assert!(feed(&mut sink, &batch(1, &[Some(&large)])).expect("no error").is_break());
+        intake.open();
+        assert!(intake.try_take().is_none());
+    }
+
+    #[test]
+    fn log_that_begins_again_is_refused_and_a_topic_made_again_is_not() {
+        let mut sink = IntakeSink::new(Arc::default(), 0, 5);
+        let refused = feed(&mut sink, &batch(4, &[Some(b"v")])).expect_err("copied already");
+        assert!(refused.contains("up to offset 4"), "{refused}");
+        sink.follow(Uuid::ZERO);
+        assert!(feed(&mut sink, &batch(0, &[Some(b"v")])).is_ok());
+    }
+
+    #[test]
+    fn offsets_without_records_move_the_position_once() {
+        let intake = Arc::new(Intake::default());
+        let mut sink = IntakeSink::new(intake.clone(), 0, 5);
+        for offset in [5, 7, 7] {
+            sink.read_to(offset);
+        }
+        assert_eq!(intake.try_take().map(|chunk| (chunk.next, chunk.len())), Some((7, 0)));
+        assert!(intake.try_take().is_none());
+    }
+}

@@ -1,0 +1,188 @@
+//! `fullbore copy`: records of a topic to another one, each exactly once.
+//!
+//! The way of a record: a lane per leader fetches it (`fullbore_client::consume`), [`intake`] queues it, [`transfer`]
+//! writes it in a transaction that also commits the group's offset behind it. [`follow`] is the member of the group,
+//! [`trouble`] judges failures, [`instance`] names the transactions.
+
+mod args;
+mod follow;
+mod instance;
+mod intake;
+mod transfer;
+mod trouble;
+
+pub use args::CopyArgs;
+
+use crate::client::{self, bootstrap_servers, client_properties};
+use crate::failure::Failure;
+use crate::output;
+use crate::properties::BOOTSTRAP_SERVERS;
+use crate::stop::Stop;
+use crate::waiting;
+use follow::{CopyEnd, Follow, LAST_PATIENCE};
+use fullbore_bench::report::json::object;
+use fullbore_client::ConsumerConfig;
+use fullbore_client::consume::StartOffset;
+use fullbore_client::group::{GroupConfig, Member};
+use fullbore_config::Properties;
+use fullbore_producer::{Producer, ProducerConfig, config};
+use instance::InstanceId;
+use intake::Intake;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use transfer::{CopyCounts, Transfer, TransferPlan};
+
+/// The client id when no property names one.
+const CLIENT_ID: &str = "fullbore-copy";
+/// The transaction timeout when no property sets one: a copier that dies holds readers of the target up for so long,
+/// unless it starts again. Kafka Streams has the same.
+const TRANSACTION_TIMEOUT_MS: &str = "10000";
+const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
+
+/// Runs the command.
+pub fn run(args: CopyArgs) -> Result<(), Failure> {
+    output::Format { json: args.json }.choose();
+    args.check()?;
+    let stop = Stop::at_signal(Box::new(|| {}))?;
+    stop.allow(LAST_PATIENCE);
+    let own = |key: &str| ConsumerConfig::settings().any(|setting| setting.name == key);
+    let notice = |key: &str| if own(key) { None } else { config::notice(key) };
+    let properties = client_properties(args.command_config.as_deref(), &args.property, &notice)?;
+    let settings = args.settings(&properties)?;
+    let instance = InstanceId::choose(
+        args.transactional_id.as_deref().or_else(|| properties.get("transactional.id")),
+        &args.group,
+        settings.group.instance.as_deref(),
+    )?;
+    let producer_config = args.producer(&properties, &instance)?;
+    let clusters = || client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID, args.patience);
+    let mut cluster = clusters()?;
+    let keeps_partition = args.keeps_partition(&mut cluster)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let producer = Producer::new(producer_config.clone())?;
+    waiting::for_producer(&producer, &runtime, &producer_config.bootstrap_servers.join(","), args.patience)?;
+    let member = Member::start(settings.group.clone(), clusters()?, clusters()?)?;
+    let plan = TransferPlan {
+        producer: producer_config,
+        from: args.from.clone(),
+        to: args.to.clone(),
+        group: args.group.clone(),
+        instance: settings.group.instance.as_ref().map(ToString::to_string),
+        view: member.view(),
+        keeps_partition,
+        records_max: args.transaction_records.unwrap_or(u64::MAX),
+        duration: Duration::from_millis(args.transaction_duration_ms),
+    };
+    let (intake, started) = (Arc::<Intake>::default(), Instant::now());
+    let transfer = Transfer::start(plan, producer, intake.clone())?;
+    let (transfer, progress) = (&transfer, Default::default());
+    let of = Follow {
+        cluster: &mut cluster,
+        member,
+        transfer,
+        intake,
+        args: &args,
+        settings: &settings,
+        stop: &stop,
+        progress,
+    };
+    let outcome = of.copy();
+    args.report(&transfer.counts, started.elapsed());
+    args.verdict(outcome?, &transfer.counts)
+}
+
+impl CopyArgs {
+    fn check(&self) -> Result<(), Failure> {
+        if self.group.is_empty() {
+            return Err(Failure::usage("--group: must not be empty"));
+        }
+        if self.from == self.to {
+            return Err(Failure::usage(format!(
+                "cannot copy topic '{}' to itself: the copy would never end; name another one with --to",
+                self.from
+            )));
+        }
+        Ok(())
+    }
+
+    /// The consumer's settings.
+    fn settings(&self, properties: &Properties) -> Result<ConsumerConfig, Failure> {
+        let mut settings = ConsumerConfig::default();
+        settings.fetch.reset = Some(StartOffset::Earliest);
+        let flags = [("group.instance.id", &self.group_instance_id), ("group.protocol", &self.group_protocol)];
+        let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
+        for (key, value) in properties.iter().chain(flags) {
+            // Others are the producer's, or every client's.
+            settings.set(key, value)?;
+        }
+        settings.fetch.read_committed = true;
+        let (group, topics) = (self.group.as_str().into(), vec![self.from.as_str().into()]);
+        settings.group = GroupConfig { group, topics, require_stable: true, ..settings.group };
+        Ok(settings)
+    }
+
+    /// The producer's settings.
+    fn producer(&self, properties: &Properties, instance: &InstanceId) -> Result<ProducerConfig, Failure> {
+        let mut properties = properties.clone();
+        properties.set("transactional.id", instance.transactional_id.as_str());
+        if properties.get(TRANSACTION_TIMEOUT).is_none() {
+            properties.set(TRANSACTION_TIMEOUT, TRANSACTION_TIMEOUT_MS);
+        }
+        let servers = bootstrap_servers(self.bootstrap_server.as_deref(), &properties);
+        properties.set(BOOTSTRAP_SERVERS, servers);
+        if properties.get("client.id").is_none() {
+            properties.set("client.id", CLIENT_ID);
+        }
+        Ok(ProducerConfig::from_properties(properties.iter())?)
+    }
+
+    /// Returns true if records keep their partition, which the target then has, too.
+    ///
+    /// # Errors
+    /// A topic that does not exist.
+    fn keeps_partition(&self, cluster: &mut fullbore_client::blocking::Cluster) -> Result<bool, Failure> {
+        let source = follow::count(cluster, &self.from)?.ok_or_else(|| follow::missing(&self.from, None))?;
+        let target = follow::count(cluster, &self.to)?.ok_or_else(|| follow::missing(&self.to, Some(source)))?;
+        if target < source && !self.by_key {
+            output::tell(format!(
+                "topic '{}' has {target} partitions and '{}' has {source}: the key of each record chooses its partition",
+                self.to, self.from
+            ));
+        }
+        Ok(target >= source && !self.by_key)
+    }
+
+    fn report(&self, counts: &CopyCounts, took: Duration) {
+        let of = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        let (records, transactions, rewinds) = (of(&counts.records), of(&counts.transactions), of(&counts.rewinds));
+        if self.json {
+            return output::line(&object([
+                ("records", records.to_string()),
+                ("transactions", transactions.to_string()),
+                ("rewinds", rewinds.to_string()),
+                ("seconds", format!("{:.3}", took.as_secs_f64())),
+            ]));
+        }
+        let rate = records as f64 / took.as_secs_f64().max(0.001);
+        output::line(&format!(
+            "copied {records} records in {transactions} transactions from {} to {}, {rate:.0} records/s",
+            self.from, self.to
+        ));
+    }
+
+    fn verdict(&self, end: CopyEnd, counts: &CopyCounts) -> Result<(), Failure> {
+        let CopyEnd { finished, unread } = end;
+        let copied = || format!("{} records were copied", counts.records.load(Ordering::Relaxed));
+        match unread {
+            _ if self.exit && !finished => {
+                Err(Failure::interrupted(format!("interrupted before the end; {}", copied())))
+            }
+            Some(unread) if finished => Err(Failure::new(format!("{}; {}", unread.trim_end_matches('.'), copied()))),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,53 @@
+//! What the flags of `copy` mean.
+
+use super::*;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    copy: CopyArgs,
+}
+
+fn parse(flags: &str) -> CopyArgs {
+    let words = format!("copy --from a --to b --group g {flags}");
+    Line::try_parse_from(words.split_whitespace()).map(|line| line.copy).expect("flags")
+}
+
+fn properties(args: &CopyArgs) -> Properties {
+    client_properties(None, &args.property, &|_| None).expect("properties")
+}
+
+#[test]
+fn consumer_reads_what_is_committed_from_the_oldest_record_on_whatever_properties_say() {
+    let args = parse("-X isolation.level=read_uncommitted -X group.instance.id=x");
+    let settings = args.settings(&properties(&args)).expect("settings");
+    assert!(settings.fetch.read_committed && settings.group.require_stable);
+    assert_eq!(settings.fetch.reset, Some(StartOffset::Earliest));
+    assert_eq!(settings.group.instance.as_deref(), Some("x"));
+    let args = parse("-X auto.offset.reset=latest --group-instance-id y");
+    let settings = args.settings(&properties(&args)).expect("settings");
+    assert_eq!(settings.fetch.reset, Some(StartOffset::Latest));
+    assert_eq!(settings.group.instance.as_deref(), Some("y"));
+}
+
+#[test]
+fn producer_has_the_id_and_a_timeout_of_ten_seconds_unless_a_property_sets_one() {
+    let of = |flags: &str| {
+        let args = parse(flags);
+        let instance = InstanceId::choose(args.transactional_id.as_deref(), "g", Some("m")).expect("an id");
+        args.producer(&properties(&args), &instance).expect("settings")
+    };
+    let config = of("");
+    assert_eq!(config.transactional_id.as_deref(), Some("fullbore-copy-g-m"));
+    assert_eq!(config.transaction_timeout, Duration::from_secs(10));
+    let config = of("--transactional-id x -X transaction.timeout.ms=60000 -X linger.ms=7");
+    assert_eq!(config.transactional_id.as_deref(), Some("x"));
+    assert_eq!((config.transaction_timeout, config.linger), (Duration::from_secs(60), Duration::from_millis(7)));
+}
+
+#[test]
+fn copy_of_a_topic_to_itself_is_refused() {
+    let args = CopyArgs { to: "a".to_owned(), ..parse("") };
+    assert!(args.check().expect_err("the same").to_string().contains("to itself"));
+}

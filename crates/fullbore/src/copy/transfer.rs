@@ -1,0 +1,445 @@
+//! The transactions of a copier, on a thread of their own: records and the offsets behind them go together.
+//!
+//! Not the reading, nor the membership (see [`follow`](super::follow)). Invariant: the offsets of a transaction are those
+//! behind its records and no others, so that records and offsets are committed together or not at all; after a failure
+//! nothing more is written until the member has asked the group where to go on.
+
+use super::intake::{Chunk, Intake};
+use super::trouble::{CopyError, after_failure};
+use crate::output;
+use fullbore_client::group::MembershipView;
+use fullbore_producer::{
+    Delivery, Ending, GroupMetadata, Producer, ProducerConfig, ProducerRecord, SendError, Transaction,
+    TransactionError, TransactionOffset,
+};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc as orders;
+
+/// Transactions that end at a time; the next one waits.
+const ENDING_MAX: usize = 2;
+/// How long the end waits for connections to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time between two looks at what may end a wait for the transfer.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What to copy, and how.
+pub(super) struct TransferPlan {
+    pub(super) producer: ProducerConfig,
+    pub(super) from: String,
+    pub(super) to: String,
+    pub(super) group: String,
+    pub(super) instance: Option<String>,
+    pub(super) view: MembershipView,
+    /// True if records keep their partition's number.
+    pub(super) keeps_partition: bool,
+    pub(super) records_max: u64,
+    pub(super) duration: Duration,
+}
+
+/// Counts of a copy.
+#[derive(Debug, Default)]
+pub(super) struct CopyCounts {
+    /// Records of committed transactions.
+    pub(super) records: AtomicU64,
+    /// Committed transactions.
+    pub(super) transactions: AtomicU64,
+    /// Times the copy went back to the last commit.
+    pub(super) rewinds: AtomicU64,
+}
+
+/// End of what was taken so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settle {
+    /// Everything in the intake is written, and committed.
+    Drain,
+    /// What is in the open transaction is committed.
+    Commit,
+    /// The open transaction is aborted.
+    Abort,
+}
+
+/// Outcome of a settlement.
+pub(super) struct Settled {
+    /// The first failure since the last settlement.
+    pub(super) failure: Option<CopyError>,
+    /// The next offset of each partition, as far as records or positions of it were committed since the last settlement.
+    pub(super) committed: HashMap<i32, i64>,
+}
+
+struct Order {
+    how: Settle,
+    answer: mpsc::Sender<Settled>,
+}
+
+/// Handle of the thread.
+pub(super) struct Transfer {
+    orders: orders::UnboundedSender<Order>,
+    has_failed: Arc<AtomicBool>,
+    pub(super) counts: Arc<CopyCounts>,
+}
+
+impl Transfer {
+    /// Starts the thread with a producer that is connected. The thread ends with the handle.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(super) fn start(plan: TransferPlan, producer: Producer, intake: Arc<Intake>) -> std::io::Result<Transfer> {
+        let (orders, received) = orders::unbounded_channel();
+        let (has_failed, counts) = (Arc::<AtomicBool>::default(), Arc::<CopyCounts>::default());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let shared = Shared { plan, intake, has_failed: has_failed.clone(), counts: counts.clone() };
+        let body = move || runtime.block_on(run(&shared, producer, received));
+        std::thread::Builder::new().name("transfer".to_owned()).spawn(body)?;
+        Ok(Transfer { orders, has_failed, counts })
+    }
+
+    /// Returns true if nothing more is written until [`Transfer::settle`].
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// Ends what was taken so far, and waits until `ends` returns true. Returns None then, or if the thread is gone.
+    pub(super) fn settle(&self, how: Settle, mut ends: impl FnMut() -> bool) -> Option<Settled> {
+        let (answer, answered) = mpsc::channel();
+        self.orders.send(Order { how, answer }).ok()?;
+        loop {
+            match answered.recv_timeout(TICK) {
+                Ok(settled) => return Some(settled),
+                Err(mpsc::RecvTimeoutError::Timeout) if !ends() => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// What the thread shares with its handle.
+struct Shared {
+    plan: TransferPlan,
+    intake: Arc<Intake>,
+    has_failed: Arc<AtomicBool>,
+    counts: Arc<CopyCounts>,
+}
+
+/// Writes until the handle is gone. A producer whose transaction the coordinator has timed out makes way for a new one.
+async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedReceiver<Order>) {
+    let mut producer = reporting(first);
+    loop {
+        let mut writer = Writer::new(shared, &producer);
+        let is_over = writer.run(&mut received).await;
+        drop(writer);
+        producer.close(if is_over { CLOSE_TIMEOUT } else { Duration::ZERO }).await;
+        if is_over {
+            return;
+        }
+        producer = match Producer::new(shared.plan.producer.clone()) {
+            Ok(producer) => reporting(producer),
+            // It was valid when the command began.
+            Err(_) => return,
+        };
+    }
+}
+
+/// An open transaction.
+struct Open<'a> {
+    transaction: Transaction<'a>,
+    /// The next offset of each partition, and the leader epoch of the record before it.
+    positions: HashMap<i32, (i64, i32)>,
+    records: u64,
+    begun: Instant,
+    due: Instant,
+}
+
+/// A transaction that is being committed.
+struct Ended<'a> {
+    ending: Ending<'a>,
+    positions: HashMap<i32, (i64, i32)>,
+    records: u64,
+    begun: Instant,
+}
+
+/// What a writer waits for.
+enum Event {
+    Order(Option<Order>),
+    Outcome(Result<(), TransactionError>),
+    Initialised(Result<(), TransactionError>),
+    Due,
+    Chunk(Chunk),
+}
+
+/// The thread's state between two events.
+struct Writer<'a> {
+    shared: &'a Shared,
+    producer: &'a Producer,
+    open: Option<Open<'a>>,
+    endings: VecDeque<Ended<'a>>,
+    committed: HashMap<i32, i64>,
+    failure: Option<CopyError>,
+    is_initialised: bool,
+}
+
+impl<'a> Writer<'a> {
+    fn new(shared: &'a Shared, producer: &'a Producer) -> Self {
+        Writer {
+            shared,
+            producer,
+            open: None,
+            endings: VecDeque::new(),
+            committed: HashMap::new(),
+            failure: None,
+            is_initialised: false,
+        }
+    }
+
+    /// Writes until the handle is gone, and returns true; or until the producer is spent.
+    async fn run(&mut self, received: &mut orders::UnboundedReceiver<Order>) -> bool {
+        loop {
+            match self.next(received).await {
+                Event::Order(None) => return true,
+                Event::Order(Some(order)) => {
+                    if self.settle(order).await {
+                        return false;
+                    }
+                }
+                Event::Outcome(outcome) => self.note(outcome),
+                Event::Initialised(outcome) => self.initialised(outcome),
+                Event::Due => self.commit(),
+                Event::Chunk(chunk) => self.write(&chunk).await,
+            }
+        }
+    }
+
+    /// Waits for the next event: orders go first, and outcomes before records.
+    async fn next(&self, received: &mut orders::UnboundedReceiver<Order>) -> Event {
+        let due = self.open.as_ref().map_or_else(Instant::now, |open| open.due);
+        let goes_on = self.failure.is_none();
+        tokio::select! {
+            biased;
+            order = received.recv() => Event::Order(order),
+            outcome = outcome_of(self.endings.front()) => Event::Outcome(outcome),
+            // A producer id ends what the last copier of this id left open.
+            outcome = self.producer.init_transactions(), if !self.is_initialised && goes_on => Event::Initialised(outcome),
+            () = tokio::time::sleep_until(due.into()), if self.open.is_some() => Event::Due,
+            chunk = self.shared.intake.take(), if self.is_initialised && goes_on => Event::Chunk(chunk),
+        }
+    }
+
+    /// Notes whether there is a producer id.
+    fn initialised(&mut self, outcome: Result<(), TransactionError>) {
+        match outcome {
+            Ok(()) => self.is_initialised = true,
+            Err(error) if error.is_retriable() => {}
+            Err(error) => self.fail(CopyError::fatal("get a producer id", &error)),
+        }
+    }
+
+    /// Writes the records of a chunk; those that are left after a failure are read again.
+    async fn write(&mut self, chunk: &Chunk) {
+        let partition = self.shared.plan.keeps_partition.then_some(chunk.partition);
+        for number in 0..chunk.len() {
+            if !self.begin().await {
+                return;
+            }
+            let Some(open) = &mut self.open else { return };
+            let (headers, place) = (chunk.headers(number), (self.shared.plan.to.as_str(), partition));
+            let Some((offset, record)) = chunk.record(number, place, &headers) else { return };
+            let sent = match open.transaction.try_send(record) {
+                Err(error) if may_wait(&error) => send_patiently(&open.transaction, record).await,
+                sent => sent,
+            };
+            if let Err(error) = sent {
+                return self.fail_send(offset, chunk.partition, &error).await;
+            }
+            open.positions.insert(chunk.partition, (offset + 1, chunk.leader_epoch));
+            open.records += 1;
+            if open.records >= self.shared.plan.records_max {
+                self.commit();
+            }
+        }
+        self.move_on(chunk).await;
+    }
+
+    /// Notes the end of a chunk that reaches past its last record: markers, or records that compaction has removed.
+    async fn move_on(&mut self, chunk: &Chunk) {
+        let reached = [self.open.as_ref().map(|open| &open.positions), self.endings.back().map(|of| &of.positions)];
+        let reached = reached.into_iter().flatten().find_map(|positions| positions.get(&chunk.partition));
+        if reached.is_some_and(|(next, _)| *next >= chunk.next) || !self.begin().await {
+            return;
+        }
+        if let Some(open) = &mut self.open {
+            open.positions.insert(chunk.partition, (chunk.next, chunk.leader_epoch));
+        }
+    }
+
+    /// Begins a transaction if none is open. Returns false after a failure.
+    async fn begin(&mut self) -> bool {
+        while self.failure.is_none() && self.open.is_none() {
+            if self.endings.len() >= ENDING_MAX {
+                let outcome = outcome_of(self.endings.front()).await;
+                self.note(outcome);
+                continue;
+            }
+            let (producer, duration) = (self.producer, self.shared.plan.duration);
+            match producer.begin().await {
+                Ok(transaction) => {
+                    let begun = Instant::now();
+                    let (positions, due) = (HashMap::new(), begun + duration);
+                    self.open = Some(Open { transaction, positions, records: 0, begun, due });
+                }
+                Err(error) if error.is_retriable() => {}
+                Err(error) => self.fail_with(&error, None),
+            }
+        }
+        self.failure.is_none()
+    }
+
+    /// Commits the open transaction with its offsets; goes on before the outcome is known.
+    fn commit(&mut self) {
+        let Some(Open { transaction, positions, records, begun, .. }) = self.open.take() else { return };
+        let plan = &self.shared.plan;
+        // Dropped, a transaction is aborted.
+        let Some((member_id, generation_id)) = plan.view.identity() else {
+            return self.fail(CopyError::again("the group has given this member's partitions away"));
+        };
+        let group = GroupMetadata {
+            group_id: plan.group.clone(),
+            generation_id,
+            member_id: member_id.to_string(),
+            group_instance_id: plan.instance.clone(),
+        };
+        let offset = |(partition, (offset, leader_epoch)): (&i32, &(i64, i32))| TransactionOffset {
+            topic: plan.from.clone(),
+            partition: *partition,
+            offset: *offset,
+            leader_epoch: *leader_epoch,
+            metadata: None,
+        };
+        let offsets: Vec<TransactionOffset> = positions.iter().map(offset).collect();
+        match transaction.queue_offsets(&offsets, &group) {
+            Ok(()) => self.endings.push_back(Ended { ending: transaction.commit(), positions, records, begun }),
+            Err(error) => self.fail_with(&error, Some(begun)),
+        }
+    }
+
+    /// Notes the outcome of the oldest transaction that ends.
+    fn note(&mut self, outcome: Result<(), TransactionError>) {
+        if outcome.as_ref().is_err_and(TransactionError::is_retriable) {
+            // The producer goes on, and says why it waits.
+            return;
+        }
+        let Some(ended) = self.endings.pop_front() else { return };
+        match outcome {
+            Ok(()) => {
+                self.committed.extend(ended.positions.iter().map(|(partition, (offset, _))| (*partition, *offset)));
+                self.shared.counts.records.fetch_add(ended.records, Ordering::Relaxed);
+                self.shared.counts.transactions.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => self.fail_with(&error, Some(ended.begun)),
+        }
+    }
+
+    /// Fails for a record that was not taken. The failure of its transaction says more, if there is one.
+    async fn fail_send(&mut self, offset: i64, partition: i32, error: &SendError) {
+        let plan = &self.shared.plan;
+        if matches!(error, SendError::TransactionFailed(_)) {
+            let Some(open) = self.open.take() else { return };
+            let begun = open.begun;
+            while !self.endings.is_empty() && self.failure.is_none() {
+                let outcome = outcome_of(self.endings.front()).await;
+                self.note(outcome);
+            }
+            // A transaction that has failed is aborted by its commit, too, which returns why.
+            let ending = open.transaction.commit();
+            let outcome = loop {
+                match ending.wait().await {
+                    Err(error) if error.is_retriable() => {}
+                    outcome => break outcome,
+                }
+            };
+            return match outcome {
+                Ok(()) => self.fail(CopyError::again("a transaction was aborted")),
+                Err(error) => self.fail_with(&error, Some(begun)),
+            };
+        }
+        let of = format!("the record at offset {offset} of partition {partition} of topic '{}'", plan.from);
+        self.fail(CopyError::of_record(&of, &plan.to, error));
+    }
+
+    fn fail_with(&mut self, error: &TransactionError, begun: Option<Instant>) {
+        // An older transaction that ends may be the reason.
+        let begun = self.endings.iter().map(|ended| ended.begun).chain(begun).min();
+        let timeout = self.shared.plan.producer.transaction_timeout;
+        self.fail(after_failure(error, begun.map(|begun| begun.elapsed()), timeout));
+    }
+
+    /// Notes the first failure: nothing more is written until the next settlement.
+    fn fail(&mut self, failure: CopyError) {
+        self.open = None;
+        self.shared.intake.close();
+        if self.failure.is_none() {
+            self.shared.counts.rewinds.fetch_add(1, Ordering::Relaxed);
+            self.failure = Some(failure);
+        }
+        self.shared.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Carries out an order. Returns true if the producer is spent.
+    async fn settle(&mut self, Order { how, answer }: Order) -> bool {
+        while how == Settle::Drain && self.failure.is_none() {
+            if !self.is_initialised {
+                let outcome = self.producer.init_transactions().await;
+                self.initialised(outcome);
+                continue;
+            }
+            let Some(chunk) = self.shared.intake.try_take() else { break };
+            self.write(&chunk).await;
+        }
+        match how {
+            Settle::Abort => self.open = None,
+            Settle::Drain | Settle::Commit => self.commit(),
+        }
+        while !self.endings.is_empty() {
+            let outcome = outcome_of(self.endings.front()).await;
+            self.note(outcome);
+        }
+        let failure = self.failure.take();
+        let is_spent = matches!(failure, Some(CopyError::Renew(_)));
+        self.shared.has_failed.store(false, Ordering::Release);
+        // The receiver is gone if the user has lost patience.
+        drop(answer.send(Settled { failure, committed: std::mem::take(&mut self.committed) }));
+        is_spent
+    }
+}
+
+/// Waits for the outcome of a transaction, or for ever without one.
+async fn outcome_of(ended: Option<&Ended<'_>>) -> Result<(), TransactionError> {
+    match ended {
+        Some(ended) => ended.ending.wait().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns true if `send` may succeed by waiting.
+fn may_wait(error: &SendError) -> bool {
+    matches!(error, SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. } | SendError::Timeout { .. })
+}
+
+/// Hands a record over, and waits for memory and metadata for as long as that takes.
+async fn send_patiently(transaction: &Transaction<'_>, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
+    loop {
+        match transaction.send(record).await {
+            Err(SendError::Timeout { .. }) => {}
+            sent => return sent,
+        }
+    }
+}
+
+/// Prints what a producer has to tell.
+fn reporting(producer: Producer) -> Producer {
+    producer.on_notice(|notice| output::tell(notice));
+    producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
+    producer
+}

@@ -1,0 +1,174 @@
+//! Failures of a copier's transactions, and what each one asks for. Pure.
+//!
+//! Invariant: only an error that another attempt cannot change ends the command.
+
+use fullbore_producer::{ProduceError, SendError, TransactionError};
+use fullbore_wire::ErrorCode;
+use std::time::Duration;
+
+/// A failure, after which nothing is written until the group has been asked where to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum CopyError {
+    /// The transaction is aborted; its records are copied again.
+    Again {
+        /// The reason, as part of a sentence.
+        why: String,
+        /// True if a broker refused something, which it may do again and again.
+        is_refusal: bool,
+    },
+    /// The same, by a new producer.
+    Renew(String),
+    /// The command ends with this sentence.
+    Fatal(String),
+}
+
+impl CopyError {
+    /// A failure that is nobody's refusal.
+    pub(super) fn again(why: &str) -> Self {
+        CopyError::Again { why: why.to_owned(), is_refusal: false }
+    }
+
+    /// The end of the command, since something cannot be done.
+    pub(super) fn fatal(action: &str, error: &TransactionError) -> Self {
+        let told = error.to_string();
+        let told = told.strip_prefix(&format!("cannot {action}: ")).unwrap_or(&told);
+        CopyError::Fatal(format!("cannot {action}: {told}; nothing was copied{}", advice(error)))
+    }
+
+    /// A record that the producer did not take.
+    pub(super) fn of_record(record: &str, to: &str, error: &SendError) -> Self {
+        let advice = match error {
+            SendError::RecordTooLarge { size, .. } => format!("; raise it with -X max.request.size={size}"),
+            SendError::NoPartition { .. } => "; leave the partition to the key with --by-key".to_owned(),
+            _ => String::new(),
+        };
+        CopyError::Fatal(format!("cannot write {record} to topic '{to}': {error}{advice}"))
+    }
+}
+
+/// Judges the failure of a transaction that has been open for `age`; a coordinator aborts one after `timeout`.
+pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, timeout: Duration) -> CopyError {
+    let why = error.to_string();
+    let code = match error {
+        TransactionError::Coordinator { code, .. } | TransactionError::Record(ProduceError::Broker { code, .. }) => {
+            Some(*code)
+        }
+        _ => None,
+    };
+    // Answers to the producer of a transaction that the coordinator has aborted by itself.
+    let may_be_timeout = |code| {
+        matches!(code, ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::INVALID_TXN_STATE)
+    };
+    match code {
+        // The coordinator has forgotten the id, which the next producer takes anew.
+        Some(ErrorCode::INVALID_PRODUCER_ID_MAPPING) => CopyError::Renew(why),
+        Some(code) if may_be_timeout(code) && age.is_some_and(|age| age >= timeout) => CopyError::Renew(why),
+        Some(code) if is_permanent(code) => CopyError::Fatal(format!("cannot go on copying: {why}{}", advice(error))),
+        _ if error.is_fatal() => CopyError::Fatal(format!("cannot go on copying: {why}{}", advice(error))),
+        code => CopyError::Again { why, is_refusal: code.is_some() },
+    }
+}
+
+/// Returns true if no other attempt at the same records, by the same member, can succeed.
+fn is_permanent(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::MESSAGE_TOO_LARGE
+            | ErrorCode::RECORD_LIST_TOO_LARGE
+            | ErrorCode::INVALID_RECORD
+            | ErrorCode::INVALID_TIMESTAMP
+            | ErrorCode::INVALID_TOPIC_EXCEPTION
+            | ErrorCode::POLICY_VIOLATION
+            | ErrorCode::UNSUPPORTED_COMPRESSION_TYPE
+            | ErrorCode::UNSUPPORTED_FOR_MESSAGE_FORMAT
+            | ErrorCode::UNSUPPORTED_VERSION
+            | ErrorCode::TOPIC_AUTHORIZATION_FAILED
+            | ErrorCode::GROUP_AUTHORIZATION_FAILED
+            | ErrorCode::CLUSTER_AUTHORIZATION_FAILED
+            | ErrorCode::FENCED_INSTANCE_ID
+            | ErrorCode::INVALID_COMMIT_OFFSET_SIZE
+    )
+}
+
+/// Returns what to do about an error that ends the command, as the rest of a sentence.
+fn advice(error: &TransactionError) -> &'static str {
+    let (TransactionError::Coordinator { code, .. } | TransactionError::Record(ProduceError::Broker { code, .. })) =
+        error
+    else {
+        return "";
+    };
+    match *code {
+        ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH => {
+            "; another producer has taken its transactional id over: give each copier one with --transactional-id"
+        }
+        ErrorCode::FENCED_INSTANCE_ID => {
+            "; another copier has taken its place in the group: give each one its own --group-instance-id"
+        }
+        ErrorCode::INVALID_TRANSACTION_TIMEOUT => {
+            "; lower it with -X transaction.timeout.ms, or raise the broker's transaction.max.timeout.ms"
+        }
+        ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE => "; raise max.message.bytes of the target",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn coordinator(code: ErrorCode) -> TransactionError {
+        TransactionError::Coordinator {
+            action: "commit offsets",
+            code,
+            message: String::new(),
+            possibly_committed: false,
+        }
+    }
+
+    fn of_record(code: ErrorCode) -> TransactionError {
+        TransactionError::Record(ProduceError::Broker { code, message: String::new(), possibly_written: false })
+    }
+
+    fn judge(error: &TransactionError, age_s: u64) -> CopyError {
+        after_failure(error, Some(Duration::from_secs(age_s)), TIMEOUT)
+    }
+
+    #[test]
+    fn member_that_lost_its_generation_and_a_broker_that_fails_a_batch_begin_again() {
+        for code in [ErrorCode::ILLEGAL_GENERATION, ErrorCode::UNKNOWN_MEMBER_ID, ErrorCode::STALE_MEMBER_EPOCH] {
+            assert!(matches!(judge(&coordinator(code), 0), CopyError::Again { is_refusal: true, .. }), "{code}");
+        }
+        assert!(matches!(judge(&of_record(ErrorCode::INVALID_PRODUCER_EPOCH), 0), CopyError::Again { .. }));
+        let timeout = ProduceError::Timeout { waited: TIMEOUT, last: String::new(), possibly_written: true };
+        let judged = judge(&TransactionError::Record(timeout), 0);
+        assert!(matches!(judged, CopyError::Again { is_refusal: false, .. }), "{judged:?}");
+    }
+
+    #[test]
+    fn fenced_producer_ends_the_copy_unless_its_transaction_has_timed_out() {
+        let fenced = coordinator(ErrorCode::PRODUCER_FENCED);
+        let CopyError::Fatal(sentence) = judge(&fenced, 1) else { panic!("not fatal") };
+        assert!(
+            sentence.starts_with("cannot go on copying: ") && sentence.contains("--transactional-id"),
+            "{sentence}"
+        );
+        for code in [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_PRODUCER_EPOCH, ErrorCode::INVALID_TXN_STATE] {
+            assert!(matches!(judge(&coordinator(code), 10), CopyError::Renew(_)), "{code}");
+            assert!(matches!(judge(&coordinator(code), 9), CopyError::Fatal(_)), "{code}");
+        }
+        assert!(matches!(judge(&coordinator(ErrorCode::INVALID_PRODUCER_ID_MAPPING), 0), CopyError::Renew(_)));
+    }
+
+    #[test]
+    fn record_that_no_attempt_can_write_ends_the_copy() {
+        let CopyError::Fatal(sentence) = judge(&of_record(ErrorCode::MESSAGE_TOO_LARGE), 0) else {
+            panic!("not fatal")
+        };
+        assert!(sentence.contains("max.message.bytes"), "{sentence}");
+        let too_large = SendError::RecordTooLarge { size: 2_000_000, max: 1_000_000 };
+        let CopyError::Fatal(sentence) = CopyError::of_record("a record", "b", &too_large) else { panic!("not fatal") };
+        assert!(sentence.contains("-X max.request.size=2000000"), "{sentence}");
+    }
+}

@@ -1,0 +1,64 @@
+"""Copies a topic to another one exactly once on librdkafka until SIGTERM: `librdkafka.py BOOTSTRAP FROM TO GROUP`. See `copiers.py`."""
+
+import signal
+import sys
+
+from confluent_kafka import Consumer, KafkaException, Producer
+
+RECORDS = 20  # of a transaction
+TIMEOUT_S = 60
+
+
+def retried(call, *arguments):
+    """Calls until the outcome is not one to retry."""
+    while True:
+        try:
+            return call(*arguments)
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+
+
+def rewind(consumer):
+    """Goes back to what the group has committed."""
+    assigned = consumer.assignment()
+    if assigned:
+        for partition in retried(consumer.committed, assigned, TIMEOUT_S):
+            partition.offset = max(partition.offset, 0)
+            consumer.seek(partition)
+
+
+def copy(producer, consumer, to, records):
+    producer.begin_transaction()
+    try:
+        for record in records:
+            producer.produce(to, record.value(), record.key(), record.partition(), timestamp=record.timestamp()[1], headers=record.headers())
+        positions = [of for of in consumer.position(consumer.assignment()) if of.offset >= 0]
+        retried(producer.send_offsets_to_transaction, positions, consumer.consumer_group_metadata(), TIMEOUT_S)
+        retried(producer.commit_transaction, TIMEOUT_S)
+    except KafkaException as error:
+        if not error.args[0].txn_requires_abort():
+            raise
+        retried(producer.abort_transaction, TIMEOUT_S)
+        rewind(consumer)
+
+
+def main():
+    bootstrap, source, to, group = sys.argv[1:]
+    stopping = []
+    signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": group, "transaction.timeout.ms": 10_000, "linger.ms": 0})
+    retried(producer.init_transactions, TIMEOUT_S)
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False,
+        "isolation.level": "read_committed", "session.timeout.ms": 6000, "heartbeat.interval.ms": 500,
+    })
+    consumer.subscribe([source])
+    while not stopping:
+        records = [record for record in consumer.consume(RECORDS, 0.2) if not record.error()]
+        if records:
+            copy(producer, consumer, to, records)
+    consumer.close()
+
+
+main()

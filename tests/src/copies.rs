@@ -1,0 +1,219 @@
+//! `fullbore copy` as a user runs it: started, killed, and what it has copied beside its source.
+
+use crate::process::binary;
+use crate::{Random, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+use tempfile::NamedTempFile;
+
+/// Time within which a copier does what it is to do, on a machine that is busy.
+const SOON: Duration = Duration::from_secs(120);
+
+/// Runs a command of ours; its output, which must not be an error.
+fn run(bootstrap: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(binary());
+    let output = command.args(arguments).args(["--bootstrap-server", bootstrap]).output().expect("the binary starts");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// A copier that runs.
+pub struct CopyProcess {
+    child: Child,
+    told: NamedTempFile,
+}
+
+impl CopyProcess {
+    /// Starts a copier from topic `from` to topic `to`.
+    pub fn start(bootstrap: &str, (from, to): (&str, &str), more: &[&str]) -> CopyProcess {
+        let told = NamedTempFile::new().expect("a file");
+        let file = || Stdio::from(told.as_file().try_clone().expect("a descriptor"));
+        let mut command = Command::new(binary());
+        command.args(["copy", "--from", from, "--to", to, "--bootstrap-server", bootstrap]).args(more);
+        let child = command.stdout(file()).stderr(file()).spawn().expect("the binary starts");
+        CopyProcess { child, told }
+    }
+
+    /// What it has printed.
+    pub fn told(&self) -> String {
+        std::fs::read_to_string(self.told.path()).expect("text")
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("our child");
+    }
+
+    /// Stops its processor time, as a machine does that hangs.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on after [`CopyProcess::freeze`].
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("our child");
+    }
+
+    /// Asks it to end by a signal, and waits for that; what it has printed.
+    pub fn terminate(mut self) -> String {
+        self.signal(Signal::TERM);
+        self.ended(true)
+    }
+
+    /// Waits for its end; what it has printed.
+    pub fn finish(mut self) -> String {
+        self.ended(true)
+    }
+
+    /// Waits for an end that is a failure; what it has printed.
+    pub fn fails(mut self) -> String {
+        self.ended(false)
+    }
+
+    fn ended(&mut self, well: bool) -> String {
+        let mut status = None;
+        wait_until("the copier ends", SOON, || {
+            status = self.child.try_wait().expect("our child");
+            status.is_some()
+        });
+        assert_eq!(status.map(|status| status.success()), Some(well), "{}", self.told());
+        self.told()
+    }
+}
+
+impl Drop for CopyProcess {
+    fn drop(&mut self) {
+        let ended = self.child.try_wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("a copier ({ended:?}) printed: {}", self.told());
+        }
+    }
+}
+
+/// A source and its target, and what is in them.
+pub struct Copied<'a> {
+    bootstrap: &'a str,
+    from: &'a str,
+    to: &'a str,
+    partitions: usize,
+    /// Length of the target's log that was waited for.
+    expected: Cell<usize>,
+}
+
+impl<'a> Copied<'a> {
+    /// Two topics that the caller has made.
+    pub fn new(bootstrap: &'a str, from: &'a str, to: &'a str, partitions: usize) -> Copied<'a> {
+        Copied { bootstrap, from, to, partitions, expected: Cell::new(0) }
+    }
+
+    /// Writes records to the source, with nulls, headers and times among them; `seed` makes their values unique.
+    pub fn fill(&self, records: usize, seed: u64) {
+        self.expected.set(self.written());
+        let mut random = Random::new(seed);
+        let mut lines = String::new();
+        for number in 0..records {
+            let key = random.below(97);
+            let value = if number % 50 == 7 { "null".to_owned() } else { format!("\"{seed} {number}\"") };
+            let header = if number % 10 == 3 { ",\"headers\":[{\"key\":\"h\",\"value\":\"1\"}]" } else { "" };
+            let (partition, time) = (key % self.partitions, 1_700_000_000_000_usize + number);
+            let line =
+                format!("\"partition\":{partition},\"timestamp\":{time},\"key\":\"k{key}\",\"value\":{value}{header}");
+            writeln!(lines, "{{{line}}}").expect("a string");
+        }
+        let mut command = Command::new(binary());
+        command.args(["produce", "--json", "--topic", self.from, "--bootstrap-server", self.bootstrap]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        child.stdin.take().expect("piped").write_all(lines.as_bytes()).expect("it reads");
+        let Output { status, stderr, .. } = child.wait_with_output().expect("our child");
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    }
+
+    /// Records of each partition of a topic as a reader at read_committed sees them, without their offsets.
+    fn records(&self, topic: &str) -> Vec<Vec<String>> {
+        let flags = ["--json", "--exit", "--from-beginning", "--isolation-level", "read_committed"];
+        let printed = run(self.bootstrap, &[&["consume", "--topic", topic][..], &flags].concat());
+        let mut records = vec![Vec::new(); self.partitions];
+        for line in printed.lines() {
+            let number = |field: &str| {
+                let (_, rest) = line.split_once(&format!("\"{field}\":")).expect("a field");
+                rest.split(',').next().expect("a value").to_owned()
+            };
+            let partition: usize = number("partition").parse().expect("a number");
+            let same = line.replacen(&format!("\"offset\":{}", number("offset")), "", 1);
+            records[partition].push(same.replacen(&format!("\"topic\":\"{topic}\""), "", 1));
+        }
+        records
+    }
+
+    /// Records that a reader at read_committed finds in the target.
+    pub fn count(&self) -> usize {
+        self.records(self.to).iter().map(Vec::len).sum()
+    }
+
+    /// Next offset of the target, over all partitions.
+    pub fn written(&self) -> usize {
+        let printed = run(self.bootstrap, &["topics", "offsets", "--topic", self.to]);
+        printed.lines().filter_map(|line| line.rsplit(':').next()?.trim().parse::<usize>().ok()).sum()
+    }
+
+    /// Waits until the target's log has grown by `records`, with markers, since the last fill or the last such wait.
+    pub fn goes_on(&self, records: usize) {
+        self.expected.set(self.expected.get() + records);
+        wait_until("the target grows", SOON, || self.written() >= self.expected.get());
+    }
+
+    /// Fails unless each partition of the target has the records of the source's, once and in order, and the group has
+    /// read all of it.
+    pub fn check(&self, group: &str) {
+        let (read, written) = (self.records(self.from), self.records(self.to));
+        for (partition, (read, written)) in read.iter().zip(&written).enumerate() {
+            let differs = read.iter().zip(written).position(|(read, written)| read != written);
+            let at = differs.unwrap_or(read.len().min(written.len()));
+            let (of, are) = (read.get(at), written.get(at));
+            assert!(
+                read == written,
+                "partition {partition}: {} records of {}; at {at}: {are:?}, not {of:?}",
+                written.len(),
+                read.len()
+            );
+        }
+        self.check_lag(group);
+    }
+
+    /// Fails unless the same records are in the target in whatever partitions.
+    pub fn check_unordered(&self) {
+        let sorted = |topic: &str| {
+            let of_all = self.records(topic).concat();
+            let strip = |line: String| {
+                let (before, after) = line.split_once("\"partition\":").expect("a field");
+                format!("{before}{}", after.split_once(',').map_or("", |(_, rest)| rest))
+            };
+            let mut stripped: Vec<String> = of_all.into_iter().map(strip).collect();
+            stripped.sort_unstable();
+            stripped
+        };
+        assert_eq!(sorted(self.from), sorted(self.to));
+    }
+
+    fn check_lag(&self, group: &str) {
+        let printed = run(self.bootstrap, &["groups", "describe", "--group", group, "--offsets", "--json"]);
+        let lags: Vec<&str> =
+            printed.split("\"lag\":").skip(1).map(|rest| rest.split([',', '}']).next().unwrap_or("")).collect();
+        assert!(!lags.is_empty() && lags.iter().all(|lag| lag.trim() == "0"), "{printed}");
+    }
+}
