@@ -26,6 +26,6 @@ async fn add(call: &Call<'_>, request: &AddOffsetsToTxnRequest) -> Result<(), Er
     let partition = groups.partition_of(&request.group_id).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
     transactions.prepare(false, [id]).await?;
     let producer = ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch };
-    let wait_until = Some(call.broker.now_ms().saturating_add(WAIT_MS));
+    let wait_until = transactions.wait_until(id, WAIT_MS);
     transactions.add_partitions(id, AddPartitions::offsets(producer, partition, wait_until)).await
 }

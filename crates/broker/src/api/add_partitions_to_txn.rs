@@ -6,8 +6,7 @@
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};
 use super::topics;
-use crate::partitions::AnyPartition;
-use crate::transactions::{BATCH_WAIT_MS, WAIT_MS};
+use crate::transactions::WAIT_MS;
 use fullbore_control::{Image, is_internal};
 use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionVersion};
 use fullbore_wire::apis::add_partitions_to_txn::{
@@ -99,11 +98,10 @@ fn check_partition(
 ) -> ErrorCode {
     let found = topics::find(image, &topic.name, Uuid::ZERO);
     match found.and_then(|found| topics::existing(call.broker, found, partition)) {
-        Ok(AnyPartition::Diskless(_)) => ErrorCode::INVALID_TXN_STATE,
         // Brokers add the partition of a group's offsets.
         _ if is_internal(&topic.name) && version < SEVERAL_FROM => ErrorCode::TOPIC_AUTHORIZATION_FAILED,
         // Another broker may lead the partition.
-        Ok(AnyPartition::Classic(_)) | Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) => ErrorCode::NONE,
+        Ok(_) | Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) => ErrorCode::NONE,
         Err(code) => code,
     }
 }
@@ -118,12 +116,16 @@ async fn add(
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     transactions.prepare(false, [id]).await?;
-    let wait_ms = if version >= SEVERAL_FROM { BATCH_WAIT_MS } else { WAIT_MS };
+    // A broker asks again: what waits here holds up others on its connection.
+    let wait_until = match version {
+        SEVERAL_FROM.. => Some(call.broker.now_ms().saturating_add(WAIT_MS)),
+        _ => transactions.wait_until(id, WAIT_MS),
+    };
     let added = AddPartitions {
         producer: producer(transaction),
         partitions,
         version: TransactionVersion::of_add_partitions(version),
-        wait_until: Some(call.broker.now_ms().saturating_add(wait_ms)),
+        wait_until,
     };
     transactions.add_partitions(id, added).await
 }

@@ -58,10 +58,10 @@ async fn transactional(
     current: Option<ProducerIdAndEpoch>,
 ) -> Result<ProducerIdAndEpoch, ErrorCode> {
     check_id(id)?;
-    let wait_until = Some(call.broker.now_ms().saturating_add(WAIT_MS));
-    let init = InitProducerId { current, timeout_ms: request.transaction_timeout_ms, wait_until };
     let transactions = &call.broker.transactions;
     transactions.prepare(true, [id]).await?;
+    let wait_until = transactions.wait_until(id, WAIT_MS);
+    let init = InitProducerId { current, timeout_ms: request.transaction_timeout_ms, wait_until };
     let pending = transactions.put_to(id, |machine, ticket, turn| machine.init_producer_id(init, ticket, turn))?;
     match pending.answer().await? {
         TransactionAnswer::InitProducerId(inited) => inited,

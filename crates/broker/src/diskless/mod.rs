@@ -28,6 +28,8 @@ mod retention;
 mod schedules;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transactions_tests;
 mod tries;
 
 use std::fmt;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::commit::admission::Freshness;
-use fullbore_rules::sequence::{ProducerState, Stamp};
+use fullbore_rules::sequence::{Marker, ProducerState, Stamp};
 use fullbore_wire::{ErrorCode, Records};
 
 use super::index::{IndexOwner, MOVED_MAX, PartitionRow};
@@ -21,7 +21,7 @@ use fullbore_log::partition::error::{AppendError, ReadError};
 use fullbore_log::partition::left_out::LeftOut;
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{AppendStep, Blocker};
-use fullbore_log::partition::read::{Read, TimestampOffset};
+use fullbore_log::partition::read::{Isolation, Read, TimestampOffset};
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
@@ -82,6 +82,21 @@ impl DisklessPartition {
         self.services.pipeline.append(IndexedPartition { view: &self.known, number }, batch, terms, grant)
     }
 
+    /// Writes the marker of a transaction, and returns once it is committed to the index. It is queued behind what this broker has admitted of its
+    /// producer when the future is polled first, if the partition is settled.
+    ///
+    /// # Errors
+    /// As [`Pipeline::write_marker`]; [`AppendError::Storage`] until the store is claimed.
+    pub async fn write_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), AppendError> {
+        if !self.services.claim.is_made() {
+            return Err(AppendError::Storage);
+        }
+        self.known.opened().await;
+        let number = self.known.number().ok_or_else(|| self.known.gone())?;
+        let partition = IndexedPartition { view: &self.known, number };
+        self.services.pipeline.write_marker(partition, marker, transaction_version).await
+    }
+
     /// Returns the state of this broker, which may be left out.
     pub fn left_out(&self) -> &LeftOut {
         &self.services.left_out
@@ -127,13 +142,14 @@ impl DisklessPartition {
 
 /// Reads.
 impl DisklessPartition {
-    /// Whole batches from the one with `offset` on, about `max_bytes` of them, as far as they are in memory; with `at_least_one` the first whatever
-    /// its size. `None`: they are on their way, and waiters are woken when they are there.
+    /// Whole batches from the one with `offset` on, up to the offset of the isolation level, about `max_bytes` of them, as far as they are in memory;
+    /// with `at_least_one` the first whatever its size. `None`: they are on their way, and waiters are woken when they are there.
     ///
     /// # Errors
     /// [`ReadError`]; of the store, if it failed since then.
     pub fn try_read(
         &self,
+        isolation: Isolation,
         offset: i64,
         max_bytes: u32,
         at_least_one: bool,
@@ -148,57 +164,73 @@ impl DisklessPartition {
         if !self.known.is_settled() {
             return Ok(None);
         }
-        let (offsets, failed) = (self.known.offsets(), self.known.failed_since(since));
+        let (bounds, failed) = (self.known.bounds(), self.known.failed_since(since));
+        let (offsets, end) = (bounds.offsets, bounds.end(isolation));
         if offset > offsets.log_end && self.services.others_commit && !self.known.is_refreshed_since(since) {
             // Who reads may know more than this broker has heard.
-            return match failed {
-                Some(why) => Err(why),
-                None => {
-                    self.services.reader.ask_to_refresh(&self.known);
-                    Ok(None)
-                }
-            };
+            return self.ask(failed, |reader, known| reader.ask_to_refresh(known));
         }
         if offset < offsets.log_start || offset > offsets.log_end {
             return Err(ReadError::OffsetOutOfRange);
         }
-        let read = |records, end_offset| Read {
+        let read = |records, end_offset, aborted| Read {
             records,
             end_offset: Some(end_offset),
-            is_cut: end_offset < offsets.high_watermark,
+            is_cut: end_offset < end,
             high_watermark: offsets.high_watermark,
-            last_stable_offset: offsets.high_watermark,
+            last_stable_offset: bounds.last_stable_offset,
             log_start_offset: offsets.log_start,
-            aborted: None,
+            aborted,
         };
-        if offset == offsets.log_end {
+        let none_aborted = (isolation == Isolation::ReadCommitted).then(Vec::new);
+        if offset >= end {
             let is_heard_of = !self.services.others_commit || self.known.was_refreshed() || failed.is_some();
             if !is_heard_of {
                 // What others committed while its number was told here was told to nobody here.
                 self.services.reader.ask_to_refresh(&self.known);
                 return Ok(None);
             }
-            return Ok(Some(read(Records::default(), offset)));
+            return Ok(Some(read(Records::default(), offset, none_aborted)));
         }
-        match self.services.reader.find(&self.known, offset..offsets.log_end, max_bytes, at_least_one) {
-            Found::Records(records, end_offset) => Ok(Some(read(records, end_offset))),
-            Found::Missing => match failed {
-                Some(why) => Err(why.at(offset)),
-                None => {
-                    self.services.reader.ask(&self.known, offset);
-                    Ok(None)
-                }
-            },
+        let reader = &self.services.reader;
+        let has_aborted = isolation == Isolation::ReadCommitted && offset <= bounds.aborted_to;
+        let range = if has_aborted { reader.aborted(&self.known, offset) } else { None };
+        if has_aborted && range.is_none() {
+            return self.ask(failed.map(|why| why.at(offset)), |reader, known| reader.ask_aborted(known, offset));
+        }
+        let end = range.as_ref().map_or(end, |range| range.end().min(end));
+        match reader.find(&self.known, offset..end, max_bytes, at_least_one) {
+            Found::Records(records, end_offset) => {
+                let aborted = range.map_or(none_aborted, |range| Some(range.of(offset..end_offset)));
+                Ok(Some(read(records, end_offset, aborted)))
+            }
+            Found::Missing => self.ask(failed.map(|why| why.at(offset)), |reader, known| reader.ask(known, offset)),
         }
     }
 
-    /// Returns the bytes of all batches from the one with `offset` on, or any number over `enough` if they have more, without reading them. `None`
-    /// if only [`DisklessPartition::try_read`] can say.
-    pub fn count(&self, offset: i64, enough: u64) -> Option<u64> {
+    /// Requests what a read lacks, unless the last try has failed.
+    fn ask(
+        &self,
+        failed: Option<ReadError>,
+        ask: impl FnOnce(&Reader, &Arc<PartitionView>),
+    ) -> Result<Option<Read>, ReadError> {
+        match failed {
+            Some(why) => Err(why),
+            None => {
+                ask(&self.services.reader, &self.known);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns the bytes of all batches from the one with `offset` on that may be read, or any number over `enough` if they have more, without reading
+    /// them. `None` if only [`DisklessPartition::try_read`] can say.
+    pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         let is_there = self.known.is_settled() && !self.known.is_gone() && self.services.claim.is_made();
-        let offsets = self.known.offsets();
-        let is_inside = (offsets.log_start..offsets.log_end).contains(&offset);
-        let count = || self.services.reader.count(&self.known, offset..offsets.log_end, enough);
+        let bounds = self.known.bounds();
+        let (log_start, end) = (bounds.offsets.log_start, bounds.end(isolation));
+        let is_inside = (log_start..end).contains(&offset);
+        let count = || self.services.reader.count(&self.known, offset..end, enough);
         (is_there && is_inside).then(count).flatten()
     }
 
@@ -227,18 +259,23 @@ impl DisklessPartition {
     /// [`ReadError`].
     pub async fn offset_for_timestamp(
         &self,
+        isolation: Isolation,
         timestamp_ms: i64,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
-        self.services.reader.offset_for_timestamp(&self.known, timestamp_ms, long).await
+        self.services.reader.offset_for_timestamp(&self.known, isolation, timestamp_ms, long).await
     }
 
     /// Returns the first record with the largest timestamp from the log start on; `None` where there are no records.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn max_timestamp(&self, long: &LongWork) -> Result<Option<TimestampOffset>, ReadError> {
-        self.services.reader.max_timestamp(&self.known, long).await
+    pub async fn max_timestamp(
+        &self,
+        isolation: Isolation,
+        long: &LongWork,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
+        self.services.reader.max_timestamp(&self.known, isolation, long).await
     }
 
     /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it are gone for readers at once.

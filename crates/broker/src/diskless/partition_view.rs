@@ -22,7 +22,7 @@ use fullbore_config::{TimestampType, TopicConfig};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::partition::error::{AppendError, ReadError};
 use fullbore_log::partition::outcome::Appended;
-use fullbore_log::partition::read::{EpochEnd, LogOffsets};
+use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets};
 use fullbore_log::partition::waiters::{Registration, Waiters};
 
 /// View of a partition.
@@ -45,6 +45,9 @@ pub struct PartitionView {
 struct KnownRecords {
     log_start: i64,
     next_offset: i64,
+    last_stable_offset: i64,
+    /// Offset of the newest marker that has aborted a transaction.
+    aborted_to: i64,
     bytes: i64,
     max_timestamp: i64,
     /// By their first offsets, those whose bytes were in memory when they were committed, and may still be.
@@ -66,6 +69,27 @@ struct KnownRun {
     bytes_with_it: u64,
 }
 
+/// Offsets of a partition at one moment, and what consumers read at each isolation level.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadBounds {
+    /// Log start, high watermark and log end, of which the last two are one.
+    pub offsets: LogOffsets,
+    /// The offset before which every transaction is decided.
+    pub last_stable_offset: i64,
+    /// Offset of the newest marker that has aborted a transaction; nothing from there on is aborted.
+    pub aborted_to: i64,
+}
+
+impl ReadBounds {
+    /// Returns the offset before which a consumer reads.
+    pub fn end(&self, isolation: Isolation) -> i64 {
+        match isolation {
+            Isolation::ReadUncommitted => self.offsets.high_watermark,
+            Isolation::ReadCommitted => self.last_stable_offset,
+        }
+    }
+}
+
 impl PartitionView {
     /// Creates the view of a partition that the index may not have yet.
     pub(super) fn new(topic: Arc<str>, topic_id: Uuid, index: i32, config: Arc<TopicConfig>) -> PartitionView {
@@ -76,7 +100,7 @@ impl PartitionView {
             config: RwLock::new(config),
             number: OnceLock::new(),
             settled: Notify::new(),
-            records: Mutex::default(),
+            records: Mutex::new(KnownRecords { aborted_to: -1, ..KnownRecords::default() }),
             waiters: Arc::default(),
             is_gone: AtomicBool::new(false),
             lost: LogRateLimit::default(),
@@ -194,6 +218,8 @@ impl PartitionView {
         // What was asked for before may be told later.
         known.log_start = known.log_start.max(row.log_start);
         known.max_timestamp = known.max_timestamp.max(row.max_timestamp);
+        known.last_stable_offset = known.last_stable_offset.max(row.last_stable_offset());
+        known.aborted_to = known.aborted_to.max(row.aborted_to);
         if row.next_offset >= known.next_offset {
             (known.next_offset, known.bytes) = (row.next_offset, row.bytes);
         }
@@ -234,14 +260,12 @@ impl PartitionView {
         runs.take_while(is_next).collect()
     }
 
-    /// Returns the bytes of all batches from the one with this offset on, if every run up to the log end is known here.
-    pub(super) fn bytes_from(&self, offset: i64) -> Option<u64> {
+    /// Returns the bytes of all batches from the one with the first of these offsets to the one that ends with the last, if every run up to the log
+    /// end is known here.
+    pub(super) fn bytes_between(&self, offsets: Range<i64>) -> Option<u64> {
         let known = self.records.lock();
-        if offset < known.unbroken.start || known.unbroken.end != known.next_offset {
-            return None;
-        }
-        let KnownRun { run, bytes_with_it } = known.run_with(offset)?;
-        Some(known.run_bytes - bytes_with_it + run.bytes_from(offset))
+        let behind = if offsets.end < known.next_offset { known.bytes_from(offsets.end)? } else { 0 };
+        Some(known.bytes_from(offsets.start)?.saturating_sub(behind))
     }
 
     /// Notes that the partition cannot be read.
@@ -269,8 +293,17 @@ impl PartitionView {
 
     /// Log start, high watermark and log end, of which the last two are one.
     pub fn offsets(&self) -> LogOffsets {
-        let known = self.records.lock();
-        LogOffsets { log_start: known.log_start, high_watermark: known.next_offset, log_end: known.next_offset }
+        self.bounds().offsets
+    }
+
+    /// Offsets, and where consumers stop at each isolation level.
+    pub fn bounds(&self) -> ReadBounds {
+        let &KnownRecords { log_start, next_offset, last_stable_offset, aborted_to, .. } = &*self.records.lock();
+        ReadBounds {
+            offsets: LogOffsets { log_start, high_watermark: next_offset, log_end: next_offset },
+            last_stable_offset,
+            aborted_to,
+        }
     }
 
     /// Bytes of the records that may be read.
@@ -307,6 +340,14 @@ impl KnownRecords {
         self.runs.insert(run.base_offset, KnownRun { run, bytes_with_it: self.run_bytes });
     }
 
+    fn bytes_from(&self, offset: i64) -> Option<u64> {
+        if offset < self.unbroken.start || self.unbroken.end != self.next_offset {
+            return None;
+        }
+        let KnownRun { run, bytes_with_it } = self.run_with(offset)?;
+        Some(self.run_bytes - bytes_with_it + run.bytes_from(offset))
+    }
+
     fn run_with(&self, offset: i64) -> Option<&KnownRun> {
         let (_, known) = self.runs.range(..=offset).next_back()?;
         (known.run.end_offset() > offset).then_some(known)
@@ -333,6 +374,8 @@ mod tests {
             has_forgotten: false,
             window: 5,
             expired_to: -1,
+            first_unstable: None,
+            aborted_to: -1,
         };
         let run = |base_offset, record_count| {
             let batches = vec![PackedBatch { size: 100, record_count, max_timestamp: 0 }];
@@ -342,11 +385,11 @@ mod tests {
         known.moved(&row, vec![run(0, 3), run(3, 2), run(7, 2)]);
         let from = |offset| known.runs_from(offset).iter().map(|run| run.base_offset).collect::<Vec<_>>();
         assert_eq!((from(1), from(4), from(5), from(8)), (vec![0, 3], vec![3], vec![], vec![7]));
-        let bytes = [1, 4, 5, 7, 8, 9].map(|offset| known.bytes_from(offset));
+        let bytes = [1, 4, 5, 7, 8, 9].map(|offset| known.bytes_between(offset..9));
         assert_eq!(bytes, [None, None, None, Some(100), Some(100), None], "where nothing is missing up to the end");
         // The answer to an older commit is repeated.
         known.moved(&row, vec![run(0, 3)]);
-        assert_eq!(known.bytes_from(0), None);
+        assert_eq!(known.bytes_between(0..9), None);
     }
 
     #[test]
@@ -373,14 +416,21 @@ mod tests {
                 has_forgotten: false,
                 window: 5,
                 expired_to: -1,
+                first_unstable: None,
+                aborted_to: -1,
             };
             known.moved(&row, vec![Arc::new(run)]);
         }
         for offset in 0..80 {
             let expected = sizes[offset / 2..].iter().sum::<u32>();
-            assert_eq!(known.bytes_from(offset as i64), Some(u64::from(expected)), "from {offset} on");
+            assert_eq!(known.bytes_between(offset as i64..80), Some(u64::from(expected)), "from {offset} on");
         }
+        let stable = sizes[3..9].iter().sum::<u32>();
+        assert_eq!(known.bytes_between(7..18), Some(u64::from(stable)), "up to a last stable offset");
         known.forget_run(0);
-        assert_eq!((known.bytes_from(7), known.bytes_from(8)), (None, Some(u64::from(sizes[4..].iter().sum::<u32>()))));
+        assert_eq!(
+            (known.bytes_between(7..80), known.bytes_between(8..80)),
+            (None, Some(u64::from(sizes[4..].iter().sum::<u32>())))
+        );
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! Invariant: what is given out is whole batches in the order of their offsets without a gap, and what came from the store was checked.
 
+pub mod aborted;
 mod by_time;
 
 use fullbore_host::task;
@@ -23,6 +24,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 
+use self::aborted::AbortedRanges;
 use super::assemble::{Assembly, is_intact};
 use super::cache::{BLOCK, FoundRange, ObjectCache, UploadedParts, are_little_of_blocks, blocks};
 use super::fetch::RangeFetcher;
@@ -77,6 +79,7 @@ struct ReaderShared {
     /// The runs that partitions know, by the uploaded object in the cache that has them.
     uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
     windows: Mutex<ReadAhead>,
+    aborted: Mutex<AbortedRanges>,
     to_refresh: Mutex<ToRefresh>,
     /// Partitions and offsets that are being found and fetched.
     under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,
@@ -203,6 +206,7 @@ impl Reader {
             partitions: RwLock::default(),
             uploaded: Mutex::default(),
             windows: Mutex::default(),
+            aborted: Mutex::default(),
             to_refresh: Mutex::default(),
             under_way: Mutex::default(),
             finds: Semaphore::new(FINDS),
@@ -221,6 +225,7 @@ impl Reader {
     pub fn retired(&self, number: DisklessPartitionId) {
         self.shared.partitions.write().remove(&number);
         self.shared.windows.lock().forget(number);
+        self.shared.aborted.lock().forget(number);
     }
 
     /// Objects were committed, with their bytes: partitions are told what they have.
@@ -341,12 +346,12 @@ impl Reader {
         }
     }
 
-    /// Returns the bytes of the batches from the one with the first of these offsets up to their end, which is the high watermark, or any number
-    /// over `enough` if they have more. `None` if that is not known without a look at the index.
+    /// Returns the bytes of the batches from the one with the first of these offsets up to their end, which is the high watermark or the last stable
+    /// offset, or any number over `enough` if they have more. `None` if that is not known without a look at the index.
     pub fn count(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, enough: u64) -> Option<u64> {
         let (mut at, mut bytes) = (offsets.start, 0);
         while at < offsets.end && bytes <= enough {
-            if let Some(rest) = partition.bytes_from(at) {
+            if let Some(rest) = partition.bytes_between(at..offsets.end) {
                 return Some(bytes + rest);
             }
             let mut runs = partition.runs_from(at);

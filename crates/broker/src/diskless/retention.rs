@@ -87,7 +87,7 @@ async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -
 mod tests {
     use std::sync::Arc;
 
-    use fullbore_rules::commit::ObjectBatch;
+    use fullbore_rules::commit::{BatchKind, ObjectBatch};
     use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
     use fullbore_wire::Uuid;
 
@@ -107,7 +107,15 @@ mod tests {
         let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
         let objects = store.register(4, 0).expect("registered");
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-        let batch = ObjectBatch { partition: row.id, position: 0, size: 100, stamp, max_timestamp: 7 };
+        let batch = ObjectBatch {
+            partition: row.id,
+            position: 0,
+            size: 100,
+            stamp,
+            max_timestamp: 7,
+            kind: BatchKind::Plain,
+            verified: None,
+        };
         let uploaded: Vec<_> = objects.iter().map(|id| UploadedObject { id: *id, batches: vec![batch] }).collect();
         Index::new(open(), 5).commit(&uploaded, 0).expect("committed");
 
@@ -139,7 +147,15 @@ mod tests {
         let times: Vec<i64> = [10, 1_000_000].into_iter().chain(20..120).collect();
         let objects = store.register(times.len(), 0).expect("registered");
         let uploaded = |(id, max_timestamp): (&i64, &i64)| {
-            let batch = ObjectBatch { partition: row.id, position: 0, size: 100, stamp, max_timestamp: *max_timestamp };
+            let batch = ObjectBatch {
+                partition: row.id,
+                position: 0,
+                size: 100,
+                stamp,
+                max_timestamp: *max_timestamp,
+                kind: BatchKind::Plain,
+                verified: None,
+            };
             UploadedObject { id: *id, batches: vec![batch] }
         };
         let uploaded: Vec<_> = objects.iter().zip(&times).map(uploaded).collect();

@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::index::by_hand::{IndexByHand, Turn};
 use super::index::{ChangeSource, IndexChanges, IndexStore, UploadedObject};
 use super::objects::double::StoreDouble;
-use fullbore_rules::commit::ObjectBatch;
 use fullbore_rules::commit::admission::Freshness;
+use fullbore_rules::commit::{BatchKind, ObjectBatch};
 use fullbore_rules::sequence::{Stamp as Stamped, Stops};
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::yield_now;
@@ -18,6 +18,7 @@ use fullbore_db::StoreError;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Blocker};
+use fullbore_log::partition::read::Isolation;
 use fullbore_log::partition::reorder_buffer::ReorderBuffer;
 use fullbore_log::partition::terms::{AppendTerms, EarlyBatches};
 use fullbore_log::validation::ValidBatch;
@@ -72,7 +73,15 @@ impl ByHand {
         let mut other = Index::new(store, 5);
         for (base_sequence, id) in sequences.zip(ids) {
             let stamp = Stamped { producer_id: 7, producer_epoch: 0, base_sequence, record_count: 1 };
-            let batches = vec![ObjectBatch { partition, position: 0, size: 100, stamp, max_timestamp: 7 }];
+            let batches = vec![ObjectBatch {
+                partition,
+                position: 0,
+                size: 100,
+                stamp,
+                max_timestamp: 7,
+                kind: BatchKind::Plain,
+                verified: None,
+            }];
             other.commit(&[UploadedObject { id, batches }], 0).expect("committed");
         }
     }
@@ -241,7 +250,10 @@ async fn what_others_commit_while_a_partition_gets_its_number_is_read() {
     let partition = broker.diskless.find(&ONE, 0).expect("it is there");
     let (waiter, began) = (Arc::default(), std::time::Instant::now());
     let _registration = partition.known.register(&waiter);
-    assert!(partition.try_read(0, 1000, true, began).expect("readable").is_none(), "it is asked for");
+    assert!(
+        partition.try_read(Isolation::ReadUncommitted, 0, 1000, true, began).expect("readable").is_none(),
+        "it is asked for"
+    );
     waiter.notified().await;
     assert_eq!(partition.known.offsets().log_end, 3);
 }

@@ -16,7 +16,7 @@ use crate::replica::Replica;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
-use fullbore_log::partition::terms::MarkerCount;
+use fullbore_log::partition::terms::VerificationTime;
 use fullbore_log::partition::waiters::Registration;
 
 /// Time that a request waits for logs that are being opened: most take a few milliseconds. After a crash one may take longer, and clients give a
@@ -33,11 +33,13 @@ pub enum AnyPartition {
 }
 
 impl AnyPartition {
-    /// Returns how many markers of a producer a classic partition has, for `AppendTerms::markers`.
-    pub fn markers_of(&self, producer_id: i64) -> MarkerCount {
+    /// Returns the moment of a verification that begins now, for `AppendTerms::verified_at`.
+    pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         match self {
-            AnyPartition::Classic(replica) => replica.markers_of(producer_id),
-            AnyPartition::Diskless(_) => MarkerCount::default(),
+            AnyPartition::Classic(replica) => replica.verification_time(producer_id),
+            AnyPartition::Diskless(partition) => {
+                VerificationTime { next_offset: partition.known.offsets().log_end, ..Default::default() }
+            }
         }
     }
 
@@ -236,22 +238,17 @@ impl AnyPartition {
                     Ok(None)
                 }
             },
-            AnyPartition::Diskless(partition) => {
-                // Transactions are not served there: all that is committed to the index is stable.
-                let aborted = (isolation == Isolation::ReadCommitted).then(Vec::new);
-                let read = partition.try_read(offset, max_bytes, at_least_one, since)?;
-                Ok(read.map(|read| Read { aborted, ..read }))
-            }
+            AnyPartition::Diskless(partition) => partition.try_read(isolation, offset, max_bytes, at_least_one, since),
         }
     }
 
     /// Returns the bytes that may be read from the batch with `offset` on, or any number over `enough` if there are more. `None` if reading them
     /// costs no more than counting them, or is the only way to count them.
-    pub fn count(&self, offset: i64, enough: u64) -> Option<u64> {
+    pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         match self {
             // A read is ranges of files.
             AnyPartition::Classic(_) => None,
-            AnyPartition::Diskless(partition) => partition.count(offset, enough),
+            AnyPartition::Diskless(partition) => partition.count(isolation, offset, enough),
         }
     }
 
@@ -287,9 +284,13 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the offsets without a wait; `None` while the partition is opened.
-    pub fn known_offsets(&self) -> Option<LogOffsets> {
-        if self.is_settled() { self.offsets().ok() } else { None }
+    /// Returns the offsets and the last stable one without a wait; `None` while the partition is opened.
+    pub fn known_offsets(&self) -> Option<(LogOffsets, i64)> {
+        let offsets = if self.is_settled() { self.offsets().ok()? } else { return None };
+        Some(match self {
+            AnyPartition::Classic(_) => (offsets, offsets.high_watermark),
+            AnyPartition::Diskless(partition) => (offsets, partition.known.bounds().last_stable_offset),
+        })
     }
 
     /// Returns the log start with the epoch whose leader wrote there: -1 where that is not known. The timestamp is -1.
@@ -313,7 +314,7 @@ impl AnyPartition {
     pub fn latest_offset(&self, isolation: Isolation) -> Result<i64, ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.latest_offset(isolation),
-            AnyPartition::Diskless(partition) => Ok(partition.known.offsets().log_end),
+            AnyPartition::Diskless(partition) => Ok(partition.known.bounds().end(isolation)),
         }
     }
 
@@ -331,7 +332,9 @@ impl AnyPartition {
     ) -> Result<Option<TimestampOffset>, ReadError> {
         match self {
             AnyPartition::Classic(replica) => long.run(|| replica.offset_for_timestamp(isolation, timestamp_ms)).await,
-            AnyPartition::Diskless(partition) => Box::pin(partition.offset_for_timestamp(timestamp_ms, long)).await,
+            AnyPartition::Diskless(partition) => {
+                Box::pin(partition.offset_for_timestamp(isolation, timestamp_ms, long)).await
+            }
         }
     }
 
@@ -346,7 +349,7 @@ impl AnyPartition {
     ) -> Result<Option<TimestampOffset>, ReadError> {
         match self {
             AnyPartition::Classic(replica) => long.run(|| replica.max_timestamp(isolation)).await,
-            AnyPartition::Diskless(partition) => Box::pin(partition.max_timestamp(long)).await,
+            AnyPartition::Diskless(partition) => Box::pin(partition.max_timestamp(isolation, long)).await,
         }
     }
 

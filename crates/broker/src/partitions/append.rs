@@ -27,12 +27,14 @@ use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
-use fullbore_log::partition::terms::{AppendTerms, EarlyBatches, MarkerCount};
+use fullbore_log::partition::terms::{AppendTerms, EarlyBatches, VerificationTime};
 use fullbore_log::validation::{
     Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, RefusedBatch, SHORT_MAX, Sender,
     TOLD_MAX, ValidBatch, claimed_stamp, validate, work_of,
 };
 
+/// The first Produce version whose client has the broker add partitions to its transaction (KIP-890 part 2).
+pub const ADDS_FROM: i16 = 12;
 /// Records of more bytes than this take longer than a millisecond or two to be checked and written.
 const LONG_BYTES: usize = 2 << 20;
 /// Time after which a long request queues for a place again, behind the requests that wait for one.
@@ -82,13 +84,13 @@ pub trait TransactionVerifier: Send + Sync {
 #[derive(Clone, Copy)]
 struct Verified {
     outcome: Result<Verification, ErrorCode>,
-    /// Markers of the producer that the partition had before.
-    markers: MarkerCount,
+    /// The moment before, for [`AppendTerms::verified_at`].
+    at: VerificationTime,
 }
 
 impl Verified {
     fn refused(code: ErrorCode) -> Verified {
-        Verified { outcome: Err(code), markers: MarkerCount::default() }
+        Verified { outcome: Err(code), at: VerificationTime::default() }
     }
 }
 
@@ -354,11 +356,11 @@ impl<'a> AppendRun<'a> {
         let batch = validate(batch.records, from, to, opening)?;
         let verified = self.verified.get(&self.results.len());
         let verification = verified.and_then(|verified| verified.outcome.ok()).unwrap_or(Verification::Unknown);
-        let markers = verified.map_or(MarkerCount::default(), |verified| verified.markers);
-        let terms = AppendTerms { acks, now_ms, early, leader_epoch: None, verification, markers };
+        let verified_at = verified.map_or(VerificationTime::default(), |verified| verified.at);
+        let epoch_stays = self.terms.transaction.is_some_and(|transaction| transaction.produce_version < ADDS_FROM);
+        let terms = AppendTerms { acks, now_ms, early, leader_epoch: None, verification, epoch_stays, verified_at };
         let step = match partition {
             AnyPartition::Classic(replica) => replica.append(&batch, terms),
-            AnyPartition::Diskless(_) if batch.is_transactional() => return Err(no_transactions().into()),
             AnyPartition::Diskless(partition) => self.waited.append(partition, &batch, terms, self.terms.peer),
         };
         let step = step.map_err(refusal_of)?;
@@ -411,19 +413,24 @@ impl<'a> AppendRun<'a> {
             self.verified.insert(first, Verified::refused(ErrorCode::INVALID_TXN_STATE));
             return;
         };
-        let (mut places, mut partitions) = (Vec::new(), Vec::new());
-        for (place, batch) in self.batches.iter().enumerate().skip(first) {
-            let is_same =
-                |stamp: Stamp| (stamp.producer_id, stamp.producer_epoch) == (of.producer_id, of.producer_epoch);
-            let classic =
-                |to: &'a RequestedPartition<'a>| matches!(to.partition, AnyPartition::Classic(_)).then_some(to);
-            if let Some(to) = batch.to.as_ref().ok().and_then(classic)
-                && stamp_of(batch).is_some_and(is_same)
-            {
-                places.push((place, to.partition.markers_of(of.producer_id)));
-                partitions.push((to.topic, to.index));
-            }
+        let is_same = |stamp: Stamp| (stamp.producer_id, stamp.producer_epoch) == (of.producer_id, of.producer_epoch);
+        let next = self.batches.iter().enumerate().skip(first);
+        let next = next.filter(|(_, batch)| stamp_of(batch).is_some_and(is_same));
+        let asked: Vec<_> = next.filter_map(|(place, batch)| Some((place, batch.to.as_ref().ok()?))).collect();
+        if transaction.produce_version < ADDS_FROM {
+            // Another broker may have written the marker of the transaction before, whose epoch is the same: the offset that is
+            // known must be past it.
+            let partitions: Vec<_> = asked.iter().map(|(_, to)| to.partition.clone()).collect();
+            let refreshed = AnyPartition::refresh(&partitions);
+            let _ = match self.terms.deadline {
+                Some(deadline) => timeout_at(deadline, refreshed).await.unwrap_or(Ok(())),
+                None => refreshed.await,
+            };
         }
+        let at =
+            |(place, to): &(usize, &RequestedPartition<'_>)| (*place, to.partition.verification_time(of.producer_id));
+        let places: Vec<_> = asked.iter().map(at).collect();
+        let partitions = asked.iter().map(|(_, to)| (to.topic, to.index)).collect();
         let beginning = BeginningTransaction {
             transactional_id: transaction.transactional_id,
             producer_id: of.producer_id,
@@ -437,8 +444,8 @@ impl<'a> AppendRun<'a> {
             None => Some(verified.await),
         };
         let late = || vec![Err(ErrorCode::REQUEST_TIMED_OUT); places.len()];
-        for (&(place, markers), outcome) in places.iter().zip(verified.unwrap_or_else(late)) {
-            self.verified.insert(place, Verified { outcome, markers });
+        for (&(place, at), outcome) in places.iter().zip(verified.unwrap_or_else(late)) {
+            self.verified.insert(place, Verified { outcome, at });
         }
         // The next batch is offered again in any case.
         self.verified.entry(first).or_insert(Verified::refused(ErrorCode::INVALID_TXN_STATE));
@@ -457,11 +464,6 @@ impl<'a> AppendRun<'a> {
         }
         partitions
     }
-}
-
-/// Returns the refusal of a transactional batch for a diskless partition.
-fn no_transactions() -> RefusedBatch {
-    RefusedBatch::new(ErrorCode::INVALID_TXN_STATE, "Transactions are not served on diskless topics.")
 }
 
 /// Returns the refusal of a batch that may not begin a transaction.

@@ -61,19 +61,19 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
     let stamp = fullbore_wire::batch::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0 };
     let (bytes, _) = builder.seal(stamp).expect("sealed");
     let batch = ValidBatch::unchecked(&bytes);
-    let append = |markers: MarkerCount| {
+    let append = |verified_at: VerificationTime| {
         let terms =
-            AppendTerms { verification: Verification::Verified, markers, ..AppendTerms::in_turn(Acks::Leader, 0) };
+            AppendTerms { verification: Verification::Verified, verified_at, ..AppendTerms::in_turn(Acks::Leader, 0) };
         partition.append(&batch, terms).expect("a step")
     };
-    let before = partition.markers_of(7);
+    let before = partition.verification_time(7);
     // The transaction of version 1 ends before the batch comes: its epoch stays.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     partition.append_marker(&marker, 1, None, 0).expect("written");
     assert!(matches!(append(before), AppendStep::Blocked(Blocker::Verification)));
-    let now = partition.markers_of(7);
+    let now = partition.verification_time(7);
     // Another epoch may count the markers of a log that was cut off and written again.
-    let earlier = MarkerCount { leader_epoch: now.leader_epoch - 1, ..now };
+    let earlier = VerificationTime { leader_epoch: now.leader_epoch - 1, ..now };
     assert!(matches!(append(earlier), AppendStep::Blocked(Blocker::Verification)));
     assert!(append(now).is_written());
     logs.close();

@@ -13,7 +13,7 @@ use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::partition::durability::Durability;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, Appended, Blocker, WrittenBatch};
-use fullbore_log::partition::terms::{AppendTerms, MarkerCount};
+use fullbore_log::partition::terms::{AppendTerms, VerificationTime};
 use fullbore_log::validation::ValidBatch;
 use fullbore_log::{Log, LogAppendInfo, Verification};
 
@@ -62,9 +62,9 @@ impl Replica {
         Ok(written)
     }
 
-    /// Returns how many markers of a producer the partition has, for [`AppendTerms::markers`].
-    pub fn markers_of(&self, producer_id: i64) -> MarkerCount {
-        markers_of(&self.lock(), producer_id)
+    /// Returns the moment of a verification that begins now, for [`AppendTerms::verified_at`].
+    pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
+        verification_time(&self.lock(), producer_id)
     }
 
     /// Checks that a leader may append, in this epoch if it is given, and opens the log.
@@ -182,19 +182,19 @@ impl Replica {
 /// that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     match terms.verification {
-        Verification::Verified if terms.markers != markers_of(state, batch.stamp().producer_id) => {
+        Verification::Verified if terms.verified_at != verification_time(state, batch.stamp().producer_id) => {
             Verification::Unknown
         }
         verification => verification,
     }
 }
 
-fn markers_of(state: &ReplicaState, producer_id: i64) -> MarkerCount {
+fn verification_time(state: &ReplicaState, producer_id: i64) -> VerificationTime {
     let markers = match &state.log {
         LogState::Open(log) => log.producers().markers_of(producer_id),
         _ => 0,
     };
-    MarkerCount { leader_epoch: state.role.leader_epoch(), markers }
+    VerificationTime { leader_epoch: state.role.leader_epoch(), markers, next_offset: 0 }
 }
 
 /// Notes a failed append for the next look at the disk.

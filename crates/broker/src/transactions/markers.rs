@@ -1,18 +1,23 @@
-//! Markers of decided transactions: appended here where this broker leads the partition, else sent to its leader.
+//! Markers of decided transactions: appended here where this broker leads the partition, else sent to its leader. That of a diskless partition is
+//! written by this broker, unless that has no object store.
 //!
-//! Invariant: a partition counts as marked once its marker is on all replicas in sync, or the partition is gone.
+//! Invariant: a partition counts as marked once its marker is on all replicas in sync, or in the index, or the partition is gone.
 
 use super::Transactions;
 use super::entry::Entry;
+use super::peers::MarkerRoute;
 use crate::coordinator::{MarkerOutcome, PendingWrite};
+use crate::diskless::DisklessPartition;
 use crate::partitions::{AnyPartition, AppendError, Replica, WrittenBatch};
-use fullbore_control::CONSUMER_OFFSETS;
+use fullbore_control::{CONSUMER_OFFSETS, Image, Topic};
 use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_host::files::now_ms;
 use fullbore_host::task;
 use fullbore_rules::sequence::{Marker, SequenceRefusal};
 use fullbore_rules::transaction::{Markers, TopicPartition};
 use fullbore_wire::ErrorCode;
+use futures_util::FutureExt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -39,10 +44,12 @@ enum Marked {
     Queued(PendingWrite<MarkerOutcome>),
     /// The log is not open yet.
     Closed,
+    /// The marker is on its way to the object store and the index, or waits for a place in the queue.
+    Committing(Pin<Box<dyn Future<Output = Result<(), AppendError>> + Send>>),
     /// The partition's coordinator is reading its log.
     Loading,
-    /// The broker with this id leads the partition.
-    Elsewhere(i32),
+    /// Another broker writes to the partition.
+    Elsewhere(MarkerRoute),
     /// The marker is not written.
     Not(AppendError),
 }
@@ -55,7 +62,12 @@ impl Marked {
         match self {
             Marked::Done | Marked::Gone => true,
             Marked::Not(error) => is_past(error),
-            Marked::Written(_) | Marked::Queued(_) | Marked::Closed | Marked::Loading | Marked::Elsewhere(_) => false,
+            Marked::Written(_)
+            | Marked::Queued(_)
+            | Marked::Committing(_)
+            | Marked::Closed
+            | Marked::Loading
+            | Marked::Elsewhere(_) => false,
         }
     }
 }
@@ -117,11 +129,16 @@ impl Transactions {
                     Marked::Not(error) => Some(error.to_string()),
                     _ => None,
                 },
+                Marked::Committing(pending) => match committed(pending).await {
+                    marked if marked.is_over() => return,
+                    Marked::Not(error) => Some(error.to_string()),
+                    _ => None,
+                },
                 Marked::Loading => {
                     sleep(AGAIN_FIRST).await;
                     None
                 }
-                Marked::Elsewhere(leader) => match self.mark_at(leader, partition, marker, version).await {
+                Marked::Elsewhere(route) => match self.mark_at(route, partition, marker, version).await {
                     Ok(()) => return,
                     Err(why) => Some(why),
                 },
@@ -142,27 +159,27 @@ impl Transactions {
         }
     }
 
-    /// Sends a marker to the leader of its partition.
+    /// Sends a marker to the broker that writes to its partition.
     ///
     /// # Errors
     /// The reason, for the log. The marker may be written all the same.
     async fn mark_at(
         &self,
-        leader: i32,
+        route: MarkerRoute,
         partition: &TopicPartition,
         marker: &Marker,
         version: i8,
     ) -> Result<(), String> {
         let code = tokio::select! {
-            code = self.peers.mark(leader, *marker, version, partition.clone()) => code?,
-            () = self.peers.replaced(leader, &partition.topic, partition.partition) => {
-                return Err(format!("broker {leader} does not lead it any more"));
+            code = self.peers.mark(route, *marker, version, partition.clone()) => code?,
+            () = self.peers.replaced(route, &partition.topic, partition.partition) => {
+                return Err(format!("broker {} does not lead it any more", route.broker));
             }
         };
         match code {
             // As in Marked::is_over.
             ErrorCode::NONE | ErrorCode::INVALID_PRODUCER_EPOCH => Ok(()),
-            code => Err(format!("broker {leader}: {}", code.message())),
+            code => Err(format!("broker {}: {}", route.broker, code.message())),
         }
     }
 
@@ -174,6 +191,7 @@ impl Transactions {
                 marked => marked,
             },
             Marked::Queued(pending) => settled(pending).await,
+            Marked::Committing(pending) => committed(pending).await,
             marked => marked,
         };
         match marked {
@@ -181,7 +199,9 @@ impl Transactions {
             Marked::Gone => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
             Marked::Written(written) => replicated(*written).await.err().map_or(ErrorCode::NONE, |error| error.code()),
             Marked::Loading => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
-            Marked::Closed | Marked::Queued(_) | Marked::Elsewhere(_) => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            Marked::Closed | Marked::Queued(_) | Marked::Committing(_) | Marked::Elsewhere(_) => {
+                ErrorCode::NOT_LEADER_OR_FOLLOWER
+            }
             Marked::Not(error) => error.code(),
         }
     }
@@ -211,9 +231,10 @@ impl Transactions {
         else {
             return Marked::Gone;
         };
+        if topic.config.diskless {
+            return self.append_diskless_marker(&image, topic, partition.partition, marker, version);
+        }
         match (self.logs.find_any(&topic.id, partition.partition), registered.leader) {
-            // No transaction can have a diskless partition.
-            (Some(AnyPartition::Diskless(_)), _) => Marked::Gone,
             (Some(AnyPartition::Classic(replica)), _) if replica.leads_in().is_some() => {
                 if !may_block && !replica.phase().is_open() {
                     replica.ask_to_open();
@@ -224,9 +245,52 @@ impl Transactions {
                     false => append_to(&replica, marker, version),
                 }
             }
-            (_, Some(leader)) if leader != self.node_id => Marked::Elsewhere(leader),
+            (_, Some(broker)) if broker != self.node_id => {
+                Marked::Elsewhere(MarkerRoute { broker, is_diskless: false })
+            }
             _ => Marked::Not(AppendError::Role(ErrorCode::LEADER_NOT_AVAILABLE)),
         }
+    }
+
+    /// Queues one marker of a diskless partition for the next object. A broker that has lost the store leaves the marker to one that has it.
+    fn append_diskless_marker(
+        &self,
+        image: &Image,
+        topic: &Topic,
+        partition: i32,
+        marker: &Marker,
+        version: i8,
+    ) -> Marked {
+        match self.logs.find_any(&topic.id, partition) {
+            Some(AnyPartition::Diskless(partition)) if partition.left_out().check().is_ok() => {
+                commit_to(partition, *marker, version)
+            }
+            _ => match self.broker_with_store(image, marker.producer_id) {
+                Some(broker) => Marked::Elsewhere(MarkerRoute { broker, is_diskless: true }),
+                None => Marked::Not(AppendError::Role(ErrorCode::LEADER_NOT_AVAILABLE)),
+            },
+        }
+    }
+
+    /// Returns another broker that serves diskless partitions; the same one for each marker of a producer.
+    fn broker_with_store(&self, image: &Image, producer_id: i64) -> Option<i32> {
+        let brokers = image.nodes().iter().filter(|(id, node)| {
+            let registration = &node.registration;
+            **id != self.node_id && node.serves_diskless && !registration.is_fenced && !registration.is_shutting_down
+        });
+        let ids: Vec<_> = brokers.map(|(id, _)| *id).collect();
+        let at = usize::try_from(producer_id).unwrap_or(0).checked_rem(ids.len())?;
+        ids.get(at).copied()
+    }
+}
+
+/// Queues a marker of a diskless partition.
+fn commit_to(partition: Arc<DisklessPartition>, marker: Marker, version: i8) -> Marked {
+    let mut written: Pin<Box<dyn Future<Output = _> + Send>> =
+        Box::pin(async move { partition.write_marker(&marker, version).await });
+    match (&mut written).now_or_never() {
+        Some(outcome) => of_outcome(outcome),
+        None => Marked::Committing(written),
     }
 }
 
@@ -245,6 +309,11 @@ fn append_to(replica: &Arc<Replica>, marker: &Marker, version: i8) -> Marked {
 
 async fn replicated(written: WrittenBatch) -> Result<(), AppendError> {
     written.durability.wait(Instant::now() + REPLICATED_WITHIN).await
+}
+
+/// Waits until a marker of a diskless partition is decided on.
+async fn committed(pending: Pin<Box<dyn Future<Output = Result<(), AppendError>> + Send>>) -> Marked {
+    of_outcome(pending.await)
 }
 
 /// Waits for a coordinator's write of a marker.

@@ -46,9 +46,12 @@ use tally::Tally;
 /// The longest that a client's request waits for the end of the transaction before, in ms. Kafka's client pauses as
 /// long at CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
-/// The longest such wait of a broker's request for a batch, in ms: its client pauses longer
-/// (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's brokers).
-pub const BATCH_WAIT_MS: i64 = 100;
+/// The longest such wait of a batch, in ms: its client pauses longer (`add.partitions.to.txn.retry.backoff.max.ms` of
+/// Kafka's brokers).
+const BATCH_WAIT_MS: i64 = 100;
+/// The longest wait while markers of diskless partitions are not written, in ms. Each waits for a PUT of 100 to 200 ms, and
+/// for a second one where the first is silent.
+const DISKLESS_WAIT_MS: i64 = 1_000;
 
 /// Transactional ids that this broker coordinates.
 pub struct Transactions {
@@ -188,6 +191,27 @@ impl Transactions {
             self.follow(&entry, state, effects);
             return Ok(pending);
         }
+    }
+
+    /// Returns until when a request about an id may wait for the end of the transaction before: for `wait_ms`, or for as long as the markers of
+    /// diskless partitions take.
+    pub fn wait_until(&self, id: &str, wait_ms: i64) -> Option<i64> {
+        let awaits_store = || {
+            let image = self.control.image();
+            let is_diskless = |name: &str| image.topic(name).is_some_and(|topic| topic.config.diskless);
+            let lacks_marker = |transaction: &Transaction| {
+                let state = transaction.describe()?;
+                // Partitions of a topic lie side by side.
+                let mut topics: Vec<_> = state.partitions.iter().map(|partition| &partition.topic).collect();
+                topics.dedup();
+                // An InitProducerId aborts the transaction that is going on.
+                let has_markers_to_come = state.state.is_prepared() || state.state == TransactionState::Ongoing;
+                Ok(has_markers_to_come && topics.into_iter().any(|topic| is_diskless(topic)))
+            };
+            self.look(id, lacks_marker).unwrap_or(false)
+        };
+        let wait_ms = if awaits_store() { wait_ms.max(DISKLESS_WAIT_MS) } else { wait_ms };
+        Some(now_ms().saturating_add(wait_ms))
     }
 
     /// Adds partitions to the transaction of an id; returns once that is on record.

@@ -32,7 +32,24 @@ pub(super) struct Peers {
     /// Name of the listener between brokers.
     listener: String,
     control: Control,
-    peers: Mutex<HashMap<i32, Arc<Peer>>>,
+    peers: Mutex<HashMap<MarkerRoute, Arc<Peer>>>,
+}
+
+/// Broker that writes a marker, and the line of it. Markers of diskless partitions have a line and a connection of their own, since their answers wait
+/// for the object store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct MarkerRoute {
+    /// The broker's id.
+    pub broker: i32,
+    /// True for a diskless partition.
+    pub is_diskless: bool,
+}
+
+impl MarkerRoute {
+    /// Returns the route to the leader of a classic partition.
+    pub fn classic(broker: i32) -> MarkerRoute {
+        MarkerRoute { broker, is_diskless: false }
+    }
 }
 
 struct Peer {
@@ -72,13 +89,13 @@ impl Peers {
     /// The reason why the request has no answer, for the log. The marker may be written.
     pub async fn mark(
         self: &Arc<Self>,
-        broker: i32,
+        route: MarkerRoute,
         marker: Marker,
         transaction_version: i8,
         partition: TopicPartition,
     ) -> Result<ErrorCode, String> {
         let (answer, pending) = oneshot::channel();
-        let peer = self.peer(broker);
+        let peer = self.peer(route);
         let is_idle = {
             let mut queue = peer.queue.lock();
             queue.waiting.push(QueuedMarker { marker, transaction_version, partition, answer });
@@ -95,7 +112,7 @@ impl Peers {
     /// # Errors
     /// The connection's failure, for the log.
     pub async fn call<R: Request>(&self, broker: i32, request: &R) -> Result<R::Response, String> {
-        self.call_peer(&self.peer(broker), request).await
+        self.call_peer(&self.peer(MarkerRoute::classic(broker)), request).await
     }
 
     async fn call_peer<R: Request>(&self, peer: &Peer, request: &R) -> Result<R::Response, String> {
@@ -103,20 +120,26 @@ impl Peers {
         connection.call(request).await.map_err(|error| error.to_string())
     }
 
-    /// Returns once `broker` does not lead the partition any more, as far as this broker knows. A broker that hangs answers nothing, while its
-    /// partitions have other leaders long since.
-    pub async fn replaced(&self, broker: i32, topic: &str, partition: i32) {
+    /// Returns once the broker of a classic partition's marker does not lead the partition any more, as far as this broker knows. A broker that
+    /// hangs answers nothing, while its partitions have other leaders. For a diskless partition, which has no leader, it returns once the
+    /// broker is fenced.
+    pub async fn replaced(&self, route: MarkerRoute, topic: &str, partition: i32) {
         let mut images = self.control.watch();
         let leader = |image: &Image| image.topic(topic)?.partition(partition)?.leader;
-        if images.wait_for(|image| leader(image) != Some(broker)).await.is_err() {
+        let is_replaced = |image: &Image| match route.is_diskless {
+            true => image.node(route.broker).is_none_or(|node| node.registration.is_fenced),
+            false => leader(image) != Some(route.broker),
+        };
+        if images.wait_for(|image| is_replaced(image)).await.is_err() {
             // The broker is stopping.
             std::future::pending::<()>().await;
         }
     }
 
-    fn peer(&self, broker: i32) -> Arc<Peer> {
+    fn peer(&self, route: MarkerRoute) -> Arc<Peer> {
+        let broker = route.broker;
         let new = || Arc::new(Peer { broker, connection: tokio::sync::Mutex::default(), queue: Mutex::default() });
-        Arc::clone(self.peers.lock().entry(broker).or_insert_with(new))
+        Arc::clone(self.peers.lock().entry(route).or_insert_with(new))
     }
 
     async fn connection(&self, peer: &Peer) -> Result<Connection, String> {

@@ -3,8 +3,9 @@
 //! For clients that send Produce 12 or later the broker adds the partition to the transaction; other clients have added
 //! it before.
 
-use super::{BATCH_WAIT_MS, Transactions};
-use crate::partitions::append::{BeginningTransaction, TransactionVerifier, VerifiedPartitions};
+use super::peers::MarkerRoute;
+use super::{BATCH_WAIT_MS, DISKLESS_WAIT_MS, Transactions};
+use crate::partitions::append::{ADDS_FROM, BeginningTransaction, TransactionVerifier, VerifiedPartitions};
 use fullbore_control::TRANSACTION_STATE;
 use fullbore_host::files::now_ms;
 use fullbore_log::Verification;
@@ -16,9 +17,11 @@ use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Text};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
 
-/// The first Produce version whose client has the broker add partitions (KIP-890 part 2).
-const ADDS_FROM: i16 = 12;
+/// Pause before a coordinator is asked again.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// The first Produce version whose client knows TRANSACTION_ABORTABLE (KIP-890).
 const ABORTABLE_FROM: i16 = 11;
 
@@ -54,13 +57,13 @@ impl Transactions {
     ) -> Result<Vec<ErrorCode>, ErrorCode> {
         self.prepare(false, [beginning.transactional_id]).await?;
         if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
-            return self.verify_at(coordinator, beginning, false).await;
+            return self.add_at(coordinator, beginning).await;
         }
         let added = AddPartitions {
             producer: producer(beginning),
             partitions: partitions(beginning).collect(),
             version: TransactionVersion::V2,
-            wait_until: Some(now_ms().saturating_add(BATCH_WAIT_MS)),
+            wait_until: self.wait_until(beginning.transactional_id, BATCH_WAIT_MS),
         };
         self.add_partitions(beginning.transactional_id, added).await?;
         Ok(vec![ErrorCode::NONE; beginning.partitions.len()])
@@ -93,6 +96,24 @@ impl Transactions {
         partition_for(id, count)
     }
 
+    /// Has another broker add the partitions to the transaction. The coordinator lets a request wait for a moment only, since others are behind it on
+    /// the connection; the end of the transaction before may take as long as a PUT.
+    async fn add_at(
+        &self,
+        coordinator: i32,
+        beginning: &BeginningTransaction<'_>,
+    ) -> Result<Vec<ErrorCode>, ErrorCode> {
+        let until = now_ms().saturating_add(DISKLESS_WAIT_MS);
+        loop {
+            let added = self.verify_at(coordinator, beginning, false).await?;
+            if !added.contains(&ErrorCode::CONCURRENT_TRANSACTIONS) || now_ms() >= until {
+                return Ok(added);
+            }
+            // The coordinator does not let it wait where many do.
+            sleep(ASKED_AGAIN_AFTER).await;
+        }
+    }
+
     /// Sends the partitions to the broker that coordinates the id: to look for them in the transaction, or to add them.
     async fn verify_at(
         &self,
@@ -114,7 +135,7 @@ impl Transactions {
         let request = AddPartitionsToTxnRequest { transactions: vec![transaction], ..Default::default() };
         let answered = tokio::select! {
             answered = self.peers.call(coordinator, &request) => answered,
-            () = self.peers.replaced(coordinator, TRANSACTION_STATE, self.partition_of(beginning.transactional_id)) => {
+            () = self.peers.replaced(MarkerRoute::classic(coordinator), TRANSACTION_STATE, self.partition_of(beginning.transactional_id)) => {
                 Err("another broker coordinates the transaction".to_owned())
             }
         };

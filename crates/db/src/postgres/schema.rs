@@ -14,7 +14,9 @@ const FIRST_SCHEMA: &str = include_str!("schema.sql");
 /// The version of those.
 pub const FIRST_VERSION: i64 = 8;
 /// Statements that make each later version of the one before it.
-const MIGRATIONS: &[&str] = &[];
+const MIGRATIONS: &[&str] = &[TRANSACTIONS];
+/// Version 9: transactions on diskless topics.
+const TRANSACTIONS: &str = include_str!("schema_9.sql");
 /// The one that this Fullbore knows.
 pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// "fullbore" in ASCII: the lock that who makes or upgrades the schema has.

@@ -28,17 +28,21 @@ pub struct AppendTerms<'a> {
     pub leader_epoch: Option<i32>,
     /// Verification of the transaction that the batch would open.
     pub verification: Verification,
-    /// Markers of the producer before the verification. With another count the verified transaction may have ended.
-    pub markers: MarkerCount,
+    /// True if the epoch of the client's producer stays from one transaction to the next, as with transaction version 1.
+    pub epoch_stays: bool,
+    /// The moment before the verification. If a marker has come since, the verified transaction may have ended.
+    pub verified_at: VerificationTime,
 }
 
-/// Markers of a producer that a partition has had, as its leader of one epoch counts them. A log that was cut off counts anew.
+/// The moment before a coordinator was asked about a producer's transaction, as a partition knows it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MarkerCount {
-    /// The leader epoch.
+pub struct VerificationTime {
+    /// The leader epoch of a classic partition. A log that was cut off counts markers anew.
     pub leader_epoch: i32,
-    /// The markers since the producer is remembered.
+    /// Markers that a classic partition has had of the producer since it remembers it.
     pub markers: u32,
+    /// A next offset of a diskless partition that was known.
+    pub next_offset: i64,
 }
 
 impl AppendTerms<'static> {
@@ -50,7 +54,8 @@ impl AppendTerms<'static> {
             early: EarlyBatches { are_sent: false, wait_in: None },
             leader_epoch: None,
             verification: Verification::Unknown,
-            markers: MarkerCount::default(),
+            epoch_stays: false,
+            verified_at: VerificationTime::default(),
         }
     }
 }

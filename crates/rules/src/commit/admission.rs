@@ -14,8 +14,11 @@ use std::time::Duration;
 
 use fullbore_wire::ErrorCode;
 
+use super::batch::Verified;
 use super::state::PartitionState;
-use crate::sequence::{HALF_RANGE, RefusedBatches, SequenceRefusal, Stamp, Verdict, sequence_add, sequence_distance};
+use crate::sequence::{
+    HALF_RANGE, RefusedBatches, SequenceRefusal, Stamp, TransactionOfBatch, Verdict, sequence_add, sequence_distance,
+};
 
 /// A batch that is admitted, by a number of its broker's.
 pub type TicketId = u64;
@@ -49,10 +52,24 @@ pub enum Freshness {
     Current,
 }
 
+/// Relation of a transactional batch to the open transaction of its producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// The batch goes on with one that is open, or that a pending batch opens.
+    Open {
+        /// For [`ObjectBatch::verified`](super::ObjectBatch::verified).
+        verified: Option<Verified>,
+    },
+    /// The batch opens one: the coordinator must confirm that first.
+    Unverified,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct PendingBatch {
     stamp: Stamp,
     ticket: TicketId,
+    /// As [`ObjectBatch::verified`](super::ObjectBatch::verified).
+    verified: Option<Verified>,
 }
 
 /// Pending batches of one partition.
@@ -140,11 +157,29 @@ impl PartitionAdmission {
         }
     }
 
-    /// The batch is in an object, and pending from now on.
-    pub fn admitted(&mut self, stamp: &Stamp, ticket: TicketId) {
+    /// Returns how a transactional batch that [`PartitionAdmission::check`] lets in stands to the transactions that are
+    /// open, as far as is known here. Another broker may have committed the marker of a transaction that seems open:
+    /// with transaction version 1 the commit then refuses the batch as [`Unverified`](super::Refusal::Unverified), so
+    /// that a broker may want to ask anyway.
+    pub fn transaction_of(&self, stamp: &Stamp, committed: &PartitionState) -> Opening {
+        let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back);
+        let pending = newest.filter(|newest| newest.stamp.producer_epoch == stamp.producer_epoch);
+        if let Some(verified) = pending.and_then(|newest| newest.verified) {
+            return Opening::Open { verified: Some(verified) };
+        }
+        match committed.producers.transaction_of(stamp, true) {
+            Ok(TransactionOfBatch::Begins) => Opening::Unverified,
+            // The commit refuses the batch.
+            Ok(TransactionOfBatch::None | TransactionOfBatch::Ongoing) | Err(_) => Opening::Open { verified: None },
+        }
+    }
+
+    /// The batch is in an object, and pending from now on. `verified` is that of the object's batch. Markers are not
+    /// pending here.
+    pub fn admitted(&mut self, stamp: &Stamp, ticket: TicketId, verified: Option<Verified>) {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();
-            pending.push_back(PendingBatch { stamp: *stamp, ticket });
+            pending.push_back(PendingBatch { stamp: *stamp, ticket, verified });
             self.refused.written(stamp);
         }
     }
@@ -246,6 +281,7 @@ fn follows(stamp: &Stamp, newest: &Stamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commit::AppendedBatch;
     use crate::sequence::Stops;
 
     const AT: Duration = Duration::from_secs(1);
@@ -257,8 +293,9 @@ mod tests {
     /// Returns the stops of a deleted partition: producer 7 wrote ten batches, and producer 8 one.
     fn stops() -> Stops {
         let mut deleted = PartitionState::new(5);
-        (0..10).for_each(|sequence| deleted.take_over(&stamp(7, sequence), sequence.into(), 0, 0));
-        deleted.take_over(&stamp(8, 0), 10, 0, 0);
+        (0..10)
+            .for_each(|sequence| deleted.take_over(&AppendedBatch::plain(stamp(7, sequence), sequence.into(), 0), 0));
+        deleted.take_over(&AppendedBatch::plain(stamp(8, 0), 10, 0), 0);
         deleted.producers.stops()
     }
 
@@ -275,7 +312,7 @@ mod tests {
             assert_eq!(admission.check(&early, &committed, Freshness::Current, AT), refused, "{early:?}");
             assert!(!admission.awaits_others(&early, &committed, AT), "{early:?}");
         }
-        committed.take_over(&stamp(8, 1), 0, 0, 0);
+        committed.take_over(&AppendedBatch::plain(stamp(8, 1), 0, 0), 0);
         assert!(!admission.awaits_others(&stamp(7, 11), &committed, AT), "another producer has written meanwhile");
         assert!(!admission.awaits_others(&stamp(7, 10), &committed, AT), "the next one is taken");
     }
@@ -285,12 +322,12 @@ mod tests {
     fn later_epoch_is_committed_older_batches_that_are_pending_do_not_count() {
         let of_epoch = |producer_epoch, base_sequence| Stamp { producer_epoch, ..stamp(7, base_sequence) };
         let (mut committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
-        committed.take_over(&of_epoch(0, 0), 0, 0, 0);
-        admission.admitted(&of_epoch(0, 1), 1);
+        committed.take_over(&AppendedBatch::plain(of_epoch(0, 0), 0, 0), 0);
+        admission.admitted(&of_epoch(0, 1), 1, None);
         let check = |stamp, committed: &_| admission.check(&stamp, committed, Freshness::Current, AT);
         assert_eq!(check(of_epoch(1, 0), &committed), Admission::Admit);
         assert_eq!(admission.ahead(&of_epoch(1, 1), &committed), 1);
-        committed.take_over(&of_epoch(1, 0), 1, 0, 0);
+        committed.take_over(&AppendedBatch::plain(of_epoch(1, 0), 1, 0), 0);
         assert_eq!(check(of_epoch(1, 0), &committed), Admission::Duplicate { base_offset: 1, timestamp: 0 });
         assert_eq!(check(of_epoch(1, 1), &committed), Admission::Admit);
         assert_eq!((1..4).map(|base| admission.ahead(&of_epoch(1, base), &committed)).collect::<Vec<_>>(), [0, 1, 2]);
@@ -303,11 +340,11 @@ mod tests {
     #[test]
     fn pending_batches_are_committed_elsewhere_the_next_one_follows_what_is_committed() {
         let (mut committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
-        committed.take_over(&stamp(7, 0), 0, 0, 0);
-        admission.admitted(&stamp(7, 1), 1);
+        committed.take_over(&AppendedBatch::plain(stamp(7, 0), 0, 0), 0);
+        admission.admitted(&stamp(7, 1), 1, None);
         let ahead = |base, committed: &_| admission.ahead(&stamp(7, base), committed);
         assert_eq!((ahead(2, &committed), ahead(3, &committed)), (0, 1));
-        (1..3).for_each(|base| committed.take_over(&stamp(7, base), base.into(), 0, 0));
+        (1..3).for_each(|base| committed.take_over(&AppendedBatch::plain(stamp(7, base), base.into(), 0), 0));
         assert_eq!((ahead(3, &committed), ahead(4, &committed)), (0, 1));
         let check = |base| admission.check(&stamp(7, base), &committed, Freshness::MayBeStale, AT);
         assert_eq!(check(3), Admission::Admit);
@@ -321,9 +358,9 @@ mod tests {
         let mut committed = PartitionState::new(5);
         committed.succeed(stops(), false);
         let mut admission = PartitionAdmission::default();
-        admission.admitted(&stamp(7, 10), 1);
+        admission.admitted(&stamp(7, 10), 1, None);
         assert!(admission.awaits_others(&stamp(7, 12), &committed, AT), "one is pending here");
-        committed.take_over(&stamp(7, 10), 0, 0, 0);
+        committed.take_over(&AppendedBatch::plain(stamp(7, 10), 0, 0), 0);
         admission.committed(&stamp(7, 10), 1);
         assert!(admission.awaits_others(&stamp(7, 12), &committed, AT), "another broker may be committing 11");
         assert_eq!(admission.ahead(&stamp(7, 11), &committed), 0);
@@ -361,7 +398,7 @@ mod tests {
         let admission = PartitionAdmission::default();
         assert_eq!(admission.check(&stamp(7, 10), &committed, Freshness::Current, AT), Admission::Admit);
         assert!(!admission.awaits_others(&stamp(7, 10), &committed, AT));
-        committed.take_over(&stamp(7, 10), 0, 0, 0);
+        committed.take_over(&AppendedBatch::plain(stamp(7, 10), 0, 0), 0);
         assert!(admission.awaits_others(&stamp(8, 1), &committed, AT), "its first one may be at another broker");
         assert!(admission.awaits_others(&stamp(7, 12), &committed, AT), "so may the one before it");
     }

@@ -1,12 +1,12 @@
 //! The decision of one commit.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use super::batch::{DisklessPartitionId, ObjectBatch, ObjectId};
+use super::batch::{AppendedBatch, AppendedBatches, DisklessPartitionId, ObjectBatch, ObjectId};
 use super::object::{CommitVerdict, FinishedObject, ObjectState, Refusal};
 use super::run::BatchRun;
 use super::state::PartitionState;
-use crate::sequence::{self, Producers, SequenceRefusal, Stamp};
+use crate::sequence::{self, AbortedTransaction, Producers, SequenceRefusal};
 
 /// State that a commit is decided on: the newest of every partition that it touches.
 #[derive(Debug)]
@@ -28,8 +28,19 @@ pub struct CommitDecision {
     pub objects: Vec<CommittedObject>,
     /// Runs of the appended batches, in the order of the objects.
     pub runs: Vec<BatchRun>,
-    /// Appended batches of each idempotent producer: a row each.
+    /// Appended batches and markers of each idempotent producer: a row each.
     pub producers: Vec<AppendedBatches>,
+    /// Transactions that markers have aborted, in the order of the markers.
+    pub aborted: Vec<PartitionAborted>,
+}
+
+/// A transaction that is aborted in a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionAborted {
+    /// The partition.
+    pub partition: DisklessPartitionId,
+    /// The transaction.
+    pub transaction: AbortedTransaction,
 }
 
 /// An object that is committed.
@@ -41,93 +52,128 @@ pub struct CommittedObject {
     pub live_bytes: i64,
 }
 
-/// Batches that one commit has appended of one producer to one partition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AppendedBatches {
-    /// The partition.
-    pub partition: DisklessPartitionId,
-    /// The producer.
-    pub producer_id: i64,
-    /// Stamp, first offset and timestamp of each batch, in the order of the offsets. There may be several epochs.
-    pub batches: Vec<(Stamp, i64, i64)>,
-}
-
 /// Decides on objects in the order in which their broker has closed them. The partitions are as after the commit; if that is not known to
 /// be written, they are to be read anew.
 pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> CommitDecision {
-    let mut decided = CommitDecision::default();
-    let (mut producers, mut failed) = (HashMap::new(), HashSet::new());
+    let mut deciding = Deciding { coordinator, decided: CommitDecision::default(), rows: HashMap::new() };
+    let mut failed = FailedProducers::new();
     for object in objects {
         let verdicts = match &object.state {
-            ObjectState::Registered => append(coordinator, object, &mut decided, &mut producers, &mut failed),
-            ObjectState::Live(runs) => object.batches.iter().map(|batch| again(coordinator, batch, runs)).collect(),
+            ObjectState::Registered => deciding.append(object, &mut failed),
+            ObjectState::Live(runs) => {
+                object.batches.iter().map(|batch| again(deciding.coordinator, batch, runs)).collect()
+            }
             ObjectState::Gone => vec![CommitVerdict::Refused(Refusal::ObjectGone); object.batches.len()],
         };
-        let batches = object.batches.iter().zip(&verdicts).filter(|(batch, _)| batch.stamp.is_idempotent());
-        let refused = batches.filter(|(_, verdict)| matches!(verdict, CommitVerdict::Refused(_)));
-        failed.extend(refused.map(|(batch, _)| (batch.partition, batch.stamp.producer_id)));
-        decided.verdicts.push(verdicts);
+        if object.state != ObjectState::Registered {
+            object.batches.iter().zip(&verdicts).for_each(|(batch, verdict)| note_outcome(&mut failed, batch, verdict));
+        }
+        deciding.decided.verdicts.push(verdicts);
     }
-    decided
+    deciding.decided
 }
 
-/// Place of a producer's row in [`CommitDecision::producers`].
-type ProducerRows = HashMap<(DisklessPartitionId, i64), usize>;
-/// Producers of which something was refused in this commit: what comes behind it is not appended, or one that is not known any more could begin
-/// with it.
-type FailedProducers = HashSet<(DisklessPartitionId, i64)>;
+/// Producers of which something was refused in this commit, with the newest epoch of that: what comes behind it is not
+/// appended, or one that is not known any more could begin with it. A marker is decided on, nevertheless.
+type FailedProducers = HashMap<(DisklessPartitionId, i64), i16>;
 
-fn append(
-    coordinator: &mut Coordinator<'_>,
-    object: &FinishedObject,
-    decided: &mut CommitDecision,
-    rows: &mut ProducerRows,
-    failed: &mut FailedProducers,
-) -> Vec<CommitVerdict> {
-    let (first_run, mut live_bytes) = (decided.runs.len(), 0);
-    // Partition and position of a batch that extends the last run. To sum up the run for each batch is quadratic.
-    let mut run_end = None;
-    let mut verdicts = Vec::with_capacity(object.batches.len());
-    for batch in &object.batches {
-        let Some(partition) = coordinator.partitions.get_mut(&batch.partition) else {
-            verdicts.push(gone(coordinator.deleted, batch));
-            continue;
-        };
-        if failed.contains(&(batch.partition, batch.stamp.producer_id)) {
-            verdicts.push(CommitVerdict::Refused(Refusal::Behind));
-            continue;
-        }
-        let verdict = match partition.check(&batch.stamp) {
-            sequence::Verdict::Append => {
-                let base_offset = partition.append(batch, coordinator.now_ms);
-                let so_far = partition.max_timestamp;
-                match decided.runs.last_mut().filter(|_| run_end == Some((batch.partition, batch.position))) {
+/// Notes a batch that is refused, and a marker that is appended: its epoch is known from then on, so that the next
+/// transaction begins with 0 or not at all.
+fn note_outcome(failed: &mut FailedProducers, batch: &ObjectBatch, verdict: &CommitVerdict) {
+    let (key, epoch) = ((batch.partition, batch.stamp.producer_id), batch.stamp.producer_epoch);
+    let is_refused = matches!(verdict, CommitVerdict::Refused(_));
+    if batch.is_sequenced() && is_refused {
+        let newest = failed.entry(key).or_insert(epoch);
+        *newest = epoch.max(*newest);
+    } else if batch.kind.is_marker() && !is_refused && failed.get(&key).is_some_and(|newest| *newest < epoch) {
+        failed.remove(&key);
+    }
+}
+
+/// A commit that is being decided on.
+struct Deciding<'a, 'b> {
+    coordinator: &'a mut Coordinator<'b>,
+    decided: CommitDecision,
+    /// Place of each producer's row in [`CommitDecision::producers`].
+    rows: HashMap<(DisklessPartitionId, i64), usize>,
+}
+
+impl Deciding<'_, '_> {
+    fn append(&mut self, object: &FinishedObject, failed: &mut FailedProducers) -> Vec<CommitVerdict> {
+        let (first_run, mut live_bytes) = (self.decided.runs.len(), 0);
+        // Partition and position of a batch that extends the last run. To sum up the run for each batch is quadratic.
+        let mut run_end = None;
+        let mut verdicts = Vec::with_capacity(object.batches.len());
+        for batch in &object.batches {
+            let verdict = self.decide(batch, failed);
+            if let CommitVerdict::Appended { base_offset } = verdict {
+                let so_far = self.coordinator.partitions.get(&batch.partition).map_or(-1, |of| of.max_timestamp);
+                match self.decided.runs.last_mut().filter(|_| run_end == Some((batch.partition, batch.position))) {
                     Some(run) => run.push(batch, so_far),
-                    None => decided.runs.push(BatchRun::of(batch, object.id, base_offset, so_far)),
+                    None => self.decided.runs.push(BatchRun::of(batch, object.id, base_offset, so_far)),
                 }
                 run_end = Some((batch.partition, batch.position + batch.size));
-                note_producer(&mut decided.producers, rows, batch, base_offset);
                 live_bytes += i64::from(batch.size);
-                CommitVerdict::Appended { base_offset }
             }
-            sequence::Verdict::Duplicate { base_offset, timestamp } => {
+            note_outcome(failed, batch, &verdict);
+            verdicts.push(verdict);
+        }
+        let appended = &self.decided.runs[first_run..];
+        debug_assert!(
+            are_unbroken(appended, self.coordinator.partitions),
+            "runs adjoin, and the last one ends at the log end"
+        );
+        let in_runs: i64 = appended.iter().map(|run| i64::from(run.bytes())).sum();
+        debug_assert_eq!(live_bytes, in_runs, "the runs have the batches that were appended, and no other");
+        self.decided.objects.push(CommittedObject { id: object.id, live_bytes });
+        verdicts
+    }
+
+    /// Decides on a batch, and appends it where it is to be.
+    fn decide(&mut self, batch: &ObjectBatch, failed: &FailedProducers) -> CommitVerdict {
+        let now_ms = self.coordinator.now_ms;
+        let Some(partition) = self.coordinator.partitions.get_mut(&batch.partition) else {
+            return gone(self.coordinator.deleted, batch);
+        };
+        if let Some((marker, transaction_version)) = batch.marker() {
+            if let Err(why) = partition.check_marker(&marker, transaction_version) {
+                return CommitVerdict::Refused(Refusal::Sequence(why));
+            }
+            let (appended, aborted) = partition.append_marker(batch, now_ms);
+            self.note_producer(batch.partition, appended);
+            let aborted = aborted.map(|transaction| PartitionAborted { partition: batch.partition, transaction });
+            self.decided.aborted.extend(aborted);
+            return CommitVerdict::Appended { base_offset: appended.base_offset };
+        }
+        if failed.contains_key(&(batch.partition, batch.stamp.producer_id)) {
+            return CommitVerdict::Refused(Refusal::Behind);
+        }
+        match partition.decide(batch) {
+            Ok(sequence::Verdict::Append) => {
+                let appended = partition.append(batch, now_ms);
+                self.note_producer(batch.partition, appended);
+                CommitVerdict::Appended { base_offset: appended.base_offset }
+            }
+            Ok(sequence::Verdict::Duplicate { base_offset, timestamp }) => {
                 CommitVerdict::Duplicate { base_offset, timestamp }
             }
-            sequence::Verdict::Refuse(why) => {
-                if batch.stamp.is_idempotent() {
-                    failed.insert((batch.partition, batch.stamp.producer_id));
-                }
-                CommitVerdict::Refused(Refusal::Sequence(why))
-            }
-        };
-        verdicts.push(verdict);
+            Ok(sequence::Verdict::Refuse(why)) => CommitVerdict::Refused(Refusal::Sequence(why)),
+            Err(why) => CommitVerdict::Refused(why),
+        }
     }
-    let appended = &decided.runs[first_run..];
-    debug_assert!(are_unbroken(appended, coordinator.partitions), "runs adjoin, and the last one ends at the log end");
-    let in_runs: i64 = appended.iter().map(|run| i64::from(run.bytes())).sum();
-    debug_assert_eq!(live_bytes, in_runs, "the runs have the batches that were appended, and no other");
-    decided.objects.push(CommittedObject { id: object.id, live_bytes });
-    verdicts
+
+    fn note_producer(&mut self, partition: DisklessPartitionId, batch: AppendedBatch) {
+        if !batch.stamp.is_idempotent() {
+            return;
+        }
+        let producers = &mut self.decided.producers;
+        let producer_id = batch.stamp.producer_id;
+        let row = *self.rows.entry((partition, producer_id)).or_insert_with(|| {
+            producers.push(AppendedBatches { partition, producer_id, batches: Vec::new() });
+            producers.len() - 1
+        });
+        producers[row].batches.push(batch);
+    }
 }
 
 /// Returns true if the runs of each partition have no gap between them nor before its log end.
@@ -139,18 +185,6 @@ fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, Par
     adjoin && ends.iter().all(|(id, end)| partitions.get(id).is_some_and(|partition| partition.next_offset == *end))
 }
 
-fn note_producer(producers: &mut Vec<AppendedBatches>, rows: &mut ProducerRows, batch: &ObjectBatch, base_offset: i64) {
-    if !batch.stamp.is_idempotent() {
-        return;
-    }
-    let &ObjectBatch { partition, stamp, max_timestamp, .. } = batch;
-    let row = *rows.entry((partition, stamp.producer_id)).or_insert_with(|| {
-        producers.push(AppendedBatches { partition, producer_id: stamp.producer_id, batches: Vec::new() });
-        producers.len() - 1
-    });
-    producers[row].batches.push((stamp, base_offset, max_timestamp));
-}
-
 /// Returns the verdict on a batch of an object that was committed before: that of its rows, or the present one if it is in none.
 fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> CommitVerdict {
     let in_partition = runs.iter().filter(|run| run.partition == batch.partition);
@@ -158,6 +192,13 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
         return CommitVerdict::Appended { base_offset };
     }
     let Some(partition) = coordinator.partitions.get(&batch.partition) else { return gone(coordinator.deleted, batch) };
+    if let Some((marker, transaction_version)) = batch.marker() {
+        return match partition.check_marker(&marker, transaction_version) {
+            // A marker that is refused once stays refused: this one was appended, and its run is cleared.
+            Ok(()) => CommitVerdict::Duplicate { base_offset: -1, timestamp: -1 },
+            Err(why) => CommitVerdict::Refused(Refusal::Sequence(why)),
+        };
+    }
     match partition.check(&batch.stamp) {
         sequence::Verdict::Append => CommitVerdict::Refused(Refusal::Earlier),
         sequence::Verdict::Duplicate { base_offset, timestamp } => CommitVerdict::Duplicate { base_offset, timestamp },
@@ -168,7 +209,8 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
 /// Decides on a batch whose partition is deleted. One that was written there is a duplicate, or its producer would send it again to the next
 /// partition of the name. There its later batches, which were acknowledged, would be missing.
 fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) -> CommitVerdict {
-    let Some(left) = deleted.get(&batch.partition).filter(|left| left.knows(batch.stamp.producer_id)) else {
+    let left = deleted.get(&batch.partition).filter(|_| batch.is_sequenced());
+    let Some(left) = left.filter(|left| left.knows(batch.stamp.producer_id)) else {
         return CommitVerdict::Refused(Refusal::PartitionGone);
     };
     match left.check(&batch.stamp, 0) {

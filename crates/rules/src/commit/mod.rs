@@ -14,7 +14,8 @@
 //! What it is not: it knows no tables, no object store, no wire format and no clock.
 //!
 //! Invariants: offsets are dense and given once; an object is committed once, however often that is asked for; within a producer's
-//! epoch no sequence is appended twice and none is skipped.
+//! epoch no sequence is appended twice and none is skipped; no transaction opens that the coordinator has not
+//! confirmed, or whose marker came meanwhile.
 
 pub mod admission;
 mod batch;
@@ -29,12 +30,16 @@ mod run;
 mod state;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transaction_model;
+#[cfg(test)]
+mod transaction_tests;
 mod uploads;
 
-pub use batch::{DisklessPartitionId, ObjectBatch, ObjectId};
-pub use decide::{AppendedBatches, CommitDecision, CommittedObject, Coordinator, commit};
+pub use batch::{AppendedBatch, AppendedBatches, BatchKind, DisklessPartitionId, ObjectBatch, ObjectId, Verified};
+pub use decide::{CommitDecision, CommittedObject, Coordinator, PartitionAborted, commit};
 pub use numbers::ObjectNumbers;
 pub use object::{CommitVerdict, FinishedObject, ObjectState, Refusal};
 pub use run::{BatchRun, PackedBatch};
-pub use state::PartitionState;
+pub use state::{PartitionState, last_stable_offset};
 pub use uploads::UploadWindow;

@@ -152,8 +152,16 @@ impl World {
         }
         self.clients[at].batches[n] = match admitted {
             Admission::Admit => {
-                admission.admitted(&stamp, ticket);
-                let batch = ObjectBatch { partition, position: 0, size: 10, stamp, max_timestamp: 0 };
+                admission.admitted(&stamp, ticket, None);
+                let batch = ObjectBatch {
+                    partition,
+                    position: 0,
+                    size: 10,
+                    stamp,
+                    max_timestamp: 0,
+                    kind: BatchKind::Plain,
+                    verified: None,
+                };
                 here.active.push(Admitted { ticket, batch });
                 Sent::Waits { broker, ticket }
             }

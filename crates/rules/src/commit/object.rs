@@ -58,6 +58,9 @@ pub enum Refusal {
     ObjectGone,
     /// A batch before it of its producer is refused in the same commit: the client sends it again behind that one.
     Behind,
+    /// The batch would open a transaction, and the coordinator's confirmation is missing or was given before a marker
+    /// of the same epoch: the client sends the batch again, and its broker asks the coordinator first.
+    Unverified,
     /// Refused when its object was committed, for a reason that holds no longer: the client sends it again.
     Earlier,
 }
@@ -68,7 +71,9 @@ impl Refusal {
         match self {
             Refusal::Sequence(why) => why.code(),
             Refusal::PartitionGone => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-            Refusal::ObjectGone | Refusal::Behind | Refusal::Earlier => ErrorCode::KAFKA_STORAGE_ERROR,
+            Refusal::ObjectGone | Refusal::Behind | Refusal::Unverified | Refusal::Earlier => {
+                ErrorCode::KAFKA_STORAGE_ERROR
+            }
         }
     }
 }

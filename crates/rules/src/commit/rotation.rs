@@ -42,6 +42,8 @@ pub struct ActiveObject {
     pub first_at: Duration,
     /// When the last of them came.
     pub last_at: Duration,
+    /// True if one is the marker of a transaction, for which its producer's next transaction waits.
+    pub has_marker: bool,
 }
 
 impl ActiveObject {
@@ -66,12 +68,15 @@ pub struct Rotation {
     settings: RotationSettings,
     /// From when on another PUT is under the ceiling.
     early_from: Duration,
+    /// From when on another object with a marker goes early. Markers have a ceiling of their own, of the same PUTs a second: a flood of
+    /// batches, whose objects are full, would hold up the next transaction of every producer for the interval.
+    marker_from: Duration,
 }
 
 impl Rotation {
     /// Creates a rotation before the first object.
     pub fn new(settings: RotationSettings) -> Rotation {
-        Rotation { settings, early_from: Duration::ZERO }
+        Rotation { settings, early_from: Duration::ZERO, marker_from: Duration::ZERO }
     }
 
     /// Bytes at which an object is full.
@@ -96,16 +101,21 @@ impl Rotation {
             return Some(Close::Now);
         }
         let may_go_early = self.settings.early_puts_per_second > 0;
-        Some(match self.early_from.max(active.burst_ends_at()) {
+        let from = if active.has_marker { self.early_from.min(self.marker_from) } else { self.early_from };
+        Some(match from.max(active.burst_ends_at()) {
             early if may_go_early && early <= now => Close::Now,
             early if may_go_early => Close::At(early.min(due)),
             _ => Close::At(due),
         })
     }
 
-    /// An object was closed, and goes. Those that have to go do not wait for the ceiling; the next early one waits for them.
-    pub fn closed(&mut self, now: Duration) {
+    /// An object was closed, and goes. Those that have to go do not wait for the ceiling; the next early one waits for them. One with markers holds
+    /// up the next one with markers, too.
+    pub fn closed(&mut self, has_marker: bool, now: Duration) {
         let Some(between) = Duration::from_secs(1).checked_div(self.settings.early_puts_per_second) else { return };
+        if has_marker {
+            self.marker_from = now.saturating_add(between);
+        }
         // What went over the ceiling is not owed for longer than an object would have waited anyway.
         let latest = now.saturating_add(self.settings.interval.max(between));
         self.early_from = self.early_from.max(now).saturating_add(between).min(latest);
@@ -124,14 +134,14 @@ mod tests {
 
     /// One whose only batch came at `at`.
     fn active(bytes: usize, at: u64) -> ActiveObject {
-        ActiveObject { bytes, batches: 1, first_at: MS(at), last_at: MS(at) }
+        ActiveObject { bytes, batches: 1, first_at: MS(at), last_at: MS(at), has_marker: false }
     }
 
     #[test]
     fn a_full_one_goes_at_once_and_one_that_waited_for_the_interval_goes() {
         for ceiling in [0, 10] {
             let mut rotation = rotation(ceiling);
-            rotation.closed(MS(1000));
+            rotation.closed(false, MS(1000));
             for uploads in [0, 1] {
                 assert_eq!(rotation.close(active(1000, 1000), uploads, MS(1000)), Some(Close::Now));
                 assert_eq!(rotation.close(active(1, 1000), uploads, MS(1250)), Some(Close::Now));
@@ -150,7 +160,7 @@ mod tests {
     fn one_goes_early_into_an_idle_slot_as_often_as_the_ceiling_lets_it() {
         let mut rotation = rotation(10);
         assert_eq!(rotation.close(active(1, 4998), 1, MS(5000)), Some(Close::Now));
-        rotation.closed(MS(5000));
+        rotation.closed(false, MS(5000));
         assert_eq!(rotation.close(active(1, 5001), 1, MS(5001)), Some(Close::At(MS(5100))));
         assert_eq!(rotation.close(active(1, 5001), 1, MS(5100)), Some(Close::Now));
         assert_eq!(rotation.close(active(1, 5001), 2, MS(5100)), None, "no slot is idle");
@@ -182,9 +192,25 @@ mod tests {
     #[test]
     fn full_ones_count_and_no_more_is_owed_than_an_interval() {
         let mut rotation = rotation(10);
-        (0..50).for_each(|n| rotation.closed(MS(10 * n)));
+        (0..50).for_each(|n| rotation.closed(false, MS(10 * n)));
         assert_eq!(rotation.close(active(1, 495), 0, MS(495)), Some(Close::At(MS(740))));
         assert_eq!(rotation.close(active(1, 600), 0, MS(740)), Some(Close::Now));
+    }
+
+    /// A flood of full objects is over the ceiling of early ones.
+    #[test]
+    fn objects_are_full_all_the_time_one_with_a_marker_goes_early() {
+        let mut rotation = rotation(10);
+        (0..50).for_each(|n| rotation.closed(false, MS(10 * n)));
+        let with_marker = |at| ActiveObject { has_marker: true, ..active(1, at) };
+        assert_eq!(rotation.close(active(1, 495), 0, MS(500)), Some(Close::At(MS(740))));
+        assert_eq!(rotation.close(with_marker(495), 0, MS(496)), Some(Close::At(MS(497))), "the burst is over then");
+        assert_eq!(rotation.close(with_marker(495), 0, MS(500)), Some(Close::Now));
+        rotation.closed(true, MS(500));
+        assert_eq!(rotation.close(with_marker(505), 0, MS(510)), Some(Close::At(MS(600))), "ten of them a second");
+        assert_eq!(rotation.close(with_marker(505), 2, MS(700)), None, "no upload slot is idle");
+        let never = Rotation::new(RotationSettings { early_puts_per_second: 0, ..rotation.settings });
+        assert_eq!(never.close(with_marker(495), 0, MS(500)), Some(Close::At(MS(745))));
     }
 
     #[test]
@@ -195,7 +221,7 @@ mod tests {
             // A batch comes each millisecond.
             let active = ActiveObject { last_at: MS(now), ..active(1, first_at) };
             if rotation.close(active, 0, MS(now)) == Some(Close::Now) {
-                rotation.closed(MS(now));
+                rotation.closed(false, MS(now));
                 (puts, first_at) = (puts + 1, now);
             }
         }

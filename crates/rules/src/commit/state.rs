@@ -1,9 +1,10 @@
-//! State of a partition at the coordinator: the end of its records, and its producers.
+//! State of a partition at the coordinator: the end of its records, and its producers with their open transactions.
 //!
 //! Invariant: the next offset is past every batch that was taken over.
 
-use super::batch::ObjectBatch;
-use crate::sequence::{self, Producers, Stamp, Stops};
+use super::batch::{AppendedBatch, BatchKind, ObjectBatch, Verified};
+use super::object::Refusal;
+use crate::sequence::{self, AbortedTransaction, Marker, Producers, SequenceRefusal, Stamp, Stops, TransactionOfBatch};
 
 /// State of one partition.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct PartitionState {
     /// The largest id of a producer that was forgotten for its silence, here or on the deleted partition of the same name; -1 if none was. Ids
     /// grow: one with a larger id that is not known has never written.
     pub expired_to: i64,
+    /// The offset of the newest marker that has aborted a transaction; -1 if none has.
+    pub aborted_to: i64,
 }
 
 impl PartitionState {
@@ -39,6 +42,7 @@ impl PartitionState {
             has_forgotten: false,
             window,
             expired_to: -1,
+            aborted_to: -1,
         }
     }
 
@@ -52,7 +56,55 @@ impl PartitionState {
         self.has_forgotten = true;
     }
 
-    /// Decides on a batch that is next in its object. A producer that is not known here must begin at 0 if all its possible writes
+    /// Returns the first offset of the eldest open transaction, which the log start may have passed.
+    pub fn first_unstable(&self) -> Option<i64> {
+        self.producers.first_open()
+    }
+
+    /// Returns the offset before which every transaction has ended. What is committed is replicated, so that the next
+    /// offset is the high watermark.
+    pub fn last_stable_offset(&self) -> i64 {
+        last_stable_offset(self.first_unstable(), self.log_start, self.next_offset)
+    }
+
+    /// Decides on a batch that is next in its object, whose sequence decides.
+    pub(super) fn decide(&self, batch: &ObjectBatch) -> Result<sequence::Verdict, Refusal> {
+        let verdict = self.check(&batch.stamp);
+        if let sequence::Verdict::Refuse(why) = verdict {
+            return Err(Refusal::Sequence(why));
+        }
+        if verdict == sequence::Verdict::Append && batch.stamp.is_idempotent() {
+            let is_transactional = batch.kind == BatchKind::Transactional;
+            let transaction = self.producers.transaction_of(&batch.stamp, is_transactional);
+            if transaction.map_err(Refusal::Sequence)? == TransactionOfBatch::Begins {
+                self.check_opening(batch)?;
+            }
+        }
+        Ok(verdict)
+    }
+
+    /// Decides on a marker; see [`Producers::check_marker`].
+    pub(super) fn check_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), SequenceRefusal> {
+        if marker.producer_id < 0 || marker.producer_epoch < 0 {
+            return Err(SequenceRefusal::InvalidRecord);
+        }
+        self.producers.check_marker(marker, transaction_version)
+    }
+
+    /// Decides if a batch may open a transaction: the coordinator has confirmed that, and no marker has ended the
+    /// transaction since. With transaction version 2 the marker's epoch refuses the batch.
+    fn check_opening(&self, batch: &ObjectBatch) -> Result<(), Refusal> {
+        let Verified { next_offset, is_added } = batch.verified.ok_or(Refusal::Unverified)?;
+        if self.producers.has_ended_since(&batch.stamp, next_offset) {
+            return Err(Refusal::Unverified);
+        }
+        if is_added && batch.stamp.base_sequence > 0 && !self.producers.knows(batch.stamp.producer_id) {
+            return Err(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
+        }
+        Ok(())
+    }
+
+    /// Decides on a batch by its sequence. A producer that is not known here must begin at 0 if all its possible writes
     /// are known: nothing was ever written, or its id was handed out so lately that its state cannot have expired
     /// (KAFKA-15591).
     pub(super) fn check(&self, stamp: &Stamp) -> sequence::Verdict {
@@ -66,28 +118,64 @@ impl PartitionState {
         self.producers.check(stamp, written_to)
     }
 
-    /// Appends a batch that [`PartitionState::check`] lets pass; its first offset.
-    pub(super) fn append(&mut self, batch: &ObjectBatch, now_ms: i64) -> i64 {
-        let base_offset = self.next_offset;
-        self.max_timestamp = self.max_timestamp.max(batch.max_timestamp);
-        self.take_over(&batch.stamp, base_offset, batch.max_timestamp, now_ms);
-        self.bytes += i64::from(batch.size);
-        base_offset
+    /// Appends a batch that [`PartitionState::decide`] lets pass; as it is appended.
+    pub(super) fn append(&mut self, batch: &ObjectBatch, now_ms: i64) -> AppendedBatch {
+        let &ObjectBatch { stamp, max_timestamp: timestamp, kind, .. } = batch;
+        let appended = AppendedBatch { stamp, base_offset: self.next_offset, timestamp, kind };
+        self.take_over(&appended, now_ms);
+        self.count(batch);
+        appended
     }
 
-    /// Forgets producers that were silent for so long.
+    /// Appends a marker that [`Producers::check_marker`] lets pass; as it is appended, and the transaction that it has
+    /// aborted.
+    pub(super) fn append_marker(
+        &mut self,
+        batch: &ObjectBatch,
+        now_ms: i64,
+    ) -> (AppendedBatch, Option<AbortedTransaction>) {
+        let &ObjectBatch { stamp, max_timestamp: timestamp, kind, .. } = batch;
+        let base_offset = self.next_offset;
+        let evicted = self.producers.evicted();
+        let completed = batch.marker().and_then(|(marker, transaction_version)| {
+            self.producers.end_versioned(&marker, transaction_version, base_offset, timestamp, now_ms)
+        });
+        self.has_forgotten |= self.producers.evicted() > evicted;
+        self.next_offset = base_offset.saturating_add(i64::from(stamp.record_count));
+        self.count(batch);
+        let stamp = Stamp { base_sequence: self.producers.next_sequence(stamp.producer_id), ..stamp };
+        let appended = AppendedBatch { stamp, base_offset, timestamp, kind };
+        let aborted = completed.as_ref().and_then(AbortedTransaction::of);
+        if aborted.is_some() {
+            self.aborted_to = base_offset;
+        }
+        (appended, aborted)
+    }
+
+    fn count(&mut self, batch: &ObjectBatch) {
+        self.max_timestamp = self.max_timestamp.max(batch.max_timestamp);
+        self.bytes += i64::from(batch.size);
+    }
+
+    /// Forgets producers that were silent for so long. Those whose transaction is open stay.
     pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
         let PartitionState { producers, expired_to, .. } = self;
         producers.expire_each(now_ms, expiration_ms, |id| *expired_to = id.max(*expired_to));
     }
 
     /// Takes over a batch that is committed: what another broker has appended since this state was read.
-    pub fn take_over(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64) {
-        self.next_offset = base_offset + i64::from(stamp.record_count);
+    pub fn take_over(&mut self, batch: &AppendedBatch, now_ms: i64) {
+        self.next_offset = batch.base_offset.saturating_add(i64::from(batch.stamp.record_count));
         let evicted = self.producers.evicted();
-        if stamp.is_idempotent() {
-            self.producers.append(stamp, base_offset, timestamp, now_ms, self.window);
+        if batch.stamp.is_idempotent() {
+            batch.remember(&mut self.producers, now_ms, self.window);
         }
         self.has_forgotten |= self.producers.evicted() > evicted;
     }
+}
+
+/// Returns the last stable offset of a partition whose eldest open transaction begins at `first_unstable`. The log
+/// start passes an open transaction.
+pub fn last_stable_offset(first_unstable: Option<i64>, log_start: i64, next_offset: i64) -> i64 {
+    first_unstable.map_or(next_offset, |first| first.max(log_start).min(next_offset))
 }

@@ -15,13 +15,13 @@ const AT: Duration = Duration::from_secs(1000);
 const BEHIND: Admission = Admission::Refuse(SequenceRefusal::BehindRefused(ErrorCode::KAFKA_STORAGE_ERROR));
 const STORAGE: ErrorCode = ErrorCode::KAFKA_STORAGE_ERROR;
 
-struct Case {
-    partitions: HashMap<DisklessPartitionId, PartitionState>,
-    deleted: HashMap<DisklessPartitionId, Producers>,
+pub(super) struct Case {
+    pub partitions: HashMap<DisklessPartitionId, PartitionState>,
+    pub deleted: HashMap<DisklessPartitionId, Producers>,
 }
 
 impl Case {
-    fn new(partitions: i64) -> Case {
+    pub fn new(partitions: i64) -> Case {
         let partitions = (0..partitions).map(|id| (id, PartitionState::new(WINDOW))).collect();
         Case { partitions, deleted: HashMap::new() }.expired_to(i64::MAX)
     }
@@ -32,20 +32,20 @@ impl Case {
         self
     }
 
-    fn commit(&mut self, objects: &[FinishedObject]) -> CommitDecision {
+    pub fn commit(&mut self, objects: &[FinishedObject]) -> CommitDecision {
         let Case { partitions, deleted } = self;
         let mut coordinator = Coordinator { partitions, deleted, now_ms: 0 };
         commit(&mut coordinator, objects)
     }
 
     /// What becomes of the batches of one object.
-    fn verdicts(&mut self, id: ObjectId, batches: &[ObjectBatch]) -> Vec<CommitVerdict> {
+    pub fn verdicts(&mut self, id: ObjectId, batches: &[ObjectBatch]) -> Vec<CommitVerdict> {
         self.commit(&[object(id, batches)]).verdicts.remove(0)
     }
 }
 
 /// Registered, and its batches one behind the other.
-fn object(id: ObjectId, batches: &[ObjectBatch]) -> FinishedObject {
+pub(super) fn object(id: ObjectId, batches: &[ObjectBatch]) -> FinishedObject {
     let mut position = 0;
     let place = |batch: &ObjectBatch| {
         let placed = ObjectBatch { position, ..*batch };
@@ -60,16 +60,25 @@ fn stamp(producer_id: i64, base_sequence: i32, record_count: i32) -> Stamp {
 }
 
 /// Ten bytes a record.
-fn batch(partition: DisklessPartitionId, stamp: Stamp) -> ObjectBatch {
+pub(super) fn batch(partition: DisklessPartitionId, stamp: Stamp) -> ObjectBatch {
     let size = u32::try_from(stamp.record_count * 10).expect("few");
-    ObjectBatch { partition, position: 0, size, stamp, max_timestamp: i64::from(stamp.base_sequence) }
+    ObjectBatch {
+        partition,
+        position: 0,
+        size,
+        stamp,
+        max_timestamp: i64::from(stamp.base_sequence),
+        kind: BatchKind::Plain,
+        verified: None,
+    }
 }
 
-fn appended(base_offset: i64) -> CommitVerdict {
+pub(super) fn appended(base_offset: i64) -> CommitVerdict {
     CommitVerdict::Appended { base_offset }
 }
 
-const OUT_OF_ORDER: CommitVerdict = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
+pub(super) const OUT_OF_ORDER: CommitVerdict =
+    CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
 
 #[test]
 fn adjacent_batches_of_a_partition_are_one_run_and_offsets_are_dense() {
@@ -213,7 +222,7 @@ fn what_follows_what_is_pending_is_admitted_without_waiting() {
     for (ticket, sequence) in [(1, 2), (2, 4), (3, 6)] {
         let next = stamp(7, sequence, 2);
         assert_eq!(admission.check(&next, &state, Freshness::MayBeStale, AT), Admission::Admit);
-        admission.admitted(&next, ticket);
+        admission.admitted(&next, ticket, None);
     }
     assert_eq!(admission.check(&stamp(7, 4, 2), &state, Freshness::MayBeStale, AT), Admission::Shares(2));
     let duplicate = Admission::Duplicate { base_offset: 0, timestamp: 0 };
@@ -231,9 +240,9 @@ fn before_it_refuses_and_for_who_is_new_here_it_asks() {
     assert_eq!(admission.check(&ahead, &state, Freshness::Current, AT), refused);
     assert_eq!(admission.check(&stranger, &state, Freshness::Current, AT), Admission::Admit);
     // Another broker commits the batch before it.
-    state.take_over(&next, 2, 0, 0);
+    state.take_over(&AppendedBatch::plain(next, 2, 0), 0);
     assert_eq!(admission.check(&ahead, &state, Freshness::MayBeStale, AT), Admission::Admit);
-    admission.admitted(&ahead, 1);
+    admission.admitted(&ahead, 1, None);
     // What would follow what is committed is not what this producer is to send next here.
     assert_eq!(admission.check(&stamp(7, 4, 1), &state, Freshness::Current, AT), refused);
 }
@@ -243,9 +252,9 @@ fn what_was_admitted_behind_a_batch_that_fails_is_dead() {
     let (state, mut admission) = admitting(&[]);
     let of = |n: i32| stamp(7, n * 2, 2);
     for n in 0..4 {
-        admission.admitted(&of(n), n as TicketId);
+        admission.admitted(&of(n), n as TicketId, None);
     }
-    admission.admitted(&stamp(8, 0, 1), 9);
+    admission.admitted(&stamp(8, 0, 1), 9, None);
     admission.committed(&of(0), 0);
     assert_eq!(admission.failed(&of(1), 1, STORAGE, AT), [2, 3]);
     assert!(admission.failed(&of(2), 2, STORAGE, AT).is_empty(), "once");
@@ -255,11 +264,11 @@ fn what_was_admitted_behind_a_batch_that_fails_is_dead() {
         "others are not concerned"
     );
     let mut state = state;
-    state.take_over(&of(0), 0, 0, 0);
+    state.take_over(&AppendedBatch::plain(of(0), 0, 0), 0);
     assert_eq!(admission.check(&of(1), &state, Freshness::MayBeStale, AT), Admission::Admit, "it is sent again");
     admission.committed(&stamp(8, 0, 1), 9);
     assert!(!admission.is_empty(), "it is known which is sent again");
-    admission.admitted(&of(1), 10);
+    admission.admitted(&of(1), 10, None);
     admission.committed(&of(1), 10);
     assert!(admission.is_empty());
 }
@@ -270,7 +279,7 @@ fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_p
     let (committed, mut pending) = admitting(&[batch(0, stamp(1, 0, 10))]);
     let check = |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, Freshness::Current, AT);
     let (first, second) = (stamp(7, 20, 10), stamp(7, 30, 10));
-    pending.admitted(&first, 1);
+    pending.admitted(&first, 1, None);
     assert_eq!(pending.failed(&first, 1, STORAGE, AT), Vec::<TicketId>::new());
     // It was on its way when the first one failed.
     assert_eq!(check(&pending, &second), BEHIND);
@@ -278,7 +287,7 @@ fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_p
     assert_eq!(check(&pending, &of_next_epoch(0)), Admission::Admit);
     assert_ne!(check(&pending, &of_next_epoch(10)), Admission::Admit);
     assert_eq!(check(&pending, &first), Admission::Admit);
-    pending.admitted(&first, 2);
+    pending.admitted(&first, 2, None);
     assert_eq!(check(&pending, &second), Admission::Admit);
     pending.committed(&first, 2);
     assert!(pending.is_empty());
@@ -288,7 +297,7 @@ fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_p
     assert_eq!(check(&pending, &first), Admission::Admit);
     // Of those that never come again only so many are kept.
     for producer_id in 100..2000 {
-        pending.admitted(&stamp(producer_id, 5, 1), 3);
+        pending.admitted(&stamp(producer_id, 5, 1), 3, None);
         let _ = pending.failed(&stamp(producer_id, 5, 1), 3, STORAGE, AT);
     }
     assert_eq!(check(&pending, &stamp(100, 6, 1)), Admission::Admit);
@@ -302,7 +311,7 @@ fn batch_behind_one_that_was_refused_while_others_were_pending_gets_its_error() 
     let (committed, mut admission) = admitting(&[batch(0, stamp(7, 0, 10))]);
     let of = |n: i32| stamp(7, n * 10, 10);
     let (first, refused, behind) = (of(1), of(2), of(3));
-    admission.admitted(&first, 1);
+    admission.admitted(&first, 1, None);
     admission.turned_away(&refused, STORAGE, AT);
     for known in [Freshness::MayBeStale, Freshness::Current] {
         let expected = if known == Freshness::Current { BEHIND } else { Admission::Ask };
@@ -313,7 +322,7 @@ fn batch_behind_one_that_was_refused_while_others_were_pending_gets_its_error() 
     assert_eq!(admission.check(&refused, &committed, Freshness::Current, AT), BEHIND);
     for (n, ticket) in [(1, 2), (2, 3), (3, 4)] {
         assert_eq!(admission.check(&of(n), &committed, Freshness::Current, AT), Admission::Admit);
-        admission.admitted(&of(n), ticket);
+        admission.admitted(&of(n), ticket, None);
     }
     let gap = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
     assert_eq!(admission.check(&of(5), &committed, Freshness::Current, AT), gap);
@@ -344,7 +353,7 @@ fn what_comes_behind_a_refused_batch_in_the_same_commit_is_not_taken_for_the_fir
 fn a_batch_of_an_epoch_before_what_is_pending_is_fenced() {
     let (committed, mut admission) = admitting(&[batch(0, stamp(7, 0, 10))]);
     let later = Stamp { producer_epoch: 1, ..stamp(7, 0, 10) };
-    admission.admitted(&later, 1);
+    admission.admitted(&later, 1, None);
     let check = |known| admission.check(&stamp(7, 10, 10), &committed, known, AT);
     assert_eq!(check(Freshness::MayBeStale), Admission::Ask);
     assert_eq!(check(Freshness::Current), Admission::Refuse(SequenceRefusal::InvalidProducerEpoch));
@@ -357,7 +366,7 @@ fn each_pending_batch_is_found_again_over_the_end_of_the_sequences_and_over_epoc
     let mut pending: Vec<_> = (0..5).map(|at| stamp(7, crate::sequence::sequence_add(first, 10 * at), 10)).collect();
     pending.extend((0..3).map(|at| Stamp { producer_epoch: 1, ..stamp(7, 10 * at, 10) }));
     let tickets = 100..;
-    tickets.clone().zip(&pending).for_each(|(ticket, stamp)| admission.admitted(stamp, ticket));
+    tickets.clone().zip(&pending).for_each(|(ticket, stamp)| admission.admitted(stamp, ticket, None));
     for (ticket, stamp) in tickets.zip(&pending) {
         let check = admission.check(stamp, &committed, Freshness::MayBeStale, AT);
         assert_eq!(check, Admission::Shares(ticket), "{stamp:?}");

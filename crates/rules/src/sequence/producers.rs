@@ -7,6 +7,7 @@
 //! and has written nothing since in that epoch.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 
 use super::stops::{Stop, Stops};
 use super::transactions::OpenTransactions;
@@ -39,6 +40,9 @@ pub(super) struct Producer {
     pub last_unsequenced: Option<i64>,
     /// Markers of the producer since it is remembered.
     pub markers: u32,
+    /// Offset of the last marker that ended a transaction of this epoch and left the epoch as it was, where the caller
+    /// says so.
+    pub ended_at: Option<i64>,
     /// The timestamp of its last batch or marker, in ms.
     pub last_timestamp: i64,
     pub(super) last_active_ms: i64,
@@ -377,9 +381,30 @@ impl Producers {
         stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(is_before)
     }
 
-    /// The offset of the first batch that is retained of the producer; `None` if there is none.
-    pub fn retained_from(&self, producer_id: i64) -> Option<i64> {
-        self.by_id.get(&producer_id)?.window.oldest().map(|oldest| oldest.base_offset)
+    /// Returns true if a batch of the producer at this offset, or a later one, is remembered.
+    pub fn has_reached(&self, producer_id: i64, offset: i64) -> bool {
+        let last = |producer: &Producer| {
+            let newest = producer.window.newest().map(|newest| newest.last_offset());
+            newest.into_iter().chain(producer.last_unsequenced).chain(producer.open_from).max()
+        };
+        self.by_id.get(&producer_id).and_then(last).is_some_and(|last| offset <= last)
+    }
+
+    /// Returns true if anything that is remembered of a producer stands at these offsets: a retained batch, its last
+    /// marker, or the first batch of its open transaction.
+    pub fn needs(&self, producer_id: i64, offsets: RangeInclusive<i64>) -> bool {
+        let needs = |producer: &Producer| {
+            let single = producer.last_unsequenced.into_iter().chain(producer.open_from);
+            let oldest = producer.window.oldest();
+            oldest.is_some_and(|oldest| oldest.base_offset <= *offsets.end())
+                || single.into_iter().any(|at| offsets.contains(&at))
+        };
+        self.by_id.get(&producer_id).is_some_and(needs)
+    }
+
+    /// Returns the sequence with which a producer goes on in its epoch; 0 of one that is not known.
+    pub fn next_sequence(&self, producer_id: i64) -> i32 {
+        self.by_id.get(&producer_id).map_or(0, Producer::next_sequence)
     }
 
     /// Producers remembered.
@@ -401,6 +426,9 @@ impl Producers {
     /// Begins a run of sequences. An open transaction, and the coordinator of the last one, outlive an epoch.
     fn begin_run(&mut self, stamp: &Stamp, batch: BatchMetadata, window: usize) {
         let producer = self.known_or_new(stamp.producer_id);
+        if producer.epoch != stamp.producer_epoch {
+            producer.ended_at = None;
+        }
         producer.epoch = stamp.producer_epoch;
         producer.run = batch.record_count as u64;
         producer.window = SequenceWindow::of(batch, window);
@@ -418,6 +446,7 @@ impl Producers {
             open_from: None,
             last_unsequenced: None,
             markers: 0,
+            ended_at: None,
             last_timestamp: SnapshotEntry::NONE,
             last_active_ms: 0,
             turn: 0,

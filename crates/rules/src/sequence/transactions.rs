@@ -109,6 +109,7 @@ impl Producer {
     fn begin_epoch(&mut self, epoch: i16, offset: i64, timestamp: i64) {
         if self.epoch != epoch {
             self.epoch = epoch;
+            self.ended_at = None;
             self.run = 0;
             self.window = SequenceWindow::empty();
         }
@@ -221,6 +222,31 @@ impl Producers {
         self.touch(marker.producer_id, now_ms);
         self.evict();
         completed
+    }
+
+    /// Remembers a marker as [`Producers::end_transaction`] does, and with transaction version 1 where it is: a batch
+    /// of its epoch that comes later may belong to the transaction that it has ended. For partitions that are
+    /// replicated as soon as they are written.
+    pub fn end_versioned(
+        &mut self,
+        marker: &Marker,
+        transaction_version: i8,
+        offset: i64,
+        timestamp: i64,
+        now_ms: i64,
+    ) -> Option<CompletedTransaction> {
+        let completed = self.end_transaction(marker, offset, timestamp, now_ms);
+        if let Some(producer) = self.by_id.get_mut(&marker.producer_id).filter(|_| transaction_version < 2) {
+            producer.ended_at = Some(offset);
+        }
+        self.open.unreplicated.clear();
+        completed
+    }
+
+    /// Returns true if a marker of the batch's epoch, which left that epoch as it was, stands at `offset` or later.
+    pub fn has_ended_since(&self, stamp: &Stamp, offset: i64) -> bool {
+        let producer = self.by_id.get(&stamp.producer_id).filter(|producer| producer.epoch == stamp.producer_epoch);
+        producer.and_then(|producer| producer.ended_at).is_some_and(|ended_at| ended_at >= offset)
     }
 
     /// Remembers the epoch of a marker at `offset` whose record compaction has removed, with all data of its

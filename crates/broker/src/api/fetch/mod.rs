@@ -302,7 +302,8 @@ fn read_each(
         let room = ReadRoom { left, is_first: bytes == 0, is_whole: reads_ahead };
         if depth == Depth::Sizes
             && let Ok(partition) = &found
-            && let Some(count) = partition.count(fetch.fetch_offset, u64::from(room_for(fetch, &room)))
+            && let Some(count) =
+                partition.count(limits.isolation, fetch.fetch_offset, u64::from(room_for(fetch, &room)))
         {
             is_counted = true;
             bytes += minimum.count_size(count, room_for(fetch, &room));
@@ -456,11 +457,11 @@ fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> Partitio
 /// Returns the answer for a partition whose records are on their way: its offsets, where this broker knows them. A high watermark before the
 /// client's position is left out: another broker may have written more than this one has heard of.
 fn awaited(fetch: &PartitionFetch, partition: &AnyPartition, reads_ahead: bool) -> Box<PartitionData> {
-    let known = partition.known_offsets().filter(|offsets| offsets.high_watermark >= fetch.fetch_offset);
+    let known = partition.known_offsets().filter(|(offsets, _)| offsets.high_watermark >= fetch.fetch_offset);
     let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };
     let mut data = Box::new(PartitionData { from_offset, ..answer::nothing(fetch.index) });
-    if let Some(LogOffsets { log_start, high_watermark, .. }) = known {
-        (data.high_watermark, data.last_stable_offset) = (high_watermark, high_watermark);
+    if let Some((LogOffsets { log_start, high_watermark, .. }, last_stable_offset)) = known {
+        (data.high_watermark, data.last_stable_offset) = (high_watermark, last_stable_offset);
         data.log_start_offset = log_start;
     }
     data

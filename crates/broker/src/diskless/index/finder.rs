@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+use fullbore_rules::sequence::AbortedTransaction;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -59,6 +60,22 @@ impl RunFinder {
         count: usize,
     ) -> Result<Vec<BatchRun>, StoreError> {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
+    }
+
+    /// Returns the aborted transactions with an offset in `offsets`, in the order of their first offsets, `count` at
+    /// most. Where there are as many, others may be missing that begin at the first offset of the last one or later.
+    /// With a `count` above [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX) that offset is always within
+    /// `offsets`.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub async fn aborted(
+        &self,
+        partition: DisklessPartitionId,
+        offsets: Range<i64>,
+        count: usize,
+    ) -> Result<Vec<AbortedTransaction>, StoreError> {
+        self.find(move |finder| finder.aborted(partition, offsets, count)).await
     }
 
     /// Returns the first run that begins within `offsets` and has a batch with this timestamp or a later one. Takes a turn for each step, so that

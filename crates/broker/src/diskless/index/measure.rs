@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use fullbore_rules::commit::ObjectBatch;
+use fullbore_rules::commit::{BatchKind, ObjectBatch};
 use fullbore_rules::sequence::Stamp;
 use fullbore_wire::Uuid;
 
@@ -43,7 +43,15 @@ impl Commits {
         let batch = |(position, partition): (u32, &DisklessPartitionId)| {
             let base_sequence = self.made * RECORDS;
             let stamp = Stamp { producer_id: *partition, producer_epoch: 0, base_sequence, record_count: RECORDS };
-            ObjectBatch { partition: *partition, position, size: 1000, stamp, max_timestamp: NOW }
+            ObjectBatch {
+                partition: *partition,
+                position,
+                size: 1000,
+                stamp,
+                max_timestamp: NOW,
+                kind: BatchKind::Plain,
+                verified: None,
+            }
         };
         let batches = (0..).step_by(1000).zip(&self.partitions).map(batch).collect();
         let object = UploadedObject { id, batches };
@@ -109,4 +117,24 @@ async fn commits_of_many_partitions_and_finds() {
     let (took, runs) = committing.await.expect("no panic");
     println!("find beside commits one after the other, up to {runs} runs: {}", told(beside));
     println!("commit of {PARTITIONS} partitions beside finds one after the other: {}", told(took));
+}
+
+/// Finds of aborted transactions, 100,000 in a partition, none or one open meanwhile.
+#[ignore = "a measurement"]
+#[tokio::test]
+async fn aborted_transactions_of_one_partition() {
+    for stable in [None, Some(5)] {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        SqliteIndex::open(folder.path()).expect("made").add_aborted(100_000, stable);
+        let finder = RunFinder::open(folder.path()).expect("opened");
+        let mut took = Vec::new();
+        for number in 0..2_000 {
+            let start = number * 7_919 % 100_000 * 10;
+            let began = Instant::now();
+            let found = finder.aborted(1, start..start + 1_000, 10_001).await.expect("read");
+            took.push(ms_since(began));
+            assert!(found.len() <= 101, "{} found", found.len());
+        }
+        println!("aborted among 100,000, stable up to {stable:?}: {}", told(took));
+    }
 }

@@ -33,16 +33,18 @@ mod store;
 mod store_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transaction_tests;
 mod trimming;
 
 use std::collections::{BTreeSet, HashMap};
 
 use fullbore_rules::commit::{
-    BatchRun, CommitVerdict, Coordinator, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId, ObjectNumbers,
-    ObjectState, PartitionState, commit,
+    AppendedBatch, BatchRun, CommitVerdict, Coordinator, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId,
+    ObjectNumbers, ObjectState, PartitionState, commit,
 };
 
-use fullbore_rules::sequence::{NO_PRODUCER_ID, Producers, Stops};
+use fullbore_rules::sequence::{NO_PRODUCER_ID, Producers, Stamp, Stops};
 use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
@@ -371,8 +373,8 @@ impl<S: IndexStore> Index<S> {
                     bound => producers.note_forgotten_below(bound),
                 }
             }
-            for (stamp, base_offset, timestamp) in &of.batches {
-                producers.append(stamp, *base_offset, *timestamp, written_ms, 1);
+            for batch in &of.batches {
+                remember_last(producers, batch, written_ms);
             }
         }
         for (id, producers) in before {
@@ -413,10 +415,10 @@ impl<S: IndexStore> Index<S> {
             // Those of a deleted one stay for the next of its name.
             let (mut state, mut left) =
                 (self.known.get_mut(&row.batches.partition), deleted.get_mut(&row.batches.partition));
-            for (stamp, base_offset, timestamp) in &row.batches.batches {
+            for batch in &row.batches.batches {
                 match (&mut state, &mut left) {
-                    (Some(state), _) => state.take_over(stamp, *base_offset, *timestamp, row.written_ms),
-                    (None, Some(left)) => left.append(stamp, *base_offset, *timestamp, row.written_ms, window),
+                    (Some(state), _) => state.take_over(batch, row.written_ms),
+                    (None, Some(left)) => batch.remember(left, row.written_ms, window),
                     (None, None) => {}
                 }
             }
@@ -424,10 +426,27 @@ impl<S: IndexStore> Index<S> {
         for row in partitions {
             if let Some(state) = self.known.get_mut(&row.id) {
                 row.put_into(state);
+                debug_assert_eq!(
+                    row.first_unstable,
+                    state.first_unstable(),
+                    "the open transactions of {} are known",
+                    row.id
+                );
             }
         }
         deleted
     }
+}
+
+/// Lets the producers of a deleted partition remember a batch of their newest row. A marker may be all that is left of
+/// a producer which goes on in its epoch.
+fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
+    let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
+    if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {
+        let last = Stamp { base_sequence: stamp.base_sequence - 1, record_count: 1, ..stamp };
+        producers.append(&last, base_offset - 1, timestamp, written_ms, 1);
+    }
+    batch.remember(producers, written_ms, 1);
 }
 
 /// The objects as the coordinator has them; one that it does not know is gone.

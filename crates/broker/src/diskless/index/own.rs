@@ -1,6 +1,6 @@
 //! An index with its thread, in a file of a test's own.
 
-use fullbore_rules::commit::{ObjectBatch, ObjectId};
+use fullbore_rules::commit::{BatchKind, ObjectBatch, ObjectId};
 use fullbore_rules::sequence::Stamp;
 use fullbore_wire::Uuid;
 use tempfile::TempDir;
@@ -34,7 +34,15 @@ impl OwnIndex {
         let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;
         let object = store.register(1, 0).expect("registered")[0];
         let stamp = Stamp { producer_id: -1, producer_epoch: -1, base_sequence: -1, record_count: 1 };
-        let batches = vec![ObjectBatch { partition, position: 0, size: 100, stamp, max_timestamp: 0 }];
+        let batches = vec![ObjectBatch {
+            partition,
+            position: 0,
+            size: 100,
+            stamp,
+            max_timestamp: 0,
+            kind: BatchKind::Plain,
+            verified: None,
+        }];
         Index::new(store, 5).commit(&[UploadedObject { id: object, batches }], 0).expect("committed");
         object
     }

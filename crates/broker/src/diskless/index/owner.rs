@@ -374,7 +374,7 @@ fn closed() -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use fullbore_rules::commit::ObjectBatch;
+    use fullbore_rules::commit::{BatchKind, ObjectBatch};
     use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 
     use super::super::SqliteIndex;
@@ -387,7 +387,15 @@ mod tests {
         let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;
         let object = store.register(1, 0).expect("registered")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-        let batches = vec![ObjectBatch { partition, position: 0, size: 100, stamp, max_timestamp: 7 }];
+        let batches = vec![ObjectBatch {
+            partition,
+            position: 0,
+            size: 100,
+            stamp,
+            max_timestamp: 7,
+            kind: BatchKind::Plain,
+            verified: None,
+        }];
         let mut index = Index::new(store, 5);
         index.commit(&[UploadedObject { id: object, batches }], 0).expect("committed");
         index.store.move_log_start(partition, 1).expect("moved");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fullbore_rules::commit::PackedBatch;
+use fullbore_rules::commit::{AppendedBatch, BatchKind, PackedBatch};
 use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 
 use super::damaged;
@@ -19,6 +19,10 @@ pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 /// Bytes of a batch of a run: size, offsets, largest timestamp.
 const RUN_BATCH: usize = 4 + 4 + 8;
 /// Bytes of a batch of a producer: epoch, first sequence, offsets, first offset, timestamp.
+///
+/// The highest bit of the offsets' count says that the batch is transactional. A marker has a negative sequence: the
+/// complement of the one with which its producer goes on. In place of the count it has the coordinator's epoch, and in
+/// the highest bit of the epoch that it left its transaction's epoch as it was.
 const PRODUCER_BATCH: usize = 2 + 4 + 4 + 8 + 8;
 
 /// The batches of a run.
@@ -36,12 +40,12 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
 /// ids below `bound`. The only batch has no records, and the bound in place of a timestamp; a negative one bounds nothing.
 pub fn forgotten_row(bound: i64) -> Vec<u8> {
     let nobody = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 0 };
-    pack_producer(&[(nobody, FORGOTTEN_AT, bound)])
+    pack_producer(&[AppendedBatch::plain(nobody, FORGOTTEN_AT, bound)])
 }
 
 /// Returns the bound of a [`forgotten_row`].
-pub fn forgotten_below(batches: &[(Stamp, i64, i64)]) -> i64 {
-    batches.first().map_or(i64::MAX, |(_, _, bound)| if *bound < 0 { i64::MAX } else { *bound })
+pub fn forgotten_below(batches: &[AppendedBatch]) -> i64 {
+    batches.first().map_or(i64::MAX, |row| if row.timestamp < 0 { i64::MAX } else { row.timestamp })
 }
 
 /// Returns the largest id of the producers of a [`forgotten_row`], if there is a bound; else -1.
@@ -64,13 +68,24 @@ pub fn unpack_run(packed: &[u8]) -> Result<Vec<PackedBatch>, StoreError> {
     })
 }
 
-/// Stamp, first offset and timestamp of each.
-pub fn pack_producer(batches: &[(Stamp, i64, i64)]) -> Vec<u8> {
+/// Sign of a 16-bit number.
+const SIGN: u16 = 1 << 15;
+
+/// The batches of one producer.
+pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
     let mut packed = Vec::with_capacity(batches.len() * PRODUCER_BATCH);
-    for (stamp, base_offset, timestamp) in batches {
-        packed.extend(stamp.producer_epoch.to_be_bytes());
-        packed.extend(stamp.base_sequence.to_be_bytes());
-        packed.extend(stamp.record_count.to_be_bytes());
+    for AppendedBatch { stamp, base_offset, timestamp, kind } in batches {
+        let epoch = stamp.producer_epoch.cast_unsigned();
+        let (epoch, sequence, count) = match *kind {
+            BatchKind::Plain => (epoch, stamp.base_sequence, stamp.record_count),
+            BatchKind::Transactional => (epoch, stamp.base_sequence, stamp.record_count | i32::MIN),
+            BatchKind::Marker { coordinator_epoch, has_next_epoch, .. } => {
+                (if has_next_epoch { epoch } else { epoch | SIGN }, !stamp.base_sequence.max(0), coordinator_epoch)
+            }
+        };
+        packed.extend(epoch.to_be_bytes());
+        packed.extend(sequence.to_be_bytes());
+        packed.extend(count.to_be_bytes());
         packed.extend(base_offset.to_be_bytes());
         packed.extend(timestamp.to_be_bytes());
     }
@@ -80,27 +95,47 @@ pub fn pack_producer(batches: &[(Stamp, i64, i64)]) -> Vec<u8> {
 /// In SQL, where the offset of the last batch lies in a column of packed batches: bytes from the end to before the timestamp.
 pub const LAST_BASE_OFFSET: i64 = 16;
 
+/// In SQL, where the count and the sequence of the last batch begin in such a column: bytes from the end. If the first
+/// byte of the count has its highest bit, and that of the sequence has not, the producer's last batch is transactional:
+/// its transaction is open.
+pub const LAST_COUNT: i64 = 20;
+pub const LAST_SEQUENCE: i64 = 24;
+
 /// That offset, of its bytes.
 pub fn unpack_offset(bytes: &[u8]) -> Result<i64, StoreError> {
     bytes.try_into().map(i64::from_be_bytes).map_err(|_| damaged("an offset that is none"))
 }
 
 /// Unpacks the batches of one producer.
-pub fn unpack_producer(producer_id: i64, packed: &[u8]) -> Result<Vec<(Stamp, i64, i64)>, StoreError> {
+pub fn unpack_producer(producer_id: i64, packed: &[u8]) -> Result<Vec<AppendedBatch>, StoreError> {
     each(PRODUCER_BATCH, packed, |batch| {
-        let (producer_epoch, batch) = split(batch);
-        let (base_sequence, batch) = split(batch);
-        let (record_count, batch) = split(batch);
+        let (epoch, batch) = split(batch);
+        let (sequence, batch) = split(batch);
+        let (count, batch) = split(batch);
         let (base_offset, batch) = split(batch);
         let (timestamp, _) = split(batch);
-        let stamp = Stamp {
-            producer_id,
-            producer_epoch: i16::from_be_bytes(producer_epoch),
-            base_sequence: i32::from_be_bytes(base_sequence),
-            record_count: i32::from_be_bytes(record_count),
-        };
-        (stamp, i64::from_be_bytes(base_offset), i64::from_be_bytes(timestamp))
+        let (epoch, sequence) = (u16::from_be_bytes(epoch), i32::from_be_bytes(sequence));
+        let (stamp, kind) = unpack_stamp(producer_id, epoch, sequence, i32::from_be_bytes(count));
+        let (base_offset, timestamp) = (i64::from_be_bytes(base_offset), i64::from_be_bytes(timestamp));
+        AppendedBatch { stamp, base_offset, timestamp, kind }
     })
+}
+
+fn unpack_stamp(producer_id: i64, epoch: u16, sequence: i32, count: i32) -> (Stamp, BatchKind) {
+    let stamp = |epoch: u16, base_sequence, record_count| {
+        let producer_epoch = epoch.cast_signed();
+        Stamp { producer_id, producer_epoch, base_sequence, record_count }
+    };
+    if producer_id == NO_PRODUCER_ID {
+        return (stamp(epoch, sequence, count), BatchKind::Plain);
+    }
+    if sequence < 0 {
+        let has_next_epoch = epoch & SIGN == 0;
+        let kind = BatchKind::Marker { coordinator_epoch: count, is_commit: false, has_next_epoch };
+        return (stamp(epoch & !SIGN, !sequence, 1), kind);
+    }
+    let kind = if count < 0 { BatchKind::Transactional } else { BatchKind::Plain };
+    (stamp(epoch, sequence, count & i32::MAX), kind)
 }
 
 fn each<T>(width: usize, packed: &[u8], unpack: impl Fn(&[u8]) -> T) -> Result<Vec<T>, StoreError> {
@@ -114,4 +149,56 @@ fn each<T>(width: usize, packed: &[u8], unpack: impl Fn(&[u8]) -> T) -> Result<V
 fn split<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
     let (number, rest) = bytes.split_first_chunk().expect("the widths add up");
     (*number, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_batch() -> impl Strategy<Value = AppendedBatch> {
+        let kind = prop_oneof![
+            Just(BatchKind::Plain),
+            Just(BatchKind::Transactional),
+            (any::<i32>(), any::<bool>()).prop_map(|(coordinator_epoch, has_next_epoch)| BatchKind::Marker {
+                coordinator_epoch,
+                is_commit: false,
+                has_next_epoch
+            }),
+        ];
+        let sequences = (0..=i16::MAX, 0..=i32::MAX, 1..=1 << 30);
+        (sequences, 0..=i64::MAX, any::<i64>(), kind).prop_map(|(of, base_offset, timestamp, kind)| {
+            let (producer_epoch, base_sequence, count) = of;
+            let record_count = if kind.is_marker() { 1 } else { count };
+            let stamp = Stamp { producer_id: 7, producer_epoch, base_sequence, record_count };
+            AppendedBatch { stamp, base_offset, timestamp, kind }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn batches_of_a_producer_are_read_as_they_were(batches in prop::collection::vec(any_batch(), 1..20)) {
+            let packed = pack_producer(&batches);
+            prop_assert_eq!(packed.len(), batches.len() * PRODUCER_BATCH);
+            prop_assert_eq!(&unpack_producer(7, &packed).expect("read"), &batches);
+            let last = batches[batches.len() - 1];
+            let from_end = |bytes: i64| packed.len() - usize::try_from(bytes).expect("few");
+            prop_assert_eq!(unpack_offset(&packed[from_end(LAST_BASE_OFFSET)..][..8]), Ok(last.base_offset));
+            let is_open = packed[from_end(LAST_COUNT)] >= 128 && packed[from_end(LAST_SEQUENCE)] < 128;
+            prop_assert_eq!(is_open, last.kind == BatchKind::Transactional);
+        }
+    }
+
+    /// A row as the builds before transactions have written it.
+    #[test]
+    fn row_is_of_an_older_build_its_batches_are_plain() {
+        let packed = [&[0, 3][..], &[0, 0, 0, 9], &[0, 0, 0, 2], &[0; 7], &[5], &[0; 7], &[8]].concat();
+        let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 9, record_count: 2 };
+        let batch = AppendedBatch::plain(stamp, 5, 8);
+        assert_eq!(unpack_producer(7, &packed), Ok(vec![batch]));
+        assert_eq!(pack_producer(&[batch]), packed, "and is written so");
+        assert_eq!(last_of_forgotten_row(&forgotten_row(100)), 99);
+        assert_eq!(last_of_forgotten_row(&forgotten_row(i64::MAX)), -1);
+        unpack_producer(7, &packed[1..]).expect_err("torn");
+    }
 }

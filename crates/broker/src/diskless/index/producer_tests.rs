@@ -1,6 +1,6 @@
 //! What the index keeps of producers, on each of its back ends: past the end of a partition, trimmed, and until they expire.
 
-use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
+use fullbore_rules::commit::{AppendedBatch, CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
 use fullbore_rules::sequence::{PRODUCERS_MAX, Producers, SequenceRefusal, Stamp, Stops};
 use fullbore_wire::Uuid;
 
@@ -564,11 +564,12 @@ fn a_row_goes_once_all_its_batches_are_before_what_is_retained() {
         for at in [0, 10] {
             let base_sequence = i32::try_from(base_offset / 40 * 20 + at).expect("small");
             let stamp = Stamp { producer_id: *producer_id, producer_epoch: 0, base_sequence, record_count: 10 };
-            state.take_over(&stamp, base_offset + at, NOW, NOW);
+            state.take_over(&AppendedBatch::plain(stamp, base_offset + at, NOW), NOW);
         }
     }
     // The last five batches of 7 begin in the second half of the row at 160.
-    assert_eq!(state.producers.retained_from(7), Some(170));
+    let needs = |offset| state.producers.needs(7, offset..=offset);
+    assert!(needs(170) && !needs(169));
     let places = |rows: &[(i64, i64)]| -> Vec<ProducerRowPlace> {
         let place = |(base_offset, producer_id): &(i64, i64)| ProducerRowPlace {
             base_offset: *base_offset,

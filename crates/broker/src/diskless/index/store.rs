@@ -6,11 +6,13 @@
 //! ids; a commit that returned is on the disk.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use fullbore_rules::commit::{
-    AppendedBatches, BatchRun, CommitDecision, DisklessPartitionId, ObjectId, ObjectState, PartitionState,
+    AppendedBatch, AppendedBatches, BatchRun, CommitDecision, DisklessPartitionId, ObjectId, ObjectState,
+    PartitionState, last_stable_offset,
 };
-use fullbore_rules::sequence::{NO_PRODUCER_ID, PRODUCERS_MAX, Stamp, Stops};
+use fullbore_rules::sequence::{AbortedTransaction, NO_PRODUCER_ID, PRODUCERS_MAX, Stamp, Stops};
 use fullbore_wire::Uuid;
 
 use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
@@ -95,8 +97,8 @@ pub trait IndexStore: Send {
         self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
     }
 
-    /// Removes runs of which nothing may be read any more, so many at most; and then says whether there may be more. An object without any
-    /// is not used from then on.
+    /// Removes runs of which nothing may be read any more, so many at most, and the aborted transactions before them;
+    /// and then says whether there may be more. An object without any is not used from then on.
     ///
     /// # Errors
     /// None is removed, or that is not known.
@@ -127,8 +129,9 @@ pub trait IndexStore: Send {
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
     /// Removes what was appended of producers of one partition, the first behind `after`, that have written nothing there after this time,
-    /// so many at most, and puts down the largest of their ids; the partition, and whether it may have more of them. `None` behind the
-    /// last partition.
+    /// so many at most, and puts down the largest of their ids. Producers with an open transaction stay, unless the
+    /// partition is deleted. Returns the partition, and whether it may have more of them. `None` behind the last
+    /// partition.
     ///
     /// # Errors
     /// None is removed, or that is not known.
@@ -218,7 +221,9 @@ impl ClassicStops {
         let bound = self.unknown_below;
         let unknown = (bound > 0).then(|| (FORGOTTEN_AT, NO_PRODUCER_ID, forgotten_row(bound)));
         let known = (0..).zip(&self.last_records);
-        let known = known.map(|(offset, last)| (offset, last.producer_id, pack_producer(&[(*last, offset, -1)])));
+        let known = known.map(|(offset, last)| {
+            (offset, last.producer_id, pack_producer(&[AppendedBatch::plain(*last, offset, -1)]))
+        });
         unknown.into_iter().chain(known)
     }
 }
@@ -255,6 +260,18 @@ pub trait RunSource: Send {
     /// # Errors
     /// The index cannot be read.
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
+
+    /// Returns the aborted transactions with an offset in `offsets`, in the order of their first offsets, `count` at
+    /// most.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    fn aborted(
+        &mut self,
+        partition: DisklessPartitionId,
+        offsets: Range<i64>,
+        count: usize,
+    ) -> Result<Vec<AbortedTransaction>, StoreError>;
 }
 
 /// Tells what other brokers change in the index. Its calls block.
@@ -317,24 +334,47 @@ pub struct PartitionRow {
     pub window: usize,
     /// The largest id of a producer that was removed for its silence; -1 if none was.
     pub expired_to: i64,
+    /// The first offset of the eldest open transaction, which the log start may have passed.
+    pub first_unstable: Option<i64>,
+    /// The offset of the newest marker that has aborted a transaction; -1 if none has. Nothing from there on is
+    /// aborted.
+    pub aborted_to: i64,
 }
 
 impl PartitionRow {
+    /// Returns the offset before which every transaction has ended.
+    pub fn last_stable_offset(&self) -> i64 {
+        last_stable_offset(self.first_unstable, self.log_start, self.next_offset)
+    }
+
     /// That of a partition in this state.
     pub fn of(id: DisklessPartitionId, state: &PartitionState) -> PartitionRow {
         let &PartitionState { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } =
             state;
-        PartitionRow { id, log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to }
+        let (first_unstable, aborted_to) = (state.first_unstable(), state.aborted_to);
+        PartitionRow {
+            id,
+            log_start,
+            next_offset,
+            bytes,
+            max_timestamp,
+            has_forgotten,
+            window,
+            expired_to,
+            first_unstable,
+            aborted_to,
+        }
     }
 
-    /// Makes what is known of a partition, whose producers are up to date, what this row says.
+    /// Makes what is known of a partition, whose producers are up to date, what this row says. Its open transactions
+    /// are those of the producers.
     pub fn put_into(self, state: &mut PartitionState) {
-        let PartitionRow { id: _, log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to } =
-            self;
+        let PartitionRow { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } = self;
         (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);
         (state.max_timestamp, state.has_forgotten) = (max_timestamp, has_forgotten || state.has_forgotten);
         state.window = state.window.max(window);
         state.expired_to = state.expired_to.max(expired_to);
+        state.aborted_to = state.aborted_to.max(self.aborted_to);
     }
 }
 
@@ -359,6 +399,6 @@ pub struct ProducerRowPlace {
 impl ProducerRow {
     /// The first offset of its batches, in whose order rows are.
     pub fn base_offset(&self) -> i64 {
-        self.batches.batches.first().map_or(0, |(_, base_offset, _)| *base_offset)
+        self.batches.batches.first().map_or(0, |batch| batch.base_offset)
     }
 }

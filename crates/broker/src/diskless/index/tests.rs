@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, Refusal};
+use fullbore_rules::commit::{BatchKind, CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, Refusal};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::Uuid;
 
@@ -122,7 +122,7 @@ impl<B: BackEnd> Opened<B> {
 /// The batch of ten records whose first has this sequence.
 pub fn batch(partition: DisklessPartitionId, position: u32, base_sequence: i32) -> ObjectBatch {
     let stamp = Stamp { producer_id: 7, producer_epoch: 0, base_sequence, record_count: 10 };
-    ObjectBatch { partition, position, size: 100, stamp, max_timestamp: NOW }
+    ObjectBatch { partition, position, size: 100, stamp, max_timestamp: NOW, kind: BatchKind::Plain, verified: None }
 }
 
 /// The same of this producer.

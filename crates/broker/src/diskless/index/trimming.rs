@@ -1,8 +1,9 @@
 //! Rows of producers that are of no interest any more: those before what is retained of each.
 //!
 //! The rows of a partition are gone through piece by piece, twice as fast as they are added, so that nobody waits long for it however many there
-//! are. Invariant: a row is removed only where all its batches are before what is retained of its producer, or where it is known that its producer is
-//! not known any more. What was committed since the partition's state was read is left alone.
+//! are. Invariant: a row is removed only where none of its batches is retained of its producer, nor is its last marker,
+//! nor opens its transaction; or where it is known that its producer is not known any more. What was committed since
+//! the partition's state was read is left alone.
 
 use std::collections::HashMap;
 
@@ -62,10 +63,10 @@ impl Trims {
 
 /// Which of these rows may be removed, by the offsets at which they begin.
 pub fn removable(rows: &[ProducerRowPlace], state: &PartitionState) -> Vec<i64> {
-    let is_removable = |row: &&ProducerRowPlace| match state.producers.retained_from(row.producer_id) {
-        Some(retained_from) => row.last_base_offset < retained_from,
-        None if row.base_offset >= state.next_offset => false,
-        None => state.has_forgotten || row.producer_id <= state.expired_to,
+    let is_removable = |row: &&ProducerRowPlace| match state.producers.knows(row.producer_id) {
+        _ if row.base_offset >= state.next_offset => false,
+        true => !state.producers.needs(row.producer_id, row.base_offset..=row.last_base_offset),
+        false => state.has_forgotten || row.producer_id <= state.expired_to,
     };
     rows.iter().filter(is_removable).map(|row| row.base_offset).collect()
 }

@@ -7,17 +7,18 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::{Admission, Freshness};
-use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
+use fullbore_rules::commit::admission::{Admission, Freshness, Opening};
+use fullbore_rules::commit::{BatchKind, DisklessPartitionId, PartitionState, Verified};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
-use super::answer::PendingBatch;
+use super::answer::{PendingAnswer, PendingBatch};
 use super::gathering::NewBatch;
 use super::{Pipeline, PipelineState, Shared};
 use crate::diskless::assemble::LEADER_EPOCH;
 use crate::diskless::partition_view::PartitionView;
 use fullbore_config::TimestampType;
+use fullbore_log::Verification;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
@@ -54,6 +55,47 @@ pub struct Grant<'a> {
     pub left_out: &'a LeftOut,
 }
 
+/// A batch as its admission sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    /// Its producer, epoch and sequences.
+    pub stamp: Stamp,
+    /// True if the batch is part of a transaction.
+    pub is_transactional: bool,
+    /// The coordinator's word on the transaction that the batch would open, if there is one.
+    pub verified: Option<Verified>,
+    /// The end of the partition as other brokers' commits are heard of; 0 if the epoch says which transaction a batch is of.
+    pub heard_to: i64,
+}
+
+impl Candidate {
+    fn of(batch: &ValidBatch<'_>, terms: &AppendTerms<'_>, partition: &PartitionView) -> Candidate {
+        let &AppendTerms { verification, verified_at, epoch_stays, .. } = terms;
+        let heard_to = if epoch_stays { partition.offsets().log_end } else { 0 };
+        let word = |is_added| Some(Verified { next_offset: verified_at.next_offset, is_added });
+        let verified = match verification {
+            Verification::Unknown => None,
+            Verification::Verified => word(false),
+            Verification::Added => word(true),
+        };
+        Candidate { verified, heard_to, ..Candidate::unverified(batch) }
+    }
+
+    /// A batch whose turn has come later: the coordinator was not asked.
+    pub(super) fn unverified(batch: &ValidBatch<'_>) -> Candidate {
+        let (stamp, is_transactional) = (batch.stamp(), batch.is_transactional());
+        Candidate { stamp, is_transactional, verified: None, heard_to: 0 }
+    }
+
+    fn kind(&self) -> BatchKind {
+        if self.is_transactional { BatchKind::Transactional } else { BatchKind::Plain }
+    }
+}
+
+/// Result for a batch that opens a transaction: the coordinator must confirm that first (KIP-890).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unverified;
+
 /// A batch as it is to be stored, with what its admission needs to know.
 pub struct Offered {
     /// The partition that it is for.
@@ -62,8 +104,8 @@ pub struct Offered {
     pub number: DisklessPartitionId,
     /// The producer among whose batches it keeps its place.
     pub producer: ProducerKey,
-    /// Its producer, epoch and sequences.
-    pub stamp: Stamp,
+    /// Its part in sequence and transaction.
+    pub candidate: Candidate,
     /// Bytes to store.
     pub bytes: Bytes,
     /// In ms.
@@ -76,7 +118,7 @@ impl Offered {
     pub(super) fn new(
         partition: IndexedPartition<'_>,
         producer: ProducerKey,
-        batch: &ValidBatch<'_>,
+        (batch, candidate): (&ValidBatch<'_>, Candidate),
         now_ms: i64,
     ) -> Offered {
         let clock = partition.view.config().message_timestamp_type;
@@ -85,12 +127,11 @@ impl Offered {
             TimestampType::CreateTime => -1,
             TimestampType::LogAppendTime => now_ms,
         };
-        let (number, stamp) = (partition.number, batch.stamp());
         Offered {
             partition: Arc::clone(partition.view),
-            number,
+            number: partition.number,
             producer,
-            stamp,
+            candidate,
             bytes,
             max_timestamp,
             log_append_time_ms,
@@ -110,11 +151,12 @@ impl Pipeline {
         terms: AppendTerms<'_>,
         grant: Grant<'_>,
     ) -> Result<AppendStep, AppendError> {
-        let grant = match self.park_or_pass(partition, batch, terms, grant)? {
+        let candidate = Candidate::of(batch, &terms, partition.view);
+        let grant = match self.park_or_pass(partition, (batch, candidate), terms, grant)? {
             ControlFlow::Break(step) => return Ok(step),
             ControlFlow::Continue(unused) => unused,
         };
-        let offered = Offered::new(partition, grant.producer, batch, terms.now_ms);
+        let offered = Offered::new(partition, grant.producer, (batch, candidate), terms.now_ms);
         self.admit(offered, grant)
     }
 
@@ -124,22 +166,26 @@ impl Pipeline {
         if state.is_closed || offered.partition.is_gone() {
             return Err(offered.partition.gone());
         }
-        let answer = match state.check(offered.number, &offered.stamp, grant.freshness) {
-            Admission::Ask => return Ok(AppendStep::Blocked(Blocker::StaleState(offered.stamp.producer_id))),
-            Admission::Refuse(why) => {
+        let stamp = offered.candidate.stamp;
+        let answer = match state.check(offered.number, &offered.candidate, grant.freshness) {
+            Err(Unverified) => return Ok(AppendStep::Blocked(Blocker::Verification)),
+            Ok(Admission::Ask) => return Ok(AppendStep::Blocked(Blocker::StaleState(stamp.producer_id))),
+            Ok(Admission::Refuse(why)) => {
                 // Another batch may be in flight behind it.
-                state.queue.turned_away(offered.number, &offered.stamp, why.code(), shared.now());
+                state.queue.turned_away(offered.number, &stamp, why.code(), shared.now());
                 return Err(AppendError::Sequence(why));
             }
-            Admission::Duplicate { base_offset, timestamp } => {
+            Ok(Admission::Duplicate { base_offset, timestamp }) => {
                 return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
-            Admission::Shares(ticket) => match state.pending.get_mut(&ticket) {
+            Ok(Admission::Shares(ticket)) => match state.pending.get_mut(&ticket) {
                 // Not that it is out of order, for it may be the next one, and that is fatal to some clients.
-                Some(pending) => pending.answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)),
-                None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
+                Some(PendingBatch { answer: PendingAnswer::Batch(answer), .. }) => {
+                    answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))
+                }
+                Some(_) | None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
             },
-            Admission::Admit => shared.take(&mut state, offered, grant.room),
+            Ok(Admission::Admit) => shared.take(&mut state, offered, grant.room),
         };
         Ok(AppendStep::Pending(AppendTicket::committing(answer, grant.left_out.clone())))
     }
@@ -167,8 +213,8 @@ impl Shared {
     /// Takes a batch whose turn it is, and those parked behind it.
     fn take(self: &Arc<Self>, state: &mut PipelineState, offered: Offered, room: MemoryPermit) -> AwaitedAnswer {
         let was_idle = state.queue.is_closed_up();
-        let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), offered.stamp.record_count, &self.metrics);
-        let (number, stamp) = (offered.number, offered.stamp);
+        let (number, stamp) = (offered.number, offered.candidate.stamp);
+        let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), stamp.record_count, &self.metrics);
         let partition = Arc::clone(&offered.partition);
         self.enqueue(state, offered, answer, Some(room));
         self.release_followers(state, IndexedPartition { view: &partition, number }, stamp);
@@ -185,19 +231,64 @@ impl Shared {
         answer: AppendAnswer,
         room: Option<MemoryPermit>,
     ) {
-        let Offered { partition, number, producer, stamp, bytes, max_timestamp, log_append_time_ms } = offered;
-        let now = self.now();
-        let batch = NewBatch { partition: number, producer, bytes, stamp, max_timestamp, room };
-        let ticket = state.queue.admit(batch, now);
-        let producer_id = stamp.producer_id;
+        let Offered { partition, number, producer, candidate, bytes, max_timestamp, log_append_time_ms } = offered;
+        let (stamp, kind, verified) = (candidate.stamp, candidate.kind(), state.verified(number, &candidate));
+        let batch = NewBatch { partition: number, producer, bytes, stamp, max_timestamp, kind, verified, room };
+        let ticket = state.queue.admit(batch, self.now());
+        let (producer_id, answer) = (stamp.producer_id, PendingAnswer::Batch(answer));
         state.pending.insert(ticket, PendingBatch { partition, number, log_append_time_ms, producer_id, answer });
         self.close_due(state);
     }
 }
 
 impl PipelineState {
-    /// Decides on a batch. State that was read once stays current where no other broker commits.
-    pub(super) fn check(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
+    /// Decides on a batch, by its sequence and by its transaction.
+    ///
+    /// # Errors
+    /// [`Unverified`].
+    pub(super) fn check(
+        &self,
+        number: DisklessPartitionId,
+        candidate: &Candidate,
+        freshness: Freshness,
+    ) -> Result<Admission, Unverified> {
+        let admission = self.check_sequence(number, &candidate.stamp, freshness);
+        if admission != Admission::Admit || !candidate.is_transactional {
+            return Ok(admission);
+        }
+        match self.opening(number, &candidate.stamp) {
+            // Another broker may have committed the end of that transaction, and this is the first batch of the next one.
+            Opening::Open { verified: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
+            Opening::Unverified if candidate.verified.is_none() => Err(Unverified),
+            Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),
+        }
+    }
+
+    fn opening(&self, number: DisklessPartitionId, stamp: &Stamp) -> Opening {
+        match self.known.get(&number) {
+            Some(committed) => self.queue.transaction_of(number, stamp, committed),
+            None => self.queue.transaction_of(number, stamp, &PartitionState::new(0)),
+        }
+    }
+
+    fn is_behind(&self, number: DisklessPartitionId, candidate: &Candidate, freshness: Freshness) -> bool {
+        let known_to = self.known.get(&number).map_or(0, |known| known.next_offset);
+        self.others_commit && freshness == Freshness::MayBeStale && candidate.heard_to > known_to
+    }
+
+    /// Returns the coordinator's word on the transaction of a batch, which may be that on a batch before it.
+    fn verified(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Verified> {
+        if !candidate.is_transactional {
+            return None;
+        }
+        candidate.verified.or_else(|| match self.opening(number, &candidate.stamp) {
+            Opening::Open { verified } => verified,
+            Opening::Unverified => None,
+        })
+    }
+
+    /// Decides on a batch by its sequence. State that was read once stays current where no other broker commits.
+    pub(super) fn check_sequence(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
         let nothing = PartitionState::new(0);
         #[cfg(test)]
         let freshness = if ASKS_NOBODY.get() { Freshness::Current } else { freshness };

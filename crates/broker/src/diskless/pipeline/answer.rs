@@ -1,4 +1,4 @@
-//! Answers of admitted batches.
+//! Answers of admitted batches, and of markers.
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
@@ -9,6 +9,7 @@ use fullbore_rules::commit::admission::TicketId;
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
 
 use super::PipelineState;
+use super::markers::MarkerAnswer;
 use super::queue::{CommitResult, Committed};
 use crate::diskless::partition_view::PartitionView;
 use fullbore_log::partition::error::AppendError;
@@ -20,7 +21,15 @@ pub(super) struct PendingBatch {
     pub number: DisklessPartitionId,
     pub log_append_time_ms: i64,
     pub producer_id: i64,
-    pub answer: AppendAnswer,
+    pub answer: PendingAnswer,
+}
+
+/// The end of an answer.
+pub(super) enum PendingAnswer {
+    /// Answer to the requests that have sent the batch.
+    Batch(AppendAnswer),
+    /// Answer to the coordinators that wait for the marker.
+    Marker(MarkerAnswer),
 }
 
 impl PipelineState {
@@ -35,6 +44,9 @@ impl PipelineState {
             let pending = pending?;
             if pending.partition.is_gone() {
                 self.queue.forget(pending.number);
+            }
+            if let PendingAnswer::Marker(_) = pending.answer {
+                self.markers.ended(pending.number, pending.producer_id, ticket);
             }
             let answer = outcome.map(|committed| pending.appended(committed));
             Some((pending, answer))
@@ -65,9 +77,15 @@ impl PendingBatch {
     }
 
     pub fn answer(self, answer: Result<Appended, AppendError>) {
-        match answer {
-            Ok(appended) => self.answer.written(&appended.into()),
-            Err(error) => self.answer.failed(error),
+        match (self.answer, answer) {
+            (PendingAnswer::Batch(of), Ok(appended)) => of.written(&appended.into()),
+            (PendingAnswer::Batch(of), Err(error)) => of.failed(error),
+            (PendingAnswer::Marker(of), outcome) => of.send(outcome.map(drop)),
         }
+    }
+
+    /// Returns true for records, whose refusal concerns those behind them.
+    pub fn is_batch(&self) -> bool {
+        matches!(self.answer, PendingAnswer::Batch(_))
     }
 }

@@ -108,8 +108,8 @@ impl PipelineState {
         let from: HashMap<_, _> = partitions.iter().filter_map(up_to_date).collect();
         for ProducerRow { batches: of, written_ms } in producers {
             let Some((from, known)) = from.get(&of.partition).zip(self.known.get_mut(&of.partition)) else { continue };
-            for (stamp, base_offset, timestamp) in of.batches.iter().filter(|(_, base_offset, _)| base_offset >= from) {
-                known.take_over(stamp, *base_offset, *timestamp, *written_ms);
+            for batch in of.batches.iter().filter(|batch| batch.base_offset >= *from) {
+                known.take_over(batch, *written_ms);
             }
         }
         for (row, _) in partitions.iter().filter(|(row, _)| from.contains_key(&row.id)) {

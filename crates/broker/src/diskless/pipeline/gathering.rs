@@ -9,10 +9,10 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::commit::admission::TicketId;
 use fullbore_rules::commit::fair::FairClock;
 use fullbore_rules::commit::rotation::{ActiveObject, OBJECT_BATCHES_MAX};
+use fullbore_rules::commit::{BatchKind, DisklessPartitionId, Verified};
 use fullbore_rules::sequence::Stamp;
 
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
@@ -28,6 +28,10 @@ pub struct NewBatch {
     pub stamp: Stamp,
     /// In ms.
     pub max_timestamp: i64,
+    /// Its part in a transaction.
+    pub kind: BatchKind,
+    /// As in its object.
+    pub verified: Option<Verified>,
     /// Its part of the memory budget, which is given back with its object.
     pub room: Option<MemoryPermit>,
 }
@@ -53,6 +57,8 @@ impl GatheredBatch {
 pub struct Gathering {
     batches: Vec<GatheredBatch>,
     bytes: usize,
+    /// Markers among them.
+    markers: usize,
     first_at: Duration,
     last_at: Duration,
     clock: FairClock<ProducerKey>,
@@ -71,6 +77,7 @@ impl Gathering {
         }
         self.last_at = now;
         self.bytes += batch.bytes.len();
+        self.markers += usize::from(batch.kind.is_marker());
         let cost = batch.bytes.len() + BATCH_COST;
         let order = (self.clock.begin(batch.producer, cost), cost);
         self.batches.push(GatheredBatch { ticket, batch, order, at: now });
@@ -78,15 +85,15 @@ impl Gathering {
 
     /// The object that they would be in one.
     pub fn active(&self) -> ActiveObject {
-        let Gathering { bytes, first_at, last_at, .. } = *self;
-        ActiveObject { bytes, batches: self.batches.len(), first_at, last_at }
+        let Gathering { bytes, markers, first_at, last_at, .. } = *self;
+        ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, has_marker: markers > 0 }
     }
 
     /// Takes the batches of an object of `bytes_max` out, or all if there are no more; the last may be more than fits.
     pub fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
         let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
         if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {
-            self.bytes = 0;
+            (self.bytes, self.markers) = (0, 0);
             self.clock.reset();
             return std::mem::take(&mut self.batches);
         }
@@ -100,6 +107,7 @@ impl Gathering {
         let left = self.batches.split_off(count.min(OBJECT_BATCHES_MAX));
         let taken = std::mem::replace(&mut self.batches, left);
         self.bytes -= taken.iter().map(GatheredBatch::len).sum::<usize>();
+        self.markers -= taken.iter().filter(|gathered| gathered.batch.kind.is_marker()).count();
         if let Some(last) = taken.last() {
             self.clock.serve(last.order.0);
         }
@@ -137,6 +145,8 @@ mod tests {
             bytes: Bytes::from(vec![0; bytes]),
             stamp: Stamp { producer_id, producer_epoch: 0, base_sequence: ticket as i32, record_count: 1 },
             max_timestamp: 0,
+            kind: BatchKind::Plain,
+            verified: None,
             room: None,
         };
         gathering.push(ticket, batch, AT(ticket));

@@ -4,7 +4,7 @@
 //! ([`upload`]), those at the head of the queue are committed by a task, one commit at a time ([`commit`]), and one task closes what is due.
 //!
 //! Not here: what a verdict is ([`crate::diskless::index`]). What comes before its turn is in [`out_of_order`], the refresh of stale state in
-//! [`refresh`].
+//! [`refresh`], the ends of transactions in [`markers`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
@@ -12,6 +12,7 @@ mod admit;
 mod answer;
 mod commit;
 mod gathering;
+mod markers;
 mod object_ids;
 mod out_of_order;
 pub mod queue;
@@ -46,6 +47,7 @@ pub use admit::{Grant, IndexedPartition};
 pub use refresh::Refreshed;
 
 use answer::PendingBatch;
+use markers::{MarkerPlaces, QueuedMarkers};
 use object_ids::ObjectIds;
 use queue::CommitQueue;
 use refresh::RefreshLimit;
@@ -66,6 +68,7 @@ struct Shared {
     changed: Notify,
     budget: Arc<MemoryBudget>,
     refreshes: RefreshLimit,
+    marker_places: MarkerPlaces,
     index: IndexOwner,
     keys: ObjectIds,
     uploader: Uploader,
@@ -88,6 +91,7 @@ struct PipelineState {
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
     /// Batches that came before their turn.
     parked: HashMap<DisklessPartitionId, OutOfOrderBatches>,
+    markers: QueuedMarkers,
     /// True if other brokers commit to the index, too.
     others_commit: bool,
     is_closed: bool,
@@ -114,6 +118,7 @@ impl Pipeline {
             pending: HashMap::new(),
             stored: VecDeque::new(),
             parked: HashMap::new(),
+            markers: QueuedMarkers::default(),
             others_commit,
             is_closed: false,
         };
@@ -123,6 +128,7 @@ impl Pipeline {
             changed: Notify::new(),
             budget,
             refreshes: RefreshLimit::default(),
+            marker_places: MarkerPlaces::default(),
             keys: ObjectIds::new(index.clone()),
             index,
             uploader,
@@ -198,9 +204,10 @@ impl Pipeline {
         let parked = std::mem::take(&mut state.parked);
         drop(state);
         self.shared.budget.close();
+        self.shared.marker_places.close();
         self.shared.changed.notify_one();
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
-        pending.into_values().for_each(|pending| pending.answer.failed(AppendError::Gone));
+        pending.into_values().for_each(|pending| pending.answer(Err(AppendError::Gone)));
     }
 }
 

@@ -17,7 +17,7 @@ use fullbore_rules::sequence::Stamp;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::admit::{Grant, IndexedPartition, Offered};
+use super::admit::{Candidate, Grant, IndexedPartition, Offered, Unverified};
 use super::answer::PendingBatch;
 use super::refresh::Refreshed;
 use super::{Pipeline, PipelineState, Released, Shared};
@@ -43,7 +43,7 @@ impl Pipeline {
     pub(super) fn park_or_pass<'a>(
         &self,
         of: IndexedPartition<'_>,
-        batch: &ValidBatch<'_>,
+        (batch, candidate): (&ValidBatch<'_>, Candidate),
         terms: AppendTerms<'_>,
         grant: Grant<'a>,
     ) -> Result<ControlFlow<AppendStep, Grant<'a>>, AppendError> {
@@ -53,7 +53,7 @@ impl Pipeline {
         if state.is_closed || partition.is_gone() {
             return Err(partition.gone());
         }
-        let stamp = batch.stamp();
+        let stamp = candidate.stamp;
         if !stamp.is_idempotent() {
             return Ok(ControlFlow::Continue(grant));
         }
@@ -63,10 +63,7 @@ impl Pipeline {
             None if may_wait && freshness == Freshness::MayBeStale => return Ok(ControlFlow::Break(is_stale)),
             known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
         };
-        let Some(committed) = committed else {
-            let is_blocked = state.check(number, &stamp, freshness) == Admission::Ask;
-            return Ok(if is_blocked { ControlFlow::Break(is_stale) } else { ControlFlow::Continue(grant) });
-        };
+        let Some(committed) = committed else { return Ok(state.pass(number, &candidate, grant)) };
         // Batches of this epoch are sent here, and the missing one comes over another connection.
         let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
         if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
@@ -130,11 +127,13 @@ impl Shared {
         let Some(mut parked) = state.parked.remove(&number) else { return };
         while let Some(early) = parked.next_after(&stamp) {
             stamp = early.batch().stamp();
-            match state.check(number, &stamp, Freshness::Current) {
-                Admission::Admit => self.enqueue_released(state, partition, early),
-                Admission::Refuse(why) => early.refuse(AppendError::Sequence(why)),
-                // It came twice, over two connections: sent again, it finds what became of the other.
-                Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => early.refuse(AppendError::Again),
+            match state.check(number, &Candidate::unverified(early.batch()), Freshness::Current) {
+                Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
+                Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
+                // It came twice, over two connections: sent again, it finds what became of the other. Or its transaction has ended.
+                Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
+                    early.refuse(AppendError::Again);
+                }
             }
         }
         state.parked.insert(number, parked);
@@ -148,7 +147,7 @@ impl Shared {
     ) {
         let (batch, answer, room) = early.into_parts();
         let producer = ProducerKey::Id(batch.stamp().producer_id);
-        let offered = Offered::new(partition, producer, &batch, now_ms());
+        let offered = Offered::new(partition, producer, (&batch, Candidate::unverified(&batch)), now_ms());
         self.enqueue(state, offered, answer, room);
     }
 
@@ -187,16 +186,17 @@ impl Shared {
             if is_early {
                 continue;
             }
-            let verdict = state.check(number, &stamp, Freshness::Current);
             let Some(early) = state.parked.get_mut(&number).and_then(|parked| parked.take(&stamp)) else { continue };
             is_any = true;
-            match verdict {
-                Admission::Admit => self.enqueue_released(state, partition, early),
-                Admission::Refuse(why) => settled.push((early, Err(AppendError::Sequence(why)))),
-                Admission::Duplicate { base_offset, timestamp } => {
+            match state.check(number, &Candidate::unverified(early.batch()), Freshness::Current) {
+                Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
+                Ok(Admission::Refuse(why)) => settled.push((early, Err(AppendError::Sequence(why)))),
+                Ok(Admission::Duplicate { base_offset, timestamp }) => {
                     settled.push((early, Ok(partition.view.appended_before(base_offset, timestamp))));
                 }
-                Admission::Ask | Admission::Shares(_) => settled.push((early, Err(AppendError::Again))),
+                Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_)) => {
+                    settled.push((early, Err(AppendError::Again)));
+                }
             }
         }
         is_any
@@ -233,10 +233,24 @@ impl Shared {
 }
 
 impl PipelineState {
+    /// Lets a batch in its turn pass, or returns what it is blocked by.
+    fn pass<'a>(
+        &self,
+        number: DisklessPartitionId,
+        candidate: &Candidate,
+        grant: Grant<'a>,
+    ) -> ControlFlow<AppendStep, Grant<'a>> {
+        ControlFlow::Break(AppendStep::Blocked(match self.check(number, candidate, grant.freshness) {
+            Ok(Admission::Ask) => Blocker::StaleState(candidate.stamp.producer_id),
+            Err(Unverified) => Blocker::Verification,
+            Ok(_) => return ControlFlow::Continue(grant),
+        }))
+    }
+
     /// Returns true if an early batch would be the first of a producer that may begin anywhere, since what was known of it is forgotten. What
     /// another broker may still have of it must not come behind, so that the producer is to begin anew.
     fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
-        self.others_commit && self.check(number, stamp, Freshness::Current) == Admission::Admit
+        self.others_commit && self.check_sequence(number, stamp, Freshness::Current) == Admission::Admit
     }
 
     /// Gives up the batches parked behind failed ones: their producer sends all of them again.
@@ -244,7 +258,8 @@ impl PipelineState {
         &mut self,
         answers: &[(PendingBatch, Result<Appended, AppendError>)],
     ) -> Vec<OutOfOrderBatch> {
-        let failed = answers.iter().filter(|(_, answer)| answer.is_err()).map(|(pending, _)| pending);
+        let failed = answers.iter().filter(|(pending, answer)| answer.is_err() && pending.is_batch());
+        let failed = failed.map(|(pending, _)| pending);
         let parked = &mut self.parked;
         failed.filter_map(|of| Some(parked.get_mut(&of.number)?.take_all(of.producer_id))).flatten().collect()
     }

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::{Admission, Freshness, PartitionAdmission, TicketId};
+use fullbore_rules::commit::admission::{Admission, Freshness, Opening, PartitionAdmission, TicketId};
 use fullbore_rules::commit::rotation::{Close, OBJECT_BATCHES_MAX, Rotation, RotationSettings};
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, PartitionState, Refusal};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
@@ -189,11 +189,20 @@ impl CommitQueue {
         self.admission.get(&partition).is_some_and(|admission| admission.has_pending(producer_id))
     }
 
-    /// Takes a batch that [`CommitQueue::check`] lets in.
+    /// Returns how a transactional batch stands to what is open; see [`PartitionAdmission::transaction_of`].
+    pub fn transaction_of(&self, partition: DisklessPartitionId, stamp: &Stamp, committed: &PartitionState) -> Opening {
+        let nothing = PartitionAdmission::default();
+        self.admission.get(&partition).unwrap_or(&nothing).transaction_of(stamp, committed)
+    }
+
+    /// Takes a batch that [`CommitQueue::check`] lets in, or a marker.
     pub fn admit(&mut self, batch: NewBatch, now: Duration) -> TicketId {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.admission.entry(batch.partition).or_default().admitted(&batch.stamp, ticket);
+        if !batch.kind.is_marker() {
+            let admission = self.admission.entry(batch.partition).or_default();
+            admission.admitted(&batch.stamp, ticket, batch.verified);
+        }
         self.bytes += batch.bytes.len();
         self.gathering.push(ticket, batch, now);
         ticket
@@ -220,7 +229,7 @@ impl CommitQueue {
 
     /// Closes it.
     pub fn close(&mut self, now: Duration) -> ClosedObject {
-        self.rotation.closed(now);
+        self.rotation.closed(self.gathering.active().has_marker, now);
         let mut gathered = self.gathering.take(self.rotation.bytes_max());
         // A stable sort: batches of a producer stay in the order of their admission.
         gathered.sort_by_key(|gathered| gathered.batch.partition);
@@ -229,10 +238,11 @@ impl CommitQueue {
         let (mut position, mut batches, mut parts, mut rooms) = (0, Vec::new(), Vec::new(), Vec::new());
         for gathered in gathered {
             let (ticket, batch) = (gathered.ticket, gathered.batch);
-            let NewBatch { partition, bytes, stamp, max_timestamp, room, .. } = batch;
+            let NewBatch { partition, bytes, stamp, max_timestamp, kind, verified, room, .. } = batch;
             // No object is larger than a request, which has a length of 31 bits.
             let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            batches.push((ticket, ObjectBatch { partition, position, size, stamp, max_timestamp }));
+            let placed = ObjectBatch { partition, position, size, stamp, max_timestamp, kind, verified };
+            batches.push((ticket, placed));
             position += size;
             parts.push(bytes);
             rooms.extend(room);
@@ -301,18 +311,22 @@ impl CommitQueue {
         let answered = objects.iter().zip(verdicts).flat_map(|(object, of)| object.batches.iter().zip(of));
         let mut dead = Vec::new();
         for ((ticket, batch), verdict) in answered {
-            let admission = self.admission.entry(batch.partition).or_default();
+            let mut admission = match batch.kind.is_marker() {
+                true => None,
+                false => Some(self.admission.entry(batch.partition).or_default()),
+            };
             let outcome = match *verdict {
                 CommitVerdict::Appended { base_offset } => Ok(Committed { base_offset, timestamp: None }),
                 CommitVerdict::Duplicate { base_offset, timestamp } => {
                     Ok(Committed { base_offset, timestamp: Some(timestamp) })
                 }
                 CommitVerdict::Refused(why) => {
-                    dead.extend(admission.failed(&batch.stamp, *ticket, why.code(), now));
+                    let behind = admission.as_mut().map(|of| of.failed(&batch.stamp, *ticket, why.code(), now));
+                    dead.extend(behind.unwrap_or_default());
                     Err(error_of(why))
                 }
             };
-            if outcome.is_ok() {
+            if let (Some(admission), Ok(_)) = (admission, &outcome) {
                 admission.committed(&batch.stamp, *ticket);
             }
             outcomes.push((*ticket, outcome));
@@ -339,8 +353,12 @@ impl CommitQueue {
         self.bytes -= object.bytes;
         let mut dead = BTreeSet::new();
         for (ticket, batch) in &object.batches {
+            if batch.kind.is_marker() {
+                outcomes.push((*ticket, Err(AppendError::Storage)));
+                continue;
+            }
             let admission = self.admission.entry(batch.partition).or_default();
-            if admission.is_pending(&batch.stamp, *ticket) || !batch.stamp.is_idempotent() {
+            if admission.is_pending(&batch.stamp, *ticket) || !batch.is_sequenced() {
                 dead.extend(admission.failed(&batch.stamp, *ticket, ErrorCode::KAFKA_STORAGE_ERROR, now));
                 outcomes.push((*ticket, Err(AppendError::Storage)));
             } else if dead.remove(ticket) {
@@ -369,7 +387,7 @@ impl CommitQueue {
         let admission = &self.admission;
         self.objects[at].batches.retain(|(ticket, batch)| {
             let of_partition = admission.get(&batch.partition);
-            !batch.stamp.is_idempotent() || of_partition.is_some_and(|of| of.is_pending(&batch.stamp, *ticket))
+            !batch.is_sequenced() || of_partition.is_some_and(|of| of.is_pending(&batch.stamp, *ticket))
         });
     }
 }
@@ -386,12 +404,13 @@ fn error_of(refusal: Refusal) -> AppendError {
         Refusal::Sequence(why) => AppendError::Sequence(why),
         Refusal::PartitionGone => AppendError::Deleted,
         // To be sent again, each in its turn.
-        Refusal::ObjectGone | Refusal::Behind | Refusal::Earlier => AppendError::Again,
+        Refusal::ObjectGone | Refusal::Behind | Refusal::Unverified | Refusal::Earlier => AppendError::Again,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use fullbore_rules::commit::BatchKind;
     use fullbore_rules::sequence::NO_PRODUCER_ID;
 
     use super::*;
@@ -412,7 +431,8 @@ mod tests {
     fn batch(partition: DisklessPartitionId, producer_id: i64, base_sequence: i32) -> NewBatch {
         let stamp = Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 1 };
         let (producer, bytes) = (ProducerKey::Id(producer_id), Bytes::from(vec![producer_id as u8; 10]));
-        NewBatch { partition, producer, bytes, stamp, max_timestamp: 0, room: None }
+        let kind = BatchKind::Plain;
+        NewBatch { partition, producer, bytes, stamp, max_timestamp: 0, kind, verified: None, room: None }
     }
 
     /// Admits them, and closes their object.

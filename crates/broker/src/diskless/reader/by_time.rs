@@ -5,6 +5,7 @@
 //!
 //! Invariant: an answer is a record from the log start on.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, PackedBatch};
@@ -13,7 +14,7 @@ use super::{Place, Reader, ReaderShared};
 use crate::diskless::partition_view::PartitionView;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
-use fullbore_log::partition::read::TimestampOffset;
+use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times;
 
 /// Runs that are looked through at a time.
@@ -26,8 +27,8 @@ struct Runs<'a> {
     /// Begin of the next page.
     from: i64,
     log_start: i64,
-    /// No page begins here or later.
-    log_end: i64,
+    /// End of what the isolation level lets a consumer read.
+    end: i64,
 }
 
 impl<'a> Runs<'a> {
@@ -35,35 +36,36 @@ impl<'a> Runs<'a> {
     async fn since(
         shared: &'a ReaderShared,
         partition: &PartitionView,
+        isolation: Isolation,
         timestamp_ms: i64,
     ) -> Result<Option<Runs<'a>>, ReadError> {
         let Some(number) = partition.number() else { return Err(ReadError::Storage) };
-        let offsets = partition.offsets();
-        let (log_start, log_end) = (offsets.log_start, offsets.log_end);
-        let first = shared.finder.first_run_at(number, log_start..log_end, timestamp_ms).await;
+        let bounds = partition.bounds();
+        let (log_start, end) = (bounds.offsets.log_start, bounds.end(isolation));
+        let first = shared.finder.first_run_at(number, log_start..end, timestamp_ms).await;
         let first = first.map_err(|error| shared.find_failed(&error))?;
-        Ok(first.map(|first| Runs { shared, number, from: first.base_offset, log_start, log_end }))
+        Ok(first.map(|first| Runs { shared, number, from: first.base_offset, log_start, end }))
     }
 
     /// Returns the next page; an empty one at the end.
     async fn next(&mut self) -> Result<Vec<BatchRun>, ReadError> {
-        if self.from >= self.log_end {
+        if self.from >= self.end {
             return Ok(Vec::new());
         }
         let runs = self.shared.finder.runs_from(self.number, self.from, RUNS_LOOKED_AT).await;
         let runs = runs.map_err(|error| self.shared.find_failed(&error))?;
-        self.from = runs.last().map_or(self.log_end, BatchRun::end_offset);
+        self.from = runs.last().map_or(self.end, BatchRun::end_offset);
         Ok(runs)
     }
 }
 
-/// Returns the batches of a run that end behind the log start, each with its place.
-fn kept(run: &BatchRun, log_start: i64) -> impl Iterator<Item = (Place, PackedBatch)> {
+/// Returns the batches of a run with records in `offsets`, each with its place.
+fn kept(run: &BatchRun, offsets: Range<i64>) -> impl Iterator<Item = (Place, PackedBatch)> {
     let placed = run.placed().map(move |(position, base_offset, batch)| {
         let end_offset = base_offset + i64::from(batch.record_count);
         (Place { object: run.object, position, size: batch.size, base_offset, end_offset }, *batch)
     });
-    placed.filter(move |(place, _)| place.end_offset > log_start)
+    placed.filter(move |(place, _)| place.end_offset > offsets.start && place.base_offset < offsets.end)
 }
 
 impl Reader {
@@ -75,23 +77,25 @@ impl Reader {
     pub async fn offset_for_timestamp(
         &self,
         partition: &Arc<PartitionView>,
+        isolation: Isolation,
         timestamp_ms: i64,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
-        let Some(mut pages) = Runs::since(&self.shared, partition, timestamp_ms).await? else { return Ok(None) };
-        let floor = pages.log_start;
+        let since = Runs::since(&self.shared, partition, isolation, timestamp_ms);
+        let Some(mut pages) = since.await? else { return Ok(None) };
+        let (floor, end) = (pages.log_start, pages.end);
         loop {
             let runs = pages.next().await?;
             if runs.is_empty() {
                 return Ok(None);
             }
-            let batches = runs.iter().flat_map(|run| kept(run, floor));
+            let batches = runs.iter().flat_map(|run| kept(run, floor..end));
             for (place, _) in batches.filter(|(_, batch)| batch.max_timestamp >= timestamp_ms) {
                 let bytes = self.shared.batch(partition, place).await?;
                 let opened_max = partition.config().max_message_bytes;
                 let look = || times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
                 let found = long.run(look).await;
-                if let Some(found) = found.filter(|found| found.offset < pages.log_end) {
+                if let Some(found) = found.filter(|found| found.offset < end) {
                     return Ok(Some(found));
                 }
             }
@@ -106,18 +110,22 @@ impl Reader {
     pub async fn max_timestamp(
         &self,
         partition: &Arc<PartitionView>,
+        isolation: Isolation,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
         // The record may be deleted. This is read before the offsets, so that it covers all runs before the log end.
         let ever = partition.largest_timestamp();
-        let Some(mut pages) = Runs::since(&self.shared, partition, ever).await? else { return Ok(None) };
-        let (floor, mut largest) = (pages.log_start, None);
+        let bounds = partition.bounds();
+        // The record may be of an open transaction: all runs are looked through then.
+        let since = if bounds.end(isolation) < bounds.offsets.log_end { i64::MIN } else { ever };
+        let Some(mut pages) = Runs::since(&self.shared, partition, isolation, since).await? else { return Ok(None) };
+        let (floor, end, mut largest) = (pages.log_start, pages.end, None);
         'pages: loop {
             let runs = pages.next().await?;
             if runs.is_empty() {
                 break;
             }
-            for (place, batch) in runs.iter().flat_map(|run| kept(run, floor)) {
+            for (place, batch) in runs.iter().flat_map(|run| kept(run, floor..end)) {
                 if Some(batch.max_timestamp) <= largest {
                     continue;
                 }
@@ -135,7 +143,7 @@ impl Reader {
             }
         }
         match largest {
-            Some(largest) => self.offset_for_timestamp(partition, largest, long).await,
+            Some(largest) => self.offset_for_timestamp(partition, isolation, largest, long).await,
             None => Ok(None),
         }
     }

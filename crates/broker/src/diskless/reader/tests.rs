@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use fullbore_rules::commit::{ObjectBatch, PackedBatch};
+use fullbore_rules::commit::{BatchKind, ObjectBatch, PackedBatch};
 use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp as Stamped};
@@ -15,6 +15,7 @@ use super::super::objects::{BodyProgress, Objects};
 use super::*;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_host::long_work::LongWork;
+use fullbore_log::partition::read::Isolation;
 
 /// Reads a partition of two batches with a record each, of which the broker has heard of the first.
 struct TwoBatches {
@@ -47,7 +48,15 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
     let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
     let object = store.register(1, 0).expect("registered")[0];
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-    let batch = |position| ObjectBatch { partition: row.id, position, size, stamp, max_timestamp: 7 };
+    let batch = |position| ObjectBatch {
+        partition: row.id,
+        position,
+        size,
+        stamp,
+        max_timestamp: 7,
+        kind: BatchKind::Plain,
+        verified: None,
+    };
     let uploaded = UploadedObject { id: object, batches: vec![batch(0), batch(size)] };
     Index::new(store, 5).commit(&[uploaded], 0).expect("committed");
     let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
@@ -87,7 +96,15 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
     let bytes = batch_of(b"value");
     let size = bytes.len() as u32;
-    let batch = |at: usize, position| ObjectBatch { partition: rows[at].id, position, size, stamp, max_timestamp: 7 };
+    let batch = |at: usize, position| ObjectBatch {
+        partition: rows[at].id,
+        position,
+        size,
+        stamp,
+        max_timestamp: 7,
+        kind: BatchKind::Plain,
+        verified: None,
+    };
     let (first, last) = (0, PARTITIONS - 1);
     let mut uploaded = vec![UploadedObject { id: ids[0], batches: vec![batch(first, 0), batch(last, size)] }];
     uploaded.extend((1..last).map(|at| UploadedObject { id: ids[at], batches: vec![batch(at, 0)] }));
@@ -135,7 +152,15 @@ async fn what_is_behind_records_that_were_deleted_elsewhere_is_not_read_in_their
     let mut store = SqliteIndex::open(folder.path()).expect("opened");
     let (row, object) = (store.partitions()[0], store.register(1, 0).expect("registered")[0]);
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-    let batch = ObjectBatch { partition: row.id, position: 0, size: 100, stamp, max_timestamp: 7 };
+    let batch = ObjectBatch {
+        partition: row.id,
+        position: 0,
+        size: 100,
+        stamp,
+        max_timestamp: 7,
+        kind: BatchKind::Plain,
+        verified: None,
+    };
     let uploaded = UploadedObject { id: object, batches: vec![batch] };
     Index::new(SqliteIndex::open(folder.path()).expect("opened"), 5).commit(&[uploaded], 0).expect("committed");
     known.moved(&store.partitions()[0], Vec::new());
@@ -219,7 +244,15 @@ async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
     let mut store = SqliteIndex::open(folder.path()).expect("opened");
     let row = store.partitions()[0];
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-    let batch = ObjectBatch { partition: row.id, position: 0, size: 100, stamp, max_timestamp: 7 };
+    let batch = ObjectBatch {
+        partition: row.id,
+        position: 0,
+        size: 100,
+        stamp,
+        max_timestamp: 7,
+        kind: BatchKind::Plain,
+        verified: None,
+    };
     for _ in 0..GONE {
         let uploaded = UploadedObject { id: store.register(1, 0).expect("registered")[0], batches: vec![batch] };
         let own = SqliteIndex::open(folder.path()).expect("opened");
@@ -295,7 +328,7 @@ async fn partitions_that_are_to_be_brought_up_to_date_meanwhile_are_so_together(
 async fn batches_are_opened_for_their_timestamps_where_there_is_a_place_for_long_work() {
     let TwoBatches { reader, known, folder: _folder } = two_batches().await;
     let long = LongWork::without_places();
-    let mut looking = Box::pin(reader.offset_for_timestamp(&known, 7, &long));
+    let mut looking = Box::pin(reader.offset_for_timestamp(&known, Isolation::ReadUncommitted, 7, &long));
     let waits = tokio::time::timeout(Duration::from_millis(100), &mut looking).await;
     assert!(waits.is_err(), "{waits:?} on the thread of a connection");
     long.add_places(1);

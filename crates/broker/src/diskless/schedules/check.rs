@@ -11,6 +11,7 @@ use tokio::time::sleep;
 
 use super::consumer::{WRITTEN, read_on};
 use super::lane::{Known, Lane, LaneBatch};
+use super::transactional::Logged;
 use super::world::{World, ms};
 use super::{CLUSTER, Life};
 use crate::diskless::DisklessPartition;
@@ -69,7 +70,9 @@ pub async fn check(world: &Arc<World>) {
                 replica.known.opened().await;
             }
             let begin = read_on(world, &replicas, topic, 1 << 20, true).await;
-            check_log(world, (topic, index), begin, replicas[0].known.offsets().log_end);
+            let end = replicas[0].known.offsets().log_end;
+            let logged = check_log(world, (topic, index), begin, end);
+            brokers[0].check_transactions(&replicas[0], topic, &logged, end).await;
         }
     }
     check_rows(world).await;
@@ -103,20 +106,17 @@ fn found(bytes: &[u8]) -> Option<Found<'_>> {
     Some(Found { lane: numbers.next()?.ok()?, number: numbers.next()?.ok()?, view })
 }
 
-/// What a partition has, from the log start to its end.
-fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) {
+/// What a partition has, from the log start to its end; the batches of transactions.
+fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let seen = world.seen.lock();
     let nothing = BTreeMap::new();
     let log = seen.get(&key).unwrap_or(&nothing);
-    let (mut next, mut there) = (None, HashSet::new());
+    let (mut next, mut there, mut logged) = (None, HashSet::new(), Logged::default());
     let mut lanes: HashMap<usize, Vec<usize>> = HashMap::new();
     let mut sequences: HashMap<i64, (i16, i32)> = HashMap::new();
     for (&base, written) in log {
         // What the broker writes anew is not looked at.
         let bytes = whole(base, written);
-        let Some(Found { lane, number, view }) = found(&bytes) else {
-            return world.wrong(|| format!("at {base} of {} is nobody's batch", key.1));
-        };
         if next.is_some_and(|next| next != base) {
             // What was deleted before it was read is not known.
             sequences.clear();
@@ -124,6 +124,16 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) {
         if base > begin && next.is_some_and(|next| next != base) {
             world.wrong(|| format!("at {base} of {} there is a gap, or an overlap: {next:?}", key.1));
         }
+        if let Ok(view) = BatchView::first(&bytes)
+            && logged.take(base, begin, &view)
+        {
+            next = Some(super::consumer::end_of(&view));
+            continue;
+        }
+        let Some(Found { lane, number, view }) = found(&bytes) else {
+            world.wrong(|| format!("at {base} of {} is nobody's batch", key.1));
+            return logged;
+        };
         next = Some(super::consumer::end_of(&view));
         let of = world.lanes[lane].lock();
         let batch = &of.batches[number];
@@ -156,6 +166,7 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) {
             check_acknowledged(world, lane.index, number, batch, key.0, begin, log);
         }
     }
+    logged
 }
 
 fn whole(base: i64, written: &Bytes) -> Vec<u8> {

@@ -14,6 +14,7 @@ use super::Brokers;
 use super::world::{World, ms};
 use crate::diskless::DisklessPartition;
 use fullbore_log::partition::error::ReadError;
+use fullbore_log::partition::read::Isolation::ReadUncommitted;
 use fullbore_log::partition::read::Read;
 
 /// By topic and partition, what was read: by first offset, the batch.
@@ -67,7 +68,7 @@ pub async fn read_on(
         let partition = &replicas[at_broker];
         let waiter = Arc::new(Notify::new());
         let _registration = partition.known.register(&waiter);
-        match partition.try_read(offset, max_bytes, true, since) {
+        match partition.try_read(ReadUncommitted, offset, max_bytes, true, since) {
             Ok(Some(read)) => {
                 if read.high_watermark < end {
                     world.wrong(|| {

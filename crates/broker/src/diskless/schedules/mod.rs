@@ -17,6 +17,7 @@ mod index;
 mod lane;
 mod producer;
 mod store;
+mod transactional;
 mod world;
 
 use std::sync::Arc;
@@ -48,6 +49,10 @@ pub enum Fault {
     CommitsTheDead,
     /// A broker takes what it knows of producers for all that there is.
     AsksNobody,
+    /// Nobody writes markers.
+    LeavesOpen,
+    /// Markers say the other thing than was decided.
+    MarksOtherwise,
 }
 
 const TOPIC: &str = "topic";
@@ -134,6 +139,9 @@ async fn until_produced(world: &Arc<World>, brokers: &Brokers) {
     for lane in &world.lanes {
         lanes.spawn(producer::produce(Arc::clone(brokers), Arc::clone(lane)));
     }
+    for client in &world.transactional {
+        lanes.spawn(transactional::transact(Arc::clone(brokers), Arc::clone(client)));
+    }
     while let Some(ended) = lanes.join_next().await {
         ended.expect("no panic");
     }
@@ -218,9 +226,14 @@ pub struct Outcome {
 
 /// Runs the schedule of a seed.
 fn run(seed: u64, fault: Option<Fault>, is_told: bool) -> Result<Outcome, String> {
+    run_with(seed, fault, is_told, 0)
+}
+
+/// Runs the schedule of a seed with so many clients that write transactions.
+fn run_with(seed: u64, fault: Option<Fault>, is_told: bool, transactional: usize) -> Result<Outcome, String> {
     let memory = std::path::Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder");
-    let world = World::new(Setup::new(seed, fault), folder.path().to_owned(), is_told);
+    let world = World::new(Setup { transactional, ..Setup::new(seed, fault) }, folder.path().to_owned(), is_told);
     super::pipeline::queue::KEEPS_THE_DEAD.set(fault == Some(Fault::CommitsTheDead));
     super::pipeline::ASKS_NOBODY.set(fault == Some(Fault::AsksNobody));
     world.tell(|| format!("{:?}", world.setup));
@@ -233,7 +246,8 @@ fn run(seed: u64, fault: Option<Fault>, is_told: bool) -> Result<Outcome, String
         }
     }
     in_runtime(&world, check::check(&world));
-    let acknowledged = check::acknowledged(&world);
+    let committed = world.transactional.iter().map(|client| client.lock().committed()).sum();
+    let acknowledged = if transactional > 0 { committed } else { check::acknowledged(&world) };
     world.found_wrong().map_or(Ok(Outcome { digest: world.digest(), acknowledged }), Err)
 }
 
@@ -247,7 +261,8 @@ async fn live(world: &Arc<World>, number: u64, end: Option<(Duration, bool)>) {
     let at = end.map_or(LASTS_MAX, |(at, _)| at);
     let ended = timeout(at.saturating_sub(world.now()) + ms(1), until_produced(world, &brokers)).await;
     if ended.is_err() && end.is_none() {
-        let open: Vec<_> = world.lanes.iter().map(|lane| lane.lock().open()).collect();
+        let lanes = world.lanes.iter().map(|lane| lane.lock().open());
+        let open: Vec<_> = lanes.chain(world.transactional.iter().map(|client| client.lock().open())).collect();
         world.wrong(|| format!("it hangs: {open:?}"));
     }
     if end.is_some_and(|(_, is_stopped)| is_stopped) {
@@ -264,6 +279,26 @@ fn whatever_happens_what_was_acknowledged_is_there_once_and_in_order() {
     let mean = outcomes.iter().map(|outcome| outcome.acknowledged).sum::<usize>() / outcomes.len();
     println!("{mean} batches in each of {} schedules", outcomes.len());
     assert!(is_told || mean > 20, "{mean} are so few that nothing may have been tried");
+}
+
+#[test]
+fn whatever_happens_transactions_end_as_decided_and_everything_becomes_stable() {
+    let is_told = only_seed().is_some();
+    let outcomes = run_each(150, 2, |seed| run_with(seed, None, is_told, 3));
+    let mean = outcomes.iter().map(|outcome| outcome.acknowledged).sum::<usize>() / outcomes.len();
+    println!("{mean} transactions committed in each of {} schedules", outcomes.len());
+    assert!(is_told || mean > 3, "{mean} are so few that nothing may have been tried");
+}
+
+#[test]
+fn seed_of_transactions_repeats_itself() {
+    same_seed_same_outcome(0..5, |seed| run_with(seed, None, false, 3));
+}
+
+#[test]
+fn each_planted_fault_of_transactions_is_found() {
+    let faults = [Fault::LeavesOpen, Fault::MarksOtherwise].map(|fault| (fault, 0..100));
+    each_fault_is_found(faults, |seed, fault| run_with(seed, Some(fault), false, 3));
 }
 
 #[test]

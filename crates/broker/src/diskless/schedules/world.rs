@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::Fault;
 use super::consumer::Seen;
 use super::lane::Lane;
+use super::transactional::Transactional;
 
 /// The wall clock when a schedule begins, in ms.
 const WALL_MS: i64 = 1_700_000_000_000;
@@ -65,6 +66,8 @@ pub struct Setup {
     pub memory_bytes: usize,
     pub cache_bytes: usize,
     pub batches: usize,
+    /// Clients that write transactions.
+    pub transactional: usize,
 }
 
 impl Setup {
@@ -109,6 +112,7 @@ impl Setup {
             memory_bytes: object_bytes_max + [200, 2_000, 100_000][by.below(3)],
             cache_bytes: [0, 600, 1 << 20][by.below(3)],
             batches: by.between(6, 26),
+            transactional: 0,
         }
     }
 }
@@ -147,6 +151,7 @@ pub struct World {
     pub topic: Mutex<TopicState>,
     pub store: Arc<super::store::Troubled>,
     pub lanes: Vec<Arc<Mutex<Lane>>>,
+    pub transactional: Vec<Arc<Mutex<Transactional>>>,
     pub seen: Mutex<Seen>,
     /// Before which offset records of a partition may be deleted, as far as somebody wanted that.
     pub deleted_to: Mutex<HashMap<(Uuid, i32), i64>>,
@@ -164,6 +169,7 @@ impl World {
             topic: Mutex::default(),
             store: super::store::Troubled::new(world.clone(), &setup),
             lanes: Lane::all(&setup),
+            transactional: Transactional::all(&setup),
             seen: Mutex::default(),
             deleted_to: Mutex::default(),
             wrong: Mutex::default(),

@@ -8,7 +8,7 @@ use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
 use fullbore_rules::sequence::NO_PRODUCER_ID;
 
 use super::super::damaged;
-use super::super::packed::{LAST_BASE_OFFSET, last_of_forgotten_row};
+use super::super::packed::{LAST_BASE_OFFSET, LAST_COUNT, LAST_SEQUENCE, last_of_forgotten_row};
 use super::super::store::{DELETE_AGAIN_MS, ProducerRowPlace, UnusedObject};
 use super::guarded::Guarded;
 use super::rows::{
@@ -17,8 +17,8 @@ use super::rows::{
 use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 
-/// Rows of producers that are removed where a run would be.
-const PRODUCER_ROWS_A_RUN: usize = 64;
+/// Rows of producers, or of aborted transactions, that are removed where a run would be.
+const ROWS_A_RUN: usize = 64;
 /// "clearing" in ASCII: the lock that who clears has.
 const CLEARING: i64 = 0x636c_6561_7269_6e67;
 /// For how long a number may be registered before it is used.
@@ -144,12 +144,7 @@ pub fn expire_producers(
     let partition = format!(
         "SELECT partition FROM fullbore.diskless_producers WHERE partition > {after} ORDER BY partition LIMIT 1"
     );
-    let silent = |partition: &str| {
-        format!(
-            "SELECT producer_id FROM fullbore.diskless_producers WHERE partition = ({partition})
-             GROUP BY producer_id HAVING max(written_ms) <= {before_ms} LIMIT {producers_max}"
-        )
-    };
+    let silent = |partition: &str| silent_producers(partition, before_ms, producers_max);
     let mut answers = session.look(&format!("{partition}; {}", silent(&partition))).map_err(refused)?;
     let Some(id) = numbers(&mut answers)?.first().copied() else { return Ok(None) };
     if numbers(&mut answers)?.is_empty() {
@@ -176,6 +171,22 @@ pub fn expire_producers(
         array(ids.iter())
     ))?;
     Ok(Some((id, ids.len() >= producers_max)))
+}
+
+/// Returns the query of producers of a partition that have written nothing after this time, so many at most. One with
+/// an open transaction is not silent; in a deleted partition, and at the offsets of what is carried over, none is open.
+fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> String {
+    format!(
+        "SELECT producer_id FROM (SELECT partition, producer_id, max(base_offset) AS newest
+           FROM fullbore.diskless_producers WHERE partition = ({partition})
+           GROUP BY partition, producer_id HAVING max(written_ms) <= {before_ms}) AS silent
+         WHERE NOT EXISTS (SELECT 1 FROM fullbore.diskless_producers AS r
+           JOIN fullbore.diskless_partitions AS p ON p.id = r.partition AND p.first_unstable IS NOT NULL
+           WHERE r.partition = silent.partition AND r.base_offset = newest AND newest >= 0
+             AND get_byte(r.batches, length(r.batches) - {LAST_COUNT}) >= 128
+             AND get_byte(r.batches, length(r.batches) - {LAST_SEQUENCE}) < 128)
+         LIMIT {producers_max}"
+    )
 }
 
 /// Returns the largest id of unknown producers that may have written to a deleted partition, if it is known; else -1.
@@ -220,11 +231,15 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     runs.retain(|run| run.end_offset() <= before);
     let mut is_last = runs.len() < found || found < runs_max;
     let objects = bytes_by_object(&runs);
-    session.ask(&lock_objects(&objects)).map_err(refused)?;
+    // With the last of the runs the transactions go that were aborted among them.
+    let rows_max = if is_last { runs_max.saturating_mul(ROWS_A_RUN) } else { 0 };
+    let aborted = remove_aborted((partition, before), rows_max);
+    let mut answers = session.ask(&format!("{}; {aborted}", lock_objects(&objects))).map_err(refused)?;
+    next(&mut answers).map_err(refused)?;
+    is_last &= usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).is_ok_and(|gone| gone < rows_max);
     let mut statements = vec![remove_runs(partition, &runs), release(&objects)];
     if is_last && !is_there {
         // Of many producers there are very many, and a statement has a time limit.
-        let rows_max = runs_max.saturating_mul(PRODUCER_ROWS_A_RUN);
         is_last = leave_newest(session, partition, rows_max)? < rows_max;
     }
     if is_last {
@@ -270,6 +285,17 @@ fn remove_runs(partition: DisklessPartitionId, runs: &[BatchRun]) -> String {
     let base_offsets = array(runs.iter().map(|run| run.base_offset));
     format!(
         "DELETE FROM fullbore.diskless_runs WHERE partition = {partition} AND base_offset = ANY({base_offsets}::bigint[])"
+    )
+}
+
+/// Removes aborted transactions whose markers are before this offset, so many at most; how many.
+fn remove_aborted((partition, before): (DisklessPartitionId, i64), rows_max: usize) -> String {
+    format!(
+        "WITH removed AS (DELETE FROM fullbore.diskless_aborted AS gone USING
+             (SELECT last_offset FROM fullbore.diskless_aborted WHERE partition = {partition} AND last_offset < {before}
+              ORDER BY last_offset LIMIT {rows_max}) AS old
+           WHERE gone.partition = {partition} AND gone.last_offset = old.last_offset RETURNING 1)
+         SELECT count(*) FROM removed"
     )
 }
 

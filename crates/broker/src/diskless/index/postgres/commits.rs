@@ -4,8 +4,7 @@
 
 use std::collections::HashMap;
 
-use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId, ObjectNumbers, ObjectState};
-use fullbore_rules::sequence::Stamp;
+use fullbore_rules::commit::{AppendedBatch, BatchRun, DisklessPartitionId, ObjectId, ObjectNumbers, ObjectState};
 use fullbore_wire::Uuid;
 
 use super::super::packed::{pack_producer, pack_run};
@@ -90,8 +89,11 @@ impl IndexStore for PostgresIndex {
     }
 
     fn commit(&mut self, write: &CommitWrite) -> Result<(), CommitError> {
-        let statements =
-            [set_partitions(write, &self.session), set_objects(write), add_runs(write), add_producers(write)];
+        let mut statements =
+            vec![set_partitions(write, &self.session), set_objects(write), add_runs(write), add_producers(write)];
+        if !write.decision.aborted.is_empty() {
+            statements.push(add_aborted(write));
+        }
         self.session.end_counted(&statements.join("; "))?;
         self.saw(&write.partitions);
         Ok(())
@@ -235,15 +237,18 @@ fn set_partitions(write: &CommitWrite, session: &Guarded) -> String {
     let rows = &write.partitions;
     format!(
         "UPDATE fullbore.diskless_partitions AS p SET next_offset = after.next_offset, bytes = after.bytes,
-           max_timestamp = after.max_timestamp, has_forgotten = after.has_forgotten, {}
-         FROM unnest({}::bigint[], {}::bigint[], {}::bigint[], {}::bigint[], {}::boolean[])
-           AS after (id, next_offset, bytes, max_timestamp, has_forgotten) WHERE p.id = after.id",
+           max_timestamp = after.max_timestamp, has_forgotten = after.has_forgotten,
+           first_unstable = nullif(after.first_unstable, -1), aborted_to = after.aborted_to, {}
+         FROM unnest({}::bigint[], {}::bigint[], {}::bigint[], {}::bigint[], {}::boolean[], {}::bigint[], {}::bigint[])
+           AS after (id, next_offset, bytes, max_timestamp, has_forgotten, first_unstable, aborted_to) WHERE p.id = after.id",
         session.changed_by(),
         array(rows.iter().map(|row| row.id)),
         array(rows.iter().map(|row| row.next_offset)),
         array(rows.iter().map(|row| row.bytes)),
         array(rows.iter().map(|row| row.max_timestamp)),
         array(rows.iter().map(|row| row.has_forgotten)),
+        array(rows.iter().map(|row| row.first_unstable.unwrap_or(-1))),
+        array(rows.iter().map(|row| row.aborted_to)),
     )
 }
 
@@ -278,7 +283,7 @@ fn add_runs(write: &CommitWrite) -> String {
 }
 
 fn add_producers(write: &CommitWrite) -> String {
-    let first_offset = |batches: &[(Stamp, i64, i64)]| batches.first().map(|(_, base_offset, _)| *base_offset);
+    let first_offset = |batches: &[AppendedBatch]| batches.first().map(|batch| batch.base_offset);
     let producers = write.decision.producers.iter();
     let rows: Vec<_> = producers.filter_map(|of| Some((of, first_offset(&of.batches)?))).collect();
     format!(
@@ -291,5 +296,18 @@ fn add_producers(write: &CommitWrite) -> String {
         array(rows.iter().map(|(_, base_offset)| base_offset)),
         array(rows.iter().map(|(of, _)| of.producer_id)),
         array(rows.iter().map(|(of, _)| hex(&pack_producer(&of.batches)))),
+    )
+}
+
+fn add_aborted(write: &CommitWrite) -> String {
+    let rows = || write.decision.aborted.iter();
+    format!(
+        "INSERT INTO fullbore.diskless_aborted (partition, last_offset, first_offset, last_stable_offset, producer_id)
+         SELECT * FROM unnest({}::bigint[], {}::bigint[], {}::bigint[], {}::bigint[], {}::bigint[])",
+        array(rows().map(|of| of.partition)),
+        array(rows().map(|of| of.transaction.last_offset)),
+        array(rows().map(|of| of.transaction.first_offset)),
+        array(rows().map(|of| of.transaction.last_stable_offset)),
+        array(rows().map(|of| of.transaction.producer_id)),
     )
 }

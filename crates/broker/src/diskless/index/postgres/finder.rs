@@ -1,9 +1,12 @@
 //! Places of records, over a connection that waits for no commit.
 
+use std::ops::Range;
+
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+use fullbore_rules::sequence::AbortedTransaction;
 
 use super::super::store::{PartitionRow, RunSource};
-use super::rows::{PARTITION, RUN, array, each, partition, run};
+use super::rows::{ABORTED, PARTITION, RUN, aborted, array, each, partition, run};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::DatabaseConnection;
 use fullbore_db::postgres::rows::{Rows, next};
@@ -42,6 +45,25 @@ impl RunSource for PostgresFinder {
              ORDER BY base_offset LIMIT {limit}"
         ))?;
         each(&rows, run)
+    }
+
+    fn aborted(
+        &mut self,
+        partition: DisklessPartitionId,
+        offsets: Range<i64>,
+        count: usize,
+    ) -> Result<Vec<AbortedTransaction>, StoreError> {
+        let Range { start, end } = offsets;
+        let past = format!("fullbore.diskless_aborted WHERE partition = {partition} AND last_offset >= ({start})");
+        // The last stable offset grows from row to row: the first one that is past the offsets ends the look.
+        let rows = self.ask(&format!(
+            "SELECT {ABORTED} FROM {past} AND first_offset < ({end}) AND last_offset <= coalesce(
+               (SELECT last_offset FROM {past} AND last_stable_offset >= ({end}) ORDER BY last_offset LIMIT 1), {})
+             ORDER BY first_offset LIMIT {}",
+            i64::MAX,
+            i64::try_from(count).unwrap_or(i64::MAX)
+        ))?;
+        each(&rows, aborted)
     }
 
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError> {

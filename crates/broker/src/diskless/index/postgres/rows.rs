@@ -5,6 +5,7 @@
 use std::fmt::{Display, Write};
 
 use fullbore_rules::commit::{AppendedBatches, BatchRun};
+use fullbore_rules::sequence::AbortedTransaction;
 
 use super::super::damaged;
 use super::super::noted::ChangeCounts;
@@ -25,11 +26,15 @@ pub const DELETE_FAILED: i64 = 4;
 
 /// The columns of a partition, of `fullbore.diskless_partitions AS p`.
 pub const PARTITION: &str =
-    "p.id, p.log_start, p.next_offset, p.bytes, p.max_timestamp, p.has_forgotten, p.batches_retained, p.expired_to";
+    "p.id, p.log_start, p.next_offset, p.bytes, p.max_timestamp, p.has_forgotten, p.batches_retained, p.expired_to,
+     coalesce(p.first_unstable, -1), p.aborted_to";
 /// The columns of a run.
 pub const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, encode(batches, 'hex')";
 /// The columns of a producer's row, of `fullbore.diskless_producers AS r`.
 pub const PRODUCER: &str = "r.partition, r.producer_id, r.written_ms, encode(r.batches, 'hex')";
+
+/// The columns of an aborted transaction.
+pub const ABORTED: &str = "producer_id, first_offset, last_offset, last_stable_offset";
 
 /// Reads the changes that each broker has committed.
 pub const CHANGE_COUNTS: &str = "SELECT broker_id, counter FROM fullbore.diskless_brokers ORDER BY broker_id";
@@ -78,6 +83,8 @@ pub fn partition(row: &DatabaseRow) -> Result<PartitionRow, StoreError> {
         has_forgotten: flag(row, 5)?,
         window: number(row, 6)?,
         expired_to: number(row, 7)?,
+        first_unstable: Some(number(row, 8)?).filter(|first| *first >= 0),
+        aborted_to: number(row, 9)?,
     })
 }
 
@@ -90,6 +97,16 @@ pub fn run(row: &DatabaseRow) -> Result<BatchRun, StoreError> {
         position: number(row, 3)?,
         max_timestamp_so_far: number(row, 4)?,
         batches: unpack_run(&unhex(text(row, 5)?)?)?,
+    })
+}
+
+/// A row whose columns are [`ABORTED`].
+pub fn aborted(row: &DatabaseRow) -> Result<AbortedTransaction, StoreError> {
+    Ok(AbortedTransaction {
+        producer_id: number(row, 0)?,
+        first_offset: number(row, 1)?,
+        last_offset: number(row, 2)?,
+        last_stable_offset: number(row, 3)?,
     })
 }
 

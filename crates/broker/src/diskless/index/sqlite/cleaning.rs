@@ -8,12 +8,17 @@ use fullbore_rules::sequence::{NO_PRODUCER_ID, PRODUCERS_MAX};
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
-use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row, last_of_forgotten_row};
+use super::super::packed::{
+    CARRIED_FOR, FORGOTTEN_AT, LAST_COUNT, LAST_SEQUENCE, forgotten_row, last_of_forgotten_row,
+};
 use super::super::store::{ClassicStops, classic_before};
 use super::rows::UNUSED;
 use fullbore_host::files::now_ms;
 
-/// Removes runs of a partition, and their bytes from what is counted.
+/// Rows of aborted transactions that are removed at a time.
+const ABORTED_AT_ONCE: usize = 4096;
+
+/// Removes runs of a partition, and their bytes from what is counted; with the last of them aborted transactions.
 pub fn clear_runs(
     connection: &Connection,
     (partition, before): (DisklessPartitionId, i64),
@@ -34,7 +39,7 @@ pub fn clear_runs(
     connection
         .prepare_cached("UPDATE partitions SET bytes = bytes - ?2 WHERE id = ?1")?
         .execute(params![partition, bytes])?;
-    if is_last {
+    if is_last && clear_aborted(connection, (partition, before), ABORTED_AT_ONCE)? < ABORTED_AT_ONCE {
         let mut done = connection.prepare_cached("DELETE FROM cleared WHERE partition = ?1 AND before = ?2")?;
         done.execute(params![partition, before])?;
         let is_there = connection.prepare_cached("SELECT 1 FROM partitions WHERE id = ?1")?.exists([partition])?;
@@ -135,6 +140,31 @@ pub fn leave_newest(connection: &Connection, id: DisklessPartitionId) -> rusqlit
     let older = "DELETE FROM producers WHERE partition = ?1 AND base_offset NOT IN
          (SELECT max(base_offset) FROM producers WHERE partition = ?1 GROUP BY producer_id)";
     connection.prepare_cached(older)?.execute([id]).map(drop)
+}
+
+/// Returns the query of producers of partition ?1 that have written nothing after ?2, at most ?3. One with an open
+/// transaction is not silent; in a deleted partition, and at the offsets of what is carried over, none is open.
+pub fn silent_producers() -> String {
+    format!(
+        "SELECT producer_id FROM (SELECT producer_id, max(base_offset) AS newest FROM producers WHERE partition = ?1
+           GROUP BY producer_id HAVING max(written_ms) <= ?2) AS silent
+         WHERE NOT EXISTS (SELECT 1 FROM producers AS r JOIN partitions AS p ON p.id = r.partition
+           WHERE r.partition = ?1 AND r.base_offset = newest AND newest >= 0
+             AND substr(r.batches, -{LAST_COUNT}, 1) >= x'80' AND substr(r.batches, -{LAST_SEQUENCE}, 1) < x'80')
+         ORDER BY producer_id LIMIT ?3"
+    )
+}
+
+/// Removes aborted transactions whose markers are before this offset, so many at most; how many.
+fn clear_aborted(
+    connection: &Connection,
+    (partition, before): (DisklessPartitionId, i64),
+    rows_max: usize,
+) -> rusqlite::Result<usize> {
+    let remove = "DELETE FROM aborted WHERE partition = ?1 AND last_offset IN
+         (SELECT last_offset FROM aborted WHERE partition = ?1 AND last_offset < ?2 ORDER BY last_offset LIMIT ?3)";
+    let limit = i64::try_from(rows_max).unwrap_or(i64::MAX);
+    connection.prepare_cached(remove)?.execute(params![partition, before, limit])
 }
 
 /// Returns the largest id of unknown producers that may have written to a deleted partition, if it is known and silent since then; else -1.

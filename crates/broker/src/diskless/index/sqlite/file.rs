@@ -23,7 +23,9 @@ const FIRST_SCHEMA: &str = include_str!("schema.sql");
 /// SQLite's user_version of a file with those.
 const FIRST_VERSION: i64 = 5;
 /// Statements that make each later version of the one before it.
-const MIGRATIONS: [&str; 0] = [];
+const MIGRATIONS: [&str; 1] = [TRANSACTIONS];
+/// Version 6: rows of producers may be transactional or markers.
+const TRANSACTIONS: &str = include_str!("schema_6.sql");
 const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// Bytes of a page. A commit to many partitions changes two pages of each, of which it adds a line to: small ones are less to write.
 const PAGE: i64 = 1024;
@@ -141,6 +143,10 @@ pub fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use fullbore_rules::commit::AppendedBatch;
+    use fullbore_rules::sequence::Stamp;
+
+    use super::super::super::store::{CommitQuestion, IndexStore};
     use super::super::SqliteIndex;
     use super::*;
 
@@ -161,5 +167,32 @@ mod tests {
             );
             assert!(std::fs::read(&file).expect("read") == before, "it is changed");
         }
+    }
+
+    #[test]
+    fn file_is_of_the_first_release_its_schema_is_brought_to_this_version_and_its_rows_are_read() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let connection = connect(folder.path()).expect("made");
+        connection.execute_batch(FIRST_SCHEMA).expect("made");
+        // Epoch 3, sequence 9, ten records from offset 0 on, timestamp 5.
+        let rows = "INSERT INTO partitions VALUES (1, x'01', 0, 0, 10, 100, 5, 0, -1, 'topic');
+             INSERT INTO producers VALUES (1, 0, 7, 5, x'0003000000090000000a00000000000000000000000000000005');";
+        connection.execute_batch(rows).expect("written");
+        connection.pragma_update(None, "user_version", FIRST_VERSION).expect("set");
+        drop(connection);
+        for _ in 0..2 {
+            let mut index = SqliteIndex::open(folder.path()).expect("opened");
+            let row = index.partitions()[0];
+            assert_eq!((row.next_offset, row.first_unstable, row.last_stable_offset()), (10, None, 10));
+            let question = CommitQuestion { partitions: vec![(1, 0)], objects: Vec::new() };
+            let found = index.begin(&question).expect("read");
+            let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 9, record_count: 10 };
+            assert_eq!(found.producers[0].batches.batches, [AppendedBatch::plain(stamp, 0, 5)]);
+            index.abandon();
+        }
+        let version: i64 = connect(folder.path())
+            .and_then(|of| of.pragma_query_value(None, "user_version", |row| row.get(0)))
+            .expect("read");
+        assert_eq!(version, SCHEMA_VERSION);
     }
 }

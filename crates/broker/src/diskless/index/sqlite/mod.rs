@@ -13,7 +13,10 @@ mod rows;
 use std::path::Path;
 use std::sync::Arc;
 
-use fullbore_rules::commit::{AppendedBatches, BatchRun, DisklessPartitionId, ObjectId, ObjectNumbers, ObjectState};
+use fullbore_rules::commit::{
+    AppendedBatch, AppendedBatches, BatchRun, DisklessPartitionId, ObjectId, ObjectNumbers, ObjectState,
+    PartitionAborted,
+};
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -104,10 +107,18 @@ impl SqliteIndex {
     /// The row of every partition.
     #[cfg(test)]
     pub fn partitions(&self) -> Vec<PartitionRow> {
-        let text = "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to FROM partitions ORDER BY id";
+        let text = "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, first_unstable, aborted_to FROM partitions ORDER BY id";
         let mut find = self.connection.prepare_cached(text).expect("prepared");
         let rows = find.query_map([], |row| partition_row(row.get(0)?, row, 1)).expect("queried");
         rows.collect::<rusqlite::Result<_>>().expect("read")
+    }
+
+    /// Adds so many aborted transactions of ten offsets each to partition 1; the last stable offset is this, or after each.
+    #[cfg(test)]
+    pub fn add_aborted(&self, count: i64, stable: Option<i64>) {
+        let rows = "WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?1)
+             INSERT INTO aborted SELECT 1, n * 10 + 9, n * 10, coalesce(?2, n * 10 + 10), 7 FROM numbers";
+        self.connection.execute(rows, params![count, stable]).expect("written");
     }
 
     /// Rows of producers of a partition, there or deleted.
@@ -233,10 +244,20 @@ impl SqliteIndex {
     fn write(&self, write: &CommitWrite) -> rusqlite::Result<()> {
         let connection = &self.connection;
         let mut partition = connection.prepare_cached(
-            "UPDATE partitions SET next_offset = ?2, bytes = ?3, max_timestamp = ?4, has_forgotten = ?5 WHERE id = ?1",
+            "UPDATE partitions SET next_offset = ?2, bytes = ?3, max_timestamp = ?4, has_forgotten = ?5, first_unstable = ?6,
+               aborted_to = ?7
+             WHERE id = ?1",
         )?;
         for row in &write.partitions {
-            partition.execute(params![row.id, row.next_offset, row.bytes, row.max_timestamp, row.has_forgotten])?;
+            partition.execute(params![
+                row.id,
+                row.next_offset,
+                row.bytes,
+                row.max_timestamp,
+                row.has_forgotten,
+                row.first_unstable,
+                row.aborted_to
+            ])?;
         }
         let mut object = connection
             .prepare_cached("UPDATE objects SET state = ?2, live_bytes = ?3, changed_ms = ?4 WHERE id = ?1")?;
@@ -264,9 +285,17 @@ impl SqliteIndex {
             "INSERT INTO producers (partition, base_offset, producer_id, written_ms, batches) VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
         for of in &write.decision.producers {
-            let Some((_, base_offset, _)) = of.batches.first() else { continue };
+            let Some(AppendedBatch { base_offset, .. }) = of.batches.first() else { continue };
             let packed = pack_producer(&of.batches);
             producer.execute(params![of.partition, base_offset, of.producer_id, write.now_ms, packed])?;
+        }
+        let mut aborted = connection.prepare_cached(
+            "INSERT INTO aborted (partition, last_offset, first_offset, last_stable_offset, producer_id)
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?;
+        for PartitionAborted { partition, transaction: of } in &write.decision.aborted {
+            let row = params![partition, of.last_offset, of.first_offset, of.last_stable_offset, of.producer_id];
+            aborted.execute(row)?;
         }
         self.commit_counted()
     }
@@ -336,7 +365,8 @@ impl IndexStore for SqliteIndex {
                 insert.execute(params![topic_id.0, index, name])?;
             }
             let mut find = connection.prepare_cached(
-                "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to FROM partitions
+                "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, first_unstable, aborted_to
+                 FROM partitions
                  WHERE topic_id = ?1 AND partition_index < ?2 ORDER BY partition_index",
             )?;
             find.query_map(params![topic_id.0, count], |row| partition_row(row.get(0)?, row, 1))?.collect()
@@ -439,8 +469,7 @@ impl IndexStore for SqliteIndex {
             let next = connection.prepare_cached(next)?.query_row([after], |row| row.get(0)).optional()?;
             let Some(partition): Option<DisklessPartitionId> = next else { return Ok(None) };
             let limit = i64::try_from(producers_max).unwrap_or(i64::MAX);
-            let silent = "SELECT producer_id FROM producers WHERE partition = ?1
-                 GROUP BY producer_id HAVING max(written_ms) <= ?2 ORDER BY producer_id LIMIT ?3";
+            let silent = cleaning::silent_producers();
             let count = format!("SELECT max(producer_id), count(*) FROM ({silent})");
             let (largest, found): (Option<i64>, usize) = connection
                 .prepare_cached(&count)?

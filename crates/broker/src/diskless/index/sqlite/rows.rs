@@ -41,7 +41,8 @@ pub fn runs(connection: &Connection, query: &str, params: impl Params) -> Result
 /// The row of the partition with this number.
 pub fn partition(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<Option<PartitionRow>> {
     let mut find = connection.prepare_cached(
-        "SELECT log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to FROM partitions WHERE id = ?1",
+        "SELECT log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, first_unstable, aborted_to
+         FROM partitions WHERE id = ?1",
     )?;
     let row = find.query_row([id], |row| partition_row(id, row, 0));
     row.optional()
@@ -58,5 +59,7 @@ pub fn partition_row(id: DisklessPartitionId, row: &Row<'_>, first: usize) -> ru
         has_forgotten: row.get(first + 4)?,
         window: 0,
         expired_to: row.get(first + 5)?,
+        first_unstable: row.get(first + 6)?,
+        aborted_to: row.get(first + 7)?,
     })
 }

@@ -70,9 +70,9 @@ fn put(partition: &Arc<Replica>, stamp: Stamp, is_transactional: bool, records: 
     }
     let base_offset = partition.offsets().expect("offsets").log_end;
     let (bytes, _) = builder.seal(stamp).expect("sealed");
-    let markers = partition.markers_of(stamp.producer_id);
+    let verified_at = partition.verification_time(stamp.producer_id);
     let terms =
-        AppendTerms { verification: Verification::Verified, markers, ..AppendTerms::in_turn(Acks::Leader, NOW) };
+        AppendTerms { verification: Verification::Verified, verified_at, ..AppendTerms::in_turn(Acks::Leader, NOW) };
     let step = partition.append(&ValidBatch::unchecked(&bytes), terms).expect("appended");
     assert!(!matches!(step, AppendStep::Blocked(_)), "the coordinator was asked");
     base_offset

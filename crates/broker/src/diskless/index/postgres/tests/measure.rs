@@ -89,6 +89,29 @@ fn measure_what_is_read_anew_and_removed_of_very_many_producers() {
     println!("removed within {:?}, in {} pieces: {}", begun.elapsed(), took.len(), quantiles(&mut took));
 }
 
+/// 100,000 aborted transactions of a partition, none or one open meanwhile.
+#[test]
+#[ignore = "measures"]
+fn measure_finds_of_aborted_transactions() {
+    for stable in ["last_offset + 1", "5"] {
+        let opened = OpenedOnPostgres::new(1);
+        opened.back_end.database.run(&format!(
+            "INSERT INTO fullbore.diskless_aborted SELECT 1, last_offset, last_offset - 9, {stable}, 7
+               FROM (SELECT n * 10 + 9 AS last_offset FROM generate_series(0, 99999) AS n) AS of;
+             ANALYZE fullbore.diskless_aborted"
+        ));
+        let mut finder = opened.back_end.finder();
+        let mut took = Vec::new();
+        for number in 0..1_000 {
+            let start = number * 7_919 % 100_000 * 10;
+            let started = Instant::now();
+            assert!(finder.aborted(1, start..start + 1_000, 10_001).expect("read").len() <= 101);
+            took.push(started.elapsed());
+        }
+        println!("aborted among 100,000, stable up to {stable}: {}", quantiles(&mut took));
+    }
+}
+
 fn quantiles(took: &mut [Duration]) -> String {
     took.sort_unstable();
     let at = |part: usize| took[(took.len() - 1) * part / 100];

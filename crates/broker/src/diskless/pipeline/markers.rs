@@ -1,0 +1,186 @@
+//! Markers of transactions: each goes into the next object behind what this broker has admitted of its producer, and is decided in that object's
+//! commit.
+//!
+//! A marker takes no memory of the budget, which producers may have used up while their transactions wait for it. Not here: what a marker ends,
+//! which the index decides, and the next try of one that has failed, which is its coordinator's.
+//!
+//! Invariants: at most [`MARKERS_MAX`] markers are queued, and none twice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fullbore_host::files::now_ms;
+use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::rotation::OBJECT_BATCHES_MAX;
+use fullbore_rules::commit::{BatchKind, DisklessPartitionId};
+use fullbore_rules::sequence::{Marker, Stamp};
+use fullbore_wire::batch::{BatchView, EndTransactionMarker};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::admit::IndexedPartition;
+use super::answer::{PendingAnswer, PendingBatch};
+use super::gathering::NewBatch;
+use super::{Pipeline, Shared};
+use crate::diskless::assemble::LEADER_EPOCH;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::memory_budget::ProducerKey;
+use fullbore_log::partition::stamping::Stamping;
+
+/// Markers that are queued at a time: those of one object. Further ones wait for their places.
+const MARKERS_MAX: usize = OBJECT_BATCHES_MAX;
+/// Waits for one marker. Each is of a coordinator that has lost the answer to the one before.
+const WAITS_MAX: usize = 8;
+
+type MarkerOutcome = Result<(), AppendError>;
+
+/// Places of markers in the queue.
+pub(super) struct MarkerPlaces(Arc<Semaphore>);
+
+impl Default for MarkerPlaces {
+    fn default() -> MarkerPlaces {
+        MarkerPlaces(Arc::new(Semaphore::new(MARKERS_MAX)))
+    }
+}
+
+impl MarkerPlaces {
+    /// Gives out no place any more.
+    pub fn close(&self) {
+        self.0.close();
+    }
+}
+
+/// The answer of a marker, to those that wait for it.
+pub(super) struct MarkerAnswer {
+    waiting: Vec<oneshot::Sender<MarkerOutcome>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl MarkerAnswer {
+    fn join(&mut self) -> oneshot::Receiver<MarkerOutcome> {
+        self.waiting.retain(|waiting| !waiting.is_closed());
+        if self.waiting.len() >= WAITS_MAX {
+            let _ = self.waiting.remove(0).send(Err(AppendError::Again));
+        }
+        let (answer, awaited) = oneshot::channel();
+        self.waiting.push(answer);
+        awaited
+    }
+
+    pub fn send(self, outcome: MarkerOutcome) {
+        for waiting in self.waiting {
+            // A coordinator that has given up writes the marker again.
+            let _ = waiting.send(outcome);
+        }
+    }
+}
+
+/// Markers that are queued, by partition and producer.
+#[derive(Default)]
+pub(super) struct QueuedMarkers(HashMap<(DisklessPartitionId, i64), Vec<(Marker, TicketId)>>);
+
+impl QueuedMarkers {
+    /// Returns the ticket of the same marker.
+    fn find(&self, number: DisklessPartitionId, marker: &Marker) -> Option<TicketId> {
+        let queued = self.0.get(&(number, marker.producer_id))?;
+        queued.iter().find(|(of, _)| of == marker).map(|(_, ticket)| *ticket)
+    }
+
+    fn push(&mut self, number: DisklessPartitionId, marker: &Marker, ticket: TicketId) {
+        self.0.entry((number, marker.producer_id)).or_default().push((*marker, ticket));
+    }
+
+    /// The marker with this ticket is decided on, or has failed.
+    pub fn ended(&mut self, number: DisklessPartitionId, producer_id: i64, ticket: TicketId) {
+        if let Some(queued) = self.0.get_mut(&(number, producer_id)) {
+            queued.retain(|(_, of)| *of != ticket);
+            if queued.is_empty() {
+                self.0.remove(&(number, producer_id));
+            }
+        }
+    }
+}
+
+impl Pipeline {
+    /// Writes a marker, and returns once it is decided on. It is queued when the future is polled first, if there is a place. The same marker, queued
+    /// before, shares its outcome. Dropping the future changes nothing for the marker.
+    ///
+    /// # Errors
+    /// [`AppendError::Sequence`] where a later coordinator or epoch has ended the transaction; [`AppendError::Deleted`]; any other: the caller tries
+    /// again, and the marker may be written.
+    pub async fn write_marker(
+        &self,
+        partition: IndexedPartition<'_>,
+        marker: &Marker,
+        transaction_version: i8,
+    ) -> Result<(), AppendError> {
+        let place = Arc::clone(&self.shared.marker_places.0).acquire_owned().await.map_err(|_| AppendError::Gone)?;
+        let awaited = self.shared.queue_marker(partition, marker, transaction_version, place)?;
+        awaited.await.unwrap_or(Err(AppendError::Gone))
+    }
+}
+
+impl Shared {
+    /// Queues a marker, and refuses the early batches of older epochs. Those of its own wait for sequence 0.
+    fn queue_marker(
+        self: &Arc<Self>,
+        partition: IndexedPartition<'_>,
+        marker: &Marker,
+        transaction_version: i8,
+        place: OwnedSemaphorePermit,
+    ) -> Result<oneshot::Receiver<MarkerOutcome>, AppendError> {
+        let IndexedPartition { view, number } = partition;
+        let mut batch = batch_of(partition, marker)?;
+        batch.kind = BatchKind::marker(marker, transaction_version);
+        let mut state = self.state.lock();
+        if state.is_closed || view.is_gone() {
+            return Err(view.gone());
+        }
+        let queued = state.markers.find(number, marker);
+        if let Some(pending) = queued.and_then(|ticket| state.pending.get_mut(&ticket))
+            && let PendingAnswer::Marker(answer) = &mut pending.answer
+        {
+            return Ok(answer.join());
+        }
+        let was_idle = state.queue.is_closed_up();
+        let stamp = batch.stamp;
+        let ticket = state.queue.admit(batch, self.now());
+        let mut answer = MarkerAnswer { waiting: Vec::new(), _place: place };
+        let awaited = answer.join();
+        let pending = PendingBatch {
+            partition: Arc::clone(view),
+            number,
+            log_append_time_ms: -1,
+            producer_id: stamp.producer_id,
+            answer: PendingAnswer::Marker(answer),
+        };
+        state.pending.insert(ticket, pending);
+        state.markers.push(number, marker, ticket);
+        // The sequence before 0, with which the epoch begins.
+        self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
+        self.close_due(&mut state);
+        if was_idle {
+            self.changed.notify_one();
+        }
+        Ok(awaited)
+    }
+}
+
+/// Returns the control batch of a marker for the next object.
+fn batch_of(partition: IndexedPartition<'_>, marker: &Marker) -> Result<NewBatch, AppendError> {
+    let &Marker { producer_id, producer_epoch, coordinator_epoch, is_commit } = marker;
+    let now_ms = now_ms();
+    let bytes = EndTransactionMarker { producer_id, producer_epoch, is_commit, coordinator_epoch }.batch(now_ms);
+    let view = BatchView::first(&bytes).map_err(|_| AppendError::Storage)?;
+    let clock = partition.view.config().message_timestamp_type;
+    let (bytes, max_timestamp) = Stamping::stored(&view, clock, now_ms, LEADER_EPOCH);
+    Ok(NewBatch {
+        partition: partition.number,
+        producer: ProducerKey::Id(producer_id),
+        bytes,
+        stamp: Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 },
+        max_timestamp,
+        kind: BatchKind::Plain,
+        verified: None,
+        room: None,
+    })
+}

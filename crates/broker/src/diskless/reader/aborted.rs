@@ -1,0 +1,233 @@
+//! Aborted transactions of ranges that consumers read at read_committed: asked of the index once for many fetches, apart from them.
+//!
+//! What lies before the last stable offset is decided, so that the answer for a range stays true. Not asked is from offsets past the newest abort, which a
+//! partition's row names.
+//!
+//! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, but for the newest; the range unused for longest is dropped first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use fullbore_host::task;
+use fullbore_rules::commit::DisklessPartitionId;
+use fullbore_rules::sequence::AbortedTransaction;
+
+use super::Reader;
+use crate::diskless::partition_view::PartitionView;
+use fullbore_log::partition::error::ReadError;
+
+/// Transactions in the answer to one question: more than can be open at a time, so that each range has records.
+const FOUND_MAX: usize = 16_384;
+/// Transactions of all ranges, of 32 bytes each.
+const TRANSACTIONS_MAX: usize = 16 * FOUND_MAX;
+/// Memory that a range takes beside its transactions, in transactions.
+const RANGE_COST: usize = 8;
+/// Questions of a partition that wait at a time, or are under way.
+const ASKED_MAX: usize = 16;
+
+/// Offsets of a partition, with all transactions that were aborted among them.
+#[derive(Debug)]
+pub struct AbortedRange {
+    offsets: Range<i64>,
+    /// In the order of their first offsets.
+    transactions: Vec<AbortedTransaction>,
+}
+
+impl AbortedRange {
+    /// A range of the answer to a question for `offsets`, which has as many transactions at most as were asked for.
+    fn found(offsets: Range<i64>, mut transactions: Vec<AbortedTransaction>) -> AbortedRange {
+        let mut end = offsets.end;
+        if transactions.len() >= FOUND_MAX
+            && let Some(last) = transactions.last()
+        {
+            end = end.min(last.first_offset);
+            transactions.retain(|aborted| aborted.first_offset < end);
+        }
+        AbortedRange { offsets: offsets.start..end, transactions }
+    }
+
+    /// Returns the offset after the range.
+    pub fn end(&self) -> i64 {
+        self.offsets.end
+    }
+
+    /// Returns the transactions with records among `offsets`, which lie in the range, in the order of their markers.
+    pub fn of(&self, offsets: Range<i64>) -> Vec<AbortedTransaction> {
+        let begun = self.transactions.partition_point(|aborted| aborted.first_offset < offsets.end);
+        let overlaps = |aborted: &&AbortedTransaction| aborted.last_offset >= offsets.start;
+        let mut found: Vec<_> = self.transactions.iter().take(begun).filter(overlaps).copied().collect();
+        found.sort_unstable_by_key(|aborted| aborted.last_offset);
+        found
+    }
+
+    fn cost(&self) -> usize {
+        self.transactions.len() + RANGE_COST
+    }
+}
+
+/// Ranges of all partitions.
+#[derive(Debug, Default)]
+pub struct AbortedRanges {
+    of_partition: HashMap<DisklessPartitionId, Vec<(u64, Arc<AbortedRange>)>>,
+    /// By when they were used last.
+    order: BTreeMap<u64, DisklessPartitionId>,
+    cost: usize,
+    clock: u64,
+    /// Questions under way, by partition and first offset.
+    asked: HashMap<DisklessPartitionId, Vec<i64>>,
+}
+
+impl AbortedRanges {
+    fn find(&mut self, partition: DisklessPartitionId, offset: i64) -> Option<Arc<AbortedRange>> {
+        self.clock += 1;
+        let ranges = self.of_partition.get_mut(&partition)?;
+        let (used, range) = ranges.iter_mut().find(|(_, range)| range.offsets.contains(&offset))?;
+        self.order.remove(used);
+        *used = self.clock;
+        self.order.insert(self.clock, partition);
+        Some(Arc::clone(range))
+    }
+
+    /// Takes a range in the place of those within it.
+    fn insert(&mut self, partition: DisklessPartitionId, range: AbortedRange) {
+        self.clock += 1;
+        let of = range.offsets.clone();
+        self.remove(partition, |(_, other)| of.start <= other.offsets.start && other.offsets.end <= of.end);
+        self.cost += range.cost();
+        self.order.insert(self.clock, partition);
+        self.of_partition.entry(partition).or_default().push((self.clock, Arc::new(range)));
+        while self.cost > TRANSACTIONS_MAX && self.order.len() > 1 {
+            let Some((used, partition)) = self.order.first_key_value().map(|(used, of)| (*used, *of)) else { return };
+            self.remove(partition, |(of, _)| *of == used);
+        }
+    }
+
+    /// Forgets those of a partition.
+    pub fn forget(&mut self, partition: DisklessPartitionId) {
+        self.remove(partition, |_| true);
+    }
+
+    fn remove(&mut self, partition: DisklessPartitionId, is_one: impl Fn(&(u64, Arc<AbortedRange>)) -> bool) {
+        let Some(ranges) = self.of_partition.get_mut(&partition) else { return };
+        for (used, range) in ranges.extract_if(.., |of| is_one(of)) {
+            self.order.remove(&used);
+            self.cost -= range.cost();
+        }
+        if ranges.is_empty() {
+            self.of_partition.remove(&partition);
+        }
+    }
+
+    /// Notes a question. Returns false if it is under way, or too many are.
+    fn ask(&mut self, partition: DisklessPartitionId, offset: i64) -> bool {
+        let asked = self.asked.entry(partition).or_default();
+        let is_new = asked.len() < ASKED_MAX && !asked.contains(&offset);
+        if is_new {
+            asked.push(offset);
+        }
+        is_new
+    }
+
+    fn answered(&mut self, partition: DisklessPartitionId, offset: i64) {
+        let Some(asked) = self.asked.get_mut(&partition) else { return };
+        asked.retain(|of| *of != offset);
+        if asked.is_empty() {
+            self.asked.remove(&partition);
+        }
+    }
+}
+
+impl Reader {
+    /// Returns a range that begins with this offset or before it, if it is in memory.
+    pub fn aborted(&self, partition: &PartitionView, offset: i64) -> Option<Arc<AbortedRange>> {
+        self.shared.aborted.lock().find(partition.number()?, offset)
+    }
+
+    /// Requests that the transactions aborted from this offset on are found, without waiting; then the partition's waiters are woken. With many
+    /// requests of a partition one is dropped, and a waiter that is woken by another repeats it.
+    pub fn ask_aborted(&self, partition: &Arc<PartitionView>, offset: i64) {
+        let Some(number) = partition.number() else { return };
+        if !self.shared.aborted.lock().ask(number, offset) {
+            return;
+        }
+        let (shared, partition) = (Arc::clone(&self.shared), Arc::clone(partition));
+        task::spawn(async move {
+            let offsets = offset..partition.bounds().last_stable_offset;
+            let found = match shared.finds.acquire().await {
+                Ok(_turn) => shared.finder.aborted(number, offsets.clone(), FOUND_MAX).await,
+                Err(_) => return,
+            };
+            let mut aborted = shared.aborted.lock();
+            aborted.answered(number, offset);
+            match found {
+                Ok(found) if !partition.is_gone() => aborted.insert(number, AbortedRange::found(offsets, found)),
+                Ok(_) => {}
+                Err(error) => {
+                    let why: ReadError = shared.find_failed(&error);
+                    drop(aborted);
+                    partition.failed(why);
+                    return;
+                }
+            }
+            drop(aborted);
+            partition.wake();
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transaction(first_offset: i64, last_offset: i64) -> AbortedTransaction {
+        AbortedTransaction { producer_id: first_offset, first_offset, last_offset, last_stable_offset: last_offset + 1 }
+    }
+
+    #[test]
+    fn range_is_read_in_part_only_transactions_with_records_there_are_returned() {
+        let transactions = vec![transaction(2, 30), transaction(5, 9), transaction(12, 14), transaction(20, 22)];
+        let range = AbortedRange::found(0..40, transactions);
+        let of = |offsets| range.of(offsets).iter().map(|aborted| aborted.first_offset).collect::<Vec<_>>();
+        assert_eq!((of(0..40), of(9..12), of(10..13)), (vec![5, 12, 20, 2], vec![5, 2], vec![12, 2]));
+        assert_eq!((of(31..40), of(0..2), of(30..31)), (vec![], vec![], vec![2]));
+    }
+
+    #[test]
+    fn answer_is_full_the_range_ends_where_a_transaction_may_be_missing() {
+        let found = (0..FOUND_MAX as i64).map(|at| transaction(10 + 2 * at, 11 + 2 * at)).collect();
+        let range = AbortedRange::found(10..1_000_000, found);
+        assert_eq!(range.end(), 10 + 2 * (FOUND_MAX as i64 - 1));
+        assert_eq!(range.of(10..range.end()).len(), FOUND_MAX - 1);
+    }
+
+    #[test]
+    fn ranges_are_more_than_there_is_room_for_the_unused_ones_go() {
+        let mut ranges = AbortedRanges::default();
+        let full = |at: i64| {
+            let found = (0..FOUND_MAX as i64 / 2).map(|of| transaction(at + of, at + of)).collect();
+            AbortedRange::found(at..at + 100_000, found)
+        };
+        for at in 0..100 {
+            ranges.insert(at % 3, full(at * 100_000));
+            assert!(ranges.find(0, 5).is_some(), "the first is in use, {at}");
+            assert!(ranges.cost <= TRANSACTIONS_MAX, "{}", ranges.cost);
+        }
+        assert!(ranges.find(1, 100_001).is_none() && ranges.find(0, 99 * 100_000).is_some());
+        ranges.insert(0, AbortedRange::found(0..200_000, Vec::new()));
+        assert_eq!(ranges.find(0, 5).map(|range| range.end()), Some(200_000), "in the place of the first");
+        (0..3).for_each(|partition| ranges.forget(partition));
+        assert_eq!((ranges.cost, ranges.order.len(), ranges.of_partition.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn question_is_under_way_it_is_not_asked_twice() {
+        let mut ranges = AbortedRanges::default();
+        assert!(ranges.ask(1, 5) && !ranges.ask(1, 5) && ranges.ask(2, 5));
+        let taken = (6..100).filter(|offset| ranges.ask(1, *offset)).count();
+        assert_eq!(taken, ASKED_MAX - 1);
+        assert_eq!(ranges.asked[&1].len(), ASKED_MAX);
+        (0..100).for_each(|offset| ranges.answered(1, offset));
+        assert!(ranges.ask(1, 5) && ranges.asked.len() == 2);
+    }
+}

@@ -1,0 +1,336 @@
+//! Clients that write transactions, each with a coordinator that outlives every process: what it has decided is on
+//! record, and the marker is written, over any broker, until it is known to be there or its partition is gone.
+//!
+//! Transaction version 2: a transaction begins with sequence 0 of the next epoch. What a process leaves undecided when
+//! it ends is aborted. Checked at the end: no transaction is open; what is committed is there, and not aborted; all
+//! else that is there is aborted.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use fullbore_log::Verification;
+use fullbore_rules::sequence::{AbortedTransaction, Marker, PRODUCERS_MAX};
+use fullbore_tests::Random;
+use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, RecordIter, Stamp};
+use fullbore_wire::{ErrorCode, Uuid};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::world::{Setup, World, ms, random};
+use super::{Brokers, Fault, Life};
+use crate::diskless::DisklessPartition;
+use crate::partitions::append::Waited;
+use fullbore_host::metrics::Metrics;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
+use fullbore_log::partition::terms::{AppendTerms, VerificationTime};
+use fullbore_log::validation::ValidBatch;
+
+/// Ids of their producers are from here on.
+const FIRST_PRODUCER: i64 = 10_000;
+const VERSION: i8 = 2;
+/// How long a request waits for a partition that is being made.
+const OPENED_WITHIN: Duration = Duration::from_secs(5);
+/// `request.timeout.ms`
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A transaction of a client.
+#[derive(Clone, Copy, Debug)]
+struct Transaction {
+    topic: Uuid,
+    epoch: i16,
+    /// Batches that are acknowledged.
+    batches: i32,
+    /// True if it is committed, once that is decided.
+    decision: Option<bool>,
+}
+
+/// A client of one partition.
+pub struct Transactional {
+    index: usize,
+    partition: i32,
+    left: usize,
+    transactions: Vec<Transaction>,
+    /// True if the last transaction has no marker yet.
+    is_under_way: bool,
+    by: Random,
+}
+
+/// Outcome of a batch.
+enum Written {
+    Acknowledged,
+    /// The transaction is to be aborted; the batch may be written.
+    No,
+}
+
+impl Transactional {
+    /// Those of a schedule.
+    pub fn all(setup: &Setup) -> Vec<Arc<Mutex<Transactional>>> {
+        let client = |index: usize| {
+            let mut by = random(setup.seed, 2000 + index as u64);
+            let partition = by.below(setup.partitions as usize) as i32;
+            let left = by.between(3, 12);
+            Transactional { index, partition, left, transactions: Vec::new(), is_under_way: false, by }
+        };
+        (0..setup.transactional).map(|index| Arc::new(Mutex::new(client(index)))).collect()
+    }
+
+    fn producer_id(&self) -> i64 {
+        FIRST_PRODUCER + self.index as i64
+    }
+
+    /// What has no outcome, for who looks for the reason.
+    pub fn open(&self) -> String {
+        let last = self.transactions.last().filter(|_| self.is_under_way);
+        format!("client {} has {} transactions left, and {last:?}", self.index, self.left)
+    }
+
+    fn begin(&mut self, topic: Uuid) -> Transaction {
+        let epoch = self.transactions.len() as i16;
+        let begun = Transaction { topic, epoch, batches: 0, decision: None };
+        self.transactions.push(begun);
+        self.is_under_way = true;
+        begun
+    }
+
+    /// Decides on the last transaction, unless that is done.
+    fn decide(&mut self, is_commit: bool) {
+        if let Some(last) = self.transactions.last_mut() {
+            last.decision.get_or_insert(is_commit);
+        }
+    }
+
+    /// Committed transactions.
+    pub fn committed(&self) -> usize {
+        self.transactions.iter().filter(|of| of.decision == Some(true)).count()
+    }
+
+    fn batch(&self, epoch: i16, number: i32) -> Bytes {
+        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None).transactional();
+        let value = format!("T{}.{epoch}.{number} ", self.index);
+        builder.append(1_700_000_000_000, None, Some(value.as_bytes()), &[]);
+        let stamp = Stamp { producer_id: self.producer_id(), producer_epoch: epoch, base_sequence: number };
+        builder.seal(stamp).expect("sealed").0.freeze()
+    }
+}
+
+/// Writes transactions as long as the process lives; with all of them ended it ends.
+pub async fn transact(brokers: Brokers, client: Arc<Mutex<Transactional>>) {
+    let world = &brokers[0].world;
+    // What the process before has left.
+    client.lock().decide(false);
+    loop {
+        if client.lock().is_under_way {
+            end(&brokers, &client).await;
+        }
+        let (left, pause) = {
+            let mut client = client.lock();
+            (client.left, client.by.below(1_500))
+        };
+        if left == 0 {
+            return;
+        }
+        sleep(ms(pause)).await;
+        let Some(topic) = world.topic.lock().current else { continue };
+        let (begun, count) = {
+            let mut client = client.lock();
+            client.left -= 1;
+            (client.begin(topic), client.by.between(1, 5) as i32)
+        };
+        let mut is_whole = true;
+        for number in 0..count {
+            is_whole &= matches!(write(&brokers, &client, begun, number).await, Written::Acknowledged);
+            if !is_whole {
+                break;
+            }
+            if let Some(last) = client.lock().transactions.last_mut() {
+                last.batches += 1;
+            }
+        }
+        let mut client = client.lock();
+        let is_commit = is_whole && client.by.below(4) > 0;
+        client.decide(is_commit);
+        world.tell(|| format!("transaction {} of {} is decided: {is_commit}", begun.epoch, client.index));
+    }
+}
+
+/// Any of the brokers.
+fn any(brokers: &Brokers, client: &Mutex<Transactional>) -> Arc<Life> {
+    Arc::clone(&brokers[client.lock().by.below(brokers.len())])
+}
+
+async fn partition_at(life: &Life, client: &Mutex<Transactional>, topic: Uuid) -> Option<Arc<DisklessPartition>> {
+    let partition = life.diskless.find(&topic, client.lock().partition)?;
+    let _ = timeout(OPENED_WITHIN, partition.known.opened()).await;
+    Some(partition)
+}
+
+/// Sends a batch until it is known to be written, or refused for good; sometimes the client does not wait for that.
+async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction, number: i32) -> Written {
+    let world = &brokers[0].world;
+    let bytes = client.lock().batch(of.epoch, number);
+    let begun = world.now();
+    loop {
+        if world.topic.lock().current != Some(of.topic) {
+            return Written::No;
+        }
+        let life = any(brokers, client);
+        let Some(partition) = partition_at(&life, client, of.topic).await else {
+            sleep(ms(50)).await;
+            continue;
+        };
+        let gives_up = world.strikes(&mut client.lock().by, world.setup.client_trouble);
+        let patience = if gives_up { ms(client.lock().by.below(300)) } else { TIMEOUT };
+        let answer = timeout(patience, offer(&life, &partition, &bytes)).await;
+        world.tell(|| format!("batch {} of transaction {}: {answer:?}", number, of.epoch));
+        match answer {
+            Err(_) if gives_up => return Written::No,
+            Ok(Ok(())) => return Written::Acknowledged,
+            Ok(Err(AppendError::Deleted)) => return Written::No,
+            Ok(Err(AppendError::Sequence(why))) if why.code() != ErrorCode::KAFKA_STORAGE_ERROR => {
+                // Where the topic is deleted, what was written before is missing.
+                if world.topic.lock().current == Some(of.topic) {
+                    world.wrong(|| format!("batch {number} of transaction {} is refused: {why:?}", of.epoch));
+                }
+                return Written::No;
+            }
+            Ok(Err(_)) | Err(_) => {}
+        }
+        if world.is_late(begun) {
+            world.wrong(|| format!("batch {number} of transaction {} is not written", of.epoch));
+            return Written::No;
+        }
+        let backoff = client.lock().by.below(200);
+        sleep(ms(backoff)).await;
+    }
+}
+
+/// Offers a batch in a transaction that the coordinator has, and waits until it is committed.
+async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes) -> Result<(), AppendError> {
+    let batch = ValidBatch::unchecked(bytes);
+    let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
+    let mut verification = Verification::Unknown;
+    loop {
+        let verified_at = VerificationTime { next_offset: partition.known.offsets().log_end, ..Default::default() };
+        let in_turn = AppendTerms::in_turn(Acks::All, life.world.wall_ms());
+        match waited.append(partition, &batch, AppendTerms { verification, verified_at, ..in_turn }, peer)? {
+            AppendStep::Done(_) => return Ok(()),
+            AppendStep::Pending(ticket) => {
+                let deadline = Instant::now() + TIMEOUT;
+                return ticket.wait(deadline, std::future::pending(), &Metrics::default()).await.map(drop);
+            }
+            AppendStep::Blocked(Blocker::Verification) => verification = Verification::Added,
+            AppendStep::Blocked(blocker) => waited.wait_for(std::slice::from_ref(partition), blocker, None).await,
+        }
+    }
+}
+
+/// Writes the marker of the last transaction until it is known to be there, or its partition is gone.
+async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
+    let world = &brokers[0].world;
+    let (marker, topic) = {
+        let client = client.lock();
+        let Some(of) = client.transactions.last() else { return };
+        let decided = of.decision == Some(true);
+        let is_commit = decided != (world.setup.fault == Some(Fault::MarksOtherwise));
+        let producer_epoch = of.epoch + 1;
+        let of_client = Marker { producer_id: client.producer_id(), producer_epoch, coordinator_epoch: 0, is_commit };
+        (of_client, of.topic)
+    };
+    let begun = world.now();
+    while world.topic.lock().current == Some(topic) && world.setup.fault != Some(Fault::LeavesOpen) {
+        let life = any(brokers, client);
+        if let Some(partition) = partition_at(&life, client, topic).await {
+            // A coordinator that gives up writes it again, and both may be written.
+            let patience = if client.lock().by.below(8) == 0 { ms(100) } else { TIMEOUT };
+            let written = timeout(patience, partition.write_marker(&marker, VERSION)).await;
+            world.tell(|| format!("{marker:?}: {written:?}"));
+            match written {
+                Ok(Ok(()) | Err(AppendError::Deleted)) => break,
+                Ok(Err(AppendError::Sequence(why))) => {
+                    world.wrong(|| format!("{marker:?} is refused: {why:?}"));
+                    break;
+                }
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+        if world.is_late(begun) {
+            world.wrong(|| format!("{marker:?} is not written"));
+            return;
+        }
+        let backoff = client.lock().by.below(200);
+        sleep(ms(backoff)).await;
+    }
+    client.lock().is_under_way = false;
+}
+
+/// The batches of transactions in a log, with their offsets.
+#[derive(Default)]
+pub struct Logged {
+    batches: Vec<(i64, (usize, i16, i32))>,
+}
+
+impl Logged {
+    /// Takes a batch at this offset, if it is a marker or in a transaction. Nothing is known of those before `begin`.
+    pub fn take(&mut self, base: i64, begin: i64, view: &BatchView<'_>) -> bool {
+        if base >= begin
+            && view.is_transactional()
+            && !view.is_control()
+            && let Some(name) = name(view)
+        {
+            self.batches.push((base, name));
+        }
+        view.is_transactional() || view.is_control()
+    }
+
+    /// Checks what was committed and aborted in a partition of this topic.
+    pub fn check(&self, world: &World, (topic, partition): (Uuid, i32), aborted: &[AbortedTransaction]) {
+        let is_aborted = |base: i64, client: usize| {
+            let is_of = |of: &&AbortedTransaction| of.producer_id == FIRST_PRODUCER + client as i64;
+            aborted.iter().filter(is_of).any(|of| (of.first_offset..=of.last_offset).contains(&base))
+        };
+        let may_be_deleted = world.deleted_to.lock().contains_key(&(topic, partition));
+        let there: HashSet<_> = self.batches.iter().map(|(_, name)| *name).collect();
+        if there.len() < self.batches.len() {
+            world.wrong(|| format!("a batch of a transaction is in partition {partition} twice"));
+        }
+        for client in &world.transactional {
+            let client = client.lock();
+            let here = client.transactions.iter().filter(|of| of.topic == topic && client.partition == partition);
+            for of in here {
+                let is_committed = of.decision == Some(true);
+                let found = self.batches.iter().filter(|(_, (by, epoch, _))| (*by, *epoch) == (client.index, of.epoch));
+                for (base, _) in found.filter(|(base, _)| is_aborted(*base, client.index) == is_committed) {
+                    world.wrong(|| format!("at {base} of {partition} {of:?} is otherwise"));
+                }
+                let is_whole = (0..of.batches).all(|number| there.contains(&(client.index, of.epoch, number)));
+                if is_committed && !is_whole && !may_be_deleted {
+                    world.wrong(|| format!("{of:?} of client {} is not whole in {partition}", client.index));
+                }
+            }
+        }
+    }
+}
+
+/// Client, epoch and number of a batch.
+fn name(view: &BatchView<'_>) -> Option<(usize, i16, i32)> {
+    let first = RecordIter::new(view.payload(), view.record_count()).next()?.ok()?;
+    let mut numbers = std::str::from_utf8(first.value?).ok()?.strip_prefix('T')?.split(['.', ' ']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+impl Life {
+    /// Checks a log, of which these batches were read: every transaction has ended.
+    pub async fn check_transactions(&self, partition: &DisklessPartition, topic: Uuid, logged: &Logged, end: i64) {
+        let Some(number) = partition.known.number() else { return };
+        let row = self.finder.partitions(vec![number]).await.expect("found").pop();
+        if let Some(row) = row.filter(|row| row.first_unstable.is_some()) {
+            self.world.wrong(|| format!("a transaction never ends: {row:?}"));
+        }
+        let aborted = self.finder.aborted(number, 0..end, PRODUCERS_MAX + 1).await.expect("found");
+        logged.check(&self.world, (topic, partition.known.index()), &aborted);
+    }
+}

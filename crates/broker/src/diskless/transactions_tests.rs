@@ -1,0 +1,294 @@
+//! Transactions on a diskless partition at one broker: what is verified, where markers go, and what is read, in virtual time.
+
+use bytes::{Bytes, BytesMut};
+use fullbore_rules::commit::admission::Freshness;
+use fullbore_rules::sequence::{Marker, SequenceRefusal, Stops};
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::Instant;
+
+use super::index::by_hand::{IndexByHand, Turn};
+use super::objects::double::StoreDouble;
+use super::*;
+use fullbore_config::Properties;
+use fullbore_log::Verification;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::memory_budget::ProducerKey;
+use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
+use fullbore_log::partition::read::{Isolation, Read};
+use fullbore_log::partition::terms::{AppendTerms, VerificationTime};
+use fullbore_log::validation::ValidBatch;
+
+const TOPIC: Uuid = Uuid([1; 16]);
+const PUT: Duration = Duration::from_millis(150);
+/// Offset after every batch of a test.
+const FAR: i64 = 1_000_000;
+
+struct OneBroker {
+    diskless: Diskless,
+    store: Arc<StoreDouble>,
+    _folder: tempfile::TempDir,
+}
+
+impl OneBroker {
+    /// A broker with memory of these bytes, and a topic of so many partitions.
+    async fn start(memory_bytes: usize, partitions: i32) -> OneBroker {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = SqliteIndex::open(folder.path()).expect("made");
+        let (owner, index) = IndexByHand::new(Index::new(store, 5));
+        tokio::spawn(carry_out(index));
+        let finder = RunFinder::open(folder.path()).expect("opened");
+        let store = StoreDouble::taking(PUT);
+        let objects = Objects::over(store.clone(), "one");
+        let (mut config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        config.diskless.memory_bytes = memory_bytes;
+        config.diskless.upload_attempts_max = 1;
+        let (retention, of_index) = (Duration::from_secs(3600), (owner, finder, None));
+        let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
+        let config = Arc::new(config.topics.defaults);
+        diskless.put_topic(("topic", TOPIC), partitions, &config, Box::new(|_| Stops::default()));
+        let broker = OneBroker { diskless, store, _folder: folder };
+        for index in 0..partitions {
+            broker.partition(index).known.opened().await;
+            let mut refreshed = Refreshed::new();
+            DisklessPartition::refresh_producers(&[broker.partition(index)], &mut refreshed).await;
+        }
+        broker
+    }
+
+    fn partition(&self, index: i32) -> Arc<DisklessPartition> {
+        self.diskless.find(&TOPIC, index).expect("it is there")
+    }
+
+    fn offer(
+        &self,
+        stamp: Stamp,
+        is_transactional: bool,
+        verification: Verification,
+    ) -> Result<AppendStep, AppendError> {
+        self.offer_to(0, &batch(stamp, is_transactional, 10), verification, FAR)
+    }
+
+    fn offer_to(
+        &self,
+        index: i32,
+        bytes: &Bytes,
+        verification: Verification,
+        verified_at: i64,
+    ) -> Result<AppendStep, AppendError> {
+        let verified_at = VerificationTime { next_offset: verified_at, ..Default::default() };
+        let terms = AppendTerms { verification, verified_at, ..AppendTerms::in_turn(Acks::All, 0) };
+        let batch = ValidBatch::unchecked(bytes);
+        let producer = ProducerKey::Id(batch.stamp().producer_id);
+        self.partition(index).append(&batch, terms, producer, Freshness::Current, None)
+    }
+
+    /// The offset of a batch in a transaction that the coordinator has confirmed.
+    async fn write(&self, stamp: Stamp) -> i64 {
+        committed(self.offer(stamp, true, Verification::Verified)).await.expect("committed")
+    }
+
+    async fn end(&self, stamp: Stamp, is_commit: bool) -> Result<(), AppendError> {
+        self.partition(0).write_marker(&marker(stamp, is_commit), 1).await
+    }
+
+    /// Reads at read_committed, once what is missing has come.
+    async fn read(&self, offset: i64) -> Read {
+        let (partition, since) = (self.partition(0), std::time::Instant::now());
+        loop {
+            match partition.try_read(Isolation::ReadCommitted, offset, 1 << 20, true, since).expect("readable") {
+                Some(read) => return read,
+                None => yield_now().await,
+            }
+        }
+    }
+
+    /// First offsets of the aborted transactions of [`OneBroker::read`].
+    async fn aborted(&self, offset: i64) -> Vec<i64> {
+        let read = self.read(offset).await;
+        read.aborted.expect("asked for").iter().map(|aborted| aborted.first_offset).collect()
+    }
+}
+
+/// Does what the index is asked for.
+async fn carry_out(mut index: IndexByHand<SqliteIndex>) {
+    loop {
+        match index.turn().await {
+            Turn::Commit(objects, answer) => drop(answer.send(index.commit(&objects, 0))),
+            Turn::Other(asked) => index.carry_out(asked, 0),
+            Turn::Idle => index.tidy(0),
+        }
+    }
+}
+
+fn stamp(producer_id: i64, base_sequence: i32) -> Stamp {
+    Stamp { producer_id, producer_epoch: 0, base_sequence }
+}
+
+fn batch(stamp: Stamp, is_transactional: bool, size: usize) -> Bytes {
+    let builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+    let mut builder = if is_transactional { builder.transactional() } else { builder };
+    builder.append(7, None, Some(&vec![b'x'; size]), &[]);
+    builder.seal(stamp).expect("sealed").0.freeze()
+}
+
+fn marker(stamp: Stamp, is_commit: bool) -> Marker {
+    let Stamp { producer_id, producer_epoch, .. } = stamp;
+    Marker { producer_id, producer_epoch, coordinator_epoch: 0, is_commit }
+}
+
+async fn committed(step: Result<AppendStep, AppendError>) -> Result<i64, AppendError> {
+    match step? {
+        AppendStep::Done(appended) => Ok(appended.base_offset),
+        AppendStep::Pending(ticket) => {
+            let far = Instant::now() + Duration::from_secs(3600);
+            ticket.wait(far, std::future::pending(), &Metrics::default()).await.map(|appended| appended.base_offset)
+        }
+        AppendStep::Blocked(blocker) => panic!("{blocker:?}"),
+    }
+}
+
+fn is_unverified(step: Result<AppendStep, AppendError>) -> bool {
+    matches!(step, Ok(AppendStep::Blocked(Blocker::Verification)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn batch_begins_a_transaction_it_waits_for_the_coordinator_and_those_behind_it_do_not() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    assert!(is_unverified(broker.offer(stamp(7, 0), true, Verification::Unknown)));
+    let first = broker.offer(stamp(7, 0), true, Verification::Verified);
+    // The first is not committed yet.
+    let second = broker.offer(stamp(7, 1), true, Verification::Unknown);
+    assert_eq!((committed(first).await, committed(second).await), (Ok(0), Ok(1)));
+    let third = broker.offer(stamp(7, 2), true, Verification::Unknown);
+    assert_eq!(committed(third).await, Ok(2));
+    assert_eq!(broker.end(stamp(7, 0), true).await, Ok(()));
+    assert!(is_unverified(broker.offer(stamp(7, 3), true, Verification::Unknown)), "the next transaction");
+    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn transaction_ends_between_the_coordinators_word_and_the_commit_the_batch_is_sent_again() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    let known = broker.partition(0).known.offsets().log_end;
+    assert_eq!(broker.end(stamp(7, 0), false).await, Ok(()));
+    let late = broker.offer_to(0, &batch(stamp(7, 1), true, 10), Verification::Verified, known);
+    assert_eq!(committed(late).await, Err(AppendError::Again));
+    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2, "nothing is open");
+    assert!(is_unverified(broker.offer(stamp(7, 1), true, Verification::Unknown)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn transaction_is_open_a_plain_batch_of_its_producer_is_refused() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    let plain = broker.offer(stamp(7, 1), false, Verification::Unknown);
+    assert_eq!(committed(plain).await, Err(AppendError::Sequence(SequenceRefusal::InvalidTxnState)));
+    assert_eq!(committed(broker.offer(stamp(7, 1), true, Verification::Unknown)).await, Ok(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn marker_is_written_twice_at_once_both_have_its_outcome() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    let (one, other) = tokio::join!(broker.end(stamp(7, 0), true), broker.end(stamp(7, 0), true));
+    assert_eq!((one, other), (Ok(()), Ok(())));
+    assert_eq!(broker.partition(0).known.offsets().log_end, 2, "one marker");
+    let stale = Marker { coordinator_epoch: -1, ..marker(stamp(7, 0), true) };
+    let refused = broker.partition(0).write_marker(&stale, 1).await;
+    assert_eq!(refused, Err(AppendError::Sequence(SequenceRefusal::CoordinatorFenced)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn marker_is_in_an_object_that_is_not_uploaded_it_fails_and_the_next_try_is_written() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    broker.store.fail_next(1);
+    assert_eq!(broker.end(stamp(7, 0), true).await, Err(AppendError::Storage));
+    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 0);
+    assert_eq!(broker.end(stamp(7, 0), true).await, Ok(()));
+    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
+}
+
+/// A refused batch takes those behind it along, and not the end of their transaction.
+#[tokio::test(start_paused = true)]
+async fn batch_before_a_marker_is_not_uploaded_the_marker_is_written() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    broker.store.fail_next(1);
+    let failing = broker.offer(stamp(7, 1), true, Verification::Unknown);
+    tokio::time::sleep(PUT / 2).await;
+    let behind = broker.offer(stamp(7, 2), true, Verification::Unknown);
+    let end = broker.end(stamp(7, 0), false);
+    assert_eq!(end.await, Ok(()));
+    assert_eq!(committed(failing).await, Err(AppendError::Storage));
+    assert_eq!(committed(behind).await, Err(AppendError::Again));
+    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
+    assert_eq!(broker.aborted(0).await, [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_is_used_up_a_marker_goes_into_the_next_object() {
+    let broker = OneBroker::start(5 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    let flood: Vec<_> = (0..100).map(|at| batch(stamp(100 + at, 0), false, 500_000)).collect();
+    let offered = flood.iter().map(|batch| broker.offer_to(0, batch, Verification::Unknown, 0).expect("offered"));
+    let offered: Vec<_> = offered.collect();
+    assert!(offered.iter().any(|step| matches!(step, AppendStep::Blocked(Blocker::Memory(..)))), "it is used up");
+    let began = Instant::now();
+    assert_eq!(broker.end(stamp(7, 0), true).await, Ok(()));
+    assert!(began.elapsed() < 10 * PUT, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousand_markers_come_at_once_they_are_in_few_objects() {
+    const PARTITIONS: i32 = 1_000;
+    let broker = OneBroker::start(64 << 20, PARTITIONS).await;
+    let puts = broker.store.puts();
+    let began = Instant::now();
+    let mut markers = JoinSet::new();
+    for index in 0..PARTITIONS {
+        let partition = broker.partition(index);
+        markers.spawn(async move { partition.write_marker(&marker(stamp(7, 0), true), 2).await });
+    }
+    assert!(markers.join_all().await.into_iter().all(|written| written == Ok(())));
+    assert!(broker.store.puts() - puts <= 2, "{} PUTs", broker.store.puts() - puts);
+    assert!(began.elapsed() < 2 * PUT + Duration::from_millis(40), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn topic_is_deleted_while_a_marker_is_under_way_the_marker_is_refused() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    let partition = broker.partition(0);
+    let end = tokio::spawn(async move { partition.write_marker(&marker(stamp(7, 0), true), 1).await });
+    yield_now().await;
+    let partition = broker.partition(0);
+    broker.diskless.delete_topic(TOPIC, Box::new(|| {}));
+    assert_eq!(end.await.expect("no panic"), Err(AppendError::Deleted));
+    assert_eq!(partition.write_marker(&marker(stamp(7, 0), true), 1).await, Err(AppendError::Deleted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn transactions_are_aborted_reads_name_those_with_records_in_what_they_return() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    for (producer, is_commit) in [(7, false), (8, true), (9, false)] {
+        let first = broker.write(stamp(producer, 0)).await;
+        assert_eq!((first, broker.read(first).await.end_offset), (2 * (producer - 7), Some(first)), "nothing of it");
+        broker.end(stamp(producer, 0), is_commit).await.expect("written");
+    }
+    let open = broker.write(stamp(10, 0)).await;
+    assert_eq!(open, 6);
+    let read = broker.read(0).await;
+    assert_eq!((read.last_stable_offset, read.high_watermark, read.end_offset, read.is_cut), (6, 7, Some(6), false));
+    assert_eq!(broker.aborted(0).await, [0, 4]);
+    assert_eq!(broker.aborted(2).await, [4]);
+    assert_eq!(broker.aborted(6).await, [0; 0]);
+    let all = broker.partition(0).try_read(Isolation::ReadUncommitted, 0, 1 << 20, true, std::time::Instant::now());
+    let all = all.expect("readable").expect("in memory");
+    assert_eq!((all.end_offset, all.aborted), (Some(7), None));
+    let counted = |isolation| broker.partition(0).count(isolation, 0, u64::MAX).expect("in memory");
+    let open = batch(stamp(10, 0), true, 10).len() as u64;
+    assert_eq!(counted(Isolation::ReadUncommitted) - counted(Isolation::ReadCommitted), open);
+}

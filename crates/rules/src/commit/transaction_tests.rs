@@ -1,0 +1,327 @@
+//! Transactions by hand: which batches open one, what markers end, and what is answered again.
+
+use std::time::Duration;
+
+use super::admission::{Admission, Freshness, Opening, PartitionAdmission};
+use super::tests::{Case, OUT_OF_ORDER, appended, batch, object};
+use super::*;
+use crate::sequence::{AbortedTransaction, Marker, NO_COORDINATOR, Producers, SequenceRefusal, Stamp};
+
+const BEHIND: CommitVerdict = CommitVerdict::Refused(Refusal::Behind);
+const UNVERIFIED: CommitVerdict = CommitVerdict::Refused(Refusal::Unverified);
+const FENCED: CommitVerdict = refused(SequenceRefusal::InvalidProducerEpoch);
+
+const fn refused(why: SequenceRefusal) -> CommitVerdict {
+    CommitVerdict::Refused(Refusal::Sequence(why))
+}
+
+fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32) -> Stamp {
+    Stamp { producer_id, producer_epoch, base_sequence, record_count: 1 }
+}
+
+/// Batch of one record in a transaction that its broker has taken for open.
+fn ongoing(stamp: Stamp) -> ObjectBatch {
+    ObjectBatch { kind: BatchKind::Transactional, ..batch(0, stamp) }
+}
+
+/// Batch of one record in a transaction that the coordinator has confirmed when the broker knew this offset.
+fn verified(stamp: Stamp, next_offset: i64) -> ObjectBatch {
+    ObjectBatch { verified: Some(Verified { next_offset, is_added: false }), ..ongoing(stamp) }
+}
+
+fn added(stamp: Stamp, next_offset: i64) -> ObjectBatch {
+    ObjectBatch { verified: Some(Verified { next_offset, is_added: true }), ..ongoing(stamp) }
+}
+
+/// Marker with transaction version 1 or 2.
+fn marker(of: (i64, i16), coordinator_epoch: i32, is_commit: bool, transaction_version: i8) -> ObjectBatch {
+    let marker = Marker { producer_id: of.0, producer_epoch: of.1, coordinator_epoch, is_commit };
+    let kind = BatchKind::marker(&marker, transaction_version);
+    ObjectBatch { kind, ..batch(0, stamp(of.0, of.1, -1)) }
+}
+
+impl Case {
+    fn state(&self) -> &PartitionState {
+        &self.partitions[&0]
+    }
+
+    /// The first offset of a producer's open transaction.
+    fn open_from(&self, producer_id: i64) -> Option<i64> {
+        self.state().producers.iter().find(|of| of.producer_id == producer_id).and_then(|of| of.open_from)
+    }
+
+    fn verdict(&mut self, batch: ObjectBatch) -> CommitVerdict {
+        self.verdicts(1, &[batch])[0]
+    }
+}
+
+/// Returns the state that another broker has by the rows of a commit.
+fn by_rows(rows: &[AppendedBatches], mut state: PartitionState) -> PartitionState {
+    let mut batches: Vec<_> = rows.iter().flat_map(|row| &row.batches).collect();
+    batches.sort_by_key(|batch| batch.base_offset);
+    batches.into_iter().for_each(|batch| state.take_over(batch, 0));
+    state
+}
+
+#[test]
+fn transaction_opens_and_is_aborted_the_rows_say_so() {
+    let mut case = Case::new(1);
+    let opens =
+        case.commit(&[object(1, &[verified(stamp(7, 0, 0), 0), ongoing(stamp(7, 0, 1)), batch(0, stamp(8, 0, 0))])]);
+    assert_eq!(opens.verdicts[0], [appended(0), appended(1), appended(2)]);
+    assert_eq!((case.state().first_unstable(), case.state().last_stable_offset()), (Some(0), 0));
+    let other = by_rows(&opens.producers, PartitionState::new(5));
+    assert_eq!((other.next_offset, other.last_stable_offset()), (3, 0));
+    let ends = case.commit(&[object(2, &[marker((7, 1), 4, false, 2), batch(0, stamp(8, 0, 1))])]);
+    assert_eq!(ends.verdicts[0], [appended(3), appended(4)]);
+    assert_eq!((ends.runs.len(), ends.runs[0].end_offset()), (1, 5), "a marker is in a run");
+    let transaction = AbortedTransaction { producer_id: 7, first_offset: 0, last_offset: 3, last_stable_offset: 4 };
+    assert_eq!(ends.aborted, [PartitionAborted { partition: 0, transaction }]);
+    assert_eq!((case.state().first_unstable(), case.state().last_stable_offset()), (None, 5));
+    let other = by_rows(&ends.producers, other);
+    assert_eq!((other.next_offset, other.last_stable_offset()), (5, 5));
+    let of = |state: &PartitionState| state.producers.iter().find(|of| of.producer_id == 7).expect("known");
+    assert_eq!(of(&other), of(case.state()));
+    assert_eq!((of(&other).producer_epoch, of(&other).coordinator_epoch, of(&other).last_sequence), (1, 4, -1));
+    assert_eq!(case.verdict(marker((7, 1), 4, true, 2)), appended(5), "a marker may come twice");
+    assert!(case.commit(&[object(3, &[marker((7, 1), 4, false, 2)])]).aborted.is_empty(), "and ends nothing then");
+}
+
+#[test]
+fn transaction_is_committed_nothing_is_aborted_and_the_sequence_goes_on() {
+    let mut case = Case::new(1);
+    case.verdicts(1, &[verified(stamp(7, 0, 0), 0), verified(stamp(8, 0, 0), 0)]);
+    let ends = case.commit(&[object(2, &[marker((7, 0), 4, true, 1)])]);
+    assert!(ends.aborted.is_empty());
+    assert_eq!(ends.producers[0].batches[0].stamp.base_sequence, 1, "the row says where the producer goes on");
+    assert_eq!((case.open_from(7), case.open_from(8), case.state().last_stable_offset()), (None, Some(1), 1));
+    assert_eq!(case.verdict(verified(stamp(7, 0, 1), 3)), appended(3));
+    assert_eq!(case.open_from(7), Some(3));
+}
+
+#[test]
+fn batch_would_open_a_transaction_without_the_coordinators_word_it_is_refused() {
+    let mut case = Case::new(1);
+    assert_eq!(case.verdicts(1, &[ongoing(stamp(7, 0, 0)), ongoing(stamp(7, 0, 1))]), [UNVERIFIED, BEHIND]);
+    assert_eq!(case.state().next_offset, 0);
+    assert_eq!(case.verdict(verified(stamp(7, 0, 0), 0)), appended(0));
+    // A later epoch begins a transaction of its own.
+    assert_eq!(case.verdict(ongoing(stamp(7, 1, 0))), UNVERIFIED);
+    assert_eq!(case.verdict(ongoing(stamp(7, 0, 0))), CommitVerdict::Duplicate { base_offset: 0, timestamp: 0 });
+}
+
+/// The race of KIP-890 with transaction version 1, where the epoch stays: the batch would open a transaction that no
+/// marker ends.
+#[test]
+fn marker_of_the_same_epoch_came_after_the_coordinators_word_the_batch_is_refused() {
+    let mut case = Case::new(1);
+    case.verdicts(1, &[batch(0, stamp(8, 0, 0)), batch(0, stamp(8, 0, 1))]);
+    // The transaction is aborted before its only batch is committed.
+    assert_eq!(case.verdict(marker((7, 0), 4, false, 1)), appended(2));
+    for known in 0..3 {
+        assert_eq!(case.verdict(verified(stamp(7, 0, 0), known)), UNVERIFIED, "known to {known}");
+    }
+    assert_eq!(case.verdict(verified(stamp(7, 0, 0), 3)), appended(3), "of the next transaction");
+    assert_eq!(case.verdict(marker((7, 0), 4, true, 1)), appended(4));
+    assert_eq!(case.verdict(verified(stamp(7, 0, 1), 4)), UNVERIFIED);
+    assert_eq!(case.verdict(ongoing(stamp(7, 0, 1))), UNVERIFIED, "the broker has not heard of the marker");
+    assert_eq!(case.verdict(verified(stamp(7, 1, 0), 0)), appended(5), "a later epoch has no such marker");
+}
+
+/// Transaction version 2: a broker that has not heard of the last marker need not read anything.
+#[test]
+fn marker_has_the_next_epoch_the_coordinators_word_of_that_epoch_is_never_too_old() {
+    let mut case = Case::new(1);
+    case.verdicts(1, &[added(stamp(7, 0, 0), 0), marker((7, 1), 4, false, 2)]);
+    assert_eq!(case.verdict(added(stamp(7, 0, 1), 1)), FENCED);
+    assert_eq!(case.verdict(added(stamp(7, 1, 0), 0)), appended(2));
+    // Nothing is known of the producer: its first batch may be on its way to another broker.
+    assert_eq!(case.verdict(added(stamp(9, 3, 1), 3)), OUT_OF_ORDER);
+    assert_eq!(case.verdict(verified(stamp(9, 3, 1), 3)), appended(3), "its state may have expired");
+}
+
+#[test]
+fn plain_batch_comes_within_a_transaction_it_is_refused() {
+    let mut case = Case::new(1);
+    case.verdicts(1, &[verified(stamp(7, 0, 0), 0)]);
+    assert_eq!(case.verdict(batch(0, stamp(7, 0, 1))), refused(SequenceRefusal::InvalidTxnState));
+    assert_eq!(case.verdicts(2, &[marker((7, 0), 4, true, 1), batch(0, stamp(7, 0, 1))]), [appended(1), appended(2)]);
+    assert_eq!(case.verdict(batch(0, stamp(-1, -1, -1))), appended(3), "no producer, no transaction");
+}
+
+#[test]
+fn as_many_transactions_are_open_as_producers_are_remembered_no_other_opens_and_none_is_forgotten() {
+    let mut case = Case::new(1);
+    case.partitions.get_mut(&0).expect("there").producers = Producers::bounded(3);
+    for producer_id in 0..3 {
+        case.verdict(verified(stamp(producer_id, 0, 0), 0));
+    }
+    let next = verified(stamp(3, 0, 0), 0);
+    assert_eq!(case.verdict(next), refused(SequenceRefusal::TooManyTransactions));
+    (10..20).for_each(|producer_id| _ = case.verdict(batch(0, stamp(producer_id, 0, 0))));
+    case.partitions.get_mut(&0).expect("there").expire(i64::MAX, 0);
+    assert_eq!((0..3).map(|id| case.open_from(id)).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
+    case.verdict(marker((1, 0), 4, true, 1));
+    assert!(matches!(case.verdict(next), CommitVerdict::Appended { .. }));
+}
+
+/// Hang of a partition: the coordinator would send the marker for ever, and nothing would become stable.
+#[test]
+fn marker_is_behind_refused_batches_of_its_producer_it_is_decided_on() {
+    let mut case = Case::new(1);
+    case.verdicts(1, &[added(stamp(7, 0, 0), 0)]);
+    let batches =
+        [ongoing(stamp(7, 0, 5)), marker((7, 1), 4, false, 2), added(stamp(7, 1, 0), 1), ongoing(stamp(7, 1, 1))];
+    assert_eq!(case.verdicts(2, &batches), [OUT_OF_ORDER, appended(1), appended(2), appended(3)]);
+    // With transaction version 1 the refused batch may be sent again in the next transaction, and comes first.
+    let batches = [ongoing(stamp(7, 1, 7)), marker((7, 1), 4, false, 1), verified(stamp(7, 1, 2), 5)];
+    assert_eq!(case.verdicts(3, &batches), [OUT_OF_ORDER, appended(4), BEHIND]);
+    assert_eq!(case.open_from(7), None);
+    // A marker that is refused hides nothing.
+    let batches = [ongoing(stamp(7, 1, 9)), marker((7, 2), 3, false, 2), added(stamp(7, 2, 0), 5)];
+    let fenced = refused(SequenceRefusal::CoordinatorFenced);
+    assert_eq!(case.verdicts(4, &batches), [OUT_OF_ORDER, fenced, BEHIND]);
+}
+
+#[test]
+fn object_comes_too_late_the_marker_behind_it_is_decided_on() {
+    let mut case = Case::new(1);
+    let late = FinishedObject { state: ObjectState::Gone, ..object(2, &[added(stamp(7, 0, 0), 0)]) };
+    let decided = case.commit(&[late, object(3, &[marker((7, 1), 4, false, 2), added(stamp(7, 1, 0), 0)])]);
+    assert_eq!(decided.verdicts[0], [CommitVerdict::Refused(Refusal::ObjectGone)]);
+    assert_eq!(decided.verdicts[1], [appended(0), appended(1)]);
+}
+
+#[test]
+fn commit_is_repeated_markers_are_answered_as_before() {
+    let mut case = Case::new(1);
+    let fenced = refused(SequenceRefusal::CoordinatorFenced);
+    case.verdicts(1, &[added(stamp(7, 0, 0), 0), marker((8, 0), 9, true, 1)]);
+    let batches = [ongoing(stamp(7, 0, 1)), marker((7, 1), 4, false, 2), marker((8, 0), 8, true, 1)];
+    let first = case.commit(&[object(2, &batches)]);
+    assert_eq!(first.verdicts[0], [appended(2), appended(3), fenced]);
+    // The next transaction goes on before the commit is repeated.
+    case.verdicts(3, &[added(stamp(7, 1, 0), 4)]);
+    let again = FinishedObject { state: ObjectState::Live(first.runs.clone()), ..object(2, &batches) };
+    let repeated = case.commit(&[again]);
+    assert_eq!(repeated.verdicts, first.verdicts);
+    assert!(repeated.runs.is_empty() && repeated.producers.is_empty() && repeated.aborted.is_empty());
+    assert_eq!(case.open_from(7), Some(4));
+    case.verdicts(4, &[marker((7, 1), 5, true, 1)]);
+    // Its runs are cleared. That a marker was appended is seen by its state, and nothing is ended twice.
+    let cleared = FinishedObject { state: ObjectState::Live(Vec::new()), ..object(2, &batches) };
+    let verdicts = case.commit(&[cleared]).verdicts.remove(0);
+    assert_eq!(verdicts[2], fenced);
+    assert_eq!(verdicts[1], refused(SequenceRefusal::CoordinatorFenced), "a later coordinator has ended a later one");
+    let last = FinishedObject { state: ObjectState::Live(Vec::new()), ..object(4, &[marker((7, 1), 5, true, 1)]) };
+    let success = CommitVerdict::Duplicate { base_offset: -1, timestamp: -1 };
+    assert_eq!(case.commit(&[last]).verdicts, [[success]]);
+    assert_eq!(case.state().next_offset, 6);
+}
+
+#[test]
+fn marker_is_of_an_old_coordinator_or_epoch_it_is_refused() {
+    let mut case = Case::new(1);
+    case.verdicts(1, &[added(stamp(7, 3, 0), 0), marker((7, 4), 9, true, 2), added(stamp(7, 4, 0), 0)]);
+    let verdicts = [
+        (marker((7, 5), 8, true, 2), refused(SequenceRefusal::CoordinatorFenced)),
+        (marker((7, 4), 9, true, 2), FENCED),
+        (marker((7, 3), 9, true, 1), FENCED),
+        (marker((-1, 0), 9, true, 1), refused(SequenceRefusal::InvalidRecord)),
+        (marker((7, -1), 9, true, 1), refused(SequenceRefusal::InvalidRecord)),
+        // Its transaction is elsewhere: nothing of it was written here.
+        (marker((8, 0), 1, true, 1), appended(3)),
+        (ObjectBatch { partition: 5, ..marker((7, 5), 9, true, 2) }, CommitVerdict::Refused(Refusal::PartitionGone)),
+        (marker((7, 5), 9, true, 2), appended(4)),
+    ];
+    for (marker, verdict) in verdicts {
+        assert_eq!(case.verdict(marker), verdict, "{marker:?}");
+    }
+    let known = case.state().producers.iter().find(|of| of.producer_id == 8).expect("known");
+    assert_eq!((known.coordinator_epoch, known.last_sequence), (1, -1));
+}
+
+#[test]
+fn partition_is_deleted_with_an_open_transaction_its_batches_are_answered_as_made_and_its_marker_as_gone() {
+    let mut case = Case::new(1);
+    let opens = verified(stamp(7, 0, 0), 0);
+    case.verdicts(1, &[opens]);
+    let deleted = case.partitions.remove(&0).expect("there");
+    case.deleted.insert(0, deleted.producers.clone());
+    let verdicts = case.verdicts(2, &[opens, marker((7, 0), 4, false, 1)]);
+    let duplicate = CommitVerdict::Duplicate { base_offset: 0, timestamp: 0 };
+    assert_eq!(verdicts, [duplicate, CommitVerdict::Refused(Refusal::PartitionGone)]);
+    // In the next partition of the name the producer goes on, and nothing is open.
+    let mut next = PartitionState::new(5);
+    next.succeed(deleted.producers.stops(), false);
+    case.partitions.insert(0, next);
+    assert_eq!((case.state().first_unstable(), case.state().last_stable_offset()), (None, 0));
+    assert_eq!(case.verdict(ongoing(stamp(7, 0, 1))), UNVERIFIED);
+    assert_eq!(case.verdict(verified(stamp(7, 0, 1), 0)), appended(0));
+}
+
+#[test]
+fn log_start_passes_an_open_transaction_it_ends_with_its_marker() {
+    let mut case = Case::new(1);
+    case.verdicts(1, &[verified(stamp(7, 0, 0), 0), batch(0, stamp(8, 0, 0)), batch(0, stamp(8, 0, 1))]);
+    case.partitions.get_mut(&0).expect("there").log_start = 2;
+    assert_eq!((case.state().first_unstable(), case.state().last_stable_offset()), (Some(0), 2));
+    assert_eq!(case.verdict(ongoing(stamp(7, 0, 1))), appended(3));
+    assert_eq!(case.state().last_stable_offset(), 2);
+    let ends = case.commit(&[object(2, &[marker((7, 1), 4, false, 2)])]);
+    let aborted = ends.aborted[0].transaction;
+    assert_eq!((aborted.first_offset, aborted.last_offset, aborted.last_stable_offset), (0, 4, 5));
+    assert_eq!(case.state().last_stable_offset(), 5);
+}
+
+#[test]
+fn rows_are_taken_over_twice_the_state_is_that_of_once() {
+    let mut case = Case::new(1);
+    let batches = [
+        verified(stamp(7, 0, 0), 0),
+        marker((7, 0), 4, false, 1),
+        verified(stamp(7, 0, 1), 2),
+        added(stamp(8, 0, 0), 0),
+        marker((8, 1), 4, false, 2),
+        added(stamp(8, 1, 0), 0),
+    ];
+    let decided = case.commit(&[object(1, &batches)]);
+    let shown = |state: &PartitionState| {
+        let mut all: Vec<_> = state.producers.iter().collect();
+        all.sort_by_key(|of| of.producer_id);
+        (all, state.first_unstable(), state.next_offset)
+    };
+    let once = by_rows(&decided.producers, PartitionState::new(128));
+    assert_eq!(shown(&once), shown(case.state()));
+    assert_eq!(shown(&by_rows(&decided.producers, once.clone())), shown(&once));
+    assert_eq!(once.producers.iter().map(|of| of.coordinator_epoch).max(), Some(4));
+    assert!(once.producers.iter().all(|of| of.coordinator_epoch > NO_COORDINATOR));
+    // The word of the coordinator counts there as here.
+    let mut other = Case::new(1);
+    other.partitions.insert(0, once);
+    assert_eq!(
+        other.verdicts(2, &[marker((7, 0), 4, true, 1), verified(stamp(7, 0, 2), 6)]),
+        [appended(6), UNVERIFIED]
+    );
+}
+
+#[test]
+fn batch_is_offered_the_coordinator_is_asked_where_a_transaction_opens() {
+    const NOW: Duration = Duration::from_secs(1);
+    let mut case = Case::new(1);
+    let mut admission = PartitionAdmission::default();
+    let first = stamp(7, 0, 0);
+    assert_eq!(admission.check(&first, case.state(), Freshness::Current, NOW), Admission::Admit);
+    assert_eq!(admission.transaction_of(&first, case.state()), Opening::Unverified);
+    let word = Some(Verified { next_offset: 0, is_added: true });
+    admission.admitted(&first, 1, word);
+    assert_eq!(admission.transaction_of(&stamp(7, 0, 1), case.state()), Opening::Open { verified: word });
+    assert_eq!(admission.transaction_of(&stamp(7, 1, 0), case.state()), Opening::Unverified, "a later transaction");
+    assert_eq!(admission.transaction_of(&stamp(8, 0, 0), case.state()), Opening::Unverified);
+    case.verdicts(1, &[added(first, 0)]);
+    admission.committed(&first, 1);
+    assert_eq!(admission.transaction_of(&stamp(7, 0, 1), case.state()), Opening::Open { verified: None });
+    case.verdicts(2, &[marker((7, 1), 4, true, 2)]);
+    assert_eq!(admission.transaction_of(&stamp(7, 1, 0), case.state()), Opening::Unverified);
+    assert_eq!(admission.check(&stamp(7, 1, 0), case.state(), Freshness::MayBeStale, NOW), Admission::Admit);
+}
