@@ -331,16 +331,8 @@ func byKey() {
 	}
 }
 
-// classic returns the settings of a topic for transactions, which are not served on the diskless ones that some runs have by default.
-func classic() []string {
-	if os.Getenv("OURS") == "" {
-		return nil
-	}
-	return []string{"diskless.enable=false"}
-}
-
 func transaction() {
-	topic := newTopic("transaction", 2, classic()...)
+	topic := newTopic("transaction", 2)
 	c := client(kgo.TransactionalID(run+"-transaction"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	defer c.Close()
 	for _, value := range []string{"first", "aborted", "last"} {

@@ -319,11 +319,8 @@ public class Client {
             same(read(new TopicPartition(topic, partition.getKey()), 0, partition.getValue().size(), Map.of()), partition.getValue(), 0);
     }
 
-    /** Settings of a topic for transactions, which are not served on the diskless ones that some runs have by default. */
-    static final Map<String, String> CLASSIC = System.getenv("OURS") == null ? Map.of() : Map.of("diskless.enable", "false");
-
     static void transaction() throws Exception {
-        String topic = newTopic("transaction", 2, CLASSIC);
+        String topic = newTopic("transaction", 2, Map.of());
         Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "transactional.id", RUN + "-transaction", "max.block.ms", API_MS));
         try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
             producer.initTransactions();
@@ -348,7 +345,7 @@ public class Client {
 
     /** A second producer of the id ends what the first has begun, and the first writes nothing more. */
     static void fenced() throws Exception {
-        String topic = newTopic("fenced", 1, CLASSIC);
+        String topic = newTopic("fenced", 1, Map.of());
         Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "transactional.id", RUN + "-fenced", "max.block.ms", API_MS));
         try (var first = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer());
              var second = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {

@@ -61,10 +61,6 @@ def odd_records():
     ] + [(b"key-%d" % i, b"some text %d " % i * 20, []) for i in range(100)]
 
 
-# Settings of a topic for transactions, which are not served on the diskless ones that some runs have by default.
-CLASSIC = {"diskless_enable": "false"} if os.environ.get("OURS") else {}
-
-
 def new_topic(name, partitions=1, **config):
     topic = f"{RUN}-{name}"
     config = {key.replace("_", "."): value for key, value in config.items()}
@@ -282,7 +278,7 @@ def partitions():
 
 @case("transactions commit and abort")
 def transaction():
-    topic = new_topic("transaction", 2, **CLASSIC)
+    topic = new_topic("transaction", 2)
     producer = Producer(connection() | {"transactional.id": f"{RUN}-transaction"})
     producer.init_transactions(WAIT_S)
     ends = (b"first", producer.commit_transaction), (b"aborted", producer.abort_transaction), (b"last", producer.commit_transaction)
@@ -301,7 +297,7 @@ def transaction():
 
 @case("a second producer of a transactional id fences the first and aborts its transaction")
 def fenced():
-    topic = new_topic("fenced", **CLASSIC)
+    topic = new_topic("fenced")
     first, second = (Producer(connection() | {"transactional.id": f"{RUN}-fenced"}) for _ in range(2))
     first.init_transactions(WAIT_S)
     first.begin_transaction()

@@ -8,6 +8,7 @@ mod copy;
 mod database;
 mod diskless;
 mod diskless_older;
+mod diskless_transactions;
 mod diskless_zones;
 mod faults;
 mod frozen;

@@ -3,7 +3,7 @@
 //!
 //! `FULLBORE_TRANSACTION_ROUNDS` is the number of kills in each test (by default 3, in `make soak` 60).
 
-use super::SOON;
+use super::{DISKLESS, SOON};
 use fullbore_tests::{Broker, Client, Protocol, Random, TRANSIENT, Transactional, transactional_request, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::end_txn::EndTxnResponse;
@@ -208,14 +208,20 @@ fn check(client: &mut Client, writers: &mut [Writer]) {
     assert!(read.is_empty(), "records that were never written: {read:?}");
 }
 
-fn start(seed: u64) -> (Broker, Vec<Writer>) {
+const CONFIGS: &[(&str, &str)] = &[("segment.bytes", "1048576"), ("index.interval.bytes", "256")];
+
+fn start(seed: u64, configs: &[(&str, &str)]) -> (Broker, Vec<Writer>) {
     let broker = Broker::start(SETS);
-    broker.client().create_topic(TOPIC, PARTITIONS, &[("segment.bytes", "1048576"), ("index.interval.bytes", "256")]);
+    broker.client().create_topic(TOPIC, PARTITIONS, configs);
     (broker, (0..WRITERS).map(|n| Writer::new(n, seed)).collect())
 }
 
 fn survives(seed: u64, end: fn(&mut Broker), damage: impl Fn(&Broker, &mut Random)) {
-    let (mut broker, mut writers) = start(seed);
+    survives_on(seed, CONFIGS, end, damage);
+}
+
+fn survives_on(seed: u64, configs: &[(&str, &str)], end: fn(&mut Broker), damage: impl Fn(&Broker, &mut Random)) {
+    let (mut broker, mut writers) = start(seed, configs);
     let mut random = Random::new(seed);
     for _ in 0..rounds() {
         let transactions = 30 + random.below(300);
@@ -231,6 +237,16 @@ fn survives(seed: u64, end: fn(&mut Broker), damage: impl Fn(&Broker, &mut Rando
 #[test]
 fn transactions_are_whole_or_not_there_after_each_kill_9() {
     survives(1, Broker::kill, |_, _| {});
+}
+
+#[test]
+fn transactions_on_a_diskless_topic_are_whole_or_not_there_after_each_kill_9() {
+    survives_on(7, DISKLESS, Broker::kill, |_, _| {});
+}
+
+#[test]
+fn transactions_on_a_diskless_topic_are_whole_or_not_there_after_each_stop() {
+    survives_on(8, DISKLESS, Broker::stop, |_, _| {});
 }
 
 #[test]
@@ -278,7 +294,7 @@ fn transactions_are_whole_where_either_file_is_torn_or_gone_after_a_kill_9() {
 #[test]
 #[should_panic(expected = "was aborted")]
 fn the_check_itself_sees_a_record_of_an_aborted_transaction() {
-    let (broker, mut writers) = start(6);
+    let (broker, mut writers) = start(6, CONFIGS);
     let mut client = broker.client();
     let mut producer = Transactional::begin(&mut client, "writer-0", Protocol::New);
     producer.write(&mut client, TOPIC, 0, &["writer-0 0 0 "]);

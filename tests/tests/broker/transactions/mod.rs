@@ -7,6 +7,7 @@ mod bad_input;
 mod bounds;
 mod coordinator;
 mod crash;
+mod diskless;
 mod places;
 mod power;
 mod protocol;
@@ -18,6 +19,7 @@ use fullbore_tests::{Client, Protocol, Transactional, wait_until};
 use std::time::Duration;
 
 const TOPIC: &str = "written";
+const DISKLESS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
 
 /// Waits until the id is in this state.
@@ -25,6 +27,12 @@ fn wait_for_state(client: &mut Client, transactional_id: &str, state: &str) {
     wait_until(&format!("{transactional_id} is in {state}"), SOON, || {
         client.describe_transaction(transactional_id).transaction_state.as_str() == state
     });
+}
+
+/// Waits until every transaction of a partition has ended, and returns what is committed. The marker of a diskless partition takes a PUT.
+fn settled(client: &mut Client, topic: &str, partition: i32) -> Vec<String> {
+    wait_until("no transaction is open", SOON, || client.stable(topic, partition) == client.latest(topic, partition));
+    client.committed_texts(topic, partition)
 }
 
 /// Writes one record in a transaction of its own, and ends it.

@@ -1,6 +1,6 @@
 //! Many batches of one transaction in flight, on one connection and striped over several.
 
-use super::{SOON, TOPIC};
+use super::{DISKLESS, SOON, TOPIC, settled};
 use crate::reorder::{FOREVER, PRODUCE, receive, receive_error};
 use fullbore_tests::{
     Batch, Broker, Client, Protocol, Random, Transactional, topic_data, transactional_request, wait_until,
@@ -63,11 +63,20 @@ fn expected(count: i32) -> Vec<String> {
 
 #[test]
 fn batches_of_a_transaction_in_any_order_over_eight_connections_are_committed_in_order() {
+    are_committed_in_order(&[]);
+}
+
+#[test]
+fn batches_of_a_transaction_in_any_order_on_a_diskless_topic_are_committed_in_order() {
+    are_committed_in_order(DISKLESS);
+}
+
+fn are_committed_in_order(configs: &[(&str, &str)]) {
     for (window, count) in [(5, 50), (64, 320)] {
         for protocol in Protocol::BOTH {
             let broker = Broker::start(&[FOREVER]);
             let mut client = broker.client();
-            let topic = client.create_topic(TOPIC, 2, &[]);
+            let topic = client.create_topic(TOPIC, 2, configs);
             let mut texts = Vec::new();
             for is_commit in [false, true, true] {
                 let mut producer = Transactional::begin(&mut client, "striped", protocol);
@@ -80,7 +89,7 @@ fn batches_of_a_transaction_in_any_order_over_eight_connections_are_committed_in
                     texts.extend(expected(count));
                 }
                 for partition in [0, 1] {
-                    assert!(client.committed_texts(TOPIC, partition) == texts, "window {window}, {protocol:?}");
+                    assert!(settled(&mut client, TOPIC, partition) == texts, "window {window}, {protocol:?}");
                 }
             }
         }
@@ -89,10 +98,15 @@ fn batches_of_a_transaction_in_any_order_over_eight_connections_are_committed_in
 
 #[test]
 fn windows_of_batches_in_flight_on_one_connection_are_committed_in_order() {
-    for (window, protocol) in [(5, Protocol::Old), (64, Protocol::New)] {
+    for (window, protocol, configs) in [
+        (5, Protocol::Old, &[][..]),
+        (64, Protocol::New, &[]),
+        (5, Protocol::Old, DISKLESS),
+        (64, Protocol::New, DISKLESS),
+    ] {
         let broker = Broker::start(&["max.idempotence.batches.to.retain=64"]);
         let mut client = broker.client();
-        client.create_topic(TOPIC, 1, &[]);
+        client.create_topic(TOPIC, 1, configs);
         let mut producer = Transactional::begin(&mut client, "window", protocol);
         if protocol == Protocol::Old {
             producer.add(&mut client, TOPIC, &[0]);
@@ -110,16 +124,20 @@ fn windows_of_batches_in_flight_on_one_connection_are_committed_in_order() {
             }
         }
         producer.end(&mut client, true);
-        assert_eq!(client.committed_texts(TOPIC, 0), expected(300));
+        assert_eq!(settled(&mut client, TOPIC, 0), expected(300));
     }
 }
 
 /// The end of the transaction comes while a batch waits for one that never comes.
 #[test]
 fn a_marker_refuses_the_batches_of_its_transaction_that_wait_for_their_turn() {
+    [&[], DISKLESS].into_iter().for_each(marker_refuses_what_waits);
+}
+
+fn marker_refuses_what_waits(configs: &[(&str, &str)]) {
     let broker = Broker::start(&[FOREVER]);
     let mut client = broker.client();
-    let topic = client.create_topic(TOPIC, 2, &[]);
+    let topic = client.create_topic(TOPIC, 2, configs);
     let mut producer = Transactional::begin(&mut client, "parked", Protocol::New);
     client.send(&striped(&producer, topic, 0, 0), PRODUCE);
     assert_eq!(receive_error(&mut client), ErrorCode::NONE);
@@ -138,15 +156,19 @@ fn a_marker_refuses_the_batches_of_its_transaction_that_wait_for_their_turn() {
         assert_eq!(receive_error(&mut client), ErrorCode::NONE);
     }
     producer.end(&mut client, true);
-    assert_eq!(client.committed_texts(TOPIC, 0), expected(2));
+    assert_eq!(settled(&mut client, TOPIC, 0), expected(2));
 }
 
 /// Each partition's first batch comes over a connection of its own: the coordinator adds them all.
 #[test]
 fn first_batches_to_many_partitions_at_once_are_all_added_to_the_transaction() {
+    [&[], DISKLESS].into_iter().for_each(first_batches_are_all_added);
+}
+
+fn first_batches_are_all_added(configs: &[(&str, &str)]) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
-    let topic = client.create_topic(TOPIC, 48, &[]);
+    let topic = client.create_topic(TOPIC, 48, configs);
     let mut producer = Transactional::begin(&mut client, "wide", Protocol::New);
     for round in 1..=5 {
         let mut lanes: Vec<Client> = (0..48).map(|_| broker.client()).collect();
@@ -157,6 +179,6 @@ fn first_batches_to_many_partitions_at_once_are_all_added_to_the_transaction() {
         let topics = client.describe_transaction("wide").topics;
         assert_eq!(topics.iter().map(|topic| topic.partitions.len()).sum::<usize>(), 48);
         producer.end(&mut client, true);
-        assert!((0..48).all(|partition| client.committed_texts(TOPIC, partition).len() == round));
+        assert!((0..48).all(|partition| settled(&mut client, TOPIC, partition).len() == round));
     }
 }

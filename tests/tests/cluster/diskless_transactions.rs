@@ -1,0 +1,171 @@
+//! Transactions on diskless topics of several brokers: whichever broker takes a batch or writes a marker, each of them reads what is committed.
+
+use std::time::Duration;
+
+use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, Protocol, Transactional, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
+
+use crate::diskless::{CALL, SESSION, TOPIC, shared};
+use crate::faults::ALL;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// The broker that coordinates an id, once there is one.
+fn coordinator(cluster: &mut Cluster, asked: i32, transactional_id: &str) -> i32 {
+    let mut found = -1;
+    wait_until("the id has a coordinator", SOON, || {
+        let keys = vec![transactional_id.into()];
+        let request = FindCoordinatorRequest { key_type: 1, coordinator_keys: keys, ..Default::default() };
+        let answer = cluster.broker(asked).client().call(&request, 4).coordinators.remove(0);
+        found = answer.node_id;
+        answer.error_code == ErrorCode::NONE
+    });
+    found
+}
+
+/// Begins a producer at its coordinator.
+fn begin(cluster: &mut Cluster, asked: i32, name: &str, protocol: Protocol) -> (Transactional, i32, Client) {
+    let id = format!("{name}-{protocol:?}");
+    let at = coordinator(cluster, asked, &id);
+    let mut client = cluster.broker(at).client();
+    (Transactional::begin(&mut client, &id, protocol), at, client)
+}
+
+/// Writes a batch by way of a broker, as often as its client would send it.
+fn write(cluster: &mut Cluster, coordinator: &mut Client, producer: &mut Transactional, by: i32, value: &str) {
+    if producer.protocol == Protocol::Old {
+        producer.add(coordinator, TOPIC, &[0]);
+    }
+    let batch = producer.batch(TOPIC, 0, &[value]);
+    let mut client = cluster.broker(by).client();
+    wait_until("the batch is taken", SOON, || {
+        let code = producer.send(&mut client, TOPIC, 0, &batch).error_code;
+        let again = [ErrorCode::NOT_ENOUGH_REPLICAS, ErrorCode::KAFKA_STORAGE_ERROR];
+        assert!(code == ErrorCode::NONE || again.contains(&code), "{code}");
+        code == ErrorCode::NONE
+    });
+}
+
+/// Waits until nothing is open by what a broker knows, and returns what is committed there.
+fn settled(client: &mut Client) -> Vec<String> {
+    wait_until("no transaction is open", SOON, || client.stable(TOPIC, 0) == client.latest(TOPIC, 0));
+    client.committed_texts(TOPIC, 0)
+}
+
+fn end(producer: &mut Transactional, client: &mut Client, is_commit: bool) {
+    wait_until("the end is decided", SOON, || {
+        let response = producer.try_end(client, is_commit);
+        let is_decided = response.error_code == ErrorCode::NONE;
+        if is_decided {
+            producer.ended(&response);
+        }
+        is_decided
+    });
+}
+
+#[test]
+fn one_transaction_is_written_by_way_of_all_brokers_each_of_them_reads_it_as_it_ended() {
+    let mut brokers = shared(&[], 1);
+    let cluster = &mut brokers.cluster;
+    let mut expected = Vec::new();
+    for protocol in Protocol::BOTH {
+        let (mut producer, _, mut client) = begin(cluster, 1, "by-all", protocol);
+        for (round, is_commit) in [true, false, true].into_iter().enumerate() {
+            for by in ALL {
+                let value = format!("{protocol:?} {round} by {by}");
+                write(cluster, &mut client, &mut producer, by, &value);
+                if is_commit {
+                    expected.push(value);
+                }
+            }
+            end(&mut producer, &mut client, is_commit);
+        }
+        for id in ALL {
+            assert_eq!(settled(&mut cluster.broker(id).client()), expected, "broker {id}");
+        }
+    }
+    // Also where nothing of it was ever in memory.
+    for id in ALL {
+        cluster.broker(id).kill();
+        cluster.broker(id).restart();
+    }
+    cluster.wait_for_brokers(&ALL);
+    for id in ALL {
+        assert_eq!(settled(&mut cluster.broker(id).client()), expected, "broker {id}");
+    }
+}
+
+/// The change feed brings the stable offset, as it brings records.
+#[test]
+fn marker_is_written_by_another_broker_a_long_poll_at_read_committed_is_woken() {
+    let mut brokers = shared(&[], 1);
+    let cluster = &mut brokers.cluster;
+    let (mut producer, at, mut client) = begin(cluster, 1, "wakes", Protocol::New);
+    for id in ALL.into_iter().filter(|id| *id != at) {
+        for is_commit in [true, false] {
+            let mut consumer = cluster.broker(id).client();
+            let from = settled_end(&mut consumer);
+            consumer.send_committed_poll(TOPIC, 0, from, 1, 300_000);
+            write(cluster, &mut client, &mut producer, at, "waits for its marker");
+            end(&mut producer, &mut client, is_commit);
+            let data = consumer.receive_long_poll();
+            let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
+            // Its marker may be in an object that is still fetched.
+            assert_eq!(batches[0].records[0].text(), "waits for its marker");
+            assert_eq!(data.last_stable_offset, from + 2);
+            assert_eq!(data.aborted_transactions.unwrap_or_default().len(), usize::from(!is_commit));
+        }
+    }
+}
+
+fn settled_end(client: &mut Client) -> i64 {
+    settled(client);
+    client.latest(TOPIC, 0)
+}
+
+/// A PUT takes so long that no marker is written before the kill.
+#[test]
+fn coordinator_is_killed_between_decision_and_marker_another_broker_writes_it() {
+    let mut brokers = shared(&["fullbore.diskless.put.delay.ms=2000"], 1);
+    let cluster = &mut brokers.cluster;
+    let mut expected = Vec::new();
+    for protocol in Protocol::BOTH {
+        let (mut producer, at, mut client) = begin(cluster, 1, "killed", protocol);
+        let other = at % 3 + 1;
+        expected.push(format!("{protocol:?}"));
+        write(cluster, &mut client, &mut producer, other, &expected[expected.len() - 1]);
+        end(&mut producer, &mut client, true);
+        cluster.broker(at).kill();
+        assert_eq!(settled(&mut cluster.broker(other).client()), expected);
+        cluster.broker(at).restart();
+        cluster.wait_for_brokers(&ALL);
+        assert_eq!(settled(&mut cluster.broker(at).client()), expected);
+    }
+}
+
+/// The coordinator of the id is the one broker without an object store.
+#[test]
+fn coordinator_has_no_store_another_broker_writes_its_markers() {
+    let store = tempfile::tempdir().expect("a folder");
+    let mut plan = ClusterPlan::new(3, &[SESSION, CALL]);
+    (0..2).for_each(|index| plan.set(index, "diskless.storage", store.path().to_str().expect("a path")));
+    let mut cluster = plan.start();
+    cluster.broker(1).client().create_topic(TOPIC, 1, &[("diskless.enable", "true")]);
+    let mut expected = Vec::new();
+    for protocol in Protocol::BOTH {
+        let of_third = |name: &String| coordinator(&mut cluster, 1, &format!("{name}-{protocol:?}")) == 3;
+        let name = (0..200).map(|n| format!("storeless-{n}")).find(of_third).expect("one in three");
+        let (mut producer, _, mut client) = begin(&mut cluster, 1, &name, protocol);
+        for (value, is_commit) in [("first", true), ("aborted", false), ("last", true)] {
+            write(&mut cluster, &mut client, &mut producer, 1, value);
+            end(&mut producer, &mut client, is_commit);
+            if is_commit {
+                expected.push(value);
+            }
+            for id in [1, 2] {
+                assert_eq!(settled(&mut cluster.broker(id).client()), expected, "broker {id}");
+            }
+        }
+    }
+}
