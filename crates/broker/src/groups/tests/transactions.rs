@@ -150,6 +150,34 @@ async fn pending_offsets_are_deleted_with_their_group_topic_or_by_hand() {
     }
 }
 
+/// The same of the next topic of the name: records go by the name, and a tombstone would be its.
+#[tokio::test]
+async fn topic_is_deleted_and_made_again_what_is_pending_of_the_next_one_stays() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let mut opened = unstarted(folder.path(), GroupClock::start(), "");
+    opened.groups.prepare(Missing::Create, []).await.expect("there is room");
+    let old = opened.topic("t").await;
+    opened.commit("g", vec![one(&old, 0, committed(1, 1)), one(&old, 1, committed(1, 1))]).await;
+    opened.commit_in((6, 0), "h", vec![one(&old, 0, committed(2, 1))]).await;
+    opened.delete(&old).await;
+    let new = opened.topic("t").await;
+    for group in ["g", "h"] {
+        opened.commit_in((7, 0), group, vec![one(&new, 0, committed(3, 2))]).await;
+    }
+    opened.groups.forget_topic(old.id).await;
+    let expected = [(true, None), (true, None)];
+    for _ in 0..2 {
+        let found = ["g", "h"].map(|group| (opened.is_pending(group, &new, 0), opened.offset(group, &new, 1)));
+        assert_eq!(found, expected);
+        opened = reopened(opened, folder.path()).await;
+    }
+    for group in ["g", "h"] {
+        opened.end((7, 0), group, true).await;
+        opened.end((6, 0), group, true).await;
+        assert_eq!(opened.offset(group, &new, 0), Some(3), "{group}");
+    }
+}
+
 #[tokio::test]
 async fn producer_is_fenced_or_there_is_no_room_its_offsets_are_refused() {
     let folder = tempfile::tempdir().expect("tempdir");
