@@ -55,6 +55,11 @@ impl Log {
         active.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
     }
 
+    /// Forgets markers that are replicated up to there. To be called as the high watermark moves: a partition that is not read at read_committed would keep all.
+    pub fn forget_replicated_ends(&mut self, high_watermark: i64) {
+        self.producers.first_unstable(high_watermark);
+    }
+
     /// Returns the offset before which every transaction has ended on all replicas in sync, at most `high_watermark` (KIP-98).
     pub fn last_stable_offset(&mut self, high_watermark: i64) -> i64 {
         let unstable = self.producers.first_unstable(high_watermark);

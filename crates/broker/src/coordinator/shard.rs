@@ -398,8 +398,9 @@ impl<'a> WriteBatch<'a> {
             Some(_) => (ValidBatch::of_offsets(batch, &config, now_ms)?, Verification::Verified),
         };
         let leader_epoch = Some(self.shard.leader_epoch());
-        let markers = self.shard.partition.markers_of(stamp.producer_id);
-        let terms = AppendTerms { leader_epoch, verification, markers, ..in_turn };
+        // Ends since the coordinator was asked are known here: [`EndedTransactions`].
+        let seen = self.shard.partition.transactions_seen(stamp.producer_id);
+        let terms = AppendTerms { leader_epoch, verification, seen, ..in_turn };
         let appended = self.shard.partition.append(&batch, terms);
         *self.memory = spare.unwrap_or(sealed);
         if self.memory.capacity() > 2 * BATCH_BYTES {

@@ -16,6 +16,7 @@ use crate::replica::Replica;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
+use fullbore_log::partition::terms::VerificationTime;
 use fullbore_log::partition::waiters::Registration;
 
 /// Time that a request waits for logs that are being opened: most take a few milliseconds. After a crash one may take longer, and clients give a
@@ -32,11 +33,11 @@ pub enum AnyPartition {
 }
 
 impl AnyPartition {
-    /// Returns how many markers of a producer a classic partition has, for `AppendTerms::markers`.
-    pub fn markers_of(&self, producer_id: i64) -> u32 {
+    /// Returns a classic partition's memory of a producer's transactions, for `AppendTerms::seen`.
+    pub fn transactions_seen(&self, producer_id: i64) -> VerificationTime {
         match self {
-            AnyPartition::Classic(replica) => replica.markers_of(producer_id),
-            AnyPartition::Diskless(_) => 0,
+            AnyPartition::Classic(replica) => replica.transactions_seen(producer_id),
+            AnyPartition::Diskless(_) => VerificationTime::default(),
         }
     }
 

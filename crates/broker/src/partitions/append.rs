@@ -26,7 +26,7 @@ use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
-use fullbore_log::partition::terms::{AppendTerms, EarlyBatches};
+use fullbore_log::partition::terms::{AppendTerms, EarlyBatches, VerificationTime};
 use fullbore_log::validation::{
     Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, RefusedBatch, SHORT_MAX, Sender,
     TOLD_MAX, ValidBatch, claimed_stamp, validate, work_of,
@@ -81,13 +81,13 @@ pub trait TransactionVerifier: Send + Sync {
 #[derive(Clone, Copy)]
 struct Verified {
     outcome: Result<Verification, ErrorCode>,
-    /// Markers of the producer that the partition had before.
-    markers: u32,
+    /// The moment before the coordinator was asked.
+    seen: VerificationTime,
 }
 
 impl Verified {
     fn refused(code: ErrorCode) -> Verified {
-        Verified { outcome: Err(code), markers: 0 }
+        Verified { outcome: Err(code), seen: VerificationTime::default() }
     }
 }
 
@@ -353,8 +353,8 @@ impl<'a> AppendRun<'a> {
         let batch = validate(batch.records, from, to, opening)?;
         let verified = self.verified.get(&self.results.len());
         let verification = verified.and_then(|verified| verified.outcome.ok()).unwrap_or(Verification::Unknown);
-        let markers = verified.map_or(0, |verified| verified.markers);
-        let terms = AppendTerms { acks, now_ms, early, leader_epoch: None, verification, markers };
+        let seen = verified.map_or(VerificationTime::default(), |verified| verified.seen);
+        let terms = AppendTerms { acks, now_ms, early, leader_epoch: None, verification, seen };
         let step = match partition {
             AnyPartition::Classic(replica) => replica.append(&batch, terms),
             AnyPartition::Diskless(_) if batch.is_transactional() => return Err(no_transactions().into()),
@@ -416,7 +416,7 @@ impl<'a> AppendRun<'a> {
             if let Some(to) = batch.to.as_ref().ok().and_then(classic)
                 && stamp_of(batch).is_some_and(is_same)
             {
-                places.push((place, to.partition.markers_of(of.producer_id)));
+                places.push((place, to.partition.transactions_seen(of.producer_id)));
                 partitions.push((to.topic, to.index));
             }
         }
@@ -433,8 +433,8 @@ impl<'a> AppendRun<'a> {
             None => Some(verified.await),
         };
         let late = || vec![Err(ErrorCode::REQUEST_TIMED_OUT); places.len()];
-        for (&(place, markers), outcome) in places.iter().zip(verified.unwrap_or_else(late)) {
-            self.verified.insert(place, Verified { outcome, markers });
+        for (&(place, seen), outcome) in places.iter().zip(verified.unwrap_or_else(late)) {
+            self.verified.insert(place, Verified { outcome, seen });
         }
         // The next batch is offered again in any case.
         self.verified.entry(first).or_insert(Verified::refused(ErrorCode::INVALID_TXN_STATE));

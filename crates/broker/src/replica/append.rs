@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fullbore_rules::replica::{self, Now};
-use fullbore_rules::sequence::{Marker, Stamp};
+use fullbore_rules::sequence::{Marker, Producers, Stamp, TransactionsSeen};
 use parking_lot::MutexGuard;
 
 use super::Replica;
@@ -13,7 +13,7 @@ use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::partition::durability::Durability;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, Appended, Blocker, WrittenBatch};
-use fullbore_log::partition::terms::AppendTerms;
+use fullbore_log::partition::terms::{AppendTerms, VerificationTime};
 use fullbore_log::validation::ValidBatch;
 use fullbore_log::{Log, LogAppendInfo, Verification};
 
@@ -48,6 +48,7 @@ impl Replica {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
         let (written, _) = self.write_with(&mut state, Acks::All, append)?;
+        state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
             // The sequence before 0, with which the epoch begins.
@@ -59,9 +60,14 @@ impl Replica {
         Ok(written)
     }
 
-    /// Returns how many markers of a producer the partition has, for [`AppendTerms::markers`].
-    pub fn markers_of(&self, producer_id: i64) -> u32 {
-        markers_of(&self.lock(), producer_id)
+    /// Returns the partition's memory of a producer's transactions, for [`AppendTerms::seen`].
+    pub fn transactions_seen(&self, producer_id: i64) -> VerificationTime {
+        let state = self.lock();
+        let seen = match &state.log {
+            LogState::Open(log) => log.producers().transactions_seen(producer_id),
+            _ => TransactionsSeen::default(),
+        };
+        VerificationTime { leader_epoch: state.role.leader_epoch(), seen }
     }
 
     /// Checks that a leader may append, in this epoch if it is given, and opens the log.
@@ -171,21 +177,22 @@ impl Replica {
     }
 }
 
-/// Returns what the coordinator is known to say of the transaction that a batch would open, while the log is locked. With transaction version 1
-/// the epoch stays: the transaction that was looked up may have ended meanwhile, and the batch would open one that no marker ends.
+/// Returns what the coordinator is known to say of the transaction that a batch would open, while the log is locked. The transaction that was
+/// looked up may have ended meanwhile, and the batch would open one that no marker ends. With transaction version 2 the epoch of its marker
+/// refuses the batch, unless the producer is forgotten.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
-    match terms.verification {
-        Verification::Verified if terms.markers != markers_of(state, batch.stamp().producer_id) => {
-            Verification::Unknown
-        }
-        verification => verification,
-    }
-}
-
-fn markers_of(state: &ReplicaState, producer_id: i64) -> u32 {
+    let VerificationTime { leader_epoch, seen } = terms.seen;
+    let producer_id = batch.stamp().producer_id;
+    let may_have_ended = |producers: &Producers| match terms.verification {
+        Verification::Unknown => false,
+        Verification::Verified => producers.may_have_ended_since(producer_id, seen),
+        Verification::Added => producers.may_be_forgotten_since(producer_id, seen),
+    };
     match &state.log {
-        LogState::Open(log) => log.producers().markers_of(producer_id),
-        _ => 0,
+        LogState::Open(log) if may_have_ended(log.producers()) => Verification::Unknown,
+        // Another leader may have written the marker.
+        _ if leader_epoch != state.role.leader_epoch() => Verification::Unknown,
+        _ => terms.verification,
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::outcome::Acks;
 use super::reorder_buffer::ReorderBuffer;
 use crate::append::Verification;
+use fullbore_rules::sequence::TransactionsSeen;
 
 /// Treatment of a batch that comes before its turn.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +14,15 @@ pub struct EarlyBatches<'a> {
     pub are_sent: bool,
     /// The buffer in which they wait; `None` where no client waits for an answer.
     pub wait_in: Option<&'a Arc<ReorderBuffer>>,
+}
+
+/// The moment before a coordinator was asked about a producer's transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerificationTime {
+    /// The leader epoch of the partition.
+    pub leader_epoch: i32,
+    /// The partition's memory of the producer's transactions.
+    pub seen: TransactionsSeen,
 }
 
 /// Terms of an append.
@@ -28,8 +38,8 @@ pub struct AppendTerms<'a> {
     pub leader_epoch: Option<i32>,
     /// The coordinator's word on the transaction that the batch would open.
     pub verification: Verification,
-    /// Markers of the producer when the coordinator was asked. With another number, its word may be on a transaction that has ended.
-    pub markers: u32,
+    /// The partition's memory of the producer's transactions when the coordinator was asked: its word may be on one that has ended since.
+    pub seen: VerificationTime,
 }
 
 impl AppendTerms<'static> {
@@ -41,7 +51,7 @@ impl AppendTerms<'static> {
             early: EarlyBatches { are_sent: false, wait_in: None },
             leader_epoch: None,
             verification: Verification::Unknown,
-            markers: 0,
+            seen: VerificationTime::default(),
         }
     }
 }

@@ -36,8 +36,10 @@ pub(super) struct Producer {
     pub open_from: Option<i64>,
     /// The last offset of its last marker or batch without a sequence; `None` if that is not known, as after a restart.
     pub last_unsequenced: Option<i64>,
-    /// Markers of the producer since it is remembered.
-    pub markers: u32,
+    /// Number of producers that were remembered before, this one included: a producer that was forgotten has another one when it comes again.
+    pub number: u64,
+    /// The offset of its last marker since it is remembered.
+    pub last_marker: Option<i64>,
     /// The timestamp of its last batch or marker, in ms.
     pub last_timestamp: i64,
     pub(super) last_active_ms: i64,
@@ -137,6 +139,10 @@ pub struct Producers {
     turns: u64,
     pub(super) limit: usize,
     evicted: u64,
+    /// Producers that were remembered since the log was opened.
+    pub(super) remembered: u64,
+    /// The largest [`Producer::number`] of those that were forgotten.
+    pub(super) forgotten: u64,
     /// Stops, on the deleted partition of the same name, of producers that have written nothing here.
     pub(super) predecessor: Stops,
     /// True once an unknown producer may have written here, or to the deleted partition.
@@ -161,6 +167,8 @@ impl Producers {
             turns: 0,
             limit: limit.max(1),
             evicted: 0,
+            remembered: 0,
+            forgotten: 0,
             predecessor: Stops::default(),
             has_forgotten: false,
             forgotten_below: 0,
@@ -406,6 +414,9 @@ impl Producers {
 
     /// Returns the state of the producer. A new one has written nothing, and its caller calls [`Producers::touch`].
     pub(super) fn known_or_new(&mut self, producer_id: i64) -> &mut Producer {
+        if !self.by_id.contains_key(&producer_id) {
+            self.remembered += 1;
+        }
         // Turns count from 1, so the 0 of a new producer is in no place.
         self.by_id.entry(producer_id).or_insert_with(|| Producer {
             epoch: NO_EPOCH,
@@ -414,7 +425,8 @@ impl Producers {
             coordinator_epoch: NO_COORDINATOR,
             open_from: None,
             last_unsequenced: None,
-            markers: 0,
+            number: self.remembered,
+            last_marker: None,
             last_timestamp: SnapshotEntry::NONE,
             last_active_ms: 0,
             turn: 0,
@@ -447,7 +459,9 @@ impl Producers {
 
     fn forget_longest_idle(&mut self) -> bool {
         let Some((_, producer_id)) = self.idle.pop_first() else { return false };
-        self.by_id.remove(&producer_id);
+        if let Some(producer) = self.by_id.remove(&producer_id) {
+            self.forgotten = self.forgotten.max(producer.number);
+        }
         self.forgotten_below = self.forgotten_below.max(producer_id.saturating_add(1));
         true
     }

@@ -61,6 +61,15 @@ impl AbortedTransaction {
     }
 }
 
+/// Memory of a partition of the transactions of one producer at some moment, in one leader epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionsSeen {
+    /// Producers that were remembered until then.
+    remembered: u64,
+    /// Number of the producer, and the offset of its last marker; `None` if it was not known.
+    known: Option<(u64, Option<i64>)>,
+}
+
 /// Relation of a batch to the open transaction of its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionOfBatch {
@@ -216,7 +225,7 @@ impl Producers {
         let producer = self.known_or_new(marker.producer_id);
         producer.begin_epoch(marker.producer_epoch, offset, timestamp);
         producer.coordinator_epoch = marker.coordinator_epoch;
-        producer.markers = producer.markers.wrapping_add(1);
+        producer.last_marker = Some(offset);
         let completed = producer.open_from.take().map(|first_offset| CompletedTransaction {
             producer_id: marker.producer_id,
             first_offset,
@@ -249,9 +258,30 @@ impl Producers {
         self.evict();
     }
 
-    /// Returns how many markers of a producer came since it is remembered here; 0 if it is not. A different number says that a transaction has ended.
-    pub fn markers_of(&self, producer_id: i64) -> u32 {
-        self.by_id.get(&producer_id).map_or(0, |producer| producer.markers)
+    /// Returns what is remembered of a producer's transactions at this moment.
+    pub fn transactions_seen(&self, producer_id: i64) -> TransactionsSeen {
+        let known = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
+        TransactionsSeen { remembered: self.remembered, known }
+    }
+
+    /// Returns true if a transaction of the producer may have ended here since: by a marker, which may be forgotten with the producer.
+    pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
+        let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
+        match (seen.known, found) {
+            (Some(_), found) => found != seen.known,
+            (None, _) if self.forgotten > seen.remembered => true,
+            (None, found) => found.is_some_and(|(_, last_marker)| last_marker.is_some()),
+        }
+    }
+
+    /// Returns true if the producer is not known, and may have been since: its epoch is forgotten, too.
+    pub fn may_be_forgotten_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
+        !self.by_id.contains_key(&producer_id) && (seen.known.is_some() || self.forgotten > seen.remembered)
+    }
+
+    /// Returns how many markers are not known to be replicated.
+    pub fn unreplicated_markers(&self) -> usize {
+        self.open.unreplicated.len()
     }
 
     /// Returns the first offset of the eldest open transaction.

@@ -70,9 +70,8 @@ fn put(partition: &Arc<Replica>, stamp: Stamp, is_transactional: bool, records: 
     }
     let base_offset = partition.offsets().expect("offsets").log_end;
     let (bytes, _) = builder.seal(stamp).expect("sealed");
-    let markers = partition.markers_of(stamp.producer_id);
-    let terms =
-        AppendTerms { verification: Verification::Verified, markers, ..AppendTerms::in_turn(Acks::Leader, NOW) };
+    let seen = partition.transactions_seen(stamp.producer_id);
+    let terms = AppendTerms { verification: Verification::Verified, seen, ..AppendTerms::in_turn(Acks::Leader, NOW) };
     let step = partition.append(&ValidBatch::unchecked(&bytes), terms).expect("appended");
     assert!(!matches!(step, AppendStep::Blocked(_)), "the coordinator was asked");
     base_offset
