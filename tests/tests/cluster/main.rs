@@ -26,4 +26,5 @@ mod regressions;
 mod scarce;
 mod secured;
 mod topics;
+mod transactions;
 mod workload;

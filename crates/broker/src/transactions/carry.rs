@@ -18,7 +18,7 @@ impl Transactions {
     /// Puts an event to an id that is in service, and carries out what follows.
     pub(super) fn happen(self: &Arc<Self>, entry: &Arc<Entry>, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) {
         let mut state = entry.lock();
-        let effects = self.turn(&mut state.transaction, event);
+        let effects = self.turn(&mut state, event);
         self.follow(entry, state, effects);
     }
 
@@ -74,7 +74,7 @@ impl Transactions {
     }
 
     fn event(&self, entry: &Entry, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
-        self.turn(&mut entry.lock().transaction, event)
+        self.turn(&mut entry.lock(), event)
     }
 
     /// Keeps a state, or the end of the id, and returns once it is on all replicas in sync.

@@ -65,7 +65,7 @@ impl Transactions {
         let mut effects = Vec::new();
         let turn = &mut Turn { settings: &self.config.rules, now: now_ms(), effects: &mut effects };
         let transaction = Transaction::load(shard.leader_epoch(), state, turn);
-        let entry = Entry::new(id.clone(), transaction, Arc::clone(shard));
+        let entry = Entry::new(id.clone(), transaction, Arc::clone(shard), &self.room);
         self.ids.lock().insert(id, Arc::clone(&entry));
         self.follow(&entry, entry.lock(), effects);
     }

@@ -7,20 +7,24 @@
 
 mod carry;
 mod entry;
+mod lane;
 mod load;
 mod markers;
 mod offsets;
 mod peers;
 mod records;
+mod room;
 mod timers;
+mod verifications;
 mod verify;
 
 pub use entry::PendingAnswer;
 pub use markers::TURN as MARKERS_A_TURN;
+pub use verifications::TRANSACTIONS_MAX as VERIFIED_AT_ONCE;
 
 use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, Shard};
 use crate::partitions::Partitions;
-use entry::Entry;
+use entry::{Entry, EntryState};
 use fullbore_config::{BrokerConfig, TransactionConfig};
 use fullbore_control::{Control, TRANSACTION_STATE};
 use fullbore_host::files::now_ms;
@@ -32,6 +36,7 @@ use fullbore_rules::transaction::{
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::Mutex;
 use peers::Peers;
+use room::PartitionsRoom;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -39,6 +44,8 @@ use std::sync::Arc;
 pub const WAIT_MS: i64 = 20;
 /// The same of a broker's request for a batch, whose client pauses longer (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's brokers).
 pub const BATCH_WAIT_MS: i64 = 100;
+/// The longest that a broker's request waits for one of its transactions, in ms: others wait for the same answer.
+pub const BATCH_ANSWER_MS: u64 = 1_000;
 
 /// Transactional ids that this broker coordinates.
 pub struct Transactions {
@@ -53,8 +60,12 @@ pub struct Transactions {
     /// The coordinator of `__consumer_offsets`.
     offsets: Arc<dyn MarkedCoordinator>,
     config: TransactionConfig,
+    /// Room for the partitions of all transactions.
+    room: PartitionsRoom,
     /// The line of an id that is one too many.
     uncounted: LogRateLimit,
+    /// The line of transactions that have all the room.
+    crowded: LogRateLimit,
     /// The line of a record that could not be kept.
     unkept: LogRateLimit,
     /// The line of a marker that could not be written.
@@ -119,7 +130,9 @@ impl Transactions {
             node_id,
             offsets,
             config,
+            room: PartitionsRoom::default(),
             uncounted: LogRateLimit::default(),
+            crowded: LogRateLimit::default(),
             unkept: LogRateLimit::default(),
             unmarked: LogRateLimit::default(),
         })
@@ -154,7 +167,7 @@ impl Transactions {
                 continue;
             }
             let (ticket, pending) = state.ticket();
-            let effects = self.turn(&mut state.transaction, |transaction, turn| event(transaction, ticket, turn));
+            let effects = self.turn(&mut state, |transaction, turn| event(transaction, ticket, turn));
             self.follow(&entry, state, effects);
             return Ok(pending);
         }
@@ -243,9 +256,16 @@ impl Transactions {
     }
 
     /// Gives an event to the machine of an id, and returns what follows.
-    fn turn(&self, transaction: &mut Transaction, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        event(transaction, &mut Turn { settings: &self.config.rules, now: now_ms(), effects: &mut effects });
+    fn turn(&self, state: &mut EntryState, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
+        let (mut effects, mut settings) = (Vec::new(), self.config.rules);
+        if self.room.is_full() {
+            settings.partitions_max = settings.partitions_max.min(state.transaction.partitions());
+            if let Some(left_out) = self.crowded.due() {
+                tracing::warn!(left_out, "open transactions have too many partitions together: no more can be added");
+            }
+        }
+        event(&mut state.transaction, &mut Turn { settings: &settings, now: now_ms(), effects: &mut effects });
+        state.share.set(state.transaction.partitions());
         effects
     }
 
@@ -277,7 +297,8 @@ impl Transactions {
         }
         // A copy: the id came in a frame.
         let id = Text::from(id);
-        let entry = Entry::new(id.clone(), Transaction::new(shard.leader_epoch()), Arc::clone(shard));
+        let transaction = Transaction::new(shard.leader_epoch());
+        let entry = Entry::new(id.clone(), transaction, Arc::clone(shard), &self.room);
         ids.insert(id, Arc::clone(&entry));
         Ok(entry)
     }
@@ -286,7 +307,7 @@ impl Transactions {
     fn kill(&self, entry: &Arc<Entry>, code: ErrorCode) {
         let mut state = entry.lock();
         state.is_gone = true;
-        let effects = self.turn(&mut state.transaction, |transaction, turn| transaction.kill(code, turn));
+        let effects = self.turn(&mut state, |transaction, turn| transaction.kill(code, turn));
         for effect in effects {
             if let Effect::Answer(ticket, answer) = effect {
                 state.answer(ticket, answer);

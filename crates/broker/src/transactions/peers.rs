@@ -1,9 +1,12 @@
-//! Other brokers of the cluster, as coordinators reach them: a connection each, over the listener between brokers.
+//! Other brokers of the cluster, as coordinators reach them over the listener between brokers, and the markers for their partitions.
 //!
 //! Markers for one broker are gathered: one WriteTxnMarkers is under way at a time, and takes along what has come meanwhile, of any transaction.
+//! A leader answers it once its markers are replicated, so that nothing else goes over that connection.
 //!
 //! Invariant: each marker that is queued is answered, if by the failure of its request.
 
+use super::lane::Lane;
+use super::verifications::Verifications;
 use crate::replication;
 use fullbore_client::config::ClientConfig;
 use fullbore_client::tokio::Connection;
@@ -12,7 +15,6 @@ use fullbore_control::Control;
 use fullbore_host::task;
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::TopicPartition;
-use fullbore_wire::api::Request;
 use fullbore_wire::apis::write_txn_markers::{
     WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest, WriteTxnMarkersResponse,
 };
@@ -34,17 +36,10 @@ pub(super) struct Peers {
     peers: Mutex<HashMap<i32, Arc<Peer>>>,
 }
 
-struct Peer {
-    broker: i32,
-    connection: tokio::sync::Mutex<Option<Connection>>,
-    queue: Mutex<MarkerQueue>,
-}
-
 #[derive(Default)]
-struct MarkerQueue {
-    waiting: Vec<QueuedMarker>,
-    /// True while a task sends what waits.
-    is_sending: bool,
+pub(super) struct Peer {
+    markers: Lane<QueuedMarker>,
+    pub verifications: Verifications,
 }
 
 /// Marker for one partition of another broker.
@@ -77,38 +72,31 @@ impl Peers {
         partition: TopicPartition,
     ) -> Result<ErrorCode, String> {
         let (answer, pending) = oneshot::channel();
-        let peer = self.peer(broker);
-        let is_idle = {
-            let mut queue = peer.queue.lock();
-            queue.waiting.push(QueuedMarker { marker, transaction_version, partition, answer });
-            !std::mem::replace(&mut queue.is_sending, true)
-        };
-        if is_idle {
-            task::spawn(Arc::clone(self).send_markers(peer));
+        if self.peer(broker).markers.put(QueuedMarker { marker, transaction_version, partition, answer }) {
+            task::spawn(Arc::clone(self).send_markers(broker));
         }
         pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))
     }
 
-    /// Sends a request to a broker and returns its response.
+    /// Returns what waits for a broker.
+    pub fn peer(&self, broker: i32) -> Arc<Peer> {
+        Arc::clone(self.peers.lock().entry(broker).or_default())
+    }
+
+    /// Returns the connection to a broker that a lane has, which is made if there is none.
     ///
     /// # Errors
     /// Words on the connection's failure.
-    pub async fn call<R: Request>(&self, broker: i32, request: &R) -> Result<R::Response, String> {
-        let connection = self.connection(&self.peer(broker)).await?;
-        connection.call(request).await.map_err(|error| error.to_string())
-    }
-
-    fn peer(&self, broker: i32) -> Arc<Peer> {
-        let new = || Arc::new(Peer { broker, connection: tokio::sync::Mutex::default(), queue: Mutex::default() });
-        Arc::clone(self.peers.lock().entry(broker).or_insert_with(new))
-    }
-
-    async fn connection(&self, peer: &Peer) -> Result<Connection, String> {
-        let mut known = peer.connection.lock().await;
+    pub async fn connection(
+        &self,
+        broker: i32,
+        of_lane: &tokio::sync::Mutex<Option<Connection>>,
+    ) -> Result<Connection, String> {
+        let mut known = of_lane.lock().await;
         if let Some(connection) = known.as_ref().filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
         }
-        let (broker, listener) = (peer.broker, &self.listener);
+        let listener = &self.listener;
         let image = self.control.image();
         let endpoint = image.node(broker).and_then(|node| node.endpoint(listener));
         let endpoint = endpoint.ok_or_else(|| format!("broker {broker} has no listener {listener}"))?;
@@ -119,18 +107,10 @@ impl Peers {
     }
 
     /// Sends what waits, one request after the other, until nothing does.
-    async fn send_markers(self: Arc<Self>, peer: Arc<Peer>) {
-        loop {
-            let batch = {
-                let mut queue = peer.queue.lock();
-                let count = queue.waiting.len().min(MARKERS_MAX);
-                if count == 0 {
-                    (queue.is_sending, queue.waiting) = (false, Vec::new());
-                    return;
-                }
-                queue.waiting.drain(..count).collect::<Vec<_>>()
-            };
-            let answered = match self.connection(&peer).await {
+    async fn send_markers(self: Arc<Self>, broker: i32) {
+        let peer = self.peer(broker);
+        while let Some(batch) = peer.markers.take(MARKERS_MAX, MARKERS_MAX, |_| 1) {
+            let answered = match self.connection(broker, &peer.markers.connection).await {
                 Ok(connection) => connection.call(&request(&batch)).await.map_err(|error| error.to_string()),
                 Err(why) => Err(why),
             };

@@ -10,9 +10,7 @@ use fullbore_log::Verification;
 use fullbore_rules::transaction::{
     AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionAnswer, TransactionVersion,
 };
-use fullbore_wire::apis::add_partitions_to_txn::{
-    AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
-};
+use fullbore_wire::apis::add_partitions_to_txn::{AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction};
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Text};
 use std::pin::Pin;
@@ -121,19 +119,10 @@ impl Transactions {
             topics,
             ..Default::default()
         };
-        let request = AddPartitionsToTxnRequest { transactions: vec![transaction], ..Default::default() };
-        let response = self.peers.call(coordinator, &request).await.map_err(|why| {
+        self.peers.verify(coordinator, transaction).await.map_err(|why| {
             tracing::debug!(coordinator, %why, "cannot ask the coordinator of a transaction: the client sends the batch again");
             ErrorCode::NETWORK_EXCEPTION
-        })?;
-        if response.error_code.is_err() {
-            return Err(response.error_code);
-        }
-        let results = response.results_by_transaction.iter().flat_map(|result| &result.topic_results);
-        let codes: Vec<_> =
-            results.flat_map(|topic| &topic.results_by_partition).map(|at| at.partition_error_code).collect();
-        let is_whole = codes.len() == beginning.partitions.len();
-        if is_whole { Ok(codes) } else { Err(ErrorCode::UNKNOWN_SERVER_ERROR) }
+        })
     }
 }
 

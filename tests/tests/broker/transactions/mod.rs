@@ -6,6 +6,7 @@ mod answers;
 mod bad_input;
 mod bounds;
 mod crash;
+mod hostile;
 mod places;
 mod protocol;
 mod reads;
