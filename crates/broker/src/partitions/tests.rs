@@ -62,16 +62,18 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
     let stamp = fullbore_wire::batch::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0 };
     let (bytes, _) = builder.seal(stamp).expect("sealed");
     let batch = ValidBatch::unchecked(&bytes);
-    let append = |seen: VerificationTime| {
-        let terms = AppendTerms { verification: Verification::Verified, seen, ..AppendTerms::in_turn(Acks::Leader, 0) };
+    let append = |verification, seen: VerificationTime| {
+        let terms = AppendTerms { verification, seen, ..AppendTerms::in_turn(Acks::Leader, 0) };
         partition.append(&batch, terms).expect("a step")
     };
     let before = partition.transactions_seen(7);
     // The transaction of version 1 ends before the batch comes: its epoch stays.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     partition.append_marker(&marker, 1, None, 0).expect("written");
-    assert!(matches!(append(before), AppendStep::Blocked(Blocker::Verification)));
-    assert!(append(partition.transactions_seen(7)).is_written());
+    for verification in [Verification::Verified, Verification::Added] {
+        assert!(matches!(append(verification, before), AppendStep::Blocked(Blocker::Verification)));
+    }
+    assert!(append(Verification::Added, partition.transactions_seen(7)).is_written());
     logs.close();
 }
 

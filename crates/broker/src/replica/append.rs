@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fullbore_rules::replica::{self, Now};
-use fullbore_rules::sequence::{Marker, Producers, Stamp, TransactionsSeen};
+use fullbore_rules::sequence::{Marker, Stamp, TransactionsSeen};
 use parking_lot::MutexGuard;
 
 use super::Replica;
@@ -178,18 +178,13 @@ impl Replica {
 }
 
 /// Returns what the coordinator is known to say of the transaction that a batch would open, while the log is locked. The transaction that was
-/// looked up may have ended meanwhile, and the batch would open one that no marker ends. With transaction version 2 the epoch of its marker
-/// refuses the batch, unless the producer is forgotten.
+/// looked up may have ended meanwhile, and the batch would open one that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     let VerificationTime { leader_epoch, seen } = terms.seen;
-    let producer_id = batch.stamp().producer_id;
-    let may_have_ended = |producers: &Producers| match terms.verification {
-        Verification::Unknown => false,
-        Verification::Verified => producers.may_have_ended_since(producer_id, seen),
-        Verification::Added => producers.may_be_forgotten_since(producer_id, seen),
-    };
+    let may_have_ended = |log: &Log| log.producers().may_have_ended_since(batch.stamp().producer_id, seen);
     match &state.log {
-        LogState::Open(log) if may_have_ended(log.producers()) => Verification::Unknown,
+        _ if terms.verification == Verification::Unknown => Verification::Unknown,
+        LogState::Open(log) if may_have_ended(log) => Verification::Unknown,
         // Another leader may have written the marker.
         _ if leader_epoch != state.role.leader_epoch() => Verification::Unknown,
         _ => terms.verification,

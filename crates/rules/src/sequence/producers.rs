@@ -17,7 +17,7 @@ use super::{HALF_RANGE, SequenceRefusal, SnapshotEntry, Stamp, Verdict, sequence
 pub const PRODUCERS_MAX: usize = 10_000;
 
 /// The epoch of a producer that has written nothing, nor ended a transaction.
-const NO_EPOCH: i16 = -1;
+pub(super) const NO_EPOCH: i16 = -1;
 
 /// The coordinator epoch of a producer that has ended no transaction.
 pub const NO_COORDINATOR: i32 = -1;
@@ -38,7 +38,7 @@ pub(super) struct Producer {
     pub last_unsequenced: Option<i64>,
     /// Number of producers that were remembered before, this one included: a producer that was forgotten has another one when it comes again.
     pub number: u64,
-    /// The offset of its last marker since it is remembered.
+    /// The offset of its last marker, since it is remembered, that did not raise the epoch: batches of the transaction before are not fenced by theirs.
     pub last_marker: Option<i64>,
     /// The timestamp of its last batch or marker, in ms.
     pub last_timestamp: i64,

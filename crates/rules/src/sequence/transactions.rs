@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::producers::{Producer, Producers};
+use super::producers::{NO_EPOCH, Producer, Producers};
 use super::window::SequenceWindow;
 use super::{SequenceRefusal, Stamp};
 
@@ -66,7 +66,7 @@ impl AbortedTransaction {
 pub struct TransactionsSeen {
     /// Producers that were remembered until then.
     remembered: u64,
-    /// Number of the producer, and the offset of its last marker; `None` if it was not known.
+    /// Number of the producer, and the offset of its last marker that did not raise its epoch; `None` if it was not known.
     known: Option<(u64, Option<i64>)>,
 }
 
@@ -223,9 +223,11 @@ impl Producers {
         }
         self.predecessor.forget(marker.producer_id);
         let producer = self.known_or_new(marker.producer_id);
+        if producer.epoch == NO_EPOCH || marker.producer_epoch <= producer.epoch {
+            producer.last_marker = Some(offset);
+        }
         producer.begin_epoch(marker.producer_epoch, offset, timestamp);
         producer.coordinator_epoch = marker.coordinator_epoch;
-        producer.last_marker = Some(offset);
         let completed = producer.open_from.take().map(|first_offset| CompletedTransaction {
             producer_id: marker.producer_id,
             first_offset,
@@ -264,7 +266,8 @@ impl Producers {
         TransactionsSeen { remembered: self.remembered, known }
     }
 
-    /// Returns true if a transaction of the producer may have ended here since: by a marker, which may be forgotten with the producer.
+    /// Returns true if a transaction of the producer may have ended here since, and its epoch does not say so: the marker had the same epoch, or is
+    /// forgotten with the producer.
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         match (seen.known, found) {
@@ -272,11 +275,6 @@ impl Producers {
             (None, _) if self.forgotten > seen.remembered => true,
             (None, found) => found.is_some_and(|(_, last_marker)| last_marker.is_some()),
         }
-    }
-
-    /// Returns true if the producer is not known, and may have been since: its epoch is forgotten, too.
-    pub fn may_be_forgotten_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
-        !self.by_id.contains_key(&producer_id) && (seen.known.is_some() || self.forgotten > seen.remembered)
     }
 
     /// Returns how many markers are not known to be replicated.
