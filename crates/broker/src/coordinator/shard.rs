@@ -237,8 +237,8 @@ impl Shard {
     fn may_be_past(&self, records: &Records) -> bool {
         let mut ended = self.ended.lock();
         match records {
-            Records::Marker(marker, _) => ended.note(marker.producer_id),
-            Records::Transactional(of, _) => return ended.may_have_ended(of.producer.id, of.seen, self.leader_epoch()),
+            Records::Marker(marker, version) => ended.note(marker, *version),
+            Records::Transactional(of, _) => return ended.may_have_ended(of.producer, of.seen, self.leader_epoch()),
             Records::Known(_) | Records::Late(_) => {}
         }
         false

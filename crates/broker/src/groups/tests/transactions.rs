@@ -205,12 +205,18 @@ async fn transaction_ends_after_it_was_verified_its_offsets_are_sent_back() {
     opened.end((8, 0), "g", true).await;
     let offsets = |offset| vec![one(&t, 0, committed(offset, 1))];
     assert_eq!(opened.ask_verified((7, 0), seen, "g", offsets(1)).done().await, Ok(vec![]), "another has ended");
-    opened.end((7, 0), "g", true).await;
     // With transaction version 1 the epoch stays, and would not fence it.
-    let late = opened.ask_verified((7, 1), seen, "g", offsets(2));
+    let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
+    let partition = opened.groups.partition_of("g").expect("the topic is there");
+    let write = Arc::clone(&opened.groups).write_marker(partition, marker, 1).expect("it serves");
+    assert_eq!(write.kept().await, Ok(Ok(())));
+    let late = opened.ask_verified((7, 0), seen, "g", offsets(2));
     assert_eq!(late.done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
     assert_eq!((opened.offset("g", &t, 0), opened.is_pending("g", &t, 0)), (Some(1), false));
-    opened.commit_in((7, 1), "g", offsets(3)).await;
+    opened.commit_in((7, 0), "g", offsets(3)).await;
+    // With version 2 the producer is in the next epoch before the marker comes.
+    opened.end((7, 0), "g", true).await;
+    assert_eq!(opened.ask_verified((7, 1), seen, "g", offsets(4)).done().await, Ok(vec![]));
 }
 
 #[tokio::test]
