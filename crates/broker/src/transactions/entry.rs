@@ -2,7 +2,7 @@
 //!
 //! Invariant: a ticket is in `waiting` from when it is handed out until its answer is sent.
 
-use super::room::{PartitionsRoom, PartitionsShare};
+use super::room::{TransactionShare, TransactionsRoom};
 use crate::coordinator::Shard;
 use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionAnswer};
 use fullbore_wire::{ErrorCode, Text};
@@ -25,15 +25,15 @@ pub(super) struct EntryState {
     pub transaction: Transaction,
     waiting: HashMap<RequestTicket, oneshot::Sender<TransactionAnswer>>,
     tickets: u64,
-    /// Share in the room for partitions.
-    pub share: PartitionsShare,
+    /// Share in the room of the broker.
+    pub share: TransactionShare,
     /// True once the id is out of service.
     pub is_gone: bool,
 }
 
 impl Entry {
-    pub fn new(id: Text, transaction: Transaction, shard: Arc<Shard>, room: &PartitionsRoom) -> Arc<Entry> {
-        let share = room.share(transaction.partitions());
+    pub fn new(id: Text, transaction: Transaction, shard: Arc<Shard>, room: &TransactionsRoom) -> Arc<Entry> {
+        let share = room.share(&id, transaction.partitions());
         let state = EntryState { transaction, waiting: HashMap::new(), tickets: 0, share, is_gone: false };
         Arc::new(Entry { id, shard, state: Mutex::new(state), alarm: AtomicI64::new(i64::MAX) })
     }

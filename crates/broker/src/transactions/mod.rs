@@ -36,7 +36,7 @@ use fullbore_rules::transaction::{
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::Mutex;
 use peers::Peers;
-use room::PartitionsRoom;
+use room::TransactionsRoom;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -60,8 +60,8 @@ pub struct Transactions {
     /// The coordinator of `__consumer_offsets`.
     offsets: Arc<dyn MarkedCoordinator>,
     config: TransactionConfig,
-    /// Room for the partitions of all transactions.
-    room: PartitionsRoom,
+    /// Room for ids, and for the partitions of all transactions.
+    room: TransactionsRoom,
     /// The line of an id that is one too many.
     uncounted: LogRateLimit,
     /// The line of transactions that have all the room.
@@ -130,7 +130,7 @@ impl Transactions {
             node_id,
             offsets,
             config,
-            room: PartitionsRoom::default(),
+            room: TransactionsRoom::default(),
             uncounted: LogRateLimit::default(),
             crowded: LogRateLimit::default(),
             unkept: LogRateLimit::default(),
@@ -212,7 +212,7 @@ impl Transactions {
         self.look(id, |transaction| transaction.describe().cloned())
     }
 
-    /// Returns the ids that the filter takes and whose name `matches`.
+    /// Returns the ids that the filter takes and whose name `matches`. Takes its time where there are many.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS while a shard is loaded.
@@ -225,12 +225,13 @@ impl Transactions {
             return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
         }
         let now = now_ms();
-        let entries: Vec<_> = self.ids.lock().values().filter(|entry| matches(&entry.id)).cloned().collect();
+        // A pattern takes its time, and there may be very many ids.
+        let entries: Vec<_> = self.ids.lock().values().cloned().collect();
         let listed = |entry: &Arc<Entry>| {
             let (producer_id, state) = entry.lock().transaction.list(filter, now)?;
             Some(ListedTransaction { transactional_id: entry.id.clone(), producer_id, state })
         };
-        Ok(entries.iter().filter_map(listed).collect())
+        Ok(entries.iter().filter(|entry| matches(&entry.id)).filter_map(listed).collect())
     }
 
     /// Counts the ids. Waits for the lock of each.
@@ -285,12 +286,12 @@ impl Transactions {
         if let Some(entry) = ids.get(id) {
             return Ok(Arc::clone(entry));
         }
-        if ids.len() >= self.config.ids_max {
+        if ids.len() >= self.config.ids_max || !self.room.has_room_for(id) {
             if let Some(left_out) = self.uncounted.due() {
                 tracing::warn!(
                     ids = ids.len(),
                     left_out,
-                    "a new transactional id is refused: fullbore.transactional.ids.max"
+                    "a new transactional id is refused: fullbore.transactional.ids.max, or 128 MiB of them"
                 );
             }
             return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);

@@ -15,6 +15,7 @@ use fullbore_control::Control;
 use fullbore_host::task;
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::TopicPartition;
+use fullbore_wire::api::Request;
 use fullbore_wire::apis::write_txn_markers::{
     WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest, WriteTxnMarkersResponse,
 };
@@ -22,10 +23,14 @@ use fullbore_wire::{ErrorCode, host_port};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// Markers of one request.
 const MARKERS_MAX: usize = 1_000;
+/// The longest wait for the answer to markers: longer than a leader waits for its replicas.
+const ANSWER_WITHIN: Duration = Duration::from_secs(8);
 
 /// Brokers that this one writes to as a coordinator.
 pub(super) struct Peers {
@@ -83,11 +88,32 @@ impl Peers {
         Arc::clone(self.peers.lock().entry(broker).or_default())
     }
 
-    /// Returns the connection to a broker that a lane has, which is made if there is none.
+    /// Sends a request by a lane, and returns the response. A connection that brings none within this time is given up: its broker hangs, and
+    /// another one leads soon.
     ///
     /// # Errors
-    /// Words on the connection's failure.
-    pub async fn connection(
+    /// Words on a request that has no answer.
+    pub async fn call<T, R: Request>(
+        &self,
+        broker: i32,
+        lane: &Lane<T>,
+        request: &R,
+        within: Duration,
+    ) -> Result<R::Response, String> {
+        let called = async {
+            let connection = self.connection(broker, &lane.connection).await?;
+            connection.call(request).await.map_err(|error| error.to_string())
+        };
+        match timeout(within, called).await {
+            Ok(answered) => answered,
+            Err(_) => {
+                *lane.connection.lock().await = None;
+                Err(format!("broker {broker} has not answered within {within:?}"))
+            }
+        }
+    }
+
+    async fn connection(
         &self,
         broker: i32,
         of_lane: &tokio::sync::Mutex<Option<Connection>>,
@@ -110,11 +136,7 @@ impl Peers {
     async fn send_markers(self: Arc<Self>, broker: i32) {
         let peer = self.peer(broker);
         while let Some(batch) = peer.markers.take(MARKERS_MAX, MARKERS_MAX, |_| 1) {
-            let answered = match self.connection(broker, &peer.markers.connection).await {
-                Ok(connection) => connection.call(&request(&batch)).await.map_err(|error| error.to_string()),
-                Err(why) => Err(why),
-            };
-            match answered {
+            match self.call(broker, &peer.markers, &request(&batch), ANSWER_WITHIN).await {
                 Ok(response) => answer(batch, &response),
                 Err(why) => batch.into_iter().for_each(|queued| _ = queued.answer.send(Err(why.clone()))),
             }

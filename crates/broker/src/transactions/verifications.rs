@@ -16,10 +16,13 @@ use fullbore_wire::apis::add_partitions_to_txn::{
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Transactions of one request: as many as a coordinator looks after at the same time.
 pub const TRANSACTIONS_MAX: usize = 256;
+/// The longest wait for the answer, of which a coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A client's connection waits with it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Partitions of one request, unless one transaction has more.
 const PARTITIONS_MAX: usize = 10_000;
 /// Lanes over which producers are spread.
@@ -101,12 +104,8 @@ impl Peers {
                 questions.into_iter().map(|question| (question.transaction, question.answer)).unzip();
             let sizes: Vec<usize> = transactions.iter().map(size).collect();
             let request = AddPartitionsToTxnRequest { transactions, ..Default::default() };
-            let answered = match self.connection(broker, &lane.connection).await {
-                Ok(connection) => connection.call(&request).await.map_err(|error| error.to_string()),
-                Err(why) => Err(why),
-            };
-            let found = answered.and_then(|response| codes(response, &sizes));
-            match found {
+            let answered = self.call(broker, lane, &request, ANSWER_WITHIN).await;
+            match answered.and_then(|response| codes(response, &sizes)) {
                 Ok(found) => answers.into_iter().zip(found).for_each(|(answer, codes)| _ = answer.send(Ok(codes))),
                 Err(why) => answers.into_iter().for_each(|answer| _ = answer.send(Err(why.clone()))),
             }

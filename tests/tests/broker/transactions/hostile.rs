@@ -53,3 +53,23 @@ fn transactions_have_millions_of_partitions_more_are_refused_until_some_end() {
         client.add_partitions(&last.transactional_id, last.producer(), TOPIC, &[0], 3) == [ErrorCode::NONE]
     });
 }
+
+/// There may be a million ids, each of 32 KB.
+#[test]
+fn ids_are_long_they_are_refused_before_they_take_the_memory_and_those_that_there_are_go_on() {
+    const ID_BYTES: usize = 30_000;
+    let broker = Broker::start(&["transaction.state.log.num.partitions=1"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let mut known = Transactional::begin(&mut client, "known", Protocol::New);
+    let id = |n: usize| format!("{n:0ID_BYTES$}");
+    let codes = (0..10_000).map(|n| client.init_transactional(&id(n), 60_000, None, 4).error_code);
+    let refused = codes.enumerate().find(|(_, code)| code.is_err());
+    let (count, code) = refused.expect("it ends");
+    assert_eq!((code, count), (ErrorCode::COORDINATOR_NOT_AVAILABLE, (128 << 20) / ID_BYTES));
+    broker.wait_for_stderr("fullbore.transactional.ids.max");
+    let again = client.init_transactional(&id(0), 60_000, None, 4);
+    assert_eq!(again.error_code, ErrorCode::NONE);
+    super::one(&mut client, &mut known, "goes on", true);
+    assert_eq!(client.committed_texts(TOPIC, 0), ["goes on"]);
+}
