@@ -16,7 +16,7 @@ const ID_BYTES_MAX: usize = 128 << 20;
 #[derive(Clone, Default)]
 pub(super) struct TransactionsRoom(Arc<Held>);
 
-/// What all ids have together.
+/// Totals of all ids.
 #[derive(Default)]
 struct Held {
     partitions: AtomicUsize,

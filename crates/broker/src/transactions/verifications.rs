@@ -73,7 +73,7 @@ impl Verifications {
 }
 
 impl Peers {
-    /// Has the coordinator look for the partitions in the transaction, or add them; returns its answer for each, in their order.
+    /// Lets the coordinator look for the partitions in the transaction, or add them; returns its answer for each, in their order.
     ///
     /// # Errors
     /// Words on a request that had no answer: the partitions may be added.
