@@ -32,8 +32,7 @@ pub struct Retired {
 impl Log {
     /// Takes the segments out of use that no setting keeps, and with `at_once` removes their files.
     pub fn retire_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig, at_once: bool) -> Retired {
-        // A replica that is not read keeps a marker until here after it is replicated.
-        self.producers.first_unstable(high_watermark);
+        self.forget_replicated_ends(high_watermark);
         match self.count_old(now_ms, high_watermark, config) {
             Ok(count) => self.retire(count, now_ms, at_once),
             Err(error) => Retired { paths: Vec::new(), result: Err(error) },

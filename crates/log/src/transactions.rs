@@ -58,6 +58,12 @@ impl Log {
         active.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
     }
 
+    /// Forgets markers below `high_watermark`, which are replicated. Without it a partition that is not read at
+    /// read_committed keeps all.
+    pub fn forget_replicated_ends(&mut self, high_watermark: i64) {
+        self.producers.first_unstable(high_watermark);
+    }
+
     /// Returns the offset before which every transaction has ended on all replicas in sync, at most `high_watermark`
     /// (KIP-98).
     pub fn last_stable_offset(&mut self, high_watermark: i64) -> i64 {

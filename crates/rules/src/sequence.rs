@@ -38,7 +38,7 @@ pub use producers::{LastBatch, NO_COORDINATOR, PRODUCERS_MAX, ProducerState, Pro
 pub use refused::RefusedBatches;
 pub use snapshot::SnapshotEntry;
 pub use stops::Stops;
-pub use transactions::{AbortedTransaction, CompletedTransaction, Marker, TransactionOfBatch};
+pub use transactions::{AbortedTransaction, CompletedTransaction, Marker, TransactionOfBatch, TransactionsSeen};
 pub use window::{WINDOW_MAX, WINDOW_MIN};
 
 use std::fmt;

@@ -29,4 +29,5 @@ mod scarce;
 mod secured;
 mod topics;
 mod transactions;
+mod verifications;
 mod workload;

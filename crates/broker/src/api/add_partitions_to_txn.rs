@@ -6,7 +6,7 @@
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};
 use super::topics;
-use crate::transactions::WAIT_MS;
+use crate::transactions::{BATCH_ANSWER_MS, BATCH_WAIT_MS, VERIFIED_AT_ONCE, WAIT_MS};
 use fullbore_control::{Image, is_internal};
 use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionVersion};
 use fullbore_wire::apis::add_partitions_to_txn::{
@@ -14,21 +14,27 @@ use fullbore_wire::apis::add_partitions_to_txn::{
     AddPartitionsToTxnTopic, AddPartitionsToTxnTopicResult, AddPartitionsToTxnTransaction,
 };
 use fullbore_wire::{ErrorCode, Frame, Uuid};
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// The first version with several transactions.
 const SEVERAL_FROM: i16 = 4;
+
+/// The answer for one transaction to come.
+type PendingResult<'a> = Pin<Box<dyn Future<Output = AddPartitionsToTxnResult> + Send + 'a>>;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AddPartitionsToTxnRequest = call.body(reply.version)?;
     let version = reply.version.number;
     let mut response = AddPartitionsToTxnResponse::default();
     if version >= SEVERAL_FROM {
-        for transaction in &request.transactions {
-            response.results_by_transaction.push(AddPartitionsToTxnResult {
-                transactional_id: transaction.transactional_id.clone(),
-                topic_results: added(call, transaction, version).await,
-                ..Default::default()
-            });
+        for transactions in request.transactions.chunks(VERIFIED_AT_ONCE) {
+            // They begin in their order, and none waits for another.
+            let mut results: FuturesOrdered<PendingResult<'_>> = FuturesOrdered::new();
+            transactions.iter().for_each(|one| results.push_back(Box::pin(of_several(call, one, version))));
+            response.results_by_transaction.extend(results.collect::<Vec<_>>().await);
         }
     } else {
         let one = AddPartitionsToTxnTransaction {
@@ -41,6 +47,22 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         response.results_by_topic_v3_and_below = added(call, &one, version).await;
     }
     reply.frame::<AddPartitionsToTxnRequest>(&response)
+}
+
+/// Carries out one of several transactions. One whose answer takes long is answered as one that is not over yet, since the others wait for the
+/// same response.
+async fn of_several(
+    call: &Call<'_>,
+    transaction: &AddPartitionsToTxnTransaction,
+    version: i16,
+) -> AddPartitionsToTxnResult {
+    let topic_results = timeout(Duration::from_millis(BATCH_ANSWER_MS), added(call, transaction, version)).await;
+    let late = |_| results(transaction, |_, _| ErrorCode::CONCURRENT_TRANSACTIONS);
+    AddPartitionsToTxnResult {
+        transactional_id: transaction.transactional_id.clone(),
+        topic_results: topic_results.unwrap_or_else(late),
+        ..Default::default()
+    }
 }
 
 async fn added(
@@ -58,7 +80,7 @@ async fn added(
     let topics = transaction.topics.iter();
     let partitions = topics.flat_map(|topic| TopicPartition::each_of(&topic.name, &topic.partitions));
     let outcome = match transaction.verify_only {
-        true => verify(call, transaction, partitions.collect()).await,
+        true => verify(call, transaction, version, partitions.collect()).await,
         false => add(call, transaction, version, partitions.collect()).await.map(|()| Vec::new()),
     };
     match outcome {
@@ -115,10 +137,10 @@ async fn add(
     let transactions = &call.broker.transactions;
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
-    transactions.prepare(false, [id]).await?;
-    // A broker asks again: what waits here holds up others on its connection.
+    prepare(call, id, version).await?;
+    // A broker asks again: what waits here holds up others of its request.
     let wait_until = match version {
-        SEVERAL_FROM.. => Some(call.broker.now_ms().saturating_add(WAIT_MS)),
+        SEVERAL_FROM.. => Some(call.broker.now_ms().saturating_add(BATCH_WAIT_MS)),
         _ => transactions.wait_until(id, WAIT_MS),
     };
     let added = AddPartitions {
@@ -130,15 +152,25 @@ async fn add(
     transactions.add_partitions(id, added).await
 }
 
+/// Waits until the id's shard is loaded; as one of several transactions not for long.
+async fn prepare(call: &Call<'_>, id: &str, version: i16) -> Result<(), ErrorCode> {
+    let prepared = call.broker.transactions.prepare(false, [id]);
+    match version >= SEVERAL_FROM {
+        true => timeout(Duration::from_millis(BATCH_WAIT_MS.unsigned_abs()), prepared).await.unwrap_or(Ok(())),
+        false => prepared.await,
+    }
+}
+
 async fn verify(
     call: &Call<'_>,
     transaction: &AddPartitionsToTxnTransaction,
+    version: i16,
     partitions: Vec<TopicPartition>,
 ) -> Result<Vec<ErrorCode>, ErrorCode> {
     let transactions = &call.broker.transactions;
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
-    transactions.prepare(false, [id]).await?;
+    prepare(call, id, version).await?;
     transactions.verify_partitions(id, producer(transaction), &partitions)
 }
 

@@ -1,6 +1,6 @@
 //! DescribeTransactions 0: the state of transactional ids (KIP-664).
 
-use super::call::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply, once};
 use super::end_txn::check_id;
 use fullbore_rules::transaction::{TopicPartition, TransactionMetadata, TransactionState};
 use fullbore_wire::apis::describe_transactions::{
@@ -17,7 +17,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         Ok(state) => described(id, state),
         Err(error_code) => Described { error_code: as_unknown(error_code), transactional_id: id, ..Default::default() },
     };
-    let transaction_states = request.transactional_ids.into_iter().map(described).collect();
+    let transaction_states = once(request.transactional_ids, Text::clone).into_iter().map(described).collect();
     let response = DescribeTransactionsResponse { transaction_states, ..Default::default() };
     reply.frame::<DescribeTransactionsRequest>(&response)
 }

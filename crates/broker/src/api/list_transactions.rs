@@ -2,24 +2,32 @@
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::TopicRegex;
+use crate::node::Node;
 use fullbore_rules::transaction::{TransactionFilter, TransactionState};
 use fullbore_wire::apis::list_transactions::{
     ListTransactionsRequest, ListTransactionsResponse, TransactionState as Listed,
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
+use std::sync::Arc;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListTransactionsRequest = call.body(reply.version)?;
     let _ = call.broker.transactions.prepare(false, []).await;
-    let response = listed(call, &request).unwrap_or_else(|error_code| ListTransactionsResponse {
-        error_code,
-        unknown_state_filters: unknown(&request),
-        ..Default::default()
-    });
+    let broker = Arc::clone(call.broker);
+    let listed = move || {
+        listed(&broker, &request).unwrap_or_else(|error_code| ListTransactionsResponse {
+            error_code,
+            unknown_state_filters: unknown(&request),
+            ..Default::default()
+        })
+    };
+    // There may be a million ids, and the pattern is the client's.
+    let failed = |_| ListTransactionsResponse { error_code: ErrorCode::UNKNOWN_SERVER_ERROR, ..Default::default() };
+    let response = tokio::task::spawn_blocking(listed).await.unwrap_or_else(failed);
     reply.frame::<ListTransactionsRequest>(&response)
 }
 
-fn listed(call: &Call<'_>, request: &ListTransactionsRequest) -> Result<ListTransactionsResponse, ErrorCode> {
+fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransactionsResponse, ErrorCode> {
     let pattern = request.transactional_id_pattern.as_deref().filter(|pattern| !pattern.is_empty());
     let pattern = pattern.map(TopicRegex::compile).transpose();
     let pattern = pattern.map_err(|_| ErrorCode::INVALID_REGULAR_EXPRESSION)?;
@@ -34,7 +42,7 @@ fn listed(call: &Call<'_>, request: &ListTransactionsRequest) -> Result<ListTran
         duration_ms: request.duration_filter,
     };
     let matches = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
-    let found = call.broker.transactions.list(&filter, matches)?.into_iter();
+    let found = broker.transactions.list(&filter, matches)?.into_iter();
     let transaction_states = found.map(|found| Listed {
         transactional_id: found.transactional_id,
         producer_id: found.producer_id,

@@ -1,11 +1,13 @@
 //! Transactions that have ended in a shard of late: a verification from before the end must not open one of them again
 //! (KIP-890).
 //!
-//! Needed for transaction version 1. With version 2 a marker has the next epoch, which fences late batches.
+//! With transaction version 2 a marker has the next epoch, in which the producer may have gone on before it comes.
 //!
 //! Invariant: the last [`MARKERS_MAX`] markers are remembered; if more have come since a verification, its transaction
 //! counts as ended.
 
+use fullbore_rules::sequence::Marker;
+use fullbore_rules::transaction::ProducerIdAndEpoch;
 use std::collections::VecDeque;
 
 /// Markers that are remembered.
@@ -19,10 +21,17 @@ pub struct MarkersSeen {
     count: u64,
 }
 
-/// Producers of the last markers, in the order of the queue.
+/// Transactions that a marker ends: those of a producer up to an epoch.
+#[derive(Debug)]
+struct Ended {
+    producer_id: i64,
+    last_epoch: i16,
+}
+
+/// Transactions that the last markers have ended, in the order in which those were asked for.
 #[derive(Debug, Default)]
 pub(super) struct EndedTransactions {
-    producers: VecDeque<i64>,
+    last: VecDeque<Ended>,
     /// Number of all markers so far.
     count: u64,
 }
@@ -32,19 +41,22 @@ impl EndedTransactions {
         MarkersSeen { leader_epoch, count: self.count }
     }
 
-    pub fn note(&mut self, producer_id: i64) {
-        if self.producers.len() == MARKERS_MAX {
-            self.producers.pop_front();
+    pub fn note(&mut self, marker: &Marker, transaction_version: i8) {
+        if self.last.len() == MARKERS_MAX {
+            self.last.pop_front();
         }
-        self.producers.push_back(producer_id);
+        let &Marker { producer_id, producer_epoch, .. } = marker;
+        let last_epoch = if transaction_version < 2 { producer_epoch } else { producer_epoch.saturating_sub(1) };
+        self.last.push_back(Ended { producer_id, last_epoch });
         self.count += 1;
     }
 
-    /// Returns true if a transaction of the producer may have ended since.
-    pub fn may_have_ended(&self, producer_id: i64, since: MarkersSeen, leader_epoch: i32) -> bool {
+    /// Returns true if a transaction of the producer in this epoch may have ended since.
+    pub fn may_have_ended(&self, producer: ProducerIdAndEpoch, since: MarkersSeen, leader_epoch: i32) -> bool {
+        let is_of = |ended: &Ended| ended.producer_id == producer.id && producer.epoch <= ended.last_epoch;
         let later = self.count.checked_sub(since.count).and_then(|later| usize::try_from(later).ok());
-        match later.filter(|later| since.leader_epoch == leader_epoch && *later <= self.producers.len()) {
-            Some(later) => self.producers.iter().rev().take(later).any(|&ended| ended == producer_id),
+        match later.filter(|later| since.leader_epoch == leader_epoch && *later <= self.last.len()) {
+            Some(later) => self.last.iter().rev().take(later).any(is_of),
             None => true,
         }
     }
@@ -54,19 +66,38 @@ impl EndedTransactions {
 mod tests {
     use super::*;
 
+    fn marker(producer_id: i64, producer_epoch: i16) -> Marker {
+        Marker { producer_id, producer_epoch, coordinator_epoch: 0, is_commit: true }
+    }
+
+    fn producer(id: i64, epoch: i16) -> ProducerIdAndEpoch {
+        ProducerIdAndEpoch { id, epoch }
+    }
+
     #[test]
     fn marker_has_come_since_the_transaction_counts_as_ended() {
         let mut ended = EndedTransactions::default();
-        ended.note(1);
+        ended.note(&marker(1, 0), 1);
         let seen = ended.seen(3);
-        ended.note(2);
-        assert_eq!([1, 2].map(|producer| ended.may_have_ended(producer, seen, 3)), [false, true]);
-        assert!(ended.may_have_ended(1, seen, 4), "another leader may have written one");
-        assert!(EndedTransactions::default().may_have_ended(1, seen, 3), "of another shard");
-        (0..MARKERS_MAX as i64 - 1).for_each(|_| ended.note(4));
-        assert!(!ended.may_have_ended(1, seen, 3));
-        ended.note(4);
-        assert!(ended.may_have_ended(1, seen, 3), "more than are remembered");
-        assert_eq!(ended.producers.len(), MARKERS_MAX);
+        ended.note(&marker(2, 0), 1);
+        assert_eq!([1, 2].map(|id| ended.may_have_ended(producer(id, 0), seen, 3)), [false, true]);
+        assert!(ended.may_have_ended(producer(1, 0), seen, 4), "another leader may have written one");
+        assert!(EndedTransactions::default().may_have_ended(producer(1, 0), seen, 3), "of another shard");
+        (0..MARKERS_MAX as i64 - 1).for_each(|_| ended.note(&marker(4, 0), 1));
+        assert!(!ended.may_have_ended(producer(1, 0), seen, 3));
+        ended.note(&marker(4, 0), 1);
+        assert!(ended.may_have_ended(producer(1, 0), seen, 3), "more than are remembered");
+        assert_eq!(ended.last.len(), MARKERS_MAX);
+    }
+
+    /// The client has the next epoch before the marker comes, and a commit in it waits for that.
+    #[test]
+    fn marker_has_the_next_epoch_a_transaction_in_that_epoch_goes_on() {
+        let mut ended = EndedTransactions::default();
+        let seen = ended.seen(3);
+        ended.note(&marker(1, 5), 2);
+        assert_eq!([4, 5].map(|epoch| ended.may_have_ended(producer(1, epoch), seen, 3)), [true, false]);
+        ended.note(&marker(1, 5), 1);
+        assert_eq!([5, 6].map(|epoch| ended.may_have_ended(producer(1, epoch), seen, 3)), [true, false]);
     }
 }

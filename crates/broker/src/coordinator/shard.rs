@@ -238,8 +238,8 @@ impl Shard {
     fn may_be_past(&self, records: &Records) -> bool {
         let mut ended = self.ended.lock();
         match records {
-            Records::Marker(marker, _) => ended.note(marker.producer_id),
-            Records::Transactional(of, _) => return ended.may_have_ended(of.producer.id, of.seen, self.leader_epoch()),
+            Records::Marker(marker, version) => ended.note(marker, *version),
+            Records::Transactional(of, _) => return ended.may_have_ended(of.producer, of.seen, self.leader_epoch()),
             Records::Known(_) | Records::Late(_) => {}
         }
         false
@@ -399,6 +399,7 @@ impl<'a> WriteBatch<'a> {
             Some(_) => (ValidBatch::of_offsets(batch, &config, now_ms)?, Verification::Verified),
         };
         let leader_epoch = Some(self.shard.leader_epoch());
+        // Ends since the verification are known here: [`EndedTransactions`].
         let verified_at = self.shard.partition.verification_time(stamp.producer_id);
         let terms = AppendTerms { leader_epoch, verification, verified_at, ..in_turn };
         let appended = self.shard.partition.append(&batch, terms);

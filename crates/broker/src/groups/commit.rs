@@ -12,7 +12,7 @@ use fullbore_control::Image;
 use fullbore_rules::group::consumer::TopicIdPartition;
 use fullbore_rules::group::{Committer, Group, PendingOffsets};
 use fullbore_wire::{ErrorCode, Text, Uuid};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -286,26 +286,29 @@ impl Groups {
         })
     }
 
-    /// The names under which the group has offsets of more than one topic.
+    /// Returns the names under which the group has offsets of more than one topic, also pending ones.
     fn names_of_several(&self, group: &str) -> HashSet<Arc<str>> {
-        self.offsets.read(group, |held| {
-            let (mut seen, mut several) = (HashSet::new(), HashSet::new());
-            for topic in held.into_iter().flat_map(GroupOffsets::values) {
-                if !seen.insert(&topic.name) {
-                    several.insert(Arc::clone(&topic.name));
+        self.offsets.view(group, |view| {
+            let (mut seen, mut several) = (HashMap::new(), HashSet::new());
+            for (id, name) in topics_of(view) {
+                if seen.insert(name, id).is_some_and(|other| other != id) {
+                    several.insert(Arc::clone(name));
                 }
             }
             several
         })
     }
 
-    /// Returns true if the group has an offset for the same partition of a newer topic of that name. Records go by the name: a tombstone
-    /// would be that one's.
+    /// Returns true if the group has an offset for the same partition of a newer topic of that name, which may be pending. Records go by the name:
+    /// a tombstone would be that one's.
     fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
-        let of_name = |(id, topic): (&Uuid, &TopicOffsets)| {
-            *id != due.topic.id && topic.name == due.topic.name && topic.partitions.contains_key(&due.partition)
-        };
-        self.offsets.read(group, |held| held.into_iter().flatten().any(of_name))
+        let is_other = |id: Uuid, name: &Arc<str>| id != due.topic.id && *name == due.topic.name;
+        self.offsets.view(group, |view| {
+            let mut committed = view.committed.into_iter().flatten();
+            let mut pending = view.pending.into_iter().flat_map(PendingOffsets::keys);
+            committed.any(|(id, topic)| is_other(*id, &topic.name) && topic.partitions.contains_key(&due.partition))
+                || pending.any(|((id, at), offset)| is_other(*id, &offset.topic.name) && *at == due.partition)
+        })
     }
 
     /// Asks for a group to be forgotten, and with `offsets` all it has committed once all that was asked for before is done.
@@ -345,6 +348,13 @@ impl Groups {
             }
         }
     }
+}
+
+/// Returns the topics of which a group has offsets, also pending ones, by id and name; some several times.
+fn topics_of(view: OffsetsView<'_>) -> impl Iterator<Item = (Uuid, &Arc<str>)> {
+    let committed = view.committed.into_iter().flatten().map(|(id, topic)| (*id, &topic.name));
+    let pending = view.pending.into_iter().flat_map(PendingOffsets::keys);
+    committed.chain(pending.map(|(_, offset)| (offset.topic.id, &offset.topic.name)))
 }
 
 fn check(group: &Group, committer: &Committer<'_>, offset: &CommitOffset) -> Result<(), ErrorCode> {

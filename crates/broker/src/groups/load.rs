@@ -39,7 +39,7 @@ impl Coordinator for Groups {
             for (id, snapshot) in found.snapshots {
                 self.restore(shard, id, &snapshot);
             }
-            self.install_offsets(shard, found.offsets);
+            self.install_offsets(shard, found.offsets, &found.pending);
             self.install_pending(shard, found.pending);
         });
         Ok(())
@@ -108,17 +108,27 @@ impl Groups {
         self.topic.prepare_all().await;
     }
 
-    fn install_offsets(self: &Arc<Self>, shard: &Arc<Shard>, found: HashMap<Text, FoundOffsets>) {
+    fn install_offsets(
+        self: &Arc<Self>,
+        shard: &Arc<Shard>,
+        found: HashMap<Text, FoundOffsets>,
+        pending: &HashMap<Text, FoundPending>,
+    ) {
         let image = self.control.image();
         let mut names: HashMap<Uuid, TopicName> = HashMap::new();
         let mut gone = Vec::new();
         for (group, found) in found {
+            let pending = pending.get(&group);
             let mut offsets = Vec::with_capacity(found.len());
             for ((name, partition), (topic_id, committed)) in found {
                 let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
                 let Some(topic) = topic else {
-                    // Its topic was deleted, and nobody could write that down.
-                    gone.push((group.clone(), name, partition));
+                    // Its topic was deleted, and nobody could write that down. A tombstone would also be that of what is pending, perhaps of
+                    // the next topic of the name.
+                    let place = (name, partition);
+                    if !pending.is_some_and(|pending| pending.contains(&place)) {
+                        gone.push((group.clone(), place.0, partition));
+                    }
                     continue;
                 };
                 let name = || TopicName { id: topic.id, name: Arc::from(topic.name.as_str()) };

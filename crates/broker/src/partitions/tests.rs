@@ -5,6 +5,7 @@ use super::*;
 use fullbore_config::Properties;
 use fullbore_log::Verification;
 use fullbore_log::partition::outcome::{AppendStep, Blocker};
+use fullbore_log::partition::terms::VerificationTime;
 use fullbore_log::steps::watch;
 use fullbore_rules::sequence::Marker;
 
@@ -61,20 +62,50 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
     let stamp = fullbore_wire::batch::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0 };
     let (bytes, _) = builder.seal(stamp).expect("sealed");
     let batch = ValidBatch::unchecked(&bytes);
-    let append = |verified_at: VerificationTime| {
-        let terms =
-            AppendTerms { verification: Verification::Verified, verified_at, ..AppendTerms::in_turn(Acks::Leader, 0) };
+    let append = |verification, verified_at: VerificationTime| {
+        let terms = AppendTerms { verification, verified_at, ..AppendTerms::in_turn(Acks::Leader, 0) };
         partition.append(&batch, terms).expect("a step")
     };
     let before = partition.verification_time(7);
     // The transaction of version 1 ends before the batch comes: its epoch stays.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     partition.append_marker(&marker, 1, None, 0).expect("written");
-    assert!(matches!(append(before), AppendStep::Blocked(Blocker::Verification)));
+    for verification in [Verification::Verified, Verification::Added] {
+        assert!(matches!(append(verification, before), AppendStep::Blocked(Blocker::Verification)));
+    }
     let now = partition.verification_time(7);
-    // Another epoch may count the markers of a log that was cut off and written again.
+    // Another leader may have written the marker.
     let earlier = VerificationTime { leader_epoch: now.leader_epoch - 1, ..now };
-    assert!(matches!(append(earlier), AppendStep::Blocked(Blocker::Verification)));
-    assert!(append(now).is_written());
+    assert!(matches!(append(Verification::Verified, earlier), AppendStep::Blocked(Blocker::Verification)));
+    assert!(append(Verification::Added, now).is_written());
+    logs.close();
+}
+
+/// Nothing else may read the partition for minutes.
+#[test]
+fn transactions_end_in_a_partition_that_is_not_read_their_markers_are_forgotten() {
+    let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let logs = Partitions::open(folder.path(), &broker).expect("opened");
+    let id = Uuid([1; 16]);
+    logs.put_topic(("t", id), &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
+    let partition = logs.find(&id, 0).expect("it has just been told of");
+    for producer_epoch in 0..100 {
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();
+        builder.append(0, None, Some(b"v"), &[]);
+        let stamp = fullbore_wire::batch::Stamp { producer_id: 7, producer_epoch, base_sequence: 0 };
+        let (bytes, _) = builder.seal(stamp).expect("sealed");
+        let verified_at = partition.verification_time(7);
+        let terms =
+            AppendTerms { verification: Verification::Added, verified_at, ..AppendTerms::in_turn(Acks::Leader, 0) };
+        assert!(partition.append(&ValidBatch::unchecked(&bytes), terms).expect("a step").is_written());
+        let marker =
+            Marker { producer_id: 7, producer_epoch: producer_epoch + 1, coordinator_epoch: 0, is_commit: true };
+        partition.append_marker(&marker, 2, None, 0).expect("written");
+    }
+    let state = partition.lock();
+    let crate::replica::state::LogState::Open(log) = &state.log else { panic!("it was written") };
+    assert!(log.producers().unreplicated_markers() <= 1, "{}", log.producers().unreplicated_markers());
+    drop(state);
     logs.close();
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fullbore_rules::replica::{self, Now};
-use fullbore_rules::sequence::{Marker, Stamp};
+use fullbore_rules::sequence::{Marker, Stamp, TransactionsSeen};
 use parking_lot::MutexGuard;
 
 use super::Replica;
@@ -51,6 +51,7 @@ impl Replica {
         // The end of the transaction may be on the disk before the marker is: the coordinator would not write it again.
         let flushes = self.log_dir.flushes_markers && marker.is_commit;
         let (written, _) = self.write_with(&mut state, Acks::All, flushes, append)?;
+        state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
             // The sequence before 0, with which the epoch begins.
@@ -64,7 +65,12 @@ impl Replica {
 
     /// Returns the moment of a verification that begins now, for [`AppendTerms::verified_at`].
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
-        verification_time(&self.lock(), producer_id)
+        let state = self.lock();
+        let seen = match &state.log {
+            LogState::Open(log) => log.producers().transactions_seen(producer_id),
+            _ => TransactionsSeen::default(),
+        };
+        VerificationTime { leader_epoch: state.role.leader_epoch(), seen, next_offset: 0 }
     }
 
     /// Checks that a leader may append, in this epoch if it is given, and opens the log.
@@ -177,24 +183,18 @@ impl Replica {
     }
 }
 
-/// Returns the verification of the transaction that a batch would open, while the log is locked. With transaction
-/// version 1 the epoch stays: a transaction that was verified may have ended meanwhile, and the batch would open one
-/// that no marker ends.
+/// Returns the verification of the transaction that a batch would open, while the log is locked. The verified transaction may have ended meanwhile, and
+/// the batch would open one that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
-    match terms.verification {
-        Verification::Verified if terms.verified_at != verification_time(state, batch.stamp().producer_id) => {
-            Verification::Unknown
-        }
-        verification => verification,
+    let VerificationTime { leader_epoch, seen, .. } = terms.verified_at;
+    let may_have_ended = |log: &Log| log.producers().may_have_ended_since(batch.stamp().producer_id, seen);
+    match &state.log {
+        _ if terms.verification == Verification::Unknown => Verification::Unknown,
+        LogState::Open(log) if may_have_ended(log) => Verification::Unknown,
+        // Another leader may have written the marker.
+        _ if leader_epoch != state.role.leader_epoch() => Verification::Unknown,
+        _ => terms.verification,
     }
-}
-
-fn verification_time(state: &ReplicaState, producer_id: i64) -> VerificationTime {
-    let markers = match &state.log {
-        LogState::Open(log) => log.producers().markers_of(producer_id),
-        _ => 0,
-    };
-    VerificationTime { leader_epoch: state.role.leader_epoch(), markers, next_offset: 0 }
 }
 
 /// Notes a failed append for the next look at the disk.

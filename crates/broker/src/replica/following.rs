@@ -156,6 +156,7 @@ impl Replica {
         let effects =
             state.role.replicated(from.leader_epoch, log_end, from.high_watermark).map_err(FollowError::Role)?;
         let started = state.role.started_at(start);
+        state.forget_replicated_ends();
         let has_cut = moved.is_ok() && std::mem::take(&mut state.has_cut_to_checkpoint);
         drop(state);
         if effects.high_watermark.or(started.high_watermark).is_some() {

@@ -129,6 +129,14 @@ impl ReplicaState {
         stamp.is_idempotent() && log.producers().ahead(stamp) > 0
     }
 
+    /// Has the log forget the ends of transactions that are replicated.
+    pub fn forget_replicated_ends(&mut self) {
+        let high_watermark = self.role.high_watermark();
+        if let LogState::Open(log) = &mut self.log {
+            log.forget_replicated_ends(high_watermark);
+        }
+    }
+
     /// Checks that a batch may be appended.
     pub fn check_append(&self, acks: Acks) -> Result<(), AppendError> {
         self.role.check_append(acks == Acks::All).map_err(AppendError::Role)

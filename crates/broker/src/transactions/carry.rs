@@ -21,7 +21,7 @@ impl Transactions {
     /// Puts an event to an id, and carries out its effects.
     pub(super) fn happen(self: &Arc<Self>, entry: &Arc<Entry>, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) {
         let mut state = entry.lock();
-        let effects = self.turn(&mut state.transaction, event);
+        let effects = self.turn(&mut state, event);
         self.follow(entry, state, effects);
     }
 
@@ -80,9 +80,10 @@ impl Transactions {
     }
 
     fn event(&self, entry: &Entry, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
-        let state = &mut *entry.lock();
-        let effects = self.turn(&mut state.transaction, event);
-        self.tally.count(&entry.id, &mut state.counted, &state.transaction);
+        let mut state = entry.lock();
+        let effects = self.turn(&mut state, event);
+        let known = &mut *state;
+        self.tally.count(&entry.id, &mut known.counted, &known.transaction);
         effects
     }
 

@@ -1,5 +1,6 @@
 //! Transactional id, with the requests that wait for its answers.
 
+use super::room::{TransactionShare, TransactionsRoom};
 use super::tally::Counted;
 use crate::coordinator::{PendingAnswer, Shard, Waiting};
 use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionAnswer};
@@ -21,6 +22,8 @@ pub(super) struct Entry {
 pub(super) struct EntryState {
     pub transaction: Transaction,
     waiting: Waiting<TransactionAnswer>,
+    /// Share in the room of the broker.
+    pub share: TransactionShare,
     /// True once the id is out of service.
     pub is_gone: bool,
     /// The share of the id in the counts.
@@ -30,8 +33,9 @@ pub(super) struct EntryState {
 }
 
 impl Entry {
-    pub fn new(id: Text, transaction: Transaction, shard: Arc<Shard>) -> Arc<Entry> {
+    pub fn new(id: Text, transaction: Transaction, shard: Arc<Shard>, room: &TransactionsRoom) -> Arc<Entry> {
         let state = EntryState {
+            share: room.share(&id, transaction.partitions()),
             transaction,
             waiting: Waiting::default(),
             is_gone: false,

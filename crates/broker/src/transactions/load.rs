@@ -67,7 +67,7 @@ impl Transactions {
             true => Transaction::load_unsure(shard.leader_epoch(), state, turn),
             false => Transaction::load(shard.leader_epoch(), state, turn),
         };
-        let entry = Entry::new(id.clone(), transaction, Arc::clone(shard));
+        let entry = Entry::new(id.clone(), transaction, Arc::clone(shard), &self.room);
         self.ids.lock().insert(id, Arc::clone(&entry));
         self.follow(&entry, entry.lock(), effects);
     }

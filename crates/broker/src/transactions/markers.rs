@@ -28,6 +28,8 @@ const AGAIN_FIRST: Duration = Duration::from_millis(20);
 const AGAIN_MOST: Duration = Duration::from_secs(1);
 /// The longest wait for replicas before a marker is written once more.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
+/// The same of a marker that another broker has asked for, which sends no other marker meanwhile.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Markers after which other tasks run.
 pub const TURN: usize = 64;
@@ -120,7 +122,7 @@ impl Transactions {
             let why = match marked {
                 marked if marked.is_over() => return,
                 Marked::Done | Marked::Gone | Marked::Closed => None,
-                Marked::Written(written) => match replicated(*written).await {
+                Marked::Written(written) => match replicated(*written, REPLICATED_WITHIN).await {
                     Ok(()) => return,
                     Err(error) => Some(error.to_string()),
                 },
@@ -197,7 +199,10 @@ impl Transactions {
         match marked {
             Marked::Done => ErrorCode::NONE,
             Marked::Gone => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-            Marked::Written(written) => replicated(*written).await.err().map_or(ErrorCode::NONE, |error| error.code()),
+            Marked::Written(written) => {
+                let replicated = replicated(*written, ANSWERED_WITHIN).await;
+                replicated.map_or_else(|error| error.code(), |()| ErrorCode::NONE)
+            }
             Marked::Loading => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
             Marked::Closed | Marked::Queued(_) | Marked::Committing(_) | Marked::Elsewhere(_) => {
                 ErrorCode::NOT_LEADER_OR_FOLLOWER
@@ -307,8 +312,8 @@ fn append_to(replica: &Arc<Replica>, marker: &Marker, version: i8) -> Marked {
     }
 }
 
-async fn replicated(written: WrittenBatch) -> Result<(), AppendError> {
-    written.durability.wait(Instant::now() + REPLICATED_WITHIN).await
+async fn replicated(written: WrittenBatch, within: Duration) -> Result<(), AppendError> {
+    written.durability.wait(Instant::now() + within).await
 }
 
 /// Waits until a marker of a diskless partition is decided on.

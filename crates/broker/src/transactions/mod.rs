@@ -9,24 +9,28 @@
 mod carry;
 mod entry;
 mod flush;
+mod lane;
 mod load;
 mod markers;
 mod offsets;
 mod peers;
 mod records;
+mod room;
 mod tally;
 #[cfg(test)]
 mod tests;
 mod timers;
 mod unsettled;
+mod verifications;
 mod verify;
 
 pub use markers::TURN as MARKERS_A_TURN;
 pub use unsettled::Unsettled;
+pub use verifications::TRANSACTIONS_MAX as VERIFIED_AT_ONCE;
 
 use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, PendingAnswer, Shard};
 use crate::partitions::Partitions;
-use entry::Entry;
+use entry::{Entry, EntryState};
 use fullbore_config::{BrokerConfig, TransactionConfig};
 use fullbore_control::{Control, TRANSACTION_STATE, TRANSACTION_VERSION};
 use fullbore_host::files::now_ms;
@@ -39,6 +43,7 @@ use fullbore_rules::transaction::{
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::Mutex;
 use peers::Peers;
+use room::TransactionsRoom;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tally::Tally;
@@ -48,7 +53,9 @@ use tally::Tally;
 pub const WAIT_MS: i64 = 20;
 /// The longest such wait of a batch, in ms: its client pauses longer (`add.partitions.to.txn.retry.backoff.max.ms` of
 /// Kafka's brokers).
-const BATCH_WAIT_MS: i64 = 100;
+pub const BATCH_WAIT_MS: i64 = 100;
+/// The longest wait of one transaction of a broker's request, in ms: others wait for the same answer.
+pub const BATCH_ANSWER_MS: u64 = 1_000;
 /// The longest wait while markers of diskless partitions are not written, in ms. Each waits for a PUT of 100 to 200 ms, and
 /// for a second one where the first is silent.
 const DISKLESS_WAIT_MS: i64 = 1_000;
@@ -66,8 +73,12 @@ pub struct Transactions {
     /// The coordinator of `__consumer_offsets`.
     offsets: Arc<dyn MarkedCoordinator>,
     config: TransactionConfig,
+    /// Room for ids, and for the partitions of all transactions.
+    room: TransactionsRoom,
     /// Rate limit of the log line of an id that is one too many.
     uncounted: LogRateLimit,
+    /// Rate limit of the log line of transactions that have all the room.
+    crowded: LogRateLimit,
     /// Rate limit of the log line of a record that could not be appended.
     unkept: LogRateLimit,
     /// Rate limit of the log line of a marker that could not be written.
@@ -147,7 +158,9 @@ impl Transactions {
             node_id,
             offsets,
             config,
+            room: TransactionsRoom::default(),
             uncounted: LogRateLimit::default(),
+            crowded: LogRateLimit::default(),
             unkept: LogRateLimit::default(),
             unmarked: LogRateLimit::default(),
             tally: Tally::default(),
@@ -187,7 +200,7 @@ impl Transactions {
                 continue;
             }
             let (ticket, pending) = state.ticket();
-            let effects = self.turn(&mut state.transaction, |transaction, turn| event(transaction, ticket, turn));
+            let effects = self.turn(&mut state, |transaction, turn| event(transaction, ticket, turn));
             self.follow(&entry, state, effects);
             return Ok(pending);
         }
@@ -265,7 +278,7 @@ impl Transactions {
         self.look(id, |transaction| transaction.describe().cloned())
     }
 
-    /// Returns the ids that the filter takes and whose name `matches`.
+    /// Returns the ids that the filter takes and whose name `matches`. Takes its time where there are many.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS while a shard is loaded.
@@ -278,12 +291,13 @@ impl Transactions {
             return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
         }
         let now = now_ms();
-        let entries: Vec<_> = self.ids.lock().values().filter(|entry| matches(&entry.id)).cloned().collect();
+        // A pattern takes its time, and there may be very many ids.
+        let entries: Vec<_> = self.ids.lock().values().cloned().collect();
         let listed = |entry: &Arc<Entry>| {
             let (producer_id, state) = entry.lock().transaction.list(filter, now)?;
             Some(ListedTransaction { transactional_id: entry.id.clone(), producer_id, state })
         };
-        Ok(entries.iter().filter_map(listed).collect())
+        Ok(entries.iter().filter(|entry| matches(&entry.id)).filter_map(listed).collect())
     }
 
     /// Counts the ids, without a look at each.
@@ -309,9 +323,16 @@ impl Transactions {
     }
 
     /// Gives an event to the machine of an id, and returns the effects.
-    fn turn(&self, transaction: &mut Transaction, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        event(transaction, &mut Turn { settings: &self.settings(), now: now_ms(), effects: &mut effects });
+    fn turn(&self, state: &mut EntryState, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
+        let (mut effects, mut settings) = (Vec::new(), self.settings());
+        if self.room.is_full() {
+            settings.partitions_max = settings.partitions_max.min(state.transaction.partitions());
+            if let Some(left_out) = self.crowded.due() {
+                tracing::warn!(left_out, "open transactions have too many partitions together: no more can be added");
+            }
+        }
+        event(&mut state.transaction, &mut Turn { settings: &settings, now: now_ms(), effects: &mut effects });
+        state.share.set(state.transaction.partitions());
         effects
     }
 
@@ -332,19 +353,20 @@ impl Transactions {
         if let Some(entry) = ids.get(id) {
             return Ok(Arc::clone(entry));
         }
-        if ids.len() >= self.config.ids_max {
+        if ids.len() >= self.config.ids_max || !self.room.has_room_for(id) {
             if let Some(left_out) = self.uncounted.due() {
                 tracing::warn!(
                     ids = ids.len(),
                     left_out,
-                    "a new transactional id is refused: fullbore.transactional.ids.max"
+                    "a new transactional id is refused: fullbore.transactional.ids.max, or 128 MiB of them"
                 );
             }
             return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);
         }
         // A copy: the id came in a frame.
         let id = Text::from(id);
-        let entry = Entry::new(id.clone(), Transaction::new(shard.leader_epoch()), Arc::clone(shard));
+        let transaction = Transaction::new(shard.leader_epoch());
+        let entry = Entry::new(id.clone(), transaction, Arc::clone(shard), &self.room);
         ids.insert(id, Arc::clone(&entry));
         Ok(entry)
     }
@@ -353,7 +375,7 @@ impl Transactions {
     fn kill(&self, entry: &Arc<Entry>, code: ErrorCode) {
         let mut state = entry.lock();
         state.is_gone = true;
-        let effects = self.turn(&mut state.transaction, |transaction, turn| transaction.kill(code, turn));
+        let effects = self.turn(&mut state, |transaction, turn| transaction.kill(code, turn));
         for effect in effects {
             if let Effect::Answer(ticket, answer) = effect {
                 state.answer(ticket, answer);

@@ -1,10 +1,14 @@
-//! Other brokers of the cluster, as coordinators reach them: a connection each, over the listener between brokers.
+//! Other brokers of the cluster, as coordinators reach them over the listener between brokers, and the markers for their
+//! partitions.
 //!
 //! Markers for one broker are gathered over transactions: one WriteTxnMarkers is under way at a time, and the next one
-//! has all that have come meanwhile.
+//! has all that have come meanwhile. A leader answers it once its markers are replicated, so that nothing else goes over
+//! that connection.
 //!
 //! Invariant: each queued marker is answered, by the response or by the failure of its request.
 
+use super::lane::Lane;
+use super::verifications::Verifications;
 use crate::replication;
 use fullbore_client::config::ClientConfig;
 use fullbore_client::tokio::Connection;
@@ -21,10 +25,14 @@ use fullbore_wire::{ErrorCode, host_port};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// Markers of one request.
 const MARKERS_MAX: usize = 1_000;
+/// The longest wait for the answer to markers: longer than a leader waits for its replicas.
+const ANSWER_WITHIN: Duration = Duration::from_secs(8);
 
 /// Brokers that this one writes to as a coordinator.
 pub(super) struct Peers {
@@ -52,17 +60,10 @@ impl MarkerRoute {
     }
 }
 
-struct Peer {
-    broker: i32,
-    connection: tokio::sync::Mutex<Option<Connection>>,
-    queue: Mutex<MarkerQueue>,
-}
-
 #[derive(Default)]
-struct MarkerQueue {
-    waiting: Vec<QueuedMarker>,
-    /// True while a task sends markers.
-    is_sending: bool,
+pub(super) struct Peer {
+    markers: Lane<QueuedMarker>,
+    pub verifications: Verifications,
 }
 
 /// Marker for one partition of another broker.
@@ -95,29 +96,10 @@ impl Peers {
         partition: TopicPartition,
     ) -> Result<ErrorCode, String> {
         let (answer, pending) = oneshot::channel();
-        let peer = self.peer(route);
-        let is_idle = {
-            let mut queue = peer.queue.lock();
-            queue.waiting.push(QueuedMarker { marker, transaction_version, partition, answer });
-            !std::mem::replace(&mut queue.is_sending, true)
-        };
-        if is_idle {
-            task::spawn(Arc::clone(self).send_markers(peer));
+        if self.peer(route).markers.put(QueuedMarker { marker, transaction_version, partition, answer }) {
+            task::spawn(Arc::clone(self).send_markers(route));
         }
         pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))
-    }
-
-    /// Sends a request to a broker and returns its response.
-    ///
-    /// # Errors
-    /// The connection's failure, for the log.
-    pub async fn call<R: Request>(&self, broker: i32, request: &R) -> Result<R::Response, String> {
-        self.call_peer(&self.peer(MarkerRoute::classic(broker)), request).await
-    }
-
-    async fn call_peer<R: Request>(&self, peer: &Peer, request: &R) -> Result<R::Response, String> {
-        let connection = self.connection(peer).await?;
-        connection.call(request).await.map_err(|error| error.to_string())
     }
 
     /// Returns once the broker of a classic partition's marker does not lead the partition any more, as far as this broker knows. A broker that
@@ -136,18 +118,46 @@ impl Peers {
         }
     }
 
-    fn peer(&self, route: MarkerRoute) -> Arc<Peer> {
-        let broker = route.broker;
-        let new = || Arc::new(Peer { broker, connection: tokio::sync::Mutex::default(), queue: Mutex::default() });
-        Arc::clone(self.peers.lock().entry(route).or_insert_with(new))
+    /// Returns the lanes of a route.
+    pub fn peer(&self, route: MarkerRoute) -> Arc<Peer> {
+        Arc::clone(self.peers.lock().entry(route).or_default())
     }
 
-    async fn connection(&self, peer: &Peer) -> Result<Connection, String> {
-        let mut known = peer.connection.lock().await;
+    /// Sends a request by a lane, and returns the response. A connection that brings none within this time is closed: its
+    /// broker hangs, and another one leads soon.
+    ///
+    /// # Errors
+    /// The reason why the request has no answer, for the log.
+    pub async fn call<T, R: Request>(
+        &self,
+        broker: i32,
+        lane: &Lane<T>,
+        request: &R,
+        within: Duration,
+    ) -> Result<R::Response, String> {
+        let called = async {
+            let connection = self.connection(broker, &lane.connection).await?;
+            connection.call(request).await.map_err(|error| error.to_string())
+        };
+        match timeout(within, called).await {
+            Ok(answered) => answered,
+            Err(_) => {
+                *lane.connection.lock().await = None;
+                Err(format!("broker {broker} has not answered within {within:?}"))
+            }
+        }
+    }
+
+    async fn connection(
+        &self,
+        broker: i32,
+        of_lane: &tokio::sync::Mutex<Option<Connection>>,
+    ) -> Result<Connection, String> {
+        let mut known = of_lane.lock().await;
         if let Some(connection) = known.as_ref().filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
         }
-        let (broker, listener) = (peer.broker, &self.listener);
+        let listener = &self.listener;
         let image = self.control.image();
         let endpoint = image.node(broker).and_then(|node| node.endpoint(listener));
         let endpoint = endpoint.ok_or_else(|| format!("broker {broker} has no listener {listener}"))?;
@@ -158,40 +168,14 @@ impl Peers {
     }
 
     /// Sends queued markers, one request after another, until the queue is empty.
-    async fn send_markers(self: Arc<Self>, peer: Arc<Peer>) {
-        loop {
-            let mut batch = {
-                let mut queue = peer.queue.lock();
-                // The caller has given up: the partition has another leader.
-                queue.waiting.retain(|queued| !queued.answer.is_closed());
-                let count = queue.waiting.len().min(MARKERS_MAX);
-                if count == 0 {
-                    (queue.is_sending, queue.waiting) = (false, Vec::new());
-                    return;
-                }
-                queue.waiting.drain(..count).collect::<Vec<_>>()
-            };
-            let request = request(&batch);
-            let answered = tokio::select! {
-                answered = self.call_peer(&peer, &request) => Some(answered),
-                () = given_up(&mut batch) => None,
-            };
-            let Some(answered) = answered else {
-                *peer.connection.lock().await = None;
-                continue;
-            };
-            match answered {
+    async fn send_markers(self: Arc<Self>, route: MarkerRoute) {
+        let peer = self.peer(route);
+        while let Some(batch) = peer.markers.take(MARKERS_MAX, MARKERS_MAX, |_| 1) {
+            match self.call(route.broker, &peer.markers, &request(&batch), ANSWER_WITHIN).await {
                 Ok(response) => answer(batch, &response),
                 Err(why) => batch.into_iter().for_each(|queued| _ = queued.answer.send(Err(why.clone()))),
             }
         }
-    }
-}
-
-/// Returns once nobody waits for any of these markers.
-async fn given_up(batch: &mut [QueuedMarker]) {
-    for queued in batch {
-        queued.answer.closed().await;
     }
 }
 

@@ -10,9 +10,7 @@ use fullbore_control::TRANSACTION_STATE;
 use fullbore_host::files::now_ms;
 use fullbore_log::Verification;
 use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionVersion};
-use fullbore_wire::apis::add_partitions_to_txn::{
-    AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
-};
+use fullbore_wire::apis::add_partitions_to_txn::{AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction};
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Text};
 use std::pin::Pin;
@@ -132,25 +130,16 @@ impl Transactions {
             topics: topics.collect(),
             ..Default::default()
         };
-        let request = AddPartitionsToTxnRequest { transactions: vec![transaction], ..Default::default() };
         let answered = tokio::select! {
-            answered = self.peers.call(coordinator, &request) => answered,
+            answered = self.peers.verify(coordinator, transaction) => answered,
             () = self.peers.replaced(MarkerRoute::classic(coordinator), TRANSACTION_STATE, self.partition_of(beginning.transactional_id)) => {
                 Err("another broker coordinates the transaction".to_owned())
             }
         };
-        let response = answered.map_err(|why| {
+        answered.map_err(|why| {
             tracing::debug!(coordinator, %why, "cannot ask the coordinator of a transaction: the client sends the batch again");
             ErrorCode::NETWORK_EXCEPTION
-        })?;
-        if response.error_code.is_err() {
-            return Err(response.error_code);
-        }
-        let results = response.results_by_transaction.iter().flat_map(|result| &result.topic_results);
-        let codes: Vec<_> =
-            results.flat_map(|topic| &topic.results_by_partition).map(|at| at.partition_error_code).collect();
-        let is_whole = codes.len() == beginning.partitions.len();
-        if is_whole { Ok(codes) } else { Err(ErrorCode::UNKNOWN_SERVER_ERROR) }
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::outcome::Acks;
 use super::reorder_buffer::ReorderBuffer;
 use crate::append::Verification;
+use fullbore_rules::sequence::TransactionsSeen;
 
 /// Treatment of a batch that comes before its turn.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +14,17 @@ pub struct EarlyBatches<'a> {
     pub are_sent: bool,
     /// The buffer in which they wait; `None` where no client waits for an answer.
     pub wait_in: Option<&'a Arc<ReorderBuffer>>,
+}
+
+/// The moment before a verification, as the partition knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerificationTime {
+    /// The leader epoch of a classic partition.
+    pub leader_epoch: i32,
+    /// Memory of a classic partition of the producer's transactions.
+    pub seen: TransactionsSeen,
+    /// A next offset of a diskless partition that was known.
+    pub next_offset: i64,
 }
 
 /// Terms of an append.
@@ -30,19 +42,8 @@ pub struct AppendTerms<'a> {
     pub verification: Verification,
     /// True if the epoch of the client's producer stays from one transaction to the next, as with transaction version 1.
     pub epoch_stays: bool,
-    /// The moment before the verification. If a marker has come since, the verified transaction may have ended.
+    /// The moment before the verification: the verified transaction may have ended since.
     pub verified_at: VerificationTime,
-}
-
-/// The moment before a coordinator was asked about a producer's transaction, as a partition knows it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct VerificationTime {
-    /// The leader epoch of a classic partition. A log that was cut off counts markers anew.
-    pub leader_epoch: i32,
-    /// Markers that a classic partition has had of the producer since it remembers it.
-    pub markers: u32,
-    /// A next offset of a diskless partition that was known.
-    pub next_offset: i64,
 }
 
 impl AppendTerms<'static> {

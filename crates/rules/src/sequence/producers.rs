@@ -19,7 +19,7 @@ use super::{HALF_RANGE, SequenceRefusal, SnapshotEntry, Stamp, Verdict, sequence
 pub const PRODUCERS_MAX: usize = 10_000;
 
 /// The epoch of a producer that has written nothing, nor ended a transaction.
-const NO_EPOCH: i16 = -1;
+pub(super) const NO_EPOCH: i16 = -1;
 
 /// The coordinator epoch of a producer that has ended no transaction.
 pub const NO_COORDINATOR: i32 = -1;
@@ -38,11 +38,13 @@ pub(super) struct Producer {
     pub open_from: Option<i64>,
     /// The last offset of its last marker or batch without a sequence; `None` if that is not known, as after a restart.
     pub last_unsequenced: Option<i64>,
-    /// Markers of the producer since it is remembered.
-    pub markers: u32,
     /// Offset of the last marker that ended a transaction of this epoch and left the epoch as it was, where the caller
     /// says so.
     pub ended_at: Option<i64>,
+    /// Producers remembered before, this one included: a producer that was forgotten and comes again has another number.
+    pub number: u64,
+    /// Offset of the last marker since the producer is remembered that did not raise the epoch, and so fences no batch.
+    pub last_marker: Option<i64>,
     /// The timestamp of its last batch or marker, in ms.
     pub last_timestamp: i64,
     pub(super) last_active_ms: i64,
@@ -144,6 +146,10 @@ pub struct Producers {
     turns: u64,
     pub(super) limit: usize,
     evicted: u64,
+    /// Producers that were remembered since the log was opened.
+    pub(super) remembered: u64,
+    /// The largest [`Producer::number`] of those that were forgotten.
+    pub(super) forgotten: u64,
     /// Stops, on the deleted partition of the same name, of producers that have written nothing here.
     pub(super) predecessor: Stops,
     /// True once an unknown producer may have written here, or to the deleted partition.
@@ -168,6 +174,8 @@ impl Producers {
             turns: 0,
             limit: limit.max(1),
             evicted: 0,
+            remembered: 0,
+            forgotten: 0,
             predecessor: Stops::default(),
             has_forgotten: false,
             forgotten_below: 0,
@@ -437,6 +445,9 @@ impl Producers {
 
     /// Returns the state of the producer. A new one has written nothing, and its caller calls [`Producers::touch`].
     pub(super) fn known_or_new(&mut self, producer_id: i64) -> &mut Producer {
+        if !self.by_id.contains_key(&producer_id) {
+            self.remembered += 1;
+        }
         // Turns count from 1, so the 0 of a new producer is in no place.
         self.by_id.entry(producer_id).or_insert_with(|| Producer {
             epoch: NO_EPOCH,
@@ -445,8 +456,9 @@ impl Producers {
             coordinator_epoch: NO_COORDINATOR,
             open_from: None,
             last_unsequenced: None,
-            markers: 0,
             ended_at: None,
+            number: self.remembered,
+            last_marker: None,
             last_timestamp: SnapshotEntry::NONE,
             last_active_ms: 0,
             turn: 0,
@@ -479,7 +491,9 @@ impl Producers {
 
     fn forget_longest_idle(&mut self) -> bool {
         let Some((_, producer_id)) = self.idle.pop_first() else { return false };
-        self.by_id.remove(&producer_id);
+        if let Some(producer) = self.by_id.remove(&producer_id) {
+            self.forgotten = self.forgotten.max(producer.number);
+        }
         self.forgotten_below = self.forgotten_below.max(producer_id.saturating_add(1));
         true
     }

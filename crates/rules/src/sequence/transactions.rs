@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::producers::{Producer, Producers};
+use super::producers::{NO_EPOCH, Producer, Producers};
 use super::window::SequenceWindow;
 use super::{SequenceRefusal, Stamp};
 
@@ -50,6 +50,15 @@ impl AbortedTransaction {
         let &CompletedTransaction { producer_id, first_offset, last_offset, last_stable_offset, is_commit } = completed;
         (!is_commit).then_some(AbortedTransaction { producer_id, first_offset, last_offset, last_stable_offset })
     }
+}
+
+/// Memory of a partition of the transactions of one producer at some moment, in one leader epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionsSeen {
+    /// Producers that were remembered until then.
+    remembered: u64,
+    /// Number of the producer, and the offset of its last marker that did not raise its epoch; `None` if it was not known.
+    known: Option<(u64, Option<i64>)>,
 }
 
 /// Relation of a batch to the open transaction of its producer.
@@ -209,9 +218,11 @@ impl Producers {
         }
         self.predecessor.forget(marker.producer_id);
         let producer = self.known_or_new(marker.producer_id);
+        if producer.epoch == NO_EPOCH || marker.producer_epoch <= producer.epoch {
+            producer.last_marker = Some(offset);
+        }
         producer.begin_epoch(marker.producer_epoch, offset, timestamp);
         producer.coordinator_epoch = marker.coordinator_epoch;
-        producer.markers = producer.markers.wrapping_add(1);
         let completed = producer.open_from.take().map(|first_offset| CompletedTransaction {
             producer_id: marker.producer_id,
             first_offset,
@@ -270,10 +281,26 @@ impl Producers {
         self.evict();
     }
 
-    /// Returns the number of markers since the producer is remembered here; 0 if it is not. Another number than before
-    /// means that a transaction has ended.
-    pub fn markers_of(&self, producer_id: i64) -> u32 {
-        self.by_id.get(&producer_id).map_or(0, |producer| producer.markers)
+    /// Returns what is remembered of a producer's transactions at this moment.
+    pub fn transactions_seen(&self, producer_id: i64) -> TransactionsSeen {
+        let known = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
+        TransactionsSeen { remembered: self.remembered, known }
+    }
+
+    /// Returns true if a transaction of the producer may have ended here since, and its epoch does not say so: the marker had the same epoch, or is
+    /// forgotten with the producer.
+    pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
+        let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
+        match (seen.known, found) {
+            (Some(_), found) => found != seen.known,
+            (None, _) if self.forgotten > seen.remembered => true,
+            (None, found) => found.is_some_and(|(_, last_marker)| last_marker.is_some()),
+        }
+    }
+
+    /// Returns how many markers are not known to be replicated.
+    pub fn unreplicated_markers(&self) -> usize {
+        self.open.unreplicated.len()
     }
 
     /// Returns the first offset of the eldest open transaction.

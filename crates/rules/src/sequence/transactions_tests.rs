@@ -33,6 +33,33 @@ fn transaction_is_open_a_plain_batch_is_refused_and_the_next_goes_on() {
     assert_eq!(producers.first_open(), Some(10));
 }
 
+/// The word of the coordinator on a batch may be late, and the marker of its transaction be forgotten with the producer.
+#[test]
+fn transaction_has_ended_since_it_shows_though_the_producer_is_forgotten_or_known_again() {
+    let mut producers = Producers::bounded(2);
+    let other = |producers: &mut Producers, id: i64| producers.append(&stamp(id, 0, 0), 10 * id, 0, 0, WINDOW);
+    let has_ended = |producers: &Producers, seen: TransactionsSeen| producers.may_have_ended_since(1, seen);
+    let unknown = producers.transactions_seen(1);
+    assert!(!has_ended(&producers, unknown));
+    (2..=4).for_each(|id| other(&mut producers, id));
+    let later = producers.transactions_seen(1);
+    assert!(!has_ended(&producers, later), "those that are forgotten were known before");
+    producers.end_transaction(&marker(1, 1, 4), 100, 0, 0);
+    let marked = producers.transactions_seen(1);
+    assert_eq!([later, marked].map(|seen| has_ended(&producers, seen)), [true, false]);
+    producers.end_transaction(&marker(1, 1, 4), 110, 0, 0);
+    let again = producers.transactions_seen(1);
+    assert_eq!([marked, again].map(|seen| has_ended(&producers, seen)), [true, false]);
+    producers.end_transaction(&marker(1, 2, 4), 120, 0, 0);
+    assert!(!has_ended(&producers, again), "the epoch refuses what is late");
+    (5..=6).for_each(|id| other(&mut producers, id));
+    assert_eq!([unknown, later, again].map(|seen| has_ended(&producers, seen)), [true; 3], "it is forgotten");
+    producers.append(&stamp(1, 1, 0), 200, 0, 0, WINDOW);
+    assert_eq!([unknown, later, again].map(|seen| has_ended(&producers, seen)), [true; 3], "it is known again");
+    let known = producers.transactions_seen(1);
+    assert!(!has_ended(&producers, known));
+}
+
 #[test]
 fn marker_has_the_next_epoch_the_producer_begins_at_zero() {
     let mut producers = Producers::default();

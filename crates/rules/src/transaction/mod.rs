@@ -73,6 +73,9 @@ use requests::Request;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// No request waits for longer than this, in milliseconds.
+pub const WAIT_MAX_MS: i64 = 1_000;
+
 /// Machine of one transactional id at its coordinator.
 #[derive(Debug)]
 pub struct Transaction {
@@ -199,14 +202,17 @@ impl Transaction {
         self.waiters.iter().filter_map(Request::wait_until).chain(retry).min()
     }
 
-    /// Answers requests that have waited long enough, and tries the last record of a transaction again.
+    /// Answers requests that have waited long enough, and tries the last record of a transaction again. A time that is further away than anything
+    /// may wait was set before the clock stepped back.
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
-        let is_due = |request: &Request| request.wait_until().is_none_or(|until| until <= turn.now);
+        let now = turn.now;
+        let is_over = |until: i64| until <= now || until > now.saturating_add(WAIT_MAX_MS);
+        let is_due = |request: &Request| request.wait_until().is_none_or(is_over);
         let (due, waiting) = std::mem::take(&mut self.waiters).into_iter().partition(is_due);
         self.waiters = waiting;
         let due: VecDeque<Request> = due;
         due.iter().for_each(|request| request.refuse(ErrorCode::CONCURRENT_TRANSACTIONS, turn));
-        if matches!(self.stage, Stage::Completing(at) if at <= turn.now) {
+        if matches!(self.stage, Stage::Completing(at) if is_over(at)) {
             self.complete(turn);
         }
     }
@@ -234,6 +240,11 @@ impl Transaction {
     pub fn describe(&self) -> Result<&TransactionMetadata, ErrorCode> {
         self.check_coordinator()?;
         self.state.as_deref().ok_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND)
+    }
+
+    /// Returns how many partitions the transaction in force has; 0 once another broker coordinates the id.
+    pub fn partitions(&self) -> usize {
+        self.describe().map_or(0, |state| state.partitions.len())
     }
 
     /// Returns producer id and state for ListTransactions; `None` if the filter leaves the id out.

@@ -8,6 +8,7 @@ mod bounds;
 mod coordinator;
 mod crash;
 mod diskless;
+mod hostile;
 mod places;
 mod power;
 mod protocol;

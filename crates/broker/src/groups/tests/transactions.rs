@@ -150,6 +150,34 @@ async fn pending_offsets_are_deleted_with_their_group_topic_or_by_hand() {
     }
 }
 
+/// The same of the next topic of the name: records go by the name, and a tombstone would be its.
+#[tokio::test]
+async fn topic_is_deleted_and_made_again_what_is_pending_of_the_next_one_stays() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let mut opened = unstarted(folder.path(), GroupClock::start(), "");
+    opened.groups.prepare(Missing::Create, []).await.expect("there is room");
+    let old = opened.topic("t").await;
+    opened.commit("g", vec![one(&old, 0, committed(1, 1)), one(&old, 1, committed(1, 1))]).await;
+    opened.commit_in((6, 0), "h", vec![one(&old, 0, committed(2, 1))]).await;
+    opened.delete(&old).await;
+    let new = opened.topic("t").await;
+    for group in ["g", "h"] {
+        opened.commit_in((7, 0), group, vec![one(&new, 0, committed(3, 2))]).await;
+    }
+    opened.groups.forget_topic(old.id).await;
+    let expected = [(true, None), (true, None)];
+    for _ in 0..2 {
+        let found = ["g", "h"].map(|group| (opened.is_pending(group, &new, 0), opened.offset(group, &new, 1)));
+        assert_eq!(found, expected);
+        opened = reopened(opened, folder.path()).await;
+    }
+    for group in ["g", "h"] {
+        opened.end((7, 0), group, true).await;
+        opened.end((6, 0), group, true).await;
+        assert_eq!(opened.offset(group, &new, 0), Some(3), "{group}");
+    }
+}
+
 #[tokio::test]
 async fn producer_is_fenced_or_there_is_no_room_its_offsets_are_refused() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -177,12 +205,18 @@ async fn transaction_ends_after_it_was_verified_its_offsets_are_sent_back() {
     opened.end((8, 0), "g", true).await;
     let offsets = |offset| vec![one(&t, 0, committed(offset, 1))];
     assert_eq!(opened.ask_verified((7, 0), seen, "g", offsets(1)).done().await, Ok(vec![]), "another has ended");
-    opened.end((7, 0), "g", true).await;
     // With transaction version 1 the epoch stays, and would not fence it.
-    let late = opened.ask_verified((7, 1), seen, "g", offsets(2));
+    let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
+    let partition = opened.groups.partition_of("g").expect("the topic is there");
+    let write = Arc::clone(&opened.groups).write_marker(partition, marker, 1).expect("it serves");
+    assert_eq!(write.kept().await, Ok(Ok(())));
+    let late = opened.ask_verified((7, 0), seen, "g", offsets(2));
     assert_eq!(late.done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
     assert_eq!((opened.offset("g", &t, 0), opened.is_pending("g", &t, 0)), (Some(1), false));
-    opened.commit_in((7, 1), "g", offsets(3)).await;
+    opened.commit_in((7, 0), "g", offsets(3)).await;
+    // With version 2 the producer is in the next epoch before the marker comes.
+    opened.end((7, 0), "g", true).await;
+    assert_eq!(opened.ask_verified((7, 1), seen, "g", offsets(4)).done().await, Ok(vec![]));
 }
 
 #[tokio::test]

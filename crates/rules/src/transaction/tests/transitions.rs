@@ -299,3 +299,20 @@ fn states_have_the_ids_names_and_predecessors_of_kafka() {
     assert_eq!([3, 4].map(TransactionVersion::of_add_partitions), [V0, V2]);
     assert_eq!([4, 5].map(TransactionVersion::of_end_txn), [V0, V2]);
 }
+
+/// A step of the clock is minutes or hours; what waits, waits for milliseconds.
+#[test]
+fn clock_is_set_back_a_request_that_waits_is_answered_and_the_last_record_is_tried_again() {
+    let mut bench = Bench::loaded(in_state(TransactionState::PrepareCommit, 1));
+    let decision = bench.markers().decision;
+    bench.tick(3_600_000);
+    let waiting = bench.init(None, Some(20));
+    bench.tick(-3_600_000);
+    bench.assert_answer(waiting, InitProducerId(Err(CONCURRENT)));
+    bench.tick(3_600_000);
+    bench.marked(decision, &[0]);
+    bench.persisted(Err(ErrorCode::NOT_ENOUGH_REPLICAS));
+    assert_eq!(bench.effects, []);
+    bench.tick(-3_600_000);
+    assert_eq!(bench.record().state, TransactionState::CompleteCommit);
+}

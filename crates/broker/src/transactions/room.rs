@@ -1,0 +1,100 @@
+//! Room for transactional ids, which may be 32 KB long, and for the partitions of all transactions that are open: a request that adds ten thousand
+//! is a few kilobytes.
+//!
+//! Invariant: a share counts as long as its id is in service.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Partitions of all transactions together; past it none can be added. They take about 150 MB.
+const PARTITIONS_MAX: usize = 2_000_000;
+
+/// Bytes of all ids together; past it a new one is refused.
+const ID_BYTES_MAX: usize = 128 << 20;
+
+/// Room of a broker.
+#[derive(Clone, Default)]
+pub(super) struct TransactionsRoom(Arc<Held>);
+
+/// Totals of all ids.
+#[derive(Default)]
+struct Held {
+    partitions: AtomicUsize,
+    id_bytes: AtomicUsize,
+}
+
+/// Share of one transactional id.
+pub(super) struct TransactionShare {
+    room: TransactionsRoom,
+    partitions: usize,
+    id_bytes: usize,
+}
+
+impl TransactionsRoom {
+    /// Returns true if no transaction may have more partitions.
+    pub fn is_full(&self) -> bool {
+        self.0.partitions.load(Relaxed) >= PARTITIONS_MAX
+    }
+
+    /// Returns true if there is room for a new id.
+    pub fn has_room_for(&self, id: &str) -> bool {
+        self.0.id_bytes.load(Relaxed).saturating_add(id.len()) <= ID_BYTES_MAX
+    }
+
+    /// Returns the share of an id whose transaction has so many partitions.
+    pub fn share(&self, id: &str, partitions: usize) -> TransactionShare {
+        self.0.partitions.fetch_add(partitions, Relaxed);
+        self.0.id_bytes.fetch_add(id.len(), Relaxed);
+        TransactionShare { room: self.clone(), partitions, id_bytes: id.len() }
+    }
+}
+
+impl TransactionShare {
+    /// Takes note of the partitions that the transaction has now.
+    pub fn set(&mut self, partitions: usize) {
+        if self.partitions != partitions {
+            let held = &self.room.0.partitions;
+            held.fetch_add(partitions, Relaxed);
+            held.fetch_sub(std::mem::replace(&mut self.partitions, partitions), Relaxed);
+        }
+    }
+}
+
+impl Drop for TransactionShare {
+    fn drop(&mut self) {
+        self.room.0.partitions.fetch_sub(self.partitions, Relaxed);
+        self.room.0.id_bytes.fetch_sub(self.id_bytes, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_have_all_the_room_it_is_full_until_one_ends_or_is_dropped() {
+        let room = TransactionsRoom::default();
+        let mut ends = room.share("ends", 1);
+        let dropped = room.share("dropped", PARTITIONS_MAX - 2);
+        assert!(!room.is_full());
+        ends.set(2);
+        assert!(room.is_full());
+        ends.set(0);
+        assert!(!room.is_full());
+        ends.set(2);
+        drop(dropped);
+        assert!(!room.is_full());
+        drop(ends);
+        assert_eq!((room.0.partitions.load(Relaxed), room.0.id_bytes.load(Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn ids_are_long_there_is_no_room_for_another_until_one_is_dropped() {
+        let room = TransactionsRoom::default();
+        let long = "x".repeat(1 << 20);
+        let mut shares: Vec<_> = (0..128).map(|_| room.share(&long, 0)).collect();
+        assert!(!room.has_room_for("y"));
+        shares.pop();
+        assert!(room.has_room_for(&long));
+    }
+}

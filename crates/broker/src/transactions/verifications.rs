@@ -1,0 +1,183 @@
+//! Questions to coordinators on other brokers about batches that begin a transaction (AddPartitionsToTxn 4 and 5, KIP-890).
+//!
+//! Questions for one broker are gathered: each lane has one request under way, with what has come meanwhile. A producer whose last transaction
+//! is not over keeps the answer to its whole request waiting. So the next question about it goes by a lane for such producers, and
+//! those of others do not wait behind it.
+//!
+//! Invariant: each question is answered, if by the failure of its request.
+
+use super::lane::Lane;
+use super::peers::{MarkerRoute, Peers};
+use fullbore_host::task;
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::add_partitions_to_txn::{
+    AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, AddPartitionsToTxnResult, AddPartitionsToTxnTransaction,
+};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Transactions of one request: as many as a coordinator looks after at the same time.
+pub const TRANSACTIONS_MAX: usize = 256;
+/// The longest wait for the answer, of which a coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A client's connection waits with it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// Partitions of one request, unless one transaction has more.
+const PARTITIONS_MAX: usize = 10_000;
+/// Lanes over which producers are spread.
+const LANES: usize = 4;
+/// Producers whose last transaction is not over that are remembered for each broker.
+const UNFINISHED_MAX: usize = 10_000;
+
+/// Questions for one broker.
+#[derive(Default)]
+pub(super) struct Verifications {
+    lanes: [Lane<Question>; LANES],
+    /// Lane of producers in `unfinished`.
+    slow: Lane<Question>,
+    /// Producers whose last answer was that the coordinator cannot say yet.
+    unfinished: Mutex<HashSet<i64>>,
+}
+
+struct Question {
+    transaction: AddPartitionsToTxnTransaction,
+    answer: oneshot::Sender<Result<Vec<ErrorCode>, String>>,
+}
+
+impl Verifications {
+    fn lane(&self, place: Option<usize>) -> &Lane<Question> {
+        place.and_then(|place| self.lanes.get(place)).unwrap_or(&self.slow)
+    }
+
+    /// Returns the lane of a producer; `None` for that of producers whose last transaction is not over.
+    fn place(&self, producer_id: i64) -> Option<usize> {
+        let is_unfinished = self.unfinished.lock().contains(&producer_id);
+        (!is_unfinished).then(|| usize::try_from(producer_id.rem_euclid(LANES as i64)).unwrap_or(0))
+    }
+
+    fn note(&self, producer_id: i64, codes: &[ErrorCode]) {
+        let cannot_say = |code: &ErrorCode| {
+            matches!(*code, ErrorCode::CONCURRENT_TRANSACTIONS | ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
+        };
+        let mut unfinished = self.unfinished.lock();
+        if !codes.iter().any(cannot_say) {
+            unfinished.remove(&producer_id);
+            return;
+        }
+        if unfinished.len() >= UNFINISHED_MAX {
+            unfinished.clear();
+        }
+        unfinished.insert(producer_id);
+    }
+}
+
+impl Peers {
+    /// Lets the coordinator look for the partitions in the transaction, or add them; returns its answer for each, in their order.
+    ///
+    /// # Errors
+    /// Words on a request that had no answer: the partitions may be added.
+    pub async fn verify(
+        self: &Arc<Self>,
+        broker: i32,
+        transaction: AddPartitionsToTxnTransaction,
+    ) -> Result<Vec<ErrorCode>, String> {
+        let (answer, pending) = oneshot::channel();
+        let producer_id = transaction.producer_id;
+        let peer = self.peer(MarkerRoute::classic(broker));
+        let place = peer.verifications.place(producer_id);
+        if peer.verifications.lane(place).put(Question { transaction, answer }) {
+            task::spawn(Arc::clone(self).send_questions(broker, place));
+        }
+        let codes = pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))?;
+        peer.verifications.note(producer_id, &codes);
+        Ok(codes)
+    }
+
+    /// Sends what waits in a lane, one request after the other, until nothing does.
+    async fn send_questions(self: Arc<Self>, broker: i32, place: Option<usize>) {
+        let peer = self.peer(MarkerRoute::classic(broker));
+        let lane = peer.verifications.lane(place);
+        while let Some(questions) = lane.take(TRANSACTIONS_MAX, PARTITIONS_MAX, |question| size(&question.transaction))
+        {
+            let (transactions, answers): (Vec<_>, Vec<_>) =
+                questions.into_iter().map(|question| (question.transaction, question.answer)).unzip();
+            let sizes: Vec<usize> = transactions.iter().map(size).collect();
+            let request = AddPartitionsToTxnRequest { transactions, ..Default::default() };
+            let answered = self.call(broker, lane, &request, ANSWER_WITHIN).await;
+            match answered.and_then(|response| codes(response, &sizes)) {
+                Ok(found) => answers.into_iter().zip(found).for_each(|(answer, codes)| _ = answer.send(Ok(codes))),
+                Err(why) => answers.into_iter().for_each(|answer| _ = answer.send(Err(why.clone()))),
+            }
+        }
+    }
+}
+
+fn size(transaction: &AddPartitionsToTxnTransaction) -> usize {
+    transaction.topics.iter().map(|topic| topic.partitions.len()).sum()
+}
+
+/// Returns the errors of the partitions of each transaction, of which `sizes` has the counts, in the order of the request.
+///
+/// # Errors
+/// Words on a response that is not about the same partitions.
+fn codes(response: AddPartitionsToTxnResponse, sizes: &[usize]) -> Result<Vec<Vec<ErrorCode>>, String> {
+    if response.error_code.is_err() {
+        return Ok(sizes.iter().map(|size| vec![response.error_code; *size]).collect());
+    }
+    let of_transaction = |result: AddPartitionsToTxnResult| -> Vec<ErrorCode> {
+        let partitions = result.topic_results.into_iter().flat_map(|topic| topic.results_by_partition);
+        partitions.map(|partition| partition.partition_error_code).collect()
+    };
+    let found: Vec<Vec<ErrorCode>> = response.results_by_transaction.into_iter().map(of_transaction).collect();
+    match found.iter().map(Vec::len).eq(sizes.iter().copied()) {
+        true => Ok(found),
+        false => Err("the response is about other partitions".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::apis::add_partitions_to_txn::{
+        AddPartitionsToTxnPartitionResult, AddPartitionsToTxnTopicResult,
+    };
+
+    fn result(of: &[ErrorCode]) -> AddPartitionsToTxnResult {
+        let partition =
+            |code: &ErrorCode| AddPartitionsToTxnPartitionResult { partition_error_code: *code, ..Default::default() };
+        let topic = AddPartitionsToTxnTopicResult {
+            results_by_partition: of.iter().map(partition).collect(),
+            ..Default::default()
+        };
+        AddPartitionsToTxnResult { topic_results: vec![topic], ..Default::default() }
+    }
+
+    #[test]
+    fn response_has_several_transactions_each_gets_the_errors_of_its_partitions() {
+        let good = vec![ErrorCode::NONE; 2];
+        let bad = vec![ErrorCode::CONCURRENT_TRANSACTIONS];
+        let response = || AddPartitionsToTxnResponse {
+            results_by_transaction: vec![result(&good), result(&bad)],
+            ..Default::default()
+        };
+        assert_eq!(codes(response(), &[2, 1]), Ok(vec![good.clone(), bad.clone()]));
+        assert!(codes(response(), &[1, 2]).is_err(), "it is about other partitions");
+        assert!(codes(response(), &[2]).is_err());
+        let refused =
+            AddPartitionsToTxnResponse { error_code: ErrorCode::CLUSTER_AUTHORIZATION_FAILED, ..Default::default() };
+        assert_eq!(codes(refused, &[1]), Ok(vec![vec![ErrorCode::CLUSTER_AUTHORIZATION_FAILED]]));
+    }
+
+    #[test]
+    fn producer_is_not_finished_it_has_a_lane_apart_until_it_is() {
+        let verifications = Verifications::default();
+        assert_eq!([5, 6].map(|producer| verifications.place(producer)), [Some(1), Some(2)]);
+        verifications.note(5, &[ErrorCode::CONCURRENT_TRANSACTIONS]);
+        assert_eq!([5, 6].map(|producer| verifications.place(producer)), [None, Some(2)]);
+        verifications.note(5, &[ErrorCode::NONE]);
+        assert_eq!(verifications.place(5), Some(1));
+        (0..=UNFINISHED_MAX as i64).for_each(|id| verifications.note(id, &[ErrorCode::CONCURRENT_TRANSACTIONS]));
+        assert!(verifications.unfinished.lock().len() <= UNFINISHED_MAX);
+    }
+}
