@@ -36,6 +36,7 @@ mod stop;
 mod table;
 mod tip;
 mod topics;
+mod transactional;
 mod transactions;
 mod troubles;
 mod usage;
