@@ -189,9 +189,12 @@ fn transaction_refusal(
     duration: Duration,
 ) -> Failure {
     let doubt = if error.may_have_been_written() { "; its records may be committed" } else { "" };
-    let cause = settings.and_then(|settings| settings.explanation(error, duration));
+    let cause = settings.and_then(|settings| match settings.timeout() <= duration {
+        true => settings.explanation(error, duration).map(|_| too_long(settings, duration)),
+        false => settings.explanation(error, Duration::ZERO),
+    });
     Failure::new(match cause {
-        Some(cause) => format!("a transaction was not committed: {cause}{doubt}"),
+        Some(cause) => format!("cannot send in transactions: {cause}{doubt}"),
         None => format!("{error}{doubt}"),
     })
 }
@@ -339,6 +342,7 @@ mod tests {
     use fullbore_bench::measure::Produced;
     use fullbore_bench::produce::Failed;
     use fullbore_producer::{Acks, ProduceError};
+    use fullbore_wire::ErrorCode;
 
     #[derive(Parser)]
     struct Line {
@@ -447,6 +451,21 @@ mod tests {
         assert_eq!((found.acks, found.linger.as_millis()), (Acks::Leader, 7));
         assert_eq!(found.bootstrap_servers, ["h:1", "i:2"]);
         assert_eq!(found.client.client_id, CLIENT_ID);
+    }
+
+    #[test]
+    fn transactions_outlast_their_timeout_the_refusal_names_both() {
+        let config = config("--transactional-id x --command-property transaction.timeout.ms=1000").expect("valid");
+        let settings = TransactionSettings::of(&config, "--transaction-duration-ms").expect("an id");
+        let fenced = TransactionError::Coordinator {
+            action: "commit the transaction",
+            code: ErrorCode::PRODUCER_FENCED,
+            message: String::new(),
+            possibly_committed: false,
+        };
+        let refusal = |ms| transaction_refusal(&fenced, Some(&settings), Duration::from_millis(ms)).to_string();
+        assert!(refusal(3000).starts_with("cannot send in transactions: transaction.timeout.ms=1000 ends"));
+        assert!(refusal(100).starts_with("cannot send in transactions: another producer has begun"));
     }
 
     #[test]

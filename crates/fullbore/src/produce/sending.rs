@@ -193,13 +193,19 @@ impl<'a> Sending<'a> {
     ) -> Option<Result<Delivery, Refusal>> {
         let sent = match transactions.try_send(record) {
             Some(Ok(delivery)) => Ok(delivery),
-            // An earlier record or the coordinator has failed the transaction: this record is no cause.
-            Some(Err(SendError::TransactionFailed(_))) => {
-                return Some(Err(Refusal::Uncommitted(self.in_time(transactions.failed())?)));
-            }
             Some(Err(error)) if !may_wait(&error) => Err(error.into()),
             _ => self.in_time(async { Ok(transactions.open().await?.send(record).await?) })?,
         };
+        // An earlier record or the coordinator has failed the transaction: this record is no cause.
+        match &sent {
+            Err(Refusal::Send(SendError::TransactionFailed(_))) => {
+                return Some(Err(Refusal::Uncommitted(self.in_time(transactions.failed())?)));
+            }
+            Err(Refusal::Transaction(error)) => {
+                return Some(Err(Refusal::Uncommitted(self.in_time(transactions.refused(error))?)));
+            }
+            _ => {}
+        }
         if sent.is_ok() && transactions.sent() {
             let committed = self.in_time(transactions.commit())?;
             if let Err(sentence) = committed {

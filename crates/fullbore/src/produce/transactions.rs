@@ -110,6 +110,12 @@ impl<'a> Transactions<'a> {
         outcomes.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
+    /// Returns the reason why no transaction can begin, as a sentence: the failure of its predecessor, if that failed.
+    pub async fn refused(&mut self, error: &TransactionError) -> String {
+        let cause = format!("no further transaction can begin: {}", self.settings.cause(error, Duration::ZERO));
+        self.settled().await.err().unwrap_or(cause)
+    }
+
     async fn settle(&mut self, ending: Option<Committing<'a>>) -> Result<(), String> {
         let Some(Committing { ending, records, begun }) = ending else { return Ok(()) };
         match ending.wait().await {
