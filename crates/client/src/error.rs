@@ -148,6 +148,19 @@ pub enum ClientError {
         /// The partition.
         partition: i32,
     },
+    /// A partition that the topic does not have.
+    #[error("topic '{topic}' has no partition {partition}; it has 0 to {last}")]
+    NoPartition {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: i32,
+        /// The topic's last partition.
+        last: i32,
+    },
+    /// A transactional id that no coordinator knows.
+    #[error("transactional id '{0}' does not exist; `fullbore transactions list` shows those that do")]
+    NoTransactionalId(String),
 }
 
 impl ClientError {

@@ -46,6 +46,18 @@ impl Where {
         cluster(self.bootstrap_server.as_deref(), &properties, client_id, self.patience)
     }
 
+    /// Sets the flags that the command itself does not name.
+    pub fn fall_back(&mut self, bootstrap_server: Option<String>, command_config: Option<PathBuf>) {
+        self.bootstrap_server = self.bootstrap_server.take().or(bootstrap_server);
+        self.command_config = self.command_config.take().or(command_config);
+    }
+
+    /// Returns the brokers that the flags name.
+    #[cfg(test)]
+    pub fn named(&self) -> Option<&str> {
+        self.bootstrap_server.as_deref()
+    }
+
     /// How long its answers are waited for.
     pub fn patience(&self) -> Duration {
         self.patience.duration()

@@ -37,6 +37,7 @@ mod stop;
 mod table;
 mod tip;
 mod topics;
+mod transactional;
 mod transactions;
 mod troubles;
 mod usage;

@@ -181,7 +181,25 @@ impl fmt::Display for SequenceRefusal {
             SequenceRefusal::BehindRefused(code) => {
                 write!(formatter, "an earlier batch of its producer was refused and comes first: {}", code.message())
             }
-            other => write!(formatter, "refused by the producer's sequence: {other:?}"),
+            SequenceRefusal::OutOfOrderSequence => {
+                formatter.write_str("the batch's first sequence does not follow the last one of its producer")
+            }
+            SequenceRefusal::DuplicateSequence => {
+                formatter.write_str("the batch is written already, so long ago that its offset is forgotten")
+            }
+            SequenceRefusal::InvalidProducerEpoch => {
+                formatter.write_str("the producer's epoch is over: a newer one is known")
+            }
+            SequenceRefusal::InvalidRecord => formatter.write_str("no producer stamps a batch like this"),
+            SequenceRefusal::InvalidTxnState => {
+                formatter.write_str("the batch is in no transaction, and its producer has one open")
+            }
+            SequenceRefusal::CoordinatorFenced => {
+                formatter.write_str("a later coordinator has ended a transaction of the producer")
+            }
+            SequenceRefusal::TooManyTransactions => {
+                formatter.write_str("the partition has as many open transactions as it remembers producers")
+            }
         }
     }
 }

@@ -93,7 +93,7 @@ error_codes! {
     47 INVALID_PRODUCER_EPOCH false "The producer epoch is older than the one known.";
     48 INVALID_TXN_STATE false "The transaction is not in a state for this.";
     49 INVALID_PRODUCER_ID_MAPPING false "The producer id does not belong to this transactional id.";
-    50 INVALID_TRANSACTION_TIMEOUT false "The transaction timeout is above the maximum.";
+    50 INVALID_TRANSACTION_TIMEOUT false "The transaction timeout is 0, or above transaction.max.timeout.ms.";
     51 CONCURRENT_TRANSACTIONS true "Another operation on this transaction is in progress.";
     52 TRANSACTION_COORDINATOR_FENCED false "The transaction coordinator is fenced.";
     53 TRANSACTIONAL_ID_AUTHORIZATION_FAILED false "Not authorized for the transactional id.";

@@ -77,7 +77,12 @@ pub async fn produce(
     let mut tracker = Tracker::new(Produced::new(pacer.start, workload.reporting_interval), on_window);
     let asked = stop.clone();
     let all = async {
-        send_all(&mut transactions, workload, &asked, &mut pacer, &mut tracker).await?;
+        match send_all(&mut transactions, workload, &asked, &mut pacer, &mut tracker).await {
+            Err(ProduceFailure::Send(refused @ SendError::TransactionFailed(_))) => {
+                return Err(transactions.failure(refused).await);
+            }
+            sent => sent?,
+        }
         let ended = async {
             // A run that is to stop leaves its transaction to be aborted.
             let committed = if *asked.borrow() { Ok(()) } else { transactions.finish().await };

@@ -75,6 +75,11 @@ impl<'a> Transactions<'a> {
         }
     }
 
+    /// Ends the open transaction, which has failed. Returns the cause, or else `refused`.
+    pub(super) async fn failure(self, refused: SendError) -> ProduceFailure {
+        self.finish().await.err().unwrap_or(ProduceFailure::Send(refused))
+    }
+
     /// See [`Producer::try_send`].
     pub(super) fn try_send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match &self.open {

@@ -1,5 +1,8 @@
 //! Transactions from outside (KIP-664): lists, descriptions, the producers of a partition, and the end of a transaction
 //! that hangs.
+//!
+//! A request is repeated for the cluster's patience while its coordinator or leader loads, moves or ends a transaction:
+//! each of these answers means that the request had no effect, or can have it only once.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -10,7 +13,10 @@ use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::apis::list_transactions::ListTransactionsRequest;
 use fullbore_wire::apis::write_txn_markers::{WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest};
 use fullbore_wire::{ErrorCode, Text};
+use std::time::{Duration, Instant};
 
+/// Pause between two attempts.
+const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 /// Timeout with which [`fence`] begins a transaction that never follows, in ms.
 const FENCE_TIMEOUT_MS: i32 = 60_000;
 
@@ -82,8 +88,11 @@ pub fn list_transactions(
     };
     let mut found = Vec::new();
     for broker in cluster.brokers()? {
-        let response = cluster.ask_at(&broker.address(), &request, i16::MAX)?;
-        check(&format!("cannot list the transactions of broker {}", broker.id), response.error_code)?;
+        let what = format!("cannot list the transactions of broker {}", broker.id);
+        let response = patiently(cluster, &format!("the transactions of broker {}", broker.id), |cluster| {
+            let response = cluster.ask_at(&broker.address(), &request, i16::MAX)?;
+            check(&what, response.error_code).map(|()| response)
+        })?;
         found.extend(response.transaction_states.into_iter().map(|listed| TransactionListing {
             transactional_id: listed.transactional_id.to_string(),
             coordinator: broker.id,
@@ -98,14 +107,21 @@ pub fn list_transactions(
 /// Describes a transactional id.
 ///
 /// # Errors
-/// No coordinator; an unknown id.
+/// No coordinator; [`ClientError::NoTransactionalId`].
 pub fn describe_transaction(cluster: &mut Cluster, id: &str) -> Result<TransactionDescription, ClientError> {
+    patiently(cluster, &coordinator_of(id), |cluster| describe_transaction_once(cluster, id))
+}
+
+fn describe_transaction_once(cluster: &mut Cluster, id: &str) -> Result<TransactionDescription, ClientError> {
     let coordinator = cluster.coordinator(CoordinatorKind::Transaction, &Text::from(id))?;
     let request = DescribeTransactionsRequest { transactional_ids: vec![Text::from(id)], ..Default::default() };
     let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
     let what = format!("cannot describe the transactional id '{id}'");
     let found = response.transaction_states.into_iter().next();
     let found = found.ok_or_else(|| ClientError::kafka(&*what, ErrorCode::UNKNOWN_SERVER_ERROR, None))?;
+    if found.error_code == ErrorCode::TRANSACTIONAL_ID_NOT_FOUND {
+        return Err(ClientError::NoTransactionalId(id.to_owned()));
+    }
     check(&what, found.error_code)?;
     let partitions = found
         .topics
@@ -126,20 +142,32 @@ pub fn describe_transaction(cluster: &mut Cluster, id: &str) -> Result<Transacti
 /// Returns the producers of a partition, as its leader or the broker with this id remembers them.
 ///
 /// # Errors
-/// A partition without a leader; a broker's error.
+/// A partition that does not exist or has no leader; a broker's error.
 pub fn describe_producers(
     cluster: &mut Cluster,
     topic: &str,
     partition: i32,
     broker: Option<i32>,
 ) -> Result<Vec<PartitionProducer>, ClientError> {
-    let address = match broker {
-        Some(id) => broker_address(cluster, id)?,
-        None => leader(cluster, topic, partition)?,
-    };
+    match broker {
+        // A broker without a replica will have none soon.
+        Some(id) => broker_address(cluster, id).and_then(|at| describe_producers_at(cluster, topic, partition, &at)),
+        None => patiently(cluster, &leader_of(topic, partition), |cluster| {
+            let leader = leader(cluster, topic, partition)?;
+            describe_producers_at(cluster, topic, partition, &leader)
+        }),
+    }
+}
+
+fn describe_producers_at(
+    cluster: &mut Cluster,
+    topic: &str,
+    partition: i32,
+    address: &str,
+) -> Result<Vec<PartitionProducer>, ClientError> {
     let topics =
         vec![TopicRequest { name: Text::from(topic), partition_indexes: vec![partition], ..Default::default() }];
-    let response = cluster.ask_at(&address, &DescribeProducersRequest { topics, ..Default::default() }, i16::MAX)?;
+    let response = cluster.ask_at(address, &DescribeProducersRequest { topics, ..Default::default() }, i16::MAX)?;
     let found = response.topics.into_iter().flat_map(|topic| topic.partitions).next();
     let what = format!("cannot describe the producers of partition {partition} of topic '{topic}'");
     let found = found.ok_or_else(|| ClientError::kafka(&*what, ErrorCode::UNKNOWN_SERVER_ERROR, None))?;
@@ -161,14 +189,13 @@ pub fn describe_producers(
 /// `Admin.abortTransaction`).
 ///
 /// # Errors
-/// A partition without a leader; the leader's error.
+/// A partition that does not exist or has no leader; the leader's error.
 pub fn abort_transaction(
     cluster: &mut Cluster,
     topic: &str,
     partition: i32,
     marker: AbortMarker,
 ) -> Result<(), ClientError> {
-    let address = leader(cluster, topic, partition)?;
     let topics = vec![WritableTxnMarkerTopic {
         name: Text::from(topic),
         partition_indexes: vec![partition],
@@ -183,26 +210,74 @@ pub fn abort_transaction(
         coordinator_epoch: marker.coordinator_epoch.max(0),
         ..Default::default()
     }];
-    let response = cluster.ask_at(&address, &WriteTxnMarkersRequest { markers, ..Default::default() }, i16::MAX)?;
-    let answers = response.markers.into_iter().flat_map(|marker| marker.topics).flat_map(|topic| topic.partitions);
-    let code = answers.map(|at| at.error_code).next().unwrap_or(ErrorCode::UNKNOWN_SERVER_ERROR);
-    check(&format!("cannot abort the transaction in partition {partition} of topic '{topic}'"), code)
+    let request = WriteTxnMarkersRequest { markers, ..Default::default() };
+    patiently(cluster, &leader_of(topic, partition), |cluster| {
+        let address = leader(cluster, topic, partition)?;
+        let response = cluster.ask_at(&address, &request, i16::MAX)?;
+        let answers = response.markers.into_iter().flat_map(|marker| marker.topics).flat_map(|topic| topic.partitions);
+        let code = answers.map(|at| at.error_code).next().unwrap_or(ErrorCode::UNKNOWN_SERVER_ERROR);
+        check(&format!("cannot abort the transaction in partition {partition} of topic '{topic}'"), code)
+    })
 }
 
 /// Ends the transaction of an id and fences its producer, as a new producer of the id does (Kafka's
 /// `Admin.fenceProducers`).
 ///
 /// # Errors
-/// No coordinator; its error, CONCURRENT_TRANSACTIONS while the transaction is being ended.
+/// No coordinator; its error, CONCURRENT_TRANSACTIONS where the transaction is not ended within the cluster's patience.
 pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
-    let coordinator = cluster.coordinator(CoordinatorKind::Transaction, &Text::from(id))?;
     let request = InitProducerIdRequest {
         transactional_id: Some(Text::from(id)),
         transaction_timeout_ms: FENCE_TIMEOUT_MS,
         ..Default::default()
     };
-    let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
-    check(&format!("cannot end the transaction of '{id}'"), response.error_code)
+    patiently(cluster, &coordinator_of(id), |cluster| {
+        let coordinator = cluster.coordinator(CoordinatorKind::Transaction, &Text::from(id))?;
+        let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
+        check(&format!("cannot end the transaction of '{id}'"), response.error_code)
+    })
+}
+
+/// Repeats an attempt while its error is a passing one, for the cluster's patience.
+fn patiently<T>(
+    cluster: &mut Cluster,
+    what: &str,
+    mut attempt: impl FnMut(&mut Cluster) -> Result<T, ClientError>,
+) -> Result<T, ClientError> {
+    let _wait = cluster.awaited().begin(what);
+    let until = Instant::now() + cluster.patience();
+    loop {
+        match attempt(cluster) {
+            Err(error) if is_passing(&error) && Instant::now() + RETRY_BACKOFF < until => {
+                std::thread::sleep(RETRY_BACKOFF);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Returns true if the same request may soon succeed: its coordinator or leader loads, moves or ends a transaction.
+fn is_passing(error: &ClientError) -> bool {
+    match error {
+        ClientError::NoLeader { .. } => true,
+        ClientError::Kafka { code, .. } => [
+            ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode::COORDINATOR_NOT_AVAILABLE,
+            ErrorCode::NOT_COORDINATOR,
+            ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            ErrorCode::CONCURRENT_TRANSACTIONS,
+        ]
+        .contains(code),
+        _ => false,
+    }
+}
+
+fn coordinator_of(id: &str) -> String {
+    format!("the coordinator of the transactional id '{id}'")
+}
+
+fn leader_of(topic: &str, partition: i32) -> String {
+    format!("the producers of partition {partition} of topic '{topic}'")
 }
 
 fn check(what: &str, code: ErrorCode) -> Result<(), ClientError> {
@@ -216,6 +291,9 @@ fn broker_address(cluster: &mut Cluster, id: i32) -> Result<String, ClientError>
 
 fn leader(cluster: &mut Cluster, topic: &str, partition: i32) -> Result<String, ClientError> {
     let places = cluster.partitions(&Text::from(topic))?;
-    let no_leader = || ClientError::NoLeader { topic: topic.to_owned(), partition };
-    places.into_iter().find(|place| place.partition == partition).and_then(|place| place.leader).ok_or_else(no_leader)
+    let last = places.iter().map(|place| place.partition).max().unwrap_or(0);
+    match places.into_iter().find(|place| place.partition == partition) {
+        Some(place) => place.leader.ok_or_else(|| ClientError::NoLeader { topic: topic.to_owned(), partition }),
+        None => Err(ClientError::NoPartition { topic: topic.to_owned(), partition, last }),
+    }
 }

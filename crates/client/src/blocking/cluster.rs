@@ -299,7 +299,7 @@ impl Cluster {
     }
 
     /// The time for which a broker may be silent.
-    pub(super) fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         self.bootstrap.patience
     }
 

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// A coordinator of every group that says of itself where it is, knows no topic, and else answers as the script says;
 /// its port.
-fn coordinator(script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) -> u16 {
+pub fn coordinator(script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) -> u16 {
     let ([listener], ports) = listeners();
     let port = ports[0];
     serve(listener, move |key, asked| match key {

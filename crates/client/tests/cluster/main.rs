@@ -7,6 +7,7 @@ mod groups;
 mod grown;
 mod leaders;
 mod several;
+mod transactions;
 
 use broker::TestBroker;
 use fullbore_client::ClientError;

@@ -7,6 +7,7 @@ use crate::output::{self, Format, line};
 use crate::patience::Patience;
 use crate::properties::BOOTSTRAP_SERVERS;
 use crate::stop::Stop;
+use crate::transactional::TransactionSettings;
 use crate::waiting;
 use clap::{ArgGroup, Args};
 use fullbore_bench::measure::{IntervalCounts, Summary};
@@ -104,7 +105,7 @@ pub struct PerfProduceArgs {
     #[arg(long, value_name = "ID")]
     transactional_id: Option<String>,
     /// Commit each transaction after this many milliseconds [default: 3000, where there is a transactional id].
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     transaction_duration_ms: Option<u64>,
 }
 
@@ -116,6 +117,11 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     let config = ProducerConfig::from_properties(properties.iter())?;
     let client_id = config.client.client_id.clone();
     let workload = args.workload(&config)?;
+    let transactions = TransactionSettings::of(&config, "--transaction-duration-ms");
+    if let Some(settings) = transactions.as_ref().filter(|of| of.timeout() <= workload.transaction_duration) {
+        output::tell(too_long(settings, workload.transaction_duration));
+    }
+    let transaction_duration = workload.transaction_duration;
     if args.warmup_records > 0 && !args.json {
         line(&warmup_line(args.warmup_records));
     }
@@ -141,7 +147,7 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
         producer.close(if stop.is_asked() { abort_timeout } else { CLOSE_TIMEOUT }).await;
         outcome
     });
-    let outcome = outcome.map_err(|error| refusal(&args.topic, &error))?;
+    let outcome = outcome.map_err(|error| refusal(&args.topic, &error, transactions.as_ref(), transaction_duration))?;
     report(&args, &client_id, &outcome);
     verdict(&outcome, args.num_records)
 }
@@ -159,10 +165,15 @@ fn window_bound(broker: &BrokerStatus, elapsed: Duration) -> Option<String> {
     })
 }
 
-/// Why a record was not even taken.
-fn refusal(topic: &str, error: &ProduceFailure) -> Failure {
+/// Returns the reason why a record was not even taken.
+fn refusal(
+    topic: &str,
+    error: &ProduceFailure,
+    transactions: Option<&TransactionSettings>,
+    transaction_duration: Duration,
+) -> Failure {
     let next = match error {
-        ProduceFailure::Transaction(error) => return transaction_refusal(error),
+        ProduceFailure::Transaction(error) => return transaction_refusal(error, transactions, transaction_duration),
         ProduceFailure::Send(SendError::Timeout { .. }) => {
             format!("; see whether it exists and has leaders with `fullbore topics describe --topic {topic}`")
         }
@@ -171,10 +182,31 @@ fn refusal(topic: &str, error: &ProduceFailure) -> Failure {
     Failure::new(format!("cannot send to topic '{topic}': {error}{next}"))
 }
 
-/// Why a transaction was not committed, and what its records may be.
-fn transaction_refusal(error: &TransactionError) -> Failure {
+/// Returns the reason why a transaction was not committed, and the state of its records.
+fn transaction_refusal(
+    error: &TransactionError,
+    settings: Option<&TransactionSettings>,
+    duration: Duration,
+) -> Failure {
     let doubt = if error.may_have_been_written() { "; its records may be committed" } else { "" };
-    Failure::new(format!("{error}{doubt}"))
+    let cause = settings.and_then(|settings| match settings.timeout() <= duration {
+        true => settings.explanation(error, duration).map(|_| too_long(settings, duration)),
+        false => settings.explanation(error, Duration::ZERO),
+    });
+    Failure::new(match cause {
+        Some(cause) => format!("cannot send in transactions: {cause}{doubt}"),
+        None => format!("{error}{doubt}"),
+    })
+}
+
+/// Returns a remark on a timeout below the duration of transactions: the coordinator aborts them before the commit.
+fn too_long(settings: &TransactionSettings, duration: Duration) -> String {
+    format!(
+        "transaction.timeout.ms={} ends transactions before --transaction-duration-ms={} does; raise the first or \
+         lower the second",
+        settings.timeout().as_millis(),
+        duration.as_millis()
+    )
 }
 
 fn report(args: &PerfProduceArgs, client_id: &str, outcome: &ProduceOutcome) {
@@ -310,6 +342,7 @@ mod tests {
     use fullbore_bench::measure::Produced;
     use fullbore_bench::produce::Failed;
     use fullbore_producer::{Acks, ProduceError};
+    use fullbore_wire::ErrorCode;
 
     #[derive(Parser)]
     struct Line {
@@ -379,10 +412,11 @@ mod tests {
     #[test]
     fn only_a_topic_that_does_not_come_is_looked_for() {
         let large = SendError::RecordTooLarge { size: 1_048_588, max: 1_048_576 }.into();
-        let told = refusal("t", &large).to_string();
+        let refused = |error| refusal("t", &error, None, Duration::ZERO).to_string();
+        let told = refused(large);
         assert!(told.contains("max.request.size=1048576") && !told.contains("fullbore topics"), "{told}");
         let timeout = SendError::Timeout { what: "metadata", waited: Duration::ZERO, why: String::new() };
-        assert!(refusal("t", &timeout.into()).to_string().contains("fullbore topics describe --topic t"));
+        assert!(refused(timeout.into()).contains("fullbore topics describe --topic t"));
     }
 
     #[test]
@@ -417,6 +451,21 @@ mod tests {
         assert_eq!((found.acks, found.linger.as_millis()), (Acks::Leader, 7));
         assert_eq!(found.bootstrap_servers, ["h:1", "i:2"]);
         assert_eq!(found.client.client_id, CLIENT_ID);
+    }
+
+    #[test]
+    fn transactions_outlast_their_timeout_the_refusal_names_both() {
+        let config = config("--transactional-id x --command-property transaction.timeout.ms=1000").expect("valid");
+        let settings = TransactionSettings::of(&config, "--transaction-duration-ms").expect("an id");
+        let fenced = TransactionError::Coordinator {
+            action: "commit the transaction",
+            code: ErrorCode::PRODUCER_FENCED,
+            message: String::new(),
+            possibly_committed: false,
+        };
+        let refusal = |ms| transaction_refusal(&fenced, Some(&settings), Duration::from_millis(ms)).to_string();
+        assert!(refusal(3000).starts_with("cannot send in transactions: transaction.timeout.ms=1000 ends"));
+        assert!(refusal(100).starts_with("cannot send in transactions: another producer has begun"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::patience::Patience;
 use crate::pipe::escapes;
 use crate::properties::BOOTSTRAP_SERVERS;
 use crate::stop::Stop;
+use crate::transactional::TransactionSettings;
 use crate::waiting::{self, Idle};
 use clap::Args;
 use fullbore_client::blocking::Cluster;
@@ -126,7 +127,7 @@ pub struct ProduceArgs {
     #[arg(long, value_name = "ID")]
     transactional_id: Option<String>,
     /// Commit after this many records [default: at the end of the input].
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     transaction_records: Option<u64>,
     /// A file of producer properties.
     #[arg(long, visible_alias = "producer.config", value_name = "FILE")]
@@ -157,6 +158,7 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     let job = ProduceJob::new(&args, layout, config.max_request_size)?;
     // For the advice where a record is refused.
     let servers = config.bootstrap_servers.join(",");
+    let transactions = TransactionSettings::of(&config, "--transaction-records");
     let cluster = Cluster::new(&servers, &config.client.client_id)?;
     let mut cluster = cluster.secured(config.client.security.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -165,7 +167,10 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     producer.on_notice(|notice| output::tell(notice));
     producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
     let mut sending = Sending::new(&producer, &runtime, &stop, args.answers());
-    let is_ready = !producer.is_transactional() || sending.begin_transactions(args.transaction_records)?;
+    let is_ready = match transactions {
+        Some(settings) => sending.begin_transactions(settings, args.transaction_records)?,
+        None => true,
+    };
     let refused = if is_ready { job.send_all(&mut sending, &stop).err() } else { None };
     sending.finish(refused.is_none() && !stop.is_signalled());
     let verdict = sending.verdict(refused, |record| record.advice(&mut cluster, &args.place_flags(&servers)));

@@ -8,6 +8,7 @@ use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::pipe::json;
 use crate::stop::Stop;
+use crate::transactional::TransactionSettings;
 use fullbore_producer::{
     Delivery, ProduceError, Producer, ProducerRecord, RecordMetadata, SendError, TransactionError,
 };
@@ -70,6 +71,13 @@ struct SentRecord {
     delivery: Delivery,
 }
 
+/// First record that failed.
+struct FirstFailure {
+    place: InputPosition,
+    error: String,
+    too_large: Option<TooLarge>,
+}
+
 /// The records under way.
 pub struct Sending<'a> {
     producer: &'a Producer,
@@ -92,7 +100,7 @@ pub struct Sending<'a> {
     pub written: u64,
     /// Records that failed after they were taken.
     pub failed: u64,
-    first_failure: Option<(String, Option<TooLarge>)>,
+    first_failure: Option<FirstFailure>,
 }
 
 /// How long the records under way are waited for from now on, since the user asks to end: after Ctrl-C as long as a
@@ -156,8 +164,9 @@ impl<'a> Sending<'a> {
     ///
     /// # Errors
     /// The producer's.
-    pub fn begin_transactions(&mut self, records: Option<u64>) -> Result<bool, TransactionError> {
-        self.transactions = self.in_time(Transactions::init(self.producer, records)).transpose()?;
+    pub fn begin_transactions(&mut self, settings: TransactionSettings, records: Option<u64>) -> Result<bool, Failure> {
+        let begun = self.in_time(Transactions::init(self.producer, settings, records));
+        self.transactions = begun.transpose().map_err(Failure::new)?;
         Ok(self.transactions.is_some())
     }
 
@@ -187,6 +196,16 @@ impl<'a> Sending<'a> {
             Some(Err(error)) if !may_wait(&error) => Err(error.into()),
             _ => self.in_time(async { Ok(transactions.open().await?.send(record).await?) })?,
         };
+        // An earlier record or the coordinator has failed the transaction: this record is no cause.
+        match &sent {
+            Err(Refusal::Send(SendError::TransactionFailed(_))) => {
+                return Some(Err(Refusal::Uncommitted(self.in_time(transactions.failed())?)));
+            }
+            Err(Refusal::Transaction(error)) => {
+                return Some(Err(Refusal::Uncommitted(self.in_time(transactions.refused(error))?)));
+            }
+            _ => {}
+        }
         if sent.is_ok() && transactions.sent() {
             let committed = self.in_time(transactions.commit())?;
             if let Err(sentence) = committed {
@@ -210,7 +229,7 @@ impl<'a> Sending<'a> {
             sentences.extend(transactions.settled().await.err());
             sentences
         });
-        let sentences = ended.unwrap_or_else(|| transactions.unsure().into_iter().collect());
+        let sentences = ended.unwrap_or_else(|| transactions.unsure());
         self.transactions = Some(transactions);
         sentences
     }
@@ -291,7 +310,11 @@ impl<'a> Sending<'a> {
             Err(ProduceError::Aborted { .. }) => {}
             Err(error) => {
                 self.failed += 1;
-                let failure = || (format!("{}: {error}", done.place), TooLarge::of(error, &done.topic, done.size));
+                let failure = || FirstFailure {
+                    place: done.place.clone(),
+                    error: error.to_string(),
+                    too_large: TooLarge::of(error, &done.topic, done.size),
+                };
                 self.first_failure.get_or_insert_with(failure);
             }
         }
@@ -335,9 +358,10 @@ impl<'a> Sending<'a> {
         let unknown = self.pending.len() as u64;
         let (written, failed) = (self.written, self.failed);
         let transactional = self.transactions.map(|transactions| transactions.committed);
-        let failures = self.first_failure.map(|(first, too_large)| {
-            let advice = too_large.filter(|_| !self.stop.is_signalled()).map(advice);
-            let first = advice.map_or(first.clone(), |advice| first.trim_end_matches('.').to_owned() + &advice);
+        let first_error = self.first_failure.as_ref().map(|first| first.error.clone());
+        let failures = self.first_failure.map(|FirstFailure { place, error, too_large }| {
+            let advice = too_large.filter(|_| !self.stop.is_signalled()).map(advice).unwrap_or_default();
+            let first = format!("{place}: {}{advice}", error.trim_end_matches('.'));
             match failed {
                 1 => format!("1 record failed: {first}"),
                 _ => format!("{failed} records failed; the first: {first}"),
@@ -348,7 +372,13 @@ impl<'a> Sending<'a> {
             _ => format!("{unknown} records may or may not have been written"),
         });
         let unsure = unsure.filter(|_| transactional.is_none());
-        let sentences: Vec<String> = [refused, failures, unsure, self.uncommitted].into_iter().flatten().collect();
+        let sentences = match transactional {
+            // A failed record is the cause of the refusals after it.
+            Some(_) => [failures, refused, unsure, self.uncommitted],
+            None => [refused, failures, unsure, self.uncommitted],
+        };
+        let plain = |sentence: String| without_repeat(&sentence, first_error.as_deref());
+        let sentences: Vec<String> = sentences.into_iter().flatten().map(plain).collect();
         let written = match transactional {
             Some(1) => "1 record was committed".to_owned(),
             Some(committed) => format!("{committed} records were committed"),
@@ -362,5 +392,26 @@ impl<'a> Sending<'a> {
             true => Ok(()),
             false => Err(Failure::new(format!("{}; {written}", sentences.join("; ")))),
         }
+    }
+}
+
+/// Returns a sentence on a transaction without its full stop, and without the error of the first failed record: the
+/// record has its own sentence.
+fn without_repeat(sentence: &str, first_error: Option<&str>) -> String {
+    let repeated = first_error.map(|error| format!(": a record of the transaction failed: {error}"));
+    let sentence = repeated.map_or_else(|| sentence.to_owned(), |repeated| sentence.replace(&repeated, ""));
+    sentence.trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_repeat;
+
+    #[test]
+    fn record_has_a_sentence_of_its_own_the_transaction_does_not_repeat_it() {
+        let sentence = "a transaction of 2 records was not committed: a record of the transaction failed: refused.";
+        assert_eq!(without_repeat(sentence, Some("refused.")), "a transaction of 2 records was not committed");
+        assert_eq!(without_repeat(sentence, None), sentence.trim_end_matches('.'));
+        assert_eq!(without_repeat("line 1: refused.", Some("refused.")), "line 1: refused");
     }
 }

@@ -2,30 +2,58 @@
 //!
 //! Invariant: while one commits the next gathers; no third begins before the first has its outcome.
 
+use crate::transactional::TransactionSettings;
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
+use std::time::{Duration, Instant};
 
 /// Transactions of one run of `produce`.
 pub struct Transactions<'a> {
     producer: &'a Producer,
+    settings: TransactionSettings,
     /// Records of a transaction at most.
     records_max: u64,
     open: Option<Transaction<'a>>,
+    /// Beginning of the open transaction, or of its predecessor if none is open.
+    begun: Instant,
     /// Records of the open one.
     records: u64,
-    ending: Option<(Ending<'a>, u64)>,
+    ending: Option<Committing<'a>>,
+    /// Records of a transaction whose abort has no outcome yet.
+    aborting: u64,
     /// Records that are committed.
     pub committed: u64,
+}
+
+/// Transaction that commits.
+struct Committing<'a> {
+    ending: Ending<'a>,
+    records: u64,
+    begun: Instant,
 }
 
 impl<'a> Transactions<'a> {
     /// Gets a producer id.
     ///
     /// # Errors
-    /// The producer's.
-    pub async fn init(producer: &'a Producer, records_max: Option<u64>) -> Result<Self, TransactionError> {
-        producer.init_transactions().await?;
-        let records_max = records_max.unwrap_or(u64::MAX);
-        Ok(Transactions { producer, records_max, open: None, records: 0, ending: None, committed: 0 })
+    /// The producer's, as a sentence.
+    pub async fn init(
+        producer: &'a Producer,
+        settings: TransactionSettings,
+        records_max: Option<u64>,
+    ) -> Result<Self, String> {
+        producer.init_transactions().await.map_err(|error| settings.cause(&error, Duration::ZERO))?;
+        let (records_max, begun) = (records_max.unwrap_or(u64::MAX), Instant::now());
+        Ok(Transactions {
+            producer,
+            settings,
+            records_max,
+            open: None,
+            begun,
+            records: 0,
+            ending: None,
+            aborting: 0,
+            committed: 0,
+        })
     }
 
     /// Returns the open transaction, which begins if there is none.
@@ -35,7 +63,11 @@ impl<'a> Transactions<'a> {
     pub async fn open(&mut self) -> Result<&Transaction<'a>, TransactionError> {
         let open = match self.open.take() {
             Some(open) => open,
-            None => self.producer.begin().await?,
+            None => {
+                let open = self.producer.begin().await?;
+                self.begun = Instant::now();
+                open
+            }
         };
         Ok(self.open.insert(open))
     }
@@ -57,7 +89,7 @@ impl<'a> Transactions<'a> {
     /// A sentence on the predecessor, if it is not committed.
     pub async fn commit(&mut self) -> Result<(), String> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        let ended = (open.commit(), std::mem::take(&mut self.records));
+        let ended = Committing { ending: open.commit(), records: std::mem::take(&mut self.records), begun: self.begun };
         let before = self.ending.replace(ended);
         self.settle(before).await
     }
@@ -71,32 +103,60 @@ impl<'a> Transactions<'a> {
         self.settle(last).await
     }
 
-    async fn settle(&mut self, ending: Option<(Ending<'a>, u64)>) -> Result<(), String> {
-        let Some((ending, records)) = ending else { return Ok(()) };
+    /// Ends the open transaction, which has failed. Returns a sentence on it.
+    pub async fn failed(&mut self) -> String {
+        let before = self.commit().await.err();
+        let outcomes = [before, self.settled().await.err()];
+        outcomes.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    /// Returns the reason why no transaction can begin, as a sentence: the failure of its predecessor, if that failed.
+    pub async fn refused(&mut self, error: &TransactionError) -> String {
+        let cause = format!("no further transaction can begin: {}", self.settings.cause(error, Duration::ZERO));
+        self.settled().await.err().unwrap_or(cause)
+    }
+
+    async fn settle(&mut self, ending: Option<Committing<'a>>) -> Result<(), String> {
+        let Some(Committing { ending, records, begun }) = ending else { return Ok(()) };
         match ending.wait().await {
             Ok(()) => {
                 self.committed += records;
                 Ok(())
             }
-            Err(error) => Err(not_committed(records, &error)),
+            Err(error) => Err(not_committed(records, &self.settings, &error, begun.elapsed())),
         }
     }
 
     /// Aborts the open transaction. Returns a sentence on it, if it had records.
     pub async fn abort(&mut self) -> Option<String> {
         let (open, records) = (self.open.take()?, std::mem::take(&mut self.records));
+        self.aborting = records;
         let outcome = open.abort().await;
+        self.aborting = 0;
         let records = (records > 0).then(|| counted(records))?;
         Some(match outcome {
             Ok(()) => format!("the open transaction of {records} was aborted"),
-            Err(error) => format!("the open transaction of {records} is left to its timeout: {error}"),
+            Err(error) => {
+                let cause = self.settings.cause(&error, self.begun.elapsed());
+                format!("the open transaction of {records} is left to its coordinator: {cause}")
+            }
         })
     }
 
-    /// Returns a sentence on the transaction without an outcome.
-    pub fn unsure(&self) -> Option<String> {
-        let (_, records) = self.ending.as_ref()?;
-        Some(format!("a transaction of {} may or may not be committed", counted(*records)))
+    /// Returns sentences on the transactions without an outcome.
+    pub fn unsure(&self) -> Vec<String> {
+        let timeout_ms = self.settings.timeout().as_millis();
+        let aborting = (self.aborting > 0).then(|| {
+            format!(
+                "the open transaction of {} was not aborted in time; its coordinator aborts it after \
+                 transaction.timeout.ms={timeout_ms}, and keeps back readers at read_committed until then",
+                counted(self.aborting)
+            )
+        });
+        let committing = self.ending.as_ref().map(|Committing { records, .. }| {
+            format!("a transaction of {} may or may not be committed", counted(*records))
+        });
+        aborting.into_iter().chain(committing).collect()
     }
 }
 
@@ -104,21 +164,27 @@ fn counted(records: u64) -> String {
     if records == 1 { "1 record".to_owned() } else { format!("{records} records") }
 }
 
-fn not_committed(records: u64, error: &TransactionError) -> String {
+fn not_committed(records: u64, settings: &TransactionSettings, error: &TransactionError, open_for: Duration) -> String {
     let (of, doubt) = (counted(records), if error.may_have_been_written() { " and may yet be" } else { "" });
-    format!("a transaction of {of} was not committed{doubt}: {error}")
+    format!("a transaction of {of} was not committed{doubt}: {}", settings.cause(error, open_for))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fullbore_producer::ProducerConfig;
 
     #[test]
     fn commit_without_an_answer_is_named_as_doubtful() {
         let closed = |possibly_committed| TransactionError::Closed { possibly_committed };
-        let sure = not_committed(1, &closed(false));
+        let config = [("bootstrap.servers", "h:1"), ("transactional.id", "a")];
+        let config = ProducerConfig::from_properties(config).expect("valid");
+        let settings = TransactionSettings::of(&config, "--transaction-records").expect("an id");
+        let not_committed =
+            |records, error: TransactionError| not_committed(records, &settings, &error, Duration::ZERO);
+        let sure = not_committed(1, closed(false));
         assert!(sure.starts_with("a transaction of 1 record was not committed: "), "{sure}");
-        let unsure = not_committed(2, &closed(true));
+        let unsure = not_committed(2, closed(true));
         assert!(unsure.starts_with("a transaction of 2 records was not committed and may yet be: "), "{unsure}");
     }
 }

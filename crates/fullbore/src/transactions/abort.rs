@@ -3,11 +3,12 @@
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
-use crate::output::words;
-use clap::Args;
-use fullbore_client::admin::{AbortMarker, abort_transaction, describe_producers, fence};
+use crate::output::{name, words};
+use clap::{ArgGroup, Args};
+use fullbore_client::admin::{AbortMarker, abort_transaction, describe_producers, describe_transaction, fence};
 
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("which").required(true)))]
 pub struct Abort {
     /// The topic.
     #[arg(long)]
@@ -16,10 +17,10 @@ pub struct Abort {
     #[arg(long, value_name = "NUMBER")]
     partition: i32,
     /// The first offset of the transaction; its producer is looked up.
-    #[arg(long, value_name = "OFFSET", required_unless_present = "producer_id", conflicts_with = "producer_id")]
+    #[arg(long, value_name = "OFFSET", group = "which")]
     start_offset: Option<i64>,
     /// The producer, where it is known, with both epochs.
-    #[arg(long, value_name = "ID", requires_all = ["producer_epoch", "coordinator_epoch"])]
+    #[arg(long, value_name = "ID", group = "which", requires_all = ["producer_epoch", "coordinator_epoch"])]
     producer_id: Option<i64>,
     /// The epoch of the producer.
     #[arg(long, value_name = "EPOCH", requires = "producer_id")]
@@ -28,7 +29,7 @@ pub struct Abort {
     #[arg(long, value_name = "EPOCH", requires = "producer_id")]
     coordinator_epoch: Option<i32>,
     #[command(flatten)]
-    at: Where,
+    pub(super) at: Where,
 }
 
 #[derive(Args, Debug)]
@@ -37,7 +38,7 @@ pub struct ForceTerminate {
     #[arg(long, alias = "transactionalId", value_name = "ID")]
     transactional_id: String,
     #[command(flatten)]
-    at: Where,
+    pub(super) at: Where,
 }
 
 /// Aborts the transaction.
@@ -71,10 +72,11 @@ pub fn run(of: &Abort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends the transaction of an id.
+/// Ends the transaction of an id. An unknown id is refused: fencing would create it, and hide the mistake.
 pub fn force(of: &ForceTerminate) -> Result<(), Failure> {
     let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
+    describe_transaction(&mut cluster, &of.transactional_id)?;
     fence(&mut cluster, &of.transactional_id)?;
-    words(&format!("Ended the transaction of {} and fenced its producer.", of.transactional_id));
+    words(&format!("Fenced the producer of {}; a transaction that was open is aborted.", name(&of.transactional_id)));
     Ok(())
 }

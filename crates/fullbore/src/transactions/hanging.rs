@@ -9,7 +9,7 @@ use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use crate::table::row;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_client::ClientError;
 use fullbore_client::admin::{
@@ -22,9 +22,10 @@ use fullbore_wire::Text;
 const MINUTE_MS: i64 = 60_000;
 
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("where").args(["topic", "broker_id"]).required(true).multiple(true)))]
 pub struct FindHanging {
     /// Only partitions that this broker has.
-    #[arg(long, value_name = "ID", required_unless_present = "topic")]
+    #[arg(long, value_name = "ID")]
     broker_id: Option<i32>,
     /// The longest that a transaction may last, in minutes.
     #[arg(long, value_name = "MINUTES", default_value_t = 15)]
@@ -36,7 +37,7 @@ pub struct FindHanging {
     #[arg(long, value_name = "NUMBER", requires = "topic")]
     partition: Option<i32>,
     #[command(flatten)]
-    at: Where,
+    pub(super) at: Where,
     #[command(flatten)]
     format: Format,
 }
@@ -118,6 +119,9 @@ fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i3
 }
 
 /// Leaves out the transactions that a coordinator will end.
+///
+/// # Errors
+/// A coordinator that does not answer: its transactions may hang or not.
 fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec<Hanging>, ClientError> {
     if found.is_empty() {
         return Ok(found);
@@ -126,9 +130,12 @@ fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec
     let mut hanging = Vec::new();
     for candidate in found {
         let id = listed.iter().find(|listed| listed.producer_id == candidate.producer.producer_id);
-        let described = id.map(|listed| describe_transaction(cluster, &listed.transactional_id));
-        let is_coordinated = matches!(described, Some(Ok(transaction))
-            if transaction.partitions.contains(&(candidate.topic.clone(), candidate.partition)));
+        let is_coordinated = match id.map(|listed| describe_transaction(cluster, &listed.transactional_id)) {
+            Some(Ok(transaction)) => transaction.partitions.contains(&(candidate.topic.clone(), candidate.partition)),
+            // The id was listed, and has expired since then.
+            Some(Err(ClientError::NoTransactionalId(_))) | None => false,
+            Some(Err(error)) => return Err(error),
+        };
         if !is_coordinated {
             hanging.push(candidate);
         }

@@ -22,7 +22,7 @@ pub struct List {
     #[arg(long, value_name = "REGEX")]
     transactional_id_pattern: Option<String>,
     #[command(flatten)]
-    at: Where,
+    pub(super) at: Where,
     #[command(flatten)]
     format: Format,
 }
@@ -33,7 +33,7 @@ pub struct Describe {
     #[arg(long, value_name = "ID")]
     transactional_id: String,
     #[command(flatten)]
-    at: Where,
+    pub(super) at: Where,
     #[command(flatten)]
     format: Format,
 }

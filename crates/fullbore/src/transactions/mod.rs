@@ -5,9 +5,11 @@ mod hanging;
 mod list;
 mod producers;
 
+use crate::client::Where;
 use crate::failure::Failure;
 use crate::output::line;
 use clap::{Args, Subcommand};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// List, describe and end transactions, with kafka-transactions.sh's flags.
@@ -16,6 +18,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
   fullbore transactions list
   fullbore transactions find-hanging --topic orders")]
 pub struct TransactionsArgs {
+    /// Brokers to ask; also behind the command.
+    #[arg(short, long, id = "servers", value_name = "HOST:PORT,...")]
+    bootstrap_server: Option<String>,
+    /// A file of client properties; also behind the command.
+    #[arg(long, id = "config", value_name = "FILE")]
+    command_config: Option<PathBuf>,
     #[command(subcommand)]
     action: TransactionsCommand,
 }
@@ -35,7 +43,7 @@ enum TransactionsCommand {
     /// "partitions": [{"topic", "partition"}]}; "start_ms" is null where there is no transaction.
     #[command(after_help = "Example: fullbore transactions describe --transactional-id billing-1")]
     Describe(list::Describe),
-    /// Print what the leader of a partition remembers of its producers.
+    /// Print what a partition remembers of its producers.
     ///
     /// --json prints {"producers": [{"producer_id", "producer_epoch", "coordinator_epoch", "last_sequence", "last_timestamp",
     /// "open_from"}]}; "open_from" is the first offset of an open transaction, or null.
@@ -44,7 +52,8 @@ enum TransactionsCommand {
     /// End a transaction in one partition, past its coordinator: one that find-hanging has found.
     #[command(after_help = "Example: fullbore transactions abort --topic orders --partition 0 --start-offset 4711")]
     Abort(abort::Abort),
-    /// Print open transactions that no coordinator knows any more, or that are open for longer than their timeout.
+    /// Print open transactions that no coordinator knows, of producers that wrote nothing for longer than a transaction
+    /// may last.
     ///
     /// --json prints {"transactions": [{"topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch", "start_offset",
     /// "last_timestamp", "minutes"}]}.
@@ -58,9 +67,25 @@ enum TransactionsCommand {
     ForceTerminate(abort::ForceTerminate),
 }
 
+impl TransactionsCommand {
+    /// Returns the flags that name the cluster.
+    fn cluster(&mut self) -> &mut Where {
+        match self {
+            Self::List(list) => &mut list.at,
+            Self::Describe(describe) => &mut describe.at,
+            Self::DescribeProducers(describe) => &mut describe.at,
+            Self::Abort(abort) => &mut abort.at,
+            Self::FindHanging(find) => &mut find.at,
+            Self::ForceTerminate(force) => &mut force.at,
+        }
+    }
+}
+
 /// Runs the command.
 pub fn run(transactions: TransactionsArgs) -> Result<(), Failure> {
-    match transactions.action {
+    let TransactionsArgs { bootstrap_server, command_config, mut action } = transactions;
+    action.cluster().fall_back(bootstrap_server, command_config);
+    match action {
         TransactionsCommand::List(list) => list::run(&list),
         TransactionsCommand::Describe(describe) => list::describe(&describe),
         TransactionsCommand::DescribeProducers(describe) => producers::run(&describe),
@@ -92,7 +117,7 @@ fn table(rows: &[Vec<String>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::parse;
+    use crate::{Command, tests::parse};
 
     #[test]
     fn kafkas_flags_are_read() {
@@ -104,6 +129,8 @@ mod tests {
             "fullbore transactions abort --topic a --partition 0 --producer-id 1 --producer-epoch 2 --coordinator-epoch 3",
             "fullbore transactions find-hanging --broker-id 1 --max-transaction-timeout 15",
             "fullbore transactions find-hanging --topic a --partition 0",
+            "fullbore transactions --bootstrap-server h:1 --command-config f list",
+            "fullbore transactions -b h:1 find-hanging --topic a",
             "fullbore transactions forceTerminateTransaction --transactionalId a",
             "fullbore transactions force-terminate --transactional-id a",
         ] {
@@ -116,6 +143,30 @@ mod tests {
             "fullbore transactions find-hanging --partition 0",
         ] {
             assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn cluster_named_before_the_command_is_asked_and_one_behind_it_goes_first() {
+        for (line, expected) in [
+            ("fullbore transactions --bootstrap-server a:1 list", "a:1"),
+            ("fullbore transactions --bootstrap-server a:1 list --bootstrap-server b:1", "b:1"),
+            ("fullbore transactions describe --transactional-id x -b b:1", "b:1"),
+        ] {
+            let Command::Transactions(mut args) = parse(line).expect("flags").command else { panic!("{line}") };
+            args.action.cluster().fall_back(args.bootstrap_server, args.command_config);
+            assert_eq!(args.action.cluster().named(), Some(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn command_that_lacks_one_of_two_flags_names_both() {
+        for (line, expected) in [
+            ("fullbore transactions find-hanging", "<--topic <TOPIC>|--broker-id <ID>>"),
+            ("fullbore transactions abort --topic a --partition 0", "<--start-offset <OFFSET>|--producer-id <ID>>"),
+        ] {
+            let refused = parse(line).expect_err("a flag is missing").to_string();
+            assert!(refused.contains(expected), "{refused}");
         }
     }
 

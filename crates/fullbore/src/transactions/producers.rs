@@ -22,7 +22,7 @@ pub struct DescribeProducers {
     #[arg(long, value_name = "NUMBER")]
     partition: i32,
     #[command(flatten)]
-    at: Where,
+    pub(super) at: Where,
     #[command(flatten)]
     format: Format,
 }

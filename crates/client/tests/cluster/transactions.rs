@@ -1,0 +1,96 @@
+//! Scripts of coordinators that load, move or end a transaction.
+
+use super::groups::coordinator;
+use super::several::{cluster, listeners, metadata, serve};
+use fullbore_client::ClientError;
+use fullbore_client::admin::{describe_producers, describe_transaction, fence};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::api::ApiKey;
+use fullbore_wire::apis::describe_producers::{
+    DescribeProducersRequest, DescribeProducersResponse, PartitionResponse, TopicResponse,
+};
+use fullbore_wire::apis::describe_transactions::{
+    DescribeTransactionsRequest, DescribeTransactionsResponse, TransactionState,
+};
+use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
+use fullbore_wire::apis::metadata::MetadataRequest;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Fences an id at a coordinator that answers these codes in turn, then the last one. Returns the outcome and the
+/// number of requests.
+fn fenced(codes: &'static [ErrorCode], patience: Duration) -> (Result<(), ClientError>, usize) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let port = coordinator(move |_, asked| {
+        let error_code = codes[counted.fetch_add(1, SeqCst).min(codes.len() - 1)];
+        Some(asked.answer::<InitProducerIdRequest>(|_| InitProducerIdResponse { error_code, ..Default::default() }))
+    });
+    let outcome = fence(&mut cluster(port).patient(patience), "id");
+    (outcome, asked.load(SeqCst))
+}
+
+#[test]
+fn coordinator_is_ending_the_transaction_fence_asks_again() {
+    let passing = &[
+        ErrorCode::CONCURRENT_TRANSACTIONS,
+        ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode::NOT_COORDINATOR,
+        ErrorCode::COORDINATOR_NOT_AVAILABLE,
+        ErrorCode::NONE,
+    ];
+    let (outcome, asked) = fenced(passing, Duration::from_secs(600));
+    outcome.expect("the last answer");
+    assert_eq!(asked, 5);
+}
+
+#[test]
+fn patience_is_over_fence_returns_the_coordinators_error() {
+    let (outcome, asked) = fenced(&[ErrorCode::CONCURRENT_TRANSACTIONS], Duration::from_millis(250));
+    let error = outcome.expect_err("it never ends").to_string();
+    assert!(error.starts_with("cannot end the transaction of 'id': "), "{error}");
+    assert!(asked >= 1);
+}
+
+#[test]
+fn coordinator_refuses_for_good_fence_asks_once() {
+    let (outcome, asked) = fenced(&[ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED], Duration::from_secs(600));
+    outcome.expect_err("refused");
+    assert_eq!(asked, 1);
+}
+
+#[test]
+fn coordinator_loads_describe_asks_again_and_an_unknown_id_is_named() {
+    let codes = [ErrorCode::COORDINATOR_LOAD_IN_PROGRESS, ErrorCode::TRANSACTIONAL_ID_NOT_FOUND];
+    let asked = AtomicUsize::new(0);
+    let port = coordinator(move |_, request| {
+        let error_code = codes[asked.fetch_add(1, SeqCst).min(1)];
+        Some(request.answer::<DescribeTransactionsRequest>(|_| {
+            let transaction_states = vec![TransactionState { error_code, ..Default::default() }];
+            DescribeTransactionsResponse { transaction_states, ..Default::default() }
+        }))
+    });
+    let error =
+        describe_transaction(&mut cluster(port).patient(Duration::from_secs(600)), "gone").expect_err("unknown");
+    assert!(matches!(&error, ClientError::NoTransactionalId(id) if id == "gone"), "{error}");
+}
+
+#[test]
+fn leader_has_moved_producers_are_asked_for_again_and_an_absent_partition_is_named() {
+    let ([listener], ports) = listeners();
+    let (known, asked) = (ports.clone(), AtomicUsize::new(0));
+    serve(listener, move |key, request| match key {
+        ApiKey::Metadata => Some(request.answer::<MetadataRequest>(|_| metadata(&known, 1))),
+        _ => Some(request.answer::<DescribeProducersRequest>(|_| {
+            let error_code = [ErrorCode::NOT_LEADER_OR_FOLLOWER, ErrorCode::NONE][asked.fetch_add(1, SeqCst).min(1)];
+            let partitions = vec![PartitionResponse { error_code, ..Default::default() }];
+            let topics = vec![TopicResponse { name: "t".into(), partitions, ..Default::default() }];
+            DescribeProducersResponse { topics, ..Default::default() }
+        })),
+    });
+    let mut cluster = cluster(ports[0]).patient(Duration::from_secs(600));
+    assert_eq!(describe_producers(&mut cluster, "t", 0, None).expect("the second answer"), []);
+    let error = describe_producers(&mut cluster, "t", 3, None).expect_err("absent").to_string();
+    assert_eq!(error, "topic 't' has no partition 3; it has 0 to 0");
+}

@@ -1,0 +1,140 @@
+//! Sentences on failed transactions, for the commands that write in transactions: the cause behind an error code, and
+//! the next step.
+
+use fullbore_producer::{ProduceError, ProducerConfig, TransactionError};
+use fullbore_wire::ErrorCode;
+use std::time::Duration;
+
+/// Settings of a producer that a sentence names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionSettings {
+    id: String,
+    timeout: Duration,
+    /// Flag of the command that ends transactions sooner.
+    sooner: &'static str,
+}
+
+impl TransactionSettings {
+    /// Returns the settings of a producer; `None` without a transactional id. `sooner` is the flag of its command that
+    /// ends transactions sooner.
+    pub fn of(config: &ProducerConfig, sooner: &'static str) -> Option<Self> {
+        let id = config.transactional_id.clone()?;
+        Some(TransactionSettings { id, timeout: config.transaction_timeout, sooner })
+    }
+
+    /// Returns transaction.timeout.ms.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Returns the cause of a failure in plain words, or else the text of the error.
+    pub fn cause(&self, error: &TransactionError, open_for: Duration) -> String {
+        self.explanation(error, open_for).unwrap_or_else(|| error.to_string())
+    }
+
+    /// Returns the cause if it is more than the text of the error. `open_for` is the time since the transaction began,
+    /// 0 if none could begin.
+    ///
+    /// A coordinator has the same codes for a transaction aborted at its timeout and for a fenced producer: `open_for`
+    /// distinguishes the two.
+    pub fn explanation(&self, error: &TransactionError, open_for: Duration) -> Option<String> {
+        let (id, timeout_ms) = (&self.id, self.timeout.as_millis());
+        match code(error)? {
+            ErrorCode::INVALID_TRANSACTION_TIMEOUT => Some(format!(
+                "transaction.timeout.ms={timeout_ms}: must be above 0 and at most the broker's \
+                 transaction.max.timeout.ms, which `fullbore configs describe --entity-type brokers --all` shows"
+            )),
+            ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::INVALID_TXN_STATE
+                if open_for >= self.timeout && !error.may_have_been_written() =>
+            {
+                let (seconds, sooner) = (open_for.as_secs_f64(), self.sooner);
+                Some(format!(
+                    "it was open for {seconds:.1} s, longer than transaction.timeout.ms={timeout_ms} allows; commit \
+                     sooner with {sooner}, or raise the timeout"
+                ))
+            }
+            ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH => Some(format!(
+                "another producer has begun with transactional id '{id}', or `fullbore transactions` has fenced this \
+                 one; give each producer an id of its own"
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// Returns Kafka's error behind a failure.
+fn code(error: &TransactionError) -> Option<ErrorCode> {
+    match error {
+        TransactionError::Coordinator { code, .. } | TransactionError::Record(ProduceError::Broker { code, .. }) => {
+            Some(*code)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> TransactionSettings {
+        let timeout = Duration::from_millis(2000);
+        TransactionSettings { id: "import".to_owned(), timeout, sooner: "--transaction-records" }
+    }
+
+    fn refused(code: ErrorCode, possibly_committed: bool) -> TransactionError {
+        TransactionError::Coordinator {
+            action: "commit the transaction",
+            code,
+            message: String::new(),
+            possibly_committed,
+        }
+    }
+
+    #[test]
+    fn transaction_was_open_for_too_long_its_cause_is_the_timeout() {
+        let record = ProduceError::Broker {
+            code: ErrorCode::INVALID_PRODUCER_EPOCH,
+            message: String::new(),
+            possibly_written: false,
+        };
+        for error in [
+            TransactionError::Record(record),
+            refused(ErrorCode::INVALID_TXN_STATE, false),
+            refused(ErrorCode::PRODUCER_FENCED, false),
+        ] {
+            let cause = settings().cause(&error, Duration::from_secs(16));
+            assert!(
+                cause.starts_with("it was open for 16.0 s, longer than transaction.timeout.ms=2000 allows"),
+                "{cause}"
+            );
+            assert!(cause.contains("--transaction-records"), "{cause}");
+        }
+    }
+
+    #[test]
+    fn producer_was_fenced_in_time_its_cause_is_another_producer() {
+        for code in [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_PRODUCER_EPOCH] {
+            let cause = settings().cause(&refused(code, false), Duration::from_secs(1));
+            assert!(cause.starts_with("another producer has begun with transactional id 'import'"), "{cause}");
+        }
+    }
+
+    #[test]
+    fn cause_is_not_known_the_error_stays() {
+        for (error, open_for) in [
+            (refused(ErrorCode::INVALID_TXN_STATE, false), 1),
+            (refused(ErrorCode::INVALID_TXN_STATE, true), 16),
+            (refused(ErrorCode::UNKNOWN_SERVER_ERROR, false), 16),
+            (TransactionError::Closed { possibly_committed: false }, 16),
+        ] {
+            assert_eq!(settings().cause(&error, Duration::from_secs(open_for)), error.to_string());
+        }
+    }
+
+    #[test]
+    fn timeout_is_out_of_range_the_cause_names_both_settings() {
+        let cause = settings().cause(&refused(ErrorCode::INVALID_TRANSACTION_TIMEOUT, false), Duration::ZERO);
+        assert!(cause.starts_with("transaction.timeout.ms=2000: must be above 0"), "{cause}");
+        assert!(cause.contains("transaction.max.timeout.ms"), "{cause}");
+    }
+}
