@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::entry::{BrokerId, Entry, PARTITIONS, PartitionId, Payload, TransactionalId};
 use super::fault::Fault;
 use super::message::{Asked, BrokerProcess, Marking};
+use super::replica::Moment;
 use fullbore_rules::group::PendingOffsets;
 use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionMetadata};
 
@@ -13,8 +14,8 @@ use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionMetadat
 #[derive(Clone, Debug)]
 pub enum Asker {
     Client(Asked),
-    /// A broker, for a batch that waits there.
-    Broker(BrokerProcess, u64),
+    /// A broker, for a batch that waits there; the coordinator's epoch.
+    Broker(BrokerProcess, u64, i32),
 }
 
 /// A record on its way.
@@ -55,9 +56,8 @@ pub struct Coordinator {
 #[derive(Debug)]
 pub struct Parked {
     pub asked: Asked,
-    /// The leader epoch of the partition, and the markers that its producer had there before.
-    pub epoch: i32,
-    pub markers: u32,
+    /// The moment before the coordinator was asked.
+    pub since: Moment,
 }
 
 /// Someone who waits until a log is replicated up to an offset.

@@ -75,9 +75,9 @@ impl World {
 
     fn answer(&mut self, asker: Asker, answer: TransactionAnswer) -> Result<(), String> {
         match asker {
-            Asker::Broker(to, waits) => {
+            Asker::Broker(to, waits, epoch) => {
                 let TransactionAnswer::AddPartitions(outcome) = answer else { return Err(format!("{answer:?}")) };
-                self.send(Message::Verified { to, waits, outcome });
+                self.send(Message::Verified { to, waits, outcome: outcome.map(|()| epoch) });
             }
             Asker::Client(asked) => {
                 if let (TransactionAnswer::EndTxn(Ok(_)), Request::End(producer, is_commit)) = (answer, &asked.request)
@@ -235,15 +235,16 @@ impl World {
             }
         };
         let name = name_of(write.partition);
+        let epoch = self.brokers[broker].coordinators.get(&place.partition).map_or(0, |coordinator| coordinator.epoch);
         if asked.version.supports_epoch_bump() {
-            let (ticket, version) = (self.ticket(place, Asker::Broker(by, waits)), self.version_of(asked));
+            let (ticket, version) = (self.ticket(place, Asker::Broker(by, waits, epoch)), self.version_of(asked));
             let wait_until = self.random.one_in(2).then_some(self.now + 100);
             let request = AddPartitions { producer, partitions: vec![name], version, wait_until };
             return self.event(place, |transaction, turn| transaction.add_partitions(request, ticket, turn));
         }
         let found = self.machine(place).ok_or(ErrorCode::INVALID_PRODUCER_ID_MAPPING).and_then(|machine| {
             let codes = machine.transaction.verify_partitions(producer, [&name])?;
-            if codes[0].1.is_err() { Err(codes[0].1) } else { Ok(()) }
+            if codes[0].1.is_err() { Err(codes[0].1) } else { Ok(epoch) }
         });
         self.send(Message::Verified { to: by, waits, outcome: found });
         Ok(())

@@ -76,7 +76,8 @@ pub enum Message {
     Verified {
         to: BrokerProcess,
         waits: u64,
-        outcome: Result<(), ErrorCode>,
+        /// The coordinator's epoch.
+        outcome: Result<i32, ErrorCode>,
     },
     Mark {
         to: BrokerProcess,

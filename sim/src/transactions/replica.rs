@@ -3,7 +3,8 @@
 //! It has the whole log and no files. Invariant: `producers` and `aborted` are what the log makes them.
 
 use fullbore_rules::sequence::{
-    AbortedTransaction, Marker, Producers, SequenceRefusal, SnapshotEntry, Stamp, TransactionOfBatch, Verdict,
+    AbortedTransaction, Marker, Producers, SequenceRefusal, SnapshotEntry, Stamp, TransactionOfBatch, TransactionsSeen,
+    Verdict,
 };
 
 use super::entry::{Entry, Payload};
@@ -30,14 +31,30 @@ pub struct Snapshot {
     entries: Vec<SnapshotEntry>,
 }
 
+/// The moment before the coordinator was asked about a batch: the leader epoch, and what the log had of the producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    leader_epoch: i32,
+    seen: TransactionsSeen,
+    /// The coordinator's epoch, of a batch of offsets: it has no sequence by which a late one shows.
+    coordinator_epoch: Option<i32>,
+}
+
+impl Moment {
+    /// Returns the moment with the epoch of the coordinator that answered.
+    pub fn of_coordinator(self, coordinator_epoch: Option<i32>) -> Moment {
+        Moment { coordinator_epoch, ..self }
+    }
+}
+
 /// The coordinator's word on a batch that would open a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     None,
-    /// The client has added the partition; the leader epoch and the markers of the producer that the log had before.
-    Found(i32, u32),
+    /// The client has added the partition.
+    Found(Moment),
     /// The coordinator has added it.
-    Added,
+    Added(Moment),
 }
 
 /// What becomes of a batch.
@@ -111,9 +128,11 @@ impl Replica {
         }
     }
 
-    /// Markers that the log has of a producer.
-    pub fn markers_of(&self, producer_id: i64) -> u32 {
-        self.producers.as_ref().map_or(0, |producers| producers.markers_of(producer_id))
+    /// The moment at which the coordinator is asked about a producer's batch.
+    pub fn moment(&self, producer_id: i64) -> Moment {
+        let seen = self.producers.as_ref().map(|producers| producers.transactions_seen(producer_id));
+        let leader_epoch = self.leads.map_or(-1, |leads| leads.epoch);
+        Moment { leader_epoch, seen: seen.unwrap_or_default(), coordinator_epoch: None }
     }
 
     /// Appends a batch as the leader, or finds it.
@@ -131,19 +150,24 @@ impl Replica {
         }
         match producers.transaction_of(&stamp, entry.is_transactional) {
             Err(refusal) => return Offer::Refused(refusal),
-            Ok(TransactionOfBatch::Begins) if fault != Some(Fault::AsksNoCoordinator) => match word {
-                Word::None => return Offer::Unverified,
-                Word::Found(epoch, markers)
-                    if (epoch, markers) != (entry.leader_epoch, producers.markers_of(stamp.producer_id))
-                        && fault != Some(Fault::BelievesOldWord) =>
-                {
-                    return Offer::Unverified;
+            Ok(TransactionOfBatch::Begins) if fault != Some(Fault::AsksNoCoordinator) => {
+                let is_replaced = |epoch| producers.has_later_coordinator(stamp.producer_id, epoch);
+                let is_old = |at: Moment| {
+                    at.leader_epoch != entry.leader_epoch
+                        || producers.may_have_ended_since(stamp.producer_id, at.seen)
+                        || at.coordinator_epoch.is_some_and(is_replaced)
+                };
+                match word {
+                    Word::None => return Offer::Unverified,
+                    Word::Found(at) | Word::Added(at) if fault != Some(Fault::BelievesOldWord) && is_old(at) => {
+                        return Offer::Unverified;
+                    }
+                    Word::Added(_) if stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) => {
+                        return Offer::Refused(SequenceRefusal::OutOfOrderSequence);
+                    }
+                    Word::Found(_) | Word::Added(_) => {}
                 }
-                Word::Added if stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) => {
-                    return Offer::Refused(SequenceRefusal::OutOfOrderSequence);
-                }
-                Word::Found(..) | Word::Added => {}
-            },
+            }
             Ok(_) => {}
         }
         self.push(entry, now);

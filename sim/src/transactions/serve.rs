@@ -99,6 +99,10 @@ impl World {
                 self.wait(broker, write.partition, end, Waiter::Client(asked));
                 return Ok(());
             }
+            // As the broker answers a commit of offsets.
+            Ok(Offer::Unverified) if write.partition == OFFSETS && word != Word::None => {
+                Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
+            }
             Ok(Offer::Unverified) => {
                 self.park(broker, asked, &write);
                 return Ok(());
@@ -135,20 +139,20 @@ impl World {
     fn park(&mut self, broker: BrokerId, asked: Asked, write: &Write) {
         self.parked += 1;
         let (waits, by) = (self.parked, self.brokers[broker].process());
-        let replica = &self.partitions[write.partition].replicas[broker];
-        let markers = replica.markers_of(write.stamp.producer_id);
-        let epoch = replica.leads.map_or(-1, |leads| leads.epoch);
+        let since = self.partitions[write.partition].replicas[broker].moment(write.stamp.producer_id);
         let coordinator = self.brokers[broker].known[state_of(asked.id)].1;
         let to = self.brokers[coordinator].process();
-        self.brokers[broker].parked.insert(waits, Parked { asked: asked.clone(), epoch, markers });
+        self.brokers[broker].parked.insert(waits, Parked { asked: asked.clone(), since });
         self.send(Message::Verify { to, by, waits, asked });
     }
 
-    fn verified(&mut self, broker: BrokerId, waits: u64, outcome: Result<(), ErrorCode>) -> Result<(), String> {
-        let Some(Parked { asked, epoch, markers }) = self.brokers[broker].parked.remove(&waits) else { return Ok(()) };
+    fn verified(&mut self, broker: BrokerId, waits: u64, outcome: Result<i32, ErrorCode>) -> Result<(), String> {
+        let Some(Parked { asked, since }) = self.brokers[broker].parked.remove(&waits) else { return Ok(()) };
+        let is_of_offsets = matches!(&asked.request, Request::Write(write) if write.partition == OFFSETS);
+        let since = since.of_coordinator(outcome.ok().filter(|_| is_of_offsets));
         match outcome {
-            Ok(()) if asked.version.supports_epoch_bump() => self.write(broker, asked, Word::Added),
-            Ok(()) => self.write(broker, asked, Word::Found(epoch, markers)),
+            Ok(_) if asked.version.supports_epoch_bump() => self.write(broker, asked, Word::Added(since)),
+            Ok(_) => self.write(broker, asked, Word::Found(since)),
             Err(code) => {
                 self.send(Message::Answer(asked, Answer::Written(Err(code_of_word(code)))));
                 Ok(())

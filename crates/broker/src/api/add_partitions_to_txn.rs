@@ -56,11 +56,14 @@ async fn of_several(
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
+    // Before the answer: a shard that is still loaded has a later epoch than this, which holds for none that was replaced.
+    let coordinator_epoch = call.broker.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results = timeout(Duration::from_millis(BATCH_ANSWER_MS), added(call, transaction, version)).await;
     let late = |_| results(transaction, |_, _| ErrorCode::CONCURRENT_TRANSACTIONS);
     AddPartitionsToTxnResult {
         transactional_id: transaction.transactional_id.clone(),
         topic_results: topic_results.unwrap_or_else(late),
+        coordinator_epoch,
         ..Default::default()
     }
 }

@@ -59,7 +59,8 @@ async fn begin(
     groups.prepare(Missing::Create, [group]).await?;
     let (partition, seen) = groups.markers_seen(group)?;
     let producer = ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch };
-    call.broker.transactions.begin_offsets(&request.transactional_id, producer, partition, version).await?;
+    let transactions = &call.broker.transactions;
+    let coordinator_epoch = transactions.begin_offsets(&request.transactional_id, producer, partition, version).await?;
     let committer = Committer {
         member_id: &request.member_id,
         instance_id: request.group_instance_id.as_deref(),
@@ -67,7 +68,8 @@ async fn begin(
         version,
         is_transactional: true,
     };
-    groups.commit(group, &committer, Some(VerifiedProducer { producer, seen }), offsets, &call.client.unwritten)
+    let verified = VerifiedProducer { producer, seen, coordinator_epoch };
+    groups.commit(group, &committer, Some(verified), offsets, &call.client.unwritten)
 }
 
 /// Returns the topics of a request as those of OffsetCommit, whose checks are the same.

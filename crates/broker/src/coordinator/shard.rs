@@ -8,7 +8,7 @@
 
 use super::ended::{EndedTransactions, MarkersSeen};
 use super::unreplicated::{AppendResult, Told, Unreplicated};
-use crate::partitions::{Acks, AppendError, AppendTerms, Durability, Replica};
+use crate::partitions::{Acks, AppendError, AppendStep, AppendTerms, Durability, Replica, VerificationTime};
 use bytes::{Bytes, BytesMut};
 use fullbore_host::files::now_ms;
 use fullbore_log::Verification;
@@ -52,6 +52,8 @@ pub struct VerifiedProducer {
     pub producer: ProducerIdAndEpoch,
     /// Markers of the shard before the verification, which holds until a marker of the producer comes.
     pub seen: MarkersSeen,
+    /// The epoch of the coordinator that verified; `None` if it is unknown.
+    pub coordinator_epoch: Option<i32>,
 }
 
 type Late = Box<dyn FnOnce() -> Box<dyn Iterator<Item = KeyValue>> + Send>;
@@ -291,7 +293,7 @@ struct WriteBatch<'a> {
     /// How large it may become.
     bytes_max: usize,
     /// The producer of the transaction that the records belong to.
-    producer: Option<ProducerIdAndEpoch>,
+    producer: Option<VerifiedProducer>,
     records: Vec<KeyValue>,
     bytes: usize,
     told: Vec<Told>,
@@ -312,7 +314,7 @@ impl<'a> WriteBatch<'a> {
                 Records::Known(records) => records,
                 Records::Transactional(of, records) => {
                     self.finish();
-                    self.producer = Some(of.producer);
+                    self.producer = Some(of);
                     let appended = self.append_all(records.into_iter());
                     self.producer = None;
                     self.shard.tell_in_turn(appended, vec![told]);
@@ -386,7 +388,7 @@ impl<'a> WriteBatch<'a> {
         for (key, value) in self.records.drain(..) {
             builder.append(now_ms, Some(&key), value.as_deref(), &[]);
         }
-        let stamp = self.producer.map_or(Stamp::NONE, |producer| Stamp {
+        let stamp = self.producer.map_or(Stamp::NONE, |VerifiedProducer { producer, .. }| Stamp {
             producer_id: producer.id,
             producer_epoch: producer.epoch,
             ..Stamp::NONE
@@ -400,15 +402,20 @@ impl<'a> WriteBatch<'a> {
         };
         let leader_epoch = Some(self.shard.leader_epoch());
         // Ends since the verification are known here: [`EndedTransactions`].
-        let verified_at = self.shard.partition.verification_time(stamp.producer_id);
+        let coordinator_epoch = self.producer.and_then(|verified| verified.coordinator_epoch);
+        let now = self.shard.partition.verification_time(stamp.producer_id);
+        let verified_at = VerificationTime { coordinator_epoch, ..now };
         let terms = AppendTerms { leader_epoch, verification, verified_at, ..in_turn };
         let appended = self.shard.partition.append(&batch, terms);
         *self.memory = spare.unwrap_or(sealed);
         if self.memory.capacity() > 2 * BATCH_BYTES {
             *self.memory = BytesMut::new();
         }
-        // A batch in its turn is written or refused.
-        let written = appended?.into_written().ok_or(AppendError::Gone)?;
+        let written = match appended? {
+            AppendStep::Blocked(_) => return Err(AppendError::Unverified),
+            // A batch in its turn is written or refused.
+            step => step.into_written().ok_or(AppendError::Gone)?,
+        };
         Ok(written.durability)
     }
 }

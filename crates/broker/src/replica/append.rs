@@ -70,7 +70,7 @@ impl Replica {
             LogState::Open(log) => log.producers().transactions_seen(producer_id),
             _ => TransactionsSeen::default(),
         };
-        VerificationTime { leader_epoch: state.role.leader_epoch(), seen, next_offset: 0 }
+        VerificationTime { leader_epoch: state.role.leader_epoch(), seen, ..Default::default() }
     }
 
     /// Checks that a leader may append, in this epoch if it is given, and opens the log.
@@ -186,8 +186,12 @@ impl Replica {
 /// Returns the verification of the transaction that a batch would open, while the log is locked. The verified transaction may have ended meanwhile, and
 /// the batch would open one that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
-    let VerificationTime { leader_epoch, seen, .. } = terms.verified_at;
-    let may_have_ended = |log: &Log| log.producers().may_have_ended_since(batch.stamp().producer_id, seen);
+    let VerificationTime { leader_epoch, seen, coordinator_epoch, .. } = terms.verified_at;
+    let (producer_id, epochs) = (batch.stamp().producer_id, coordinator_epoch.into_iter());
+    let may_have_ended = |log: &Log| {
+        let is_replaced = |epoch| log.producers().has_later_coordinator(producer_id, epoch);
+        log.producers().may_have_ended_since(producer_id, seen) || epochs.clone().any(is_replaced)
+    };
     match &state.log {
         _ if terms.verification == Verification::Unknown => Verification::Unknown,
         LogState::Open(log) if may_have_ended(log) => Verification::Unknown,

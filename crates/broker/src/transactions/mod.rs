@@ -250,6 +250,14 @@ impl Transactions {
         look(&state.transaction)
     }
 
+    /// Returns the leader epoch in which this broker coordinates an id. Taken before an answer about the id, it says of which coordinator that is.
+    ///
+    /// # Errors
+    /// The errors of its shard.
+    pub fn coordinator_epoch(&self, id: &str) -> Result<i32, ErrorCode> {
+        Ok(self.serving(id)?.leader_epoch())
+    }
+
     /// Returns NONE for each partition in the transaction of this producer, and TRANSACTION_ABORTABLE for others.
     ///
     /// # Errors

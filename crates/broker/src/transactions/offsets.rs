@@ -4,6 +4,7 @@
 //! added it before.
 
 use super::Transactions;
+use super::verify::CoordinatorAnswer;
 use crate::partitions::append::BeginningTransaction;
 use fullbore_control::CONSUMER_OFFSETS;
 use fullbore_rules::transaction::ProducerIdAndEpoch;
@@ -17,7 +18,7 @@ const ABORTABLE_FROM: i16 = 4;
 
 impl Transactions {
     /// Checks that a transaction has this partition of `__consumer_offsets`, or adds it, by the client's version of
-    /// TxnOffsetCommit.
+    /// TxnOffsetCommit. Returns the epoch of the coordinator; `None` if it is unknown.
     ///
     /// # Errors
     /// The error for a client of that version.
@@ -27,7 +28,7 @@ impl Transactions {
         producer: ProducerIdAndEpoch,
         partition: i32,
         version: i16,
-    ) -> Result<(), ErrorCode> {
+    ) -> Result<Option<i32>, ErrorCode> {
         let beginning = BeginningTransaction {
             transactional_id,
             producer_id: producer.id,
@@ -37,11 +38,12 @@ impl Transactions {
         };
         let verified = match version {
             ADDS_FROM.. => self.add(&beginning).await,
-            _ if !self.verifies_partitions() => return Ok(()),
+            _ if !self.verifies_partitions() => return Ok(None),
             _ => self.find(&beginning).await,
         };
-        let refused = verified.map_or_else(Some, |codes| codes.into_iter().find(|code| code.is_err()));
-        refused.map_or(Ok(()), |code| Err(as_commit_error(code, version)))
+        let CoordinatorAnswer { codes, coordinator_epoch } = verified.map_err(|code| as_commit_error(code, version))?;
+        let refused = codes.into_iter().find(|code| code.is_err());
+        refused.map_or(Ok(coordinator_epoch), |code| Err(as_commit_error(code, version)))
     }
 }
 

@@ -8,6 +8,7 @@
 
 use super::lane::Lane;
 use super::peers::{MarkerRoute, Peers};
+use super::verify::CoordinatorAnswer;
 use fullbore_host::task;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::add_partitions_to_txn::{
@@ -42,7 +43,7 @@ pub(super) struct Verifications {
 
 struct Question {
     transaction: AddPartitionsToTxnTransaction,
-    answer: oneshot::Sender<Result<Vec<ErrorCode>, String>>,
+    answer: oneshot::Sender<Result<CoordinatorAnswer, String>>,
 }
 
 impl Verifications {
@@ -81,7 +82,7 @@ impl Peers {
         self: &Arc<Self>,
         broker: i32,
         transaction: AddPartitionsToTxnTransaction,
-    ) -> Result<Vec<ErrorCode>, String> {
+    ) -> Result<CoordinatorAnswer, String> {
         let (answer, pending) = oneshot::channel();
         let producer_id = transaction.producer_id;
         let peer = self.peer(MarkerRoute::classic(broker));
@@ -89,9 +90,9 @@ impl Peers {
         if peer.verifications.lane(place).put(Question { transaction, answer }) {
             task::spawn(Arc::clone(self).send_questions(broker, place));
         }
-        let codes = pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))?;
-        peer.verifications.note(producer_id, &codes);
-        Ok(codes)
+        let answer = pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))?;
+        peer.verifications.note(producer_id, &answer.codes);
+        Ok(answer)
     }
 
     /// Sends what waits in a lane, one request after the other, until nothing does.
@@ -105,8 +106,8 @@ impl Peers {
             let sizes: Vec<usize> = transactions.iter().map(size).collect();
             let request = AddPartitionsToTxnRequest { transactions, ..Default::default() };
             let answered = self.call(broker, lane, &request, ANSWER_WITHIN).await;
-            match answered.and_then(|response| codes(response, &sizes)) {
-                Ok(found) => answers.into_iter().zip(found).for_each(|(answer, codes)| _ = answer.send(Ok(codes))),
+            match answered.and_then(|response| each_answer(response, &sizes)) {
+                Ok(found) => answers.into_iter().zip(found).for_each(|(answer, found)| _ = answer.send(Ok(found))),
                 Err(why) => answers.into_iter().for_each(|answer| _ = answer.send(Err(why.clone()))),
             }
         }
@@ -117,20 +118,25 @@ fn size(transaction: &AddPartitionsToTxnTransaction) -> usize {
     transaction.topics.iter().map(|topic| topic.partitions.len()).sum()
 }
 
-/// Returns the errors of the partitions of each transaction, of which `sizes` has the counts, in the order of the request.
+/// Returns the answer about each transaction, in the order of the request; `sizes` has the counts of their partitions.
 ///
 /// # Errors
 /// Words on a response that is not about the same partitions.
-fn codes(response: AddPartitionsToTxnResponse, sizes: &[usize]) -> Result<Vec<Vec<ErrorCode>>, String> {
+fn each_answer(response: AddPartitionsToTxnResponse, sizes: &[usize]) -> Result<Vec<CoordinatorAnswer>, String> {
     if response.error_code.is_err() {
-        return Ok(sizes.iter().map(|size| vec![response.error_code; *size]).collect());
+        let refused =
+            |size: &usize| CoordinatorAnswer { codes: vec![response.error_code; *size], coordinator_epoch: None };
+        return Ok(sizes.iter().map(refused).collect());
     }
-    let of_transaction = |result: AddPartitionsToTxnResult| -> Vec<ErrorCode> {
+    let of_transaction = |result: AddPartitionsToTxnResult| {
         let partitions = result.topic_results.into_iter().flat_map(|topic| topic.results_by_partition);
-        partitions.map(|partition| partition.partition_error_code).collect()
+        CoordinatorAnswer {
+            codes: partitions.map(|partition| partition.partition_error_code).collect(),
+            coordinator_epoch: Some(result.coordinator_epoch).filter(|epoch| *epoch >= 0),
+        }
     };
-    let found: Vec<Vec<ErrorCode>> = response.results_by_transaction.into_iter().map(of_transaction).collect();
-    match found.iter().map(Vec::len).eq(sizes.iter().copied()) {
+    let found: Vec<CoordinatorAnswer> = response.results_by_transaction.into_iter().map(of_transaction).collect();
+    match found.iter().map(|answer| answer.codes.len()).eq(sizes.iter().copied()) {
         true => Ok(found),
         false => Err("the response is about other partitions".to_owned()),
     }
@@ -150,7 +156,11 @@ mod tests {
             results_by_partition: of.iter().map(partition).collect(),
             ..Default::default()
         };
-        AddPartitionsToTxnResult { topic_results: vec![topic], ..Default::default() }
+        AddPartitionsToTxnResult { topic_results: vec![topic], coordinator_epoch: 3, ..Default::default() }
+    }
+
+    fn answer(codes: Vec<ErrorCode>, coordinator_epoch: Option<i32>) -> CoordinatorAnswer {
+        CoordinatorAnswer { codes, coordinator_epoch }
     }
 
     #[test]
@@ -161,12 +171,14 @@ mod tests {
             results_by_transaction: vec![result(&good), result(&bad)],
             ..Default::default()
         };
-        assert_eq!(codes(response(), &[2, 1]), Ok(vec![good.clone(), bad.clone()]));
-        assert!(codes(response(), &[1, 2]).is_err(), "it is about other partitions");
-        assert!(codes(response(), &[2]).is_err());
+        let expected = vec![answer(good.clone(), Some(3)), answer(bad.clone(), Some(3))];
+        assert_eq!(each_answer(response(), &[2, 1]), Ok(expected));
+        assert!(each_answer(response(), &[1, 2]).is_err(), "it is about other partitions");
+        assert!(each_answer(response(), &[2]).is_err());
         let refused =
             AddPartitionsToTxnResponse { error_code: ErrorCode::CLUSTER_AUTHORIZATION_FAILED, ..Default::default() };
-        assert_eq!(codes(refused, &[1]), Ok(vec![vec![ErrorCode::CLUSTER_AUTHORIZATION_FAILED]]));
+        let expected = vec![answer(vec![ErrorCode::CLUSTER_AUTHORIZATION_FAILED], None)];
+        assert_eq!(each_answer(refused, &[1]), Ok(expected));
     }
 
     #[test]

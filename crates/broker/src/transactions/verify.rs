@@ -23,6 +23,15 @@ const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// The first Produce version whose client knows TRANSACTION_ABORTABLE (KIP-890).
 const ABORTABLE_FROM: i16 = 11;
 
+/// Answer of a coordinator about partitions of a transaction.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CoordinatorAnswer {
+    /// The error of each partition, or NONE.
+    pub codes: Vec<ErrorCode>,
+    /// The epoch that the coordinator had before it answered; `None` if it does not say so.
+    pub coordinator_epoch: Option<i32>,
+}
+
 impl TransactionVerifier for Arc<Transactions> {
     fn verify<'a>(
         &'a self,
@@ -32,9 +41,9 @@ impl TransactionVerifier for Arc<Transactions> {
             let produce_version = beginning.produce_version;
             let verified = match produce_version {
                 _ if beginning.transactional_id.is_empty() => Err(ErrorCode::INVALID_REQUEST),
-                ADDS_FROM.. => self.add(&beginning).await,
+                ADDS_FROM.. => self.add(&beginning).await.map(|answer| answer.codes),
                 _ if !self.verifies_partitions() => Ok(vec![ErrorCode::NONE; beginning.partitions.len()]),
-                _ => self.find(&beginning).await,
+                _ => self.find(&beginning).await.map(|answer| answer.codes),
             };
             let codes = verified.unwrap_or_else(|code| vec![code; beginning.partitions.len()]);
             let verification = if produce_version >= ADDS_FROM { Verification::Added } else { Verification::Verified };
@@ -52,7 +61,7 @@ impl Transactions {
     pub(super) async fn add(
         self: &Arc<Self>,
         beginning: &BeginningTransaction<'_>,
-    ) -> Result<Vec<ErrorCode>, ErrorCode> {
+    ) -> Result<CoordinatorAnswer, ErrorCode> {
         self.prepare(false, [beginning.transactional_id]).await?;
         if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
             return self.add_at(coordinator, beginning).await;
@@ -63,21 +72,24 @@ impl Transactions {
             version: TransactionVersion::V2,
             wait_until: self.wait_until(beginning.transactional_id, BATCH_WAIT_MS),
         };
+        let coordinator_epoch = Some(self.coordinator_epoch(beginning.transactional_id)?);
         self.add_partitions(beginning.transactional_id, added).await?;
-        Ok(vec![ErrorCode::NONE; beginning.partitions.len()])
+        Ok(CoordinatorAnswer { codes: vec![ErrorCode::NONE; beginning.partitions.len()], coordinator_epoch })
     }
 
     /// Looks for the partitions in the transaction, to which the client has added them.
     pub(super) async fn find(
         self: &Arc<Self>,
         beginning: &BeginningTransaction<'_>,
-    ) -> Result<Vec<ErrorCode>, ErrorCode> {
+    ) -> Result<CoordinatorAnswer, ErrorCode> {
         self.prepare(false, [beginning.transactional_id]).await?;
         if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
             return self.verify_at(coordinator, beginning, true).await;
         }
         let wanted: Vec<_> = partitions(beginning).collect();
-        self.verify_partitions(beginning.transactional_id, producer(beginning), &wanted)
+        let coordinator_epoch = Some(self.coordinator_epoch(beginning.transactional_id)?);
+        let codes = self.verify_partitions(beginning.transactional_id, producer(beginning), &wanted)?;
+        Ok(CoordinatorAnswer { codes, coordinator_epoch })
     }
 
     /// Returns the broker that coordinates an id; `None` if that is this one, or none.
@@ -100,11 +112,11 @@ impl Transactions {
         &self,
         coordinator: i32,
         beginning: &BeginningTransaction<'_>,
-    ) -> Result<Vec<ErrorCode>, ErrorCode> {
+    ) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {
             let added = self.verify_at(coordinator, beginning, false).await?;
-            if !added.contains(&ErrorCode::CONCURRENT_TRANSACTIONS) || now_ms() >= until {
+            if !added.codes.contains(&ErrorCode::CONCURRENT_TRANSACTIONS) || now_ms() >= until {
                 return Ok(added);
             }
             // The coordinator does not let it wait where many do.
@@ -118,7 +130,7 @@ impl Transactions {
         coordinator: i32,
         beginning: &BeginningTransaction<'_>,
         verify_only: bool,
-    ) -> Result<Vec<ErrorCode>, ErrorCode> {
+    ) -> Result<CoordinatorAnswer, ErrorCode> {
         let topics = TopicPartition::by_topic(partitions(beginning)).into_iter();
         let topics =
             topics.map(|(name, partitions)| AddPartitionsToTxnTopic { name, partitions, ..Default::default() });

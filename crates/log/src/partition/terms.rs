@@ -25,6 +25,8 @@ pub struct VerificationTime {
     pub seen: TransactionsSeen,
     /// A next offset of a diskless partition that was known.
     pub next_offset: i64,
+    /// The coordinator's epoch, for a batch without a sequence, by which a late one would show; `None` if it is unknown.
+    pub coordinator_epoch: Option<i32>,
 }
 
 /// Terms of an append.

@@ -298,6 +298,12 @@ impl Producers {
         }
     }
 
+    /// Returns true if a later coordinator has ended a transaction of the producer here: the one of this epoch may not
+    /// know.
+    pub fn has_later_coordinator(&self, producer_id: i64, coordinator_epoch: i32) -> bool {
+        self.by_id.get(&producer_id).is_some_and(|producer| producer.coordinator_epoch > coordinator_epoch)
+    }
+
     /// Returns how many markers are not known to be replicated.
     pub fn unreplicated_markers(&self) -> usize {
         self.open.unreplicated.len()

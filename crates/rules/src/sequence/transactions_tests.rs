@@ -61,6 +61,18 @@ fn transaction_has_ended_since_it_shows_though_the_producer_is_forgotten_or_know
 }
 
 #[test]
+fn coordinator_is_replaced_the_marker_of_the_next_one_shows_it() {
+    let mut producers = Producers::default();
+    let is_replaced = |producers: &Producers, id: i64, epoch: i32| producers.has_later_coordinator(id, epoch);
+    assert!(!is_replaced(&producers, 1, 0), "no transaction has ended");
+    producers.end_transaction(&marker(1, 0, 4), 10, 0, 0);
+    assert_eq!([3, 4, 5].map(|epoch| is_replaced(&producers, 1, epoch)), [true, false, false]);
+    begun(&mut producers, stamp(1, 0, 0), 11);
+    assert!(is_replaced(&producers, 1, 3), "the next transaction changes nothing");
+    assert!(!is_replaced(&producers, 2, 3), "of another producer");
+}
+
+#[test]
 fn marker_has_the_next_epoch_the_producer_begins_at_zero() {
     let mut producers = Producers::default();
     begun(&mut producers, stamp(1, 0, 0), 10);

@@ -1,7 +1,7 @@
 //! AddPartitionsToTxn, key 24 (AddPartitionsToTxnRequest.json, AddPartitionsToTxnResponse.json).
 //!
 //! 2 PRODUCER_FENCED; 3 flexible; 4 several transactions and verification, from brokers alone; 5 TRANSACTION_ABORTABLE
-//! (KIP-890).
+//! (KIP-890). Fullbore's own field between brokers has tag 1000.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};
@@ -61,6 +61,8 @@ message! {
         transactional_id: Text, 4..;
         /// Each topic.
         topic_results: Vec<AddPartitionsToTxnTopicResult>, 4..;
+        /// A field of Fullbore's: the epoch of the coordinator before it answered, or -1.
+        coordinator_epoch: i32, 4.., default -1, tag 1000;
     }
 
     /// Outcomes of a topic.

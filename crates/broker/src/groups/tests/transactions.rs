@@ -23,8 +23,13 @@ impl Opened {
         group: &str,
         offsets: Vec<CommitOffset>,
     ) -> PendingCommit {
-        let producer = Some(VerifiedProducer { producer: ProducerIdAndEpoch { id, epoch }, seen });
-        self.groups.commit(&group.into(), &UNNAMED, producer, offsets, &Unwritten::default()).expect("it may")
+        let producer = ProducerIdAndEpoch { id, epoch };
+        self.ask_by(VerifiedProducer { producer, seen, coordinator_epoch: Some(0) }, group, offsets)
+    }
+
+    fn ask_by(&self, verified: VerifiedProducer, group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
+        let commit = self.groups.commit(&group.into(), &UNNAMED, Some(verified), offsets, &Unwritten::default());
+        commit.expect("it may")
     }
 
     pub(super) async fn commit_in(&self, producer: (i64, i16), group: &str, offsets: Vec<CommitOffset>) {
@@ -217,6 +222,31 @@ async fn transaction_ends_after_it_was_verified_its_offsets_are_sent_back() {
     // With version 2 the producer is in the next epoch before the marker comes.
     opened.end((7, 0), "g", true).await;
     assert_eq!(opened.ask_verified((7, 1), seen, "g", offsets(4)).done().await, Ok(vec![]));
+}
+
+/// With transaction version 1 the epoch stays, and offsets have no sequence: a commit that is late, or sent twice, would open a transaction that no
+/// marker ends.
+#[tokio::test]
+async fn coordinator_that_verified_was_replaced_before_the_marker_offsets_are_sent_back() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let t = opened.topic("t").await;
+    opened.commit_in((7, 0), "g", vec![one(&t, 0, committed(1, 1))]).await;
+    let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 5, is_commit: true };
+    let partition = opened.groups.partition_of("g").expect("the topic is there");
+    let write = Arc::clone(&opened.groups).write_marker(partition, marker, 1).expect("it serves");
+    assert_eq!(write.kept().await, Ok(Ok(())));
+    let (_, seen) = opened.groups.markers_seen("g").expect("it serves");
+    let producer = ProducerIdAndEpoch { id: 7, epoch: 0 };
+    let ask = |coordinator_epoch| {
+        let verified = VerifiedProducer { producer, seen, coordinator_epoch };
+        opened.ask_by(verified, "g", vec![one(&t, 0, committed(2, 1))])
+    };
+    assert_eq!(ask(Some(4)).done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
+    assert!(!opened.is_pending("g", &t, 0));
+    assert_eq!(ask(Some(5)).done().await, Ok(vec![]), "the coordinator that wrote the marker");
+    assert!(opened.is_pending("g", &t, 0));
+    assert_eq!(ask(Some(4)).done().await, Ok(vec![]), "the transaction that is open ends by its marker");
 }
 
 #[tokio::test]
