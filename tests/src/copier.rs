@@ -1,7 +1,8 @@
-//! A client that copies numbers in transactions with offsets, through whatever befalls its brokers: each number is to be in the output once.
+//! A client that copies numbers in transactions with offsets, through whatever befalls its brokers: each number is to
+//! be in the output once.
 //!
-//! Requests are sent again until they are answered, or the client begins again from the offset of its group, as its plan says. Nothing may take
-//! longer than [`HANGS`].
+//! Requests are sent again until they are answered, or the client begins again from the offset of its group, as its
+//! plan says. Nothing may take longer than [`HANGS`].
 
 use crate::history::{Attempt, History, Outcome};
 use crate::{Client, Protocol, Transactional, transactional_request};

@@ -1,7 +1,7 @@
 //! What clients saw of transactions of one id, and what of that breaks a promise.
 //!
-//! The client copies numbers with the offset of its group; a number that was not committed comes again in a later transaction.
-//! Invariant: nothing here asks a broker.
+//! The client copies numbers with the offset of its group; a number that was not committed comes again in a later
+//! transaction. Invariant: nothing here asks a broker.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,8 @@ pub enum Outcome {
 /// A transaction.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Partition and value of each record, in the order in which they were sent. No two of all transactions are the same.
+    /// Partition and value of each record, in the order in which they were sent. No two of all transactions are the
+    /// same.
     pub records: Vec<(i32, String)>,
     /// The offset of the group that it has.
     pub offset: i64,
@@ -34,7 +35,8 @@ pub type Told = ((i32, i32, i32), (i64, i64));
 pub struct History {
     /// In order.
     pub attempts: Vec<Attempt>,
-    /// Partition and value of each record that a reader at read_committed was given afterwards; each partition in order.
+    /// Partition and value of each record that a reader at read_committed was given afterwards; each partition in
+    /// order.
     pub found: Vec<(i32, String)>,
     /// The same of one who read all the time, as far as it came.
     pub polled: Vec<(i32, String)>,
@@ -42,7 +44,8 @@ pub struct History {
     pub offset: i64,
     /// The last stable offset and the end of each partition, afterwards.
     pub ends: BTreeMap<i32, (i64, i64)>,
-    /// Last stable offsets and high watermarks that leaders told, in order, by who told: broker, partition and leader epoch.
+    /// Last stable offsets and high watermarks that leaders told, in order, by who told: broker, partition and leader
+    /// epoch.
     pub told: Vec<Told>,
 }
 

@@ -1,4 +1,5 @@
-//! Commands on what brokers, groups and clients' metrics set, and on features. Each change is answered in the order asked, once the image shows it.
+//! Commands on what brokers, groups and clients' metrics set, and on features. Each change is answered in the order
+//! asked, once the image shows it.
 
 use super::Control;
 use super::command::{AlterBrokerConfigs, AlterResourceConfigs, ConfigsCommand, Refusal, UpdateFeatures};

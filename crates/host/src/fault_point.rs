@@ -1,7 +1,9 @@
-//! Steps of a transaction at which a test has the process die or stand still: as kill -9 and SIGSTOP do, at one known moment.
+//! Steps of a transaction at which a test has the process die or stand still: as kill -9 and SIGSTOP do, at one known
+//! moment.
 //!
-//! `FULLBORE_FAULT_POINT=STEP[:ACTION[:COUNT]]` arms one step as the broker starts: `decided`, `marked:kill:2`, `decided:stop`. The action is
-//! `kill` unless named, and it comes the COUNT-th time that the step is reached. Not armed, a step costs one relaxed load.
+//! `FULLBORE_FAULT_POINT=STEP[:ACTION[:COUNT]]` arms one step as the broker starts: `decided`, `marked:kill:2`,
+//! `decided:stop`. The action is `kill` unless named, and it comes the COUNT-th time that the step is reached. Not
+//! armed, a step costs one relaxed load.
 //!
 //! Invariant: at most one step is armed, and its action comes once.
 
@@ -75,7 +77,8 @@ fn act() {
     }
     ARMED.store(0, Ordering::Relaxed);
     let signal = if STANDS.load(Ordering::Relaxed) { libc::SIGSTOP } else { libc::SIGKILL };
-    // SAFETY: raise(3) takes a number and touches no memory. The calling thread takes the signal, so that it goes no further.
+    // SAFETY: raise(3) takes a number and touches no memory. The calling thread takes the signal, so that it goes no
+    // further.
     unsafe { libc::raise(signal) };
 }
 

@@ -75,7 +75,8 @@ impl Log {
     /// Appends one batch as the leader of `leader_epoch`, or finds it appended.
     ///
     /// # Errors
-    /// [`AppendError::Unverified`] if the batch would open a transaction, and `verification` is unknown. Nothing is appended.
+    /// [`AppendError::Unverified`] if the batch would open a transaction, and `verification` is unknown. Nothing is
+    /// appended.
     pub fn append_verified(
         &mut self,
         batch: &ValidBatch<'_>,

@@ -1,4 +1,5 @@
-//! What must hold: each transaction has one outcome, the one that was answered, and nothing follows from a decision before that is on record.
+//! What must hold: each transaction has one outcome, the one that was answered, and nothing follows from a decision
+//! before that is on record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -129,7 +130,8 @@ impl Check {
         Ok(())
     }
 
-    /// In the end: each transaction is whole or not there, and each number is once in the output, up to the offset of its id.
+    /// In the end: each transaction is whole or not there, and each number is once in the output, up to the offset of
+    /// its id.
     pub fn end(&self, partitions: &[Partition], copied: &BTreeMap<TransactionalId, u64>) -> Result<(), String> {
         let mut found: BTreeMap<(TransactionalId, u64), usize> = BTreeMap::new();
         let mut of: BTreeMap<(usize, u64), usize> = BTreeMap::new();

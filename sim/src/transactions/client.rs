@@ -1,5 +1,5 @@
-//! A client that copies numbers: it writes the next ones in a transaction, with the offset that says how far it has come, and goes on from that
-//! offset after each start. Each number is to be in the output once.
+//! A client that copies numbers: it writes the next ones in a transaction, with the offset that says how far it has
+//! come, and goes on from that offset after each start. Each number is to be in the output once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,20 +1,26 @@
-//! Transactions by seed: brokers with coordinators and partitions, clients that copy numbers and offsets, and consumers at read_committed.
+//! Transactions by seed: brokers with coordinators and partitions, clients that copy numbers and offsets, and consumers
+//! at read_committed.
 //!
-//! Decisions are those of [`fullbore_rules`]: `transaction` at coordinators, `sequence` at partitions, `group` for offsets, `compaction`. Around
-//! them are models: [`partition`] replicates, [`coordinate`] and [`serve`] do what the broker's code of these names does.
+//! Decisions are those of [`fullbore_rules`]: `transaction` at coordinators, `sequence` at partitions, `group` for
+//! offsets, `compaction`. Around them are models: [`partition`] replicates, [`coordinate`] and [`serve`] do what the
+//! broker's code of these names does.
 //!
-//! - Messages come in any order, late, twice, or not at all: requests of clients, the coordinator's word on a batch, markers and their answers.
-//! - Leaders move, and hear of it late: two coordinators believe to lead, and so do two leaders of a partition. What the former one writes is
-//!   never replicated. Brokers are killed and paused between any two steps; a topic is deleted and made again.
+//! - Messages come in any order, late, twice, or not at all: requests of clients, the coordinator's word on a batch,
+//!   markers and their answers.
+//! - Leaders move, and hear of it late: two coordinators believe to lead, and so do two leaders of a partition. What
+//!   the former one writes is never replicated. Brokers are killed and paused between any two steps; a topic is deleted
+//!   and made again.
 //! - Clients time out, give up, start again, and go on as zombies of each other.
 //!
-//! Left out with the old protocol (`transaction.version` 0 and 1): requests and markers that come once their sender has gone on, and markers of
-//! a coordinator that was replaced to a topic that was made again. It cannot tell them from new ones.
+//! Left out with the old protocol (`transaction.version` 0 and 1): requests and markers that come once their sender has
+//! gone on, and markers of a coordinator that was replaced to a topic that was made again. It cannot tell them from new
+//! ones.
 //!
-//! Checked at each step ([`check`], [`partition::Partition::check_stable`], [`reader`]): no batch in a log before the partition is on record, no
-//! marker and no answer before the decision is, and on all replicas; complete only once each partition has its marker or is gone; each
-//! transaction has one outcome, the answered one; the last stable offset falls never within a leader epoch, and passes no open
-//! transaction; consumers get what was committed and nothing else. In the end nothing is open, and each number is in the output once.
+//! Checked at each step ([`check`], [`partition::Partition::check_stable`], [`reader`]): no batch in a log before the
+//! partition is on record, no marker and no answer before the decision is, and on all replicas; complete only once each
+//! partition has its marker or is gone; each transaction has one outcome, the answered one; the last stable offset
+//! falls never within a leader epoch, and passes no open transaction; consumers get what was committed and nothing
+//! else. In the end nothing is open, and each number is in the output once.
 
 mod broker;
 mod check;

@@ -1,4 +1,5 @@
-//! `fullbore copy` in a cluster whose brokers are killed one after the other: each record of the source once in the target.
+//! `fullbore copy` in a cluster whose brokers are killed one after the other: each record of the source once in the
+//! target.
 
 use fullbore_tests::{Cluster, Copied, CopyProcess, wait_until};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Transactions on diskless topics of several brokers: whichever broker takes a batch or writes a marker, each of them reads what is committed.
+//! Transactions on diskless topics of several brokers: whichever broker takes a batch or writes a marker, each of them
+//! reads what is committed.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! Brokers of a cluster killed, or frozen past their session, at each step of a transaction (`FULLBORE_FAULT_POINT`), as coordinators and as
-//! leaders of partitions: nothing is lost, there twice, or open for good.
+//! Brokers of a cluster killed, or frozen past their session, at each step of a transaction (`FULLBORE_FAULT_POINT`),
+//! as coordinators and as leaders of partitions: nothing is lost, there twice, or open for good.
 //!
-//! Every broker dies or freezes when it comes to the step for the first time: so the next coordinator does, too, or the next leader.
-//! `FULLBORE_TRANSACTION_STEPS` says how many steps are tried (by default 2, in `make soak` all).
+//! Every broker dies or freezes when it comes to the step for the first time: so the next coordinator does, too, or the
+//! next leader. `FULLBORE_TRANSACTION_STEPS` says how many steps are tried (by default 2, in `make soak` all).
 
 use crate::faults::{ALL, SOON};
 use crate::offsets;

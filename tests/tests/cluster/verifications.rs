@@ -47,7 +47,8 @@ fn sent(producer: &Transactional, client: &mut Client, partition: i32, batch: &B
     });
 }
 
-/// A broker that dies leaves many such: each of their next batches is a question to the coordinator that waits for the last marker, in vain.
+/// A broker that dies leaves many such: each of their next batches is a question to the coordinator that waits for the
+/// last marker, in vain.
 #[test]
 fn ids_whose_markers_wait_for_a_dead_broker_do_not_keep_the_batches_of_others_waiting() {
     const STUCK: usize = 20;

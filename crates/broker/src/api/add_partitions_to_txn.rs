@@ -49,14 +49,15 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AddPartitionsToTxnRequest>(&response)
 }
 
-/// Carries out one of several transactions. One whose answer takes long is answered as one that is not over yet, since the others wait for the
-/// same response.
+/// Carries out one of several transactions. One whose answer takes long is answered as one that is not over yet, since
+/// the others wait for the same response.
 async fn of_several(
     call: &Call<'_>,
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
-    // Before the answer: a shard that is still loaded has a later epoch than this, which holds for none that was replaced.
+    // Before the answer: a shard that is still loaded has a later epoch than this, which holds for none that was
+    // replaced.
     let coordinator_epoch = call.broker.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results = timeout(Duration::from_millis(BATCH_ANSWER_MS), added(call, transaction, version)).await;
     let late = |_| results(transaction, |_, _| ErrorCode::CONCURRENT_TRANSACTIONS);

@@ -82,8 +82,8 @@ impl DisklessPartition {
         self.services.pipeline.append(IndexedPartition { view: &self.known, number }, batch, terms, grant)
     }
 
-    /// Writes the marker of a transaction, and returns once it is committed to the index. It is queued behind what this broker has admitted of its
-    /// producer when the future is polled first, if the partition is settled.
+    /// Writes the marker of a transaction, and returns once it is committed to the index. It is queued behind what this
+    /// broker has admitted of its producer when the future is polled first, if the partition is settled.
     ///
     /// # Errors
     /// As [`Pipeline::write_marker`]; [`AppendError::Storage`] until the store is claimed.
@@ -142,8 +142,9 @@ impl DisklessPartition {
 
 /// Reads.
 impl DisklessPartition {
-    /// Whole batches from the one with `offset` on, up to the offset of the isolation level, about `max_bytes` of them, as far as they are in memory;
-    /// with `at_least_one` the first whatever its size. `None`: they are on their way, and waiters are woken when they are there.
+    /// Whole batches from the one with `offset` on, up to the offset of the isolation level, about `max_bytes` of them,
+    /// as far as they are in memory; with `at_least_one` the first whatever its size. `None`: they are on their way,
+    /// and waiters are woken when they are there.
     ///
     /// # Errors
     /// [`ReadError`]; of the store, if it failed since then.
@@ -223,8 +224,8 @@ impl DisklessPartition {
         }
     }
 
-    /// Returns the bytes of all batches from the one with `offset` on that may be read, or any number over `enough` if they have more, without reading
-    /// them. `None` if only [`DisklessPartition::try_read`] can say.
+    /// Returns the bytes of all batches from the one with `offset` on that may be read, or any number over `enough` if
+    /// they have more, without reading them. `None` if only [`DisklessPartition::try_read`] can say.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         let is_there = self.known.is_settled() && !self.known.is_gone() && self.services.claim.is_made();
         let bounds = self.known.bounds();

@@ -260,8 +260,8 @@ impl PartitionView {
         runs.take_while(is_next).collect()
     }
 
-    /// Returns the bytes of all batches from the one with the first of these offsets to the one that ends with the last, if every run up to the log
-    /// end is known here.
+    /// Returns the bytes of all batches from the one with the first of these offsets to the one that ends with the
+    /// last, if every run up to the log end is known here.
     pub(super) fn bytes_between(&self, offsets: Range<i64>) -> Option<u64> {
         let known = self.records.lock();
         let behind = if offsets.end < known.next_offset { known.bytes_from(offsets.end)? } else { 0 };

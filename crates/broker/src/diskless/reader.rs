@@ -346,8 +346,9 @@ impl Reader {
         }
     }
 
-    /// Returns the bytes of the batches from the one with the first of these offsets up to their end, which is the high watermark or the last stable
-    /// offset, or any number over `enough` if they have more. `None` if that is not known without a look at the index.
+    /// Returns the bytes of the batches from the one with the first of these offsets up to their end, which is the high
+    /// watermark or the last stable offset, or any number over `enough` if they have more. `None` if that is not known
+    /// without a look at the index.
     pub fn count(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, enough: u64) -> Option<u64> {
         let (mut at, mut bytes) = (offsets.start, 0);
         while at < offsets.end && bytes <= enough {

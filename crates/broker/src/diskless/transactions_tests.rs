@@ -1,4 +1,5 @@
-//! Transactions on a diskless partition at one broker: what is verified, where markers go, and what is read, in virtual time.
+//! Transactions on a diskless partition at one broker: what is verified, where markers go, and what is read, in virtual
+//! time.
 
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::commit::admission::Freshness;

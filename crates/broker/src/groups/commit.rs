@@ -299,8 +299,8 @@ impl Groups {
         })
     }
 
-    /// Returns true if the group has an offset for the same partition of a newer topic of that name, which may be pending. Records go by the name:
-    /// a tombstone would be that one's.
+    /// Returns true if the group has an offset for the same partition of a newer topic of that name, which may be
+    /// pending. Records go by the name: a tombstone would be that one's.
     fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
         let is_other = |id: Uuid, name: &Arc<str>| id != due.topic.id && *name == due.topic.name;
         self.offsets.view(group, |view| {

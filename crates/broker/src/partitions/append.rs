@@ -418,8 +418,8 @@ impl<'a> AppendRun<'a> {
         let next = next.filter(|(_, batch)| stamp_of(batch).is_some_and(is_same));
         let asked: Vec<_> = next.filter_map(|(place, batch)| Some((place, batch.to.as_ref().ok()?))).collect();
         if transaction.produce_version < ADDS_FROM {
-            // Another broker may have written the marker of the transaction before, whose epoch is the same: the offset that is
-            // known must be past it.
+            // Another broker may have written the marker of the transaction before, whose epoch is the same: the offset
+            // that is known must be past it.
             let partitions: Vec<_> = asked.iter().map(|(_, to)| to.partition.clone()).collect();
             let refreshed = AnyPartition::refresh(&partitions);
             let _ = match self.terms.deadline {

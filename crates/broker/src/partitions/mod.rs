@@ -422,8 +422,8 @@ impl Partitions {
         in_use.map(|partition| (partition.topic_id(), partition.index())).collect()
     }
 
-    /// Returns the most records between last stable offset and high watermark, of partitions that this broker leads. Logs that are not open, or in
-    /// use at this moment, are passed over.
+    /// Returns the most records between last stable offset and high watermark, of partitions that this broker leads.
+    /// Logs that are not open, or in use at this moment, are passed over.
     pub fn stable_lag_max(&self) -> u64 {
         self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max().unwrap_or(0)
     }

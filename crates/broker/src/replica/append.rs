@@ -135,8 +135,8 @@ impl Replica {
         Ok(written)
     }
 
-    /// Writes to the open log what `append` does; the result is true if it was there. With `flushes` it is acknowledged once it is on the disk,
-    /// whatever the topic wants.
+    /// Writes to the open log what `append` does; the result is true if it was there. With `flushes` it is acknowledged
+    /// once it is on the disk, whatever the topic wants.
     fn write_with(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -183,8 +183,8 @@ impl Replica {
     }
 }
 
-/// Returns the verification of the transaction that a batch would open, while the log is locked. The verified transaction may have ended meanwhile, and
-/// the batch would open one that no marker ends.
+/// Returns the verification of the transaction that a batch would open, while the log is locked. The verified
+/// transaction may have ended meanwhile, and the batch would open one that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     let VerificationTime { leader_epoch, seen, coordinator_epoch, .. } = terms.verified_at;
     let (producer_id, epochs) = (batch.stamp().producer_id, coordinator_epoch.into_iter());

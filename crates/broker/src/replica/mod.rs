@@ -266,8 +266,8 @@ impl Replica {
 }
 
 impl Replica {
-    /// Returns the records between last stable offset and high watermark. `None` where this broker does not lead, the log is not open, or another
-    /// thread has its lock.
+    /// Returns the records between last stable offset and high watermark. `None` where this broker does not lead, the
+    /// log is not open, or another thread has its lock.
     pub(crate) fn stable_lag(&self) -> Option<u64> {
         self.leads_in()?;
         let mut state = self.try_lock_as_it_is()?;

@@ -103,7 +103,8 @@ impl Transactions {
         kept
     }
 
-    /// Appends a state, or the tombstone of the id, and returns once it is on all replicas in sync, and on the disk where a commit is flushed.
+    /// Appends a state, or the tombstone of the id, and returns once it is on all replicas in sync, and on the disk
+    /// where a commit is flushed.
     async fn keep(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let version = self.settings().server_version;
         let record = records::encode(&entry.id, next, version).map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;

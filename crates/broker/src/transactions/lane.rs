@@ -1,4 +1,5 @@
-//! One request after the other to another broker, over a connection of its own: what comes meanwhile goes with the next one.
+//! One request after the other to another broker, over a connection of its own: what comes meanwhile goes with the next
+//! one.
 //!
 //! Invariant: each item that is put in is taken out, and at most one task sends.
 
@@ -34,8 +35,8 @@ impl<T> Lane<T> {
         !std::mem::replace(&mut queue.is_sending, true)
     }
 
-    /// Takes the first items, at least one, at most `count_max` and as many as have `size_max` together. `None` if none wait: the task that
-    /// sends has to end.
+    /// Takes the first items, at least one, at most `count_max` and as many as have `size_max` together. `None` if none
+    /// wait: the task that sends has to end.
     pub fn take(&self, count_max: usize, size_max: usize, size: impl Fn(&T) -> usize) -> Option<Vec<T>> {
         let mut queue = self.queue.lock();
         let mut left = size_max;

@@ -1,7 +1,8 @@
-//! Markers of decided transactions: appended here where this broker leads the partition, else sent to its leader. That of a diskless partition is
-//! written by this broker, unless that has no object store.
+//! Markers of decided transactions: appended here where this broker leads the partition, else sent to its leader. That
+//! of a diskless partition is written by this broker, unless that has no object store.
 //!
-//! Invariant: a partition counts as marked once its marker is on all replicas in sync, or in the index, or the partition is gone.
+//! Invariant: a partition counts as marked once its marker is on all replicas in sync, or in the index, or the
+//! partition is gone.
 
 use super::Transactions;
 use super::entry::Entry;
@@ -257,7 +258,8 @@ impl Transactions {
         }
     }
 
-    /// Queues one marker of a diskless partition for the next object. A broker that has lost the store leaves the marker to one that has it.
+    /// Queues one marker of a diskless partition for the next object. A broker that has lost the store leaves the
+    /// marker to one that has it.
     fn append_diskless_marker(
         &self,
         image: &Image,

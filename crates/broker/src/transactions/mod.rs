@@ -56,8 +56,8 @@ pub const WAIT_MS: i64 = 20;
 pub const BATCH_WAIT_MS: i64 = 100;
 /// The longest wait of one transaction of a broker's request, in ms: others wait for the same answer.
 pub const BATCH_ANSWER_MS: u64 = 1_000;
-/// The longest wait while markers of diskless partitions are not written, in ms. Each waits for a PUT of 100 to 200 ms, and
-/// for a second one where the first is silent.
+/// The longest wait while markers of diskless partitions are not written, in ms. Each waits for a PUT of 100 to 200 ms,
+/// and for a second one where the first is silent.
 const DISKLESS_WAIT_MS: i64 = 1_000;
 
 /// Transactional ids that this broker coordinates.
@@ -206,8 +206,8 @@ impl Transactions {
         }
     }
 
-    /// Returns until when a request about an id may wait for the end of the transaction before: for `wait_ms`, or for as long as the markers of
-    /// diskless partitions take.
+    /// Returns until when a request about an id may wait for the end of the transaction before: for `wait_ms`, or for
+    /// as long as the markers of diskless partitions take.
     pub fn wait_until(&self, id: &str, wait_ms: i64) -> Option<i64> {
         let awaits_store = || {
             let image = self.control.image();
@@ -250,7 +250,8 @@ impl Transactions {
         look(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. Taken before an answer about the id, it says of which coordinator that is.
+    /// Returns the leader epoch in which this broker coordinates an id. Taken before an answer about the id, it says of
+    /// which coordinator that is.
     ///
     /// # Errors
     /// The errors of its shard.

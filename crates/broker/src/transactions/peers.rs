@@ -1,9 +1,9 @@
-//! Other brokers of the cluster, as coordinators reach them over the listener between brokers, and the markers for their
-//! partitions.
+//! Other brokers of the cluster, as coordinators reach them over the listener between brokers, and the markers for
+//! their partitions.
 //!
 //! Markers for one broker are gathered over transactions: one WriteTxnMarkers is under way at a time, and the next one
-//! has all that have come meanwhile. A leader answers it once its markers are replicated, so that nothing else goes over
-//! that connection.
+//! has all that have come meanwhile. A leader answers it once its markers are replicated, so that nothing else goes
+//! over that connection.
 //!
 //! Invariant: each queued marker is answered, by the response or by the failure of its request.
 
@@ -43,8 +43,8 @@ pub(super) struct Peers {
     peers: Mutex<HashMap<MarkerRoute, Arc<Peer>>>,
 }
 
-/// Broker that writes a marker, and the line of it. Markers of diskless partitions have a line and a connection of their own, since their answers wait
-/// for the object store.
+/// Broker that writes a marker, and the line of it. Markers of diskless partitions have a line and a connection of
+/// their own, since their answers wait for the object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MarkerRoute {
     /// The broker's id.
@@ -102,9 +102,9 @@ impl Peers {
         pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))
     }
 
-    /// Returns once the broker of a classic partition's marker does not lead the partition any more, as far as this broker knows. A broker that
-    /// hangs answers nothing, while its partitions have other leaders. For a diskless partition, which has no leader, it returns once the
-    /// broker is fenced.
+    /// Returns once the broker of a classic partition's marker does not lead the partition any more, as far as this
+    /// broker knows. A broker that hangs answers nothing, while its partitions have other leaders. For a diskless
+    /// partition, which has no leader, it returns once the broker is fenced.
     pub async fn replaced(&self, route: MarkerRoute, topic: &str, partition: i32) {
         let mut images = self.control.watch();
         let leader = |image: &Image| image.topic(topic)?.partition(partition)?.leader;
@@ -123,8 +123,8 @@ impl Peers {
         Arc::clone(self.peers.lock().entry(route).or_default())
     }
 
-    /// Sends a request by a lane, and returns the response. A connection that brings none within this time is closed: its
-    /// broker hangs, and another one leads soon.
+    /// Sends a request by a lane, and returns the response. A connection that brings none within this time is closed:
+    /// its broker hangs, and another one leads soon.
     ///
     /// # Errors
     /// The reason why the request has no answer, for the log.

@@ -1,5 +1,5 @@
-//! Room for transactional ids, which may be 32 KB long, and for the partitions of all transactions that are open: a request that adds ten thousand
-//! is a few kilobytes.
+//! Room for transactional ids, which may be 32 KB long, and for the partitions of all transactions that are open: a
+//! request that adds ten thousand is a few kilobytes.
 //!
 //! Invariant: a share counts as long as its id is in service.
 

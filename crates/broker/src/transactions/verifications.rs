@@ -1,8 +1,9 @@
-//! Questions to coordinators on other brokers about batches that begin a transaction (AddPartitionsToTxn 4 and 5, KIP-890).
+//! Questions to coordinators on other brokers about batches that begin a transaction (AddPartitionsToTxn 4 and 5,
+//! KIP-890).
 //!
-//! Questions for one broker are gathered: each lane has one request under way, with what has come meanwhile. A producer whose last transaction
-//! is not over keeps the answer to its whole request waiting. So the next question about it goes by a lane for such producers, and
-//! those of others do not wait behind it.
+//! Questions for one broker are gathered: each lane has one request under way, with what has come meanwhile. A producer
+//! whose last transaction is not over keeps the answer to its whole request waiting. So the next question about it goes
+//! by a lane for such producers, and those of others do not wait behind it.
 //!
 //! Invariant: each question is answered, if by the failure of its request.
 
@@ -22,7 +23,8 @@ use tokio::sync::oneshot;
 
 /// Transactions of one request: as many as a coordinator looks after at the same time.
 pub const TRANSACTIONS_MAX: usize = 256;
-/// The longest wait for the answer, of which a coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A client's connection waits with it.
+/// The longest wait for the answer, of which a coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A
+/// client's connection waits with it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Partitions of one request, unless one transaction has more.
 const PARTITIONS_MAX: usize = 10_000;
@@ -74,7 +76,8 @@ impl Verifications {
 }
 
 impl Peers {
-    /// Lets the coordinator look for the partitions in the transaction, or add them; returns its answer for each, in their order.
+    /// Lets the coordinator look for the partitions in the transaction, or add them; returns its answer for each, in
+    /// their order.
     ///
     /// # Errors
     /// Words on a request that had no answer: the partitions may be added.

@@ -106,8 +106,8 @@ impl Transactions {
         partition_for(id, count)
     }
 
-    /// Has another broker add the partitions to the transaction. The coordinator lets a request wait for a moment only, since others are behind it on
-    /// the connection; the end of the transaction before may take as long as a PUT.
+    /// Has another broker add the partitions to the transaction. The coordinator lets a request wait for a moment only,
+    /// since others are behind it on the connection; the end of the transaction before may take as long as a PUT.
     async fn add_at(
         &self,
         coordinator: i32,

@@ -7,16 +7,17 @@ use std::path::PathBuf;
 
 /// Copy records of a topic to another one, each exactly once.
 ///
-/// Records keep their key, value, headers, timestamp and order, and their partition if the target has as many; else the key
-/// chooses it. They are written in transactions that also commit how far the group has read: after a crash, of this command or
-/// of brokers, the next start goes on behind the last committed record. Readers at read_committed see each record once.
+/// Records keep their key, value, headers, timestamp and order, and their partition if the target has as many; else the
+/// key chooses it. They are written in transactions that also commit how far the group has read: after a crash, of this
+/// command or of brokers, the next start goes on behind the last committed record. Readers at read_committed see each
+/// record once.
 ///
 /// Copiers of one group share the partitions. Without committed offsets the copy begins with the oldest record
 /// (-X auto.offset.reset=latest: with the next one). It goes on until Ctrl-C or SIGTERM, which commits what was copied.
 ///
-/// Each copier needs a transactional id of its own, which should be the same after a restart: the next start then ends at
-/// once what the last one left open. The default has the group and --group-instance-id, or the machine and the first number
-/// that no other copier of the group has there.
+/// Each copier needs a transactional id of its own, which should be the same after a restart: the next start then ends
+/// at once what the last one left open. The default has the group and --group-instance-id, or the machine and the first
+/// number that no other copier of the group has there.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore copy --from orders --to orders-copy --group copier
@@ -55,8 +56,9 @@ pub struct CopyArgs {
     /// Choose the partition by the key, as a producer does, though the target has as many partitions.
     #[arg(long)]
     pub(super) by_key: bool,
-    /// End where the partitions ended when the copy began; one that its broker refuses is tried for 10 s. Other members of
-    /// the group are waited for until theirs are copied, too, or for one session: one that has died leaves them to this one.
+    /// End where the partitions ended when the copy began; one that its broker refuses is tried for 10 s. Other members
+    /// of the group are waited for until theirs are copied, too, or for one session: one that has died leaves them to
+    /// this one.
     #[arg(short, long)]
     pub(super) exit: bool,
     /// Print the counts at the end as a JSON object; {"error": SENTENCE} and {"note": SENTENCE} go to standard error.

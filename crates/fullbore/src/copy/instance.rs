@@ -1,4 +1,5 @@
-//! The transactional id of a copier that was given none: the same after a restart, another one beside a copier that runs.
+//! The transactional id of a copier that was given none: the same after a restart, another one beside a copier that
+//! runs.
 //!
 //! A copier that restarts with the id of before ends the transaction that it left open. Copiers of one group on one
 //! machine hold a slot each: a socket with an abstract name, which the system frees when its process dies. Invariant:

@@ -1,8 +1,8 @@
 //! The transactions of a copier, on a thread of their own: records and the offsets behind them go together.
 //!
-//! Not the reading, nor the membership (see [`follow`](super::follow)). Invariant: the offsets of a transaction are those
-//! behind its records and no others, so that records and offsets are committed together or not at all; after a failure
-//! nothing more is written until the member has asked the group where to go on.
+//! Not the reading, nor the membership (see [`follow`](super::follow)). Invariant: the offsets of a transaction are
+//! those behind its records and no others, so that records and offsets are committed together or not at all; after a
+//! failure nothing more is written until the member has asked the group where to go on.
 
 use super::intake::{Chunk, Intake};
 use super::trouble::{CopyError, after_failure};
@@ -66,7 +66,8 @@ pub(super) enum Settle {
 pub(super) struct Settled {
     /// The first failure since the last settlement.
     pub(super) failure: Option<CopyError>,
-    /// The next offset of each partition, as far as records or positions of it were committed since the last settlement.
+    /// The next offset of each partition, as far as records or positions of it were committed since the last
+    /// settlement.
     pub(super) committed: HashMap<i32, i64>,
 }
 

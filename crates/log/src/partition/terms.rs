@@ -25,7 +25,8 @@ pub struct VerificationTime {
     pub seen: TransactionsSeen,
     /// A next offset of a diskless partition that was known.
     pub next_offset: i64,
-    /// The coordinator's epoch, for a batch without a sequence, by which a late one would show; `None` if it is unknown.
+    /// The coordinator's epoch, for a batch without a sequence, by which a late one would show; `None` if it is
+    /// unknown.
     pub coordinator_epoch: Option<i32>,
 }
 
@@ -42,7 +43,8 @@ pub struct AppendTerms<'a> {
     pub leader_epoch: Option<i32>,
     /// Verification of the transaction that the batch would open.
     pub verification: Verification,
-    /// True if the epoch of the client's producer stays from one transaction to the next, as with transaction version 1.
+    /// True if the epoch of the client's producer stays from one transaction to the next, as with transaction version
+    /// 1.
     pub epoch_stays: bool,
     /// The moment before the verification: the verified transaction may have ended since.
     pub verified_at: VerificationTime,

@@ -68,8 +68,9 @@ pub struct Rotation {
     settings: RotationSettings,
     /// From when on another PUT is under the ceiling.
     early_from: Duration,
-    /// From when on another object with a marker goes early. Markers have a ceiling of their own, of the same PUTs a second: a flood of
-    /// batches, whose objects are full, would hold up the next transaction of every producer for the interval.
+    /// From when on another object with a marker goes early. Markers have a ceiling of their own, of the same PUTs a
+    /// second: a flood of batches, whose objects are full, would hold up the next transaction of every producer for the
+    /// interval.
     marker_from: Duration,
 }
 
@@ -109,8 +110,8 @@ impl Rotation {
         })
     }
 
-    /// An object was closed, and goes. Those that have to go do not wait for the ceiling; the next early one waits for them. One with markers holds
-    /// up the next one with markers, too.
+    /// An object was closed, and goes. Those that have to go do not wait for the ceiling; the next early one waits for
+    /// them. One with markers holds up the next one with markers, too.
     pub fn closed(&mut self, has_marker: bool, now: Duration) {
         let Some(between) = Duration::from_secs(1).checked_div(self.settings.early_puts_per_second) else { return };
         if has_marker {

@@ -41,7 +41,8 @@ pub(super) struct Producer {
     /// Offset of the last marker that ended a transaction of this epoch and left the epoch as it was, where the caller
     /// says so.
     pub ended_at: Option<i64>,
-    /// Producers remembered before, this one included: a producer that was forgotten and comes again has another number.
+    /// Producers remembered before, this one included: a producer that was forgotten and comes again has another
+    /// number.
     pub number: u64,
     /// Offset of the last marker since the producer is remembered that did not raise the epoch, and so fences no batch.
     pub last_marker: Option<i64>,

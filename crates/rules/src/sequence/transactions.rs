@@ -57,7 +57,8 @@ impl AbortedTransaction {
 pub struct TransactionsSeen {
     /// Producers that were remembered until then.
     remembered: u64,
-    /// Number of the producer, and the offset of its last marker that did not raise its epoch; `None` if it was not known.
+    /// Number of the producer, and the offset of its last marker that did not raise its epoch; `None` if it was not
+    /// known.
     known: Option<(u64, Option<i64>)>,
 }
 
@@ -287,8 +288,8 @@ impl Producers {
         TransactionsSeen { remembered: self.remembered, known }
     }
 
-    /// Returns true if a transaction of the producer may have ended here since, and its epoch does not say so: the marker had the same epoch, or is
-    /// forgotten with the producer.
+    /// Returns true if a transaction of the producer may have ended here since, and its epoch does not say so: the
+    /// marker had the same epoch, or is forgotten with the producer.
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         match (seen.known, found) {

@@ -33,7 +33,8 @@ fn transaction_is_open_a_plain_batch_is_refused_and_the_next_goes_on() {
     assert_eq!(producers.first_open(), Some(10));
 }
 
-/// The word of the coordinator on a batch may be late, and the marker of its transaction be forgotten with the producer.
+/// The word of the coordinator on a batch may be late, and the marker of its transaction be forgotten with the
+/// producer.
 #[test]
 fn transaction_has_ended_since_it_shows_though_the_producer_is_forgotten_or_known_again() {
     let mut producers = Producers::bounded(2);

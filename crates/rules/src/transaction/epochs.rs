@@ -133,8 +133,9 @@ pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAn
 
 /// Decides on partitions to add, where no transition is pending (`handleAddPartitionsToTransaction`).
 ///
-/// Partitions that are known are put on record once more for a client of TV1, where Kafka answers at once: a coordinator that was replaced and does
-/// not know it would let a record of the next transaction, which has the same epoch, into the one that its successor has decided.
+/// Partitions that are known are put on record once more for a client of TV1, where Kafka answers at once: a
+/// coordinator that was replaced and does not know it would let a record of the next transaction, which has the same
+/// epoch, into the one that its successor has decided.
 pub(super) fn add(
     state: Option<&TransactionMetadata>,
     request: &AddPartitions,

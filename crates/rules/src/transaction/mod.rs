@@ -202,8 +202,8 @@ impl Transaction {
         self.waiters.iter().filter_map(Request::wait_until).chain(retry).min()
     }
 
-    /// Answers requests that have waited long enough, and tries the last record of a transaction again. A time that is further away than anything
-    /// may wait was set before the clock stepped back.
+    /// Answers requests that have waited long enough, and tries the last record of a transaction again. A time that is
+    /// further away than anything may wait was set before the clock stepped back.
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         let is_over = |until: i64| until <= now || until > now.saturating_add(WAIT_MAX_MS);

@@ -1,4 +1,5 @@
-//! Transactions on diskless topics: markers are control batches of the next object, and what is open or aborted is in the index.
+//! Transactions on diskless topics: markers are control batches of the next object, and what is open or aborted is in
+//! the index.
 
 use super::{DISKLESS, SOON, TOPIC, both, one, wait_for_state};
 use fullbore_tests::s3::{S3, S3Fault};

@@ -30,7 +30,8 @@ fn wait_for_state(client: &mut Client, transactional_id: &str, state: &str) {
     });
 }
 
-/// Waits until every transaction of a partition has ended, and returns what is committed. The marker of a diskless partition takes a PUT.
+/// Waits until every transaction of a partition has ended, and returns what is committed. The marker of a diskless
+/// partition takes a PUT.
 fn settled(client: &mut Client, topic: &str, partition: i32) -> Vec<String> {
     wait_until("no transaction is open", SOON, || client.stable(topic, partition) == client.latest(topic, partition));
     client.committed_texts(topic, partition)

@@ -1,7 +1,9 @@
-//! kill -9 of the broker at each step of a transaction (`FULLBORE_FAULT_POINT`): nothing is lost, there twice, or open for good.
+//! kill -9 of the broker at each step of a transaction (`FULLBORE_FAULT_POINT`): nothing is lost, there twice, or open
+//! for good.
 //!
-//! A client copies numbers with offsets, once as one that sends again what had no answer, and once as one that begins again.
-//! `FULLBORE_TRANSACTION_ROUNDS` says how many times each step is reached before (by default in 1 round, in `make soak` in 12).
+//! A client copies numbers with offsets, once as one that sends again what had no answer, and once as one that begins
+//! again. `FULLBORE_TRANSACTION_ROUNDS` says how many times each step is reached before (by default in 1 round, in
+//! `make soak` in 12).
 
 use fullbore_tests::{Broker, Copier, Protocol, Resolve, rounds};
 use std::cell::RefCell;

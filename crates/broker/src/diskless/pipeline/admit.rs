@@ -64,7 +64,8 @@ pub struct Candidate {
     pub is_transactional: bool,
     /// The coordinator's word on the transaction that the batch would open, if there is one.
     pub verified: Option<Verified>,
-    /// The end of the partition as other brokers' commits are heard of; 0 if the epoch says which transaction a batch is of.
+    /// The end of the partition as other brokers' commits are heard of; 0 if the epoch says which transaction a batch
+    /// is of.
     pub heard_to: i64,
 }
 
@@ -257,7 +258,8 @@ impl PipelineState {
             return Ok(admission);
         }
         match self.opening(number, &candidate.stamp) {
-            // Another broker may have committed the end of that transaction, and this is the first batch of the next one.
+            // Another broker may have committed the end of that transaction, and this is the first batch of the next
+            // one.
             Opening::Open { verified: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
             Opening::Unverified if candidate.verified.is_none() => Err(Unverified),
             Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),

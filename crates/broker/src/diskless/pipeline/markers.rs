@@ -1,8 +1,9 @@
-//! Markers of transactions: each goes into the next object behind what this broker has admitted of its producer, and is decided in that object's
-//! commit.
+//! Markers of transactions: each goes into the next object behind what this broker has admitted of its producer, and is
+//! decided in that object's commit.
 //!
-//! A marker takes no memory of the budget, which producers may have used up while their transactions wait for it. Not here: what a marker ends,
-//! which the index decides, and the next try of one that has failed, which is its coordinator's.
+//! A marker takes no memory of the budget, which producers may have used up while their transactions wait for it. Not
+//! here: what a marker ends, which the index decides, and the next try of one that has failed, which is its
+//! coordinator's.
 //!
 //! Invariants: at most [`MARKERS_MAX`] markers are queued, and none twice.
 
@@ -101,12 +102,12 @@ impl QueuedMarkers {
 }
 
 impl Pipeline {
-    /// Writes a marker, and returns once it is decided on. It is queued when the future is polled first, if there is a place. The same marker, queued
-    /// before, shares its outcome. Dropping the future changes nothing for the marker.
+    /// Writes a marker, and returns once it is decided on. It is queued when the future is polled first, if there is a
+    /// place. The same marker, queued before, shares its outcome. Dropping the future changes nothing for the marker.
     ///
     /// # Errors
-    /// [`AppendError::Sequence`] where a later coordinator or epoch has ended the transaction; [`AppendError::Deleted`]; any other: the caller tries
-    /// again, and the marker may be written.
+    /// [`AppendError::Sequence`] where a later coordinator or epoch has ended the transaction;
+    /// [`AppendError::Deleted`]; any other: the caller tries again, and the marker may be written.
     pub async fn write_marker(
         &self,
         partition: IndexedPartition<'_>,

@@ -130,7 +130,8 @@ impl Shared {
             match state.check(number, &Candidate::unverified(early.batch()), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
-                // It came twice, over two connections: sent again, it finds what became of the other. Or its transaction has ended.
+                // It came twice, over two connections: sent again, it finds what became of the other. Or its
+                // transaction has ended.
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
                     early.refuse(AppendError::Again);
                 }

@@ -1,9 +1,11 @@
-//! Aborted transactions of ranges that consumers read at read_committed: asked of the index once for many fetches, apart from them.
+//! Aborted transactions of ranges that consumers read at read_committed: asked of the index once for many fetches,
+//! apart from them.
 //!
-//! What lies before the last stable offset is decided, so that the answer for a range stays true. Not asked is from offsets past the newest abort, which a
-//! partition's row names.
+//! What lies before the last stable offset is decided, so that the answer for a range stays true. Not asked is from
+//! offsets past the newest abort, which a partition's row names.
 //!
-//! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, but for the newest; the range unused for longest is dropped first.
+//! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, but for the newest; the range unused
+//! for longest is dropped first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -144,8 +146,9 @@ impl Reader {
         self.shared.aborted.lock().find(partition.number()?, offset)
     }
 
-    /// Requests that the transactions aborted from this offset on are found, without waiting; then the partition's waiters are woken. With many
-    /// requests of a partition one is dropped, and a waiter that is woken by another repeats it.
+    /// Requests that the transactions aborted from this offset on are found, without waiting; then the partition's
+    /// waiters are woken. With many requests of a partition one is dropped, and a waiter that is woken by another
+    /// repeats it.
     pub fn ask_aborted(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         if !self.shared.aborted.lock().ask(number, offset) {

@@ -224,8 +224,8 @@ async fn transaction_ends_after_it_was_verified_its_offsets_are_sent_back() {
     assert_eq!(opened.ask_verified((7, 1), seen, "g", offsets(4)).done().await, Ok(vec![]));
 }
 
-/// With transaction version 1 the epoch stays, and offsets have no sequence: a commit that is late, or sent twice, would open a transaction that no
-/// marker ends.
+/// With transaction version 1 the epoch stays, and offsets have no sequence: a commit that is late, or sent twice,
+/// would open a transaction that no marker ends.
 #[tokio::test]
 async fn coordinator_that_verified_was_replaced_before_the_marker_offsets_are_sent_back() {
     let folder = tempfile::tempdir().expect("tempdir");

@@ -62,7 +62,8 @@ pub struct LogDir {
     pub unwritable: Failures,
     /// Room on the disk.
     pub space: Arc<DiskSpace>,
-    /// True if batches of transactions are flushed before they are acknowledged (`fullbore.transaction.flush` in a cluster).
+    /// True if batches of transactions are flushed before they are acknowledged (`fullbore.transaction.flush` in a
+    /// cluster).
     pub flushes_transactions: bool,
     /// True if markers of commits are flushed before they count as written (`fullbore.transaction.flush`).
     pub flushes_markers: bool,

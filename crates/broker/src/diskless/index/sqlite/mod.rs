@@ -113,7 +113,8 @@ impl SqliteIndex {
         rows.collect::<rusqlite::Result<_>>().expect("read")
     }
 
-    /// Adds so many aborted transactions of ten offsets each to partition 1; the last stable offset is this, or after each.
+    /// Adds so many aborted transactions of ten offsets each to partition 1; the last stable offset is this, or after
+    /// each.
     #[cfg(test)]
     pub fn add_aborted(&self, count: i64, stable: Option<i64>) {
         let rows = "WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?1)
