@@ -16,6 +16,8 @@ const SETS: &[&str] = &[
     "group.consumer.heartbeat.interval.ms=100",
     "max.idempotence.batches.to.retain=64",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=100",
+    // Records here have times of 2023: the first look for segments to delete, 30 s after a start, would take them.
+    "log.retention.ms=-1",
 ];
 /// A member that is killed is missed soon.
 const SHORT_SESSION: [&str; 4] = ["-X", "session.timeout.ms=1000", "-X", "heartbeat.interval.ms=100"];
