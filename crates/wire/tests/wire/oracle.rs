@@ -34,6 +34,7 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Fetch, "process"),
     (ApiKey::Fetch, "readahead"),
     (ApiKey::Fetch, "nextoffset"),
+    (ApiKey::AddPartitionsToTxn, "coordinatorepoch"),
     (ApiKey::Fetch, "carriedout"),
     (ApiKey::Fetch, "readon"),
     (ApiKey::Fetch, "inepoch"),
