@@ -188,7 +188,7 @@ fn pages_are_pasted_in_order_every_command_does_what_its_page_says() {
     }
     assert_eq!(
         (tools, printing),
-        (27, 8),
+        (33, 9),
         "so many commands ask a broker, and of so many the page says what they print"
     );
 }
