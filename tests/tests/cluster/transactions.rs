@@ -18,8 +18,10 @@ use std::thread::JoinHandle;
 const TOPIC: &str = "copied";
 const PARTITIONS: i32 = 3;
 const LAST: i64 = 20;
-const SETS: [&str; 4] = [
+const SETS: [&str; 5] = [
     "broker.session.timeout.ms=2000",
+    // Of internal topics, too: the last broker in an ISR may be the one that stays away.
+    "min.insync.replicas=2",
     "transaction.state.log.num.partitions=1",
     "offsets.topic.num.partitions=1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
