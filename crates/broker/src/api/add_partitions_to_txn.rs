@@ -31,7 +31,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let mut response = AddPartitionsToTxnResponse::default();
     if version >= SEVERAL_FROM {
         for transactions in request.transactions.chunks(VERIFIED_AT_ONCE) {
-            // They begin in their order, and none waits for another.
+            // Transactions begin in their order, and none waits for another.
             let mut results: FuturesOrdered<PendingResult<'_>> = FuturesOrdered::new();
             transactions.iter().for_each(|one| results.push_back(Box::pin(of_several(call, one, version))));
             response.results_by_transaction.extend(results.collect::<Vec<_>>().await);

@@ -1,4 +1,4 @@
-//! The features that clients are told of (KIP-584): the levels that this broker supports, and the one in force.
+//! Features in ApiVersions responses (KIP-584): the levels that this broker supports, and the one in force.
 //!
 //! Only what holds here: a client that finds `transaction.version` 2 takes part in the transactions of KIP-890, and
 //! one that finds `share.version` in share groups. A feature that is not listed has level 0.

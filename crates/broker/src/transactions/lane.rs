@@ -1,4 +1,4 @@
-//! One request after the other to another broker, over a connection of its own: what comes meanwhile goes with the next
+//! Requests to another broker, one after the other, over a connection of its own: items that come meanwhile go with the next
 //! one.
 //!
 //! Invariant: each item that is put in is taken out, and at most one task sends.

@@ -41,7 +41,7 @@ impl TransactionsRoom {
         self.0.id_bytes.load(Relaxed).saturating_add(id.len()) <= ID_BYTES_MAX
     }
 
-    /// Returns the share of an id whose transaction has so many partitions.
+    /// Returns the share of an id whose transaction has `partitions`.
     pub fn share(&self, id: &str, partitions: usize) -> TransactionShare {
         self.0.partitions.fetch_add(partitions, Relaxed);
         self.0.id_bytes.fetch_add(id.len(), Relaxed);

@@ -1,4 +1,4 @@
-//! What the user types after `fullbore copy`.
+//! Flags of `fullbore copy`.
 
 use crate::client::key_value;
 use crate::patience::Patience;

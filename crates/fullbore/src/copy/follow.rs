@@ -45,7 +45,7 @@ pub(super) struct CopyEnd {
     pub(super) unread: Option<String>,
 }
 
-/// One copier's reading.
+/// Reader of one copier.
 pub(super) struct Follow<'a> {
     pub(super) cluster: &'a mut Cluster,
     pub(super) member: Member,
@@ -57,10 +57,10 @@ pub(super) struct Follow<'a> {
     pub(super) progress: Progress,
 }
 
-/// What changes while the copier reads.
+/// State that changes while the copier reads.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Where each partition goes on, and with --exit ends.
+    /// Offset at which each partition goes on, and with --exit its end.
     places: HashMap<i32, Placed>,
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
     unread: Option<String>,

@@ -35,7 +35,7 @@ use transfer::{CopyCounts, Transfer, TransferPlan};
 
 /// The client id when no property names one.
 const CLIENT_ID: &str = "fullbore-copy";
-/// The transaction timeout when no property sets one: a copier that dies holds readers of the target up for so long,
+/// The transaction timeout when no property sets one: a copier that dies delays readers of the target by it,
 /// unless it starts again. Kafka Streams has the same.
 const TRANSACTION_TIMEOUT_MS: &str = "10000";
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";

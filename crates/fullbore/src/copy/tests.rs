@@ -1,4 +1,4 @@
-//! What the flags of `copy` mean.
+//! Flags of `copy` and their meaning.
 
 use super::*;
 use clap::Parser;

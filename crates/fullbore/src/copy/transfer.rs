@@ -26,7 +26,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two looks at what may end a wait for the transfer.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What to copy, and how.
+/// Topics, group and limits of a copy.
 pub(super) struct TransferPlan {
     pub(super) producer: ProducerConfig,
     pub(super) from: String,

@@ -1,7 +1,7 @@
 //! Aborted transactions of ranges that consumers read at read_committed: asked of the index once for many fetches,
 //! apart from them.
 //!
-//! What lies before the last stable offset is decided, so that the answer for a range stays true. Not asked is from
+//! Records before the last stable offset are decided, so that the answer for a range stays true. Not asked is from
 //! offsets past the newest abort, which a partition's row names.
 //!
 //! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, but for the newest; the range unused

@@ -106,7 +106,7 @@ fn found(bytes: &[u8]) -> Option<Found<'_>> {
     Some(Found { lane: numbers.next()?.ok()?, number: numbers.next()?.ok()?, view })
 }
 
-/// What a partition has, from the log start to its end; the batches of transactions.
+/// Records of a partition from the log start to its end, and the batches of transactions.
 fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let seen = world.seen.lock();
     let nothing = BTreeMap::new();

@@ -49,7 +49,7 @@ pub enum Fault {
     CommitsTheDead,
     /// A broker takes what it knows of producers for all that there is.
     AsksNobody,
-    /// Nobody writes markers.
+    /// The coordinator writes no markers.
     LeavesOpen,
     /// Markers say the other thing than was decided.
     MarksOtherwise,
@@ -229,7 +229,7 @@ fn run(seed: u64, fault: Option<Fault>, is_told: bool) -> Result<Outcome, String
     run_with(seed, fault, is_told, 0)
 }
 
-/// Runs the schedule of a seed with so many clients that write transactions.
+/// Runs the schedule of a seed with `transactional` clients that write transactions.
 fn run_with(seed: u64, fault: Option<Fault>, is_told: bool, transactional: usize) -> Result<Outcome, String> {
     let memory = std::path::Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder");

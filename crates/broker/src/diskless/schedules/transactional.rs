@@ -67,7 +67,7 @@ enum Written {
 }
 
 impl Transactional {
-    /// Those of a schedule.
+    /// Transactional clients of a schedule.
     pub fn all(setup: &Setup) -> Vec<Arc<Mutex<Transactional>>> {
         let client = |index: usize| {
             let mut by = random(setup.seed, 2000 + index as u64);
@@ -82,7 +82,7 @@ impl Transactional {
         FIRST_PRODUCER + self.index as i64
     }
 
-    /// What has no outcome, for who looks for the reason.
+    /// Transactions without an outcome, for the report of a failure.
     pub fn open(&self) -> String {
         let last = self.transactions.last().filter(|_| self.is_under_way);
         format!("client {} has {} transactions left, and {last:?}", self.index, self.left)
@@ -120,7 +120,7 @@ impl Transactional {
 /// Writes transactions as long as the process lives; with all of them ended it ends.
 pub async fn transact(brokers: Brokers, client: Arc<Mutex<Transactional>>) {
     let world = &brokers[0].world;
-    // What the process before has left.
+    // State that the process before has left.
     client.lock().decide(false);
     loop {
         if client.lock().is_under_way {
@@ -191,7 +191,7 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
             Ok(Ok(())) => return Written::Acknowledged,
             Ok(Err(AppendError::Deleted)) => return Written::No,
             Ok(Err(AppendError::Sequence(why))) if why.code() != ErrorCode::KAFKA_STORAGE_ERROR => {
-                // Where the topic is deleted, what was written before is missing.
+                // Records from before a deletion of the topic are missing.
                 if world.topic.lock().current == Some(of.topic) {
                     world.wrong(|| format!("batch {number} of transaction {} is refused: {why:?}", of.epoch));
                 }
