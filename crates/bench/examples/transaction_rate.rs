@@ -23,7 +23,7 @@ struct Load {
     until: Instant,
 }
 
-/// Waits for a commit that was asked for at `asked`, and records its nanoseconds.
+/// Waits for a commit that began at `asked`, and records its nanoseconds.
 async fn settle(ending: Ending<'_>, asked: Instant, load: &Load, taken: &mut Histogram<u64>) -> Result<(), Failure> {
     ending.await?;
     let now = Instant::now();

@@ -161,7 +161,7 @@ impl Segment {
             Stage::Settled => &[Stage::Settled],
             Stage::Cleaned | Stage::Swap => &[Stage::Swap, Stage::Cleaned],
         };
-        // A log file says that its indexes count, so it goes first.
+        // A log file makes its indexes count, so it goes first.
         let files = [LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX]
             .into_iter()
             .flat_map(|suffix| stages.iter().map(move |stage| (suffix, *stage)));

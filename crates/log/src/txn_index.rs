@@ -83,7 +83,7 @@ impl AbortedLookup {
             if entry.last_offset >= from && entry.first_offset < upto {
                 found.push(*entry);
             }
-            // Whatever ended later had begun at or past it.
+            // Later ends belong to transactions that began at or past it.
             entry.last_stable_offset < upto
         };
         let first = self.segments.partition_point(|segment| segment.end_offset <= from);

@@ -32,7 +32,7 @@ struct OneBroker {
 }
 
 impl OneBroker {
-    /// A broker with memory of these bytes, and a topic of so many partitions.
+    /// Starts a broker with `memory_bytes` of memory for batches, and a topic of `partitions` partitions.
     async fn start(memory_bytes: usize, partitions: i32) -> OneBroker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
@@ -111,7 +111,7 @@ impl OneBroker {
     }
 }
 
-/// Does what the index is asked for.
+/// Carries out the requests to the index.
 async fn carry_out(mut index: IndexByHand<SqliteIndex>) {
     loop {
         match index.turn().await {

@@ -60,7 +60,7 @@ pub struct BeginningTransaction<'a> {
     pub transactional_id: &'a str,
     /// The producer of the batches.
     pub producer_id: i64,
-    /// Its epoch.
+    /// Epoch of the producer.
     pub producer_epoch: i16,
     /// The request's version, by which the broker adds partitions or looks for them.
     pub produce_version: i16,

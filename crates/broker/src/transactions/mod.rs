@@ -95,7 +95,7 @@ pub struct Transactions {
 pub struct ListedTransaction {
     /// The id.
     pub transactional_id: Text,
-    /// Its producer.
+    /// Producer of the transaction.
     pub producer_id: i64,
     /// The state in force.
     pub state: TransactionState,
@@ -113,7 +113,7 @@ pub struct TransactionCounts {
 /// The eldest transaction that is open, or whose markers are not all written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldestOpen {
-    /// Its id.
+    /// Transactional id.
     pub transactional_id: Text,
     /// For how long it is open, in ms.
     pub age_ms: i64,
@@ -250,8 +250,8 @@ impl Transactions {
         look(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. Taken before an answer about the id, it says of
-    /// which coordinator that is.
+    /// Returns the leader epoch in which this broker coordinates an id. Taken before an answer about the id, it names
+    /// the coordinator that has given the answer.
     ///
     /// # Errors
     /// The errors of its shard.
@@ -326,7 +326,7 @@ impl Transactions {
         TransactionSettings { server_version, ..self.config.rules }
     }
 
-    /// Returns true if the coordinator is asked before a batch of an older client begins a transaction in a partition.
+    /// Returns true if the coordinator verifies a batch of an older client before it begins a transaction in a partition.
     fn verifies_partitions(&self) -> bool {
         self.control.image().live().verifies_partitions
     }

@@ -8,7 +8,7 @@
 //!
 //! Not here: what a power cut leaves of a log, which is `fullbore_log`'s.
 //!
-//! Invariant: the file is on the disk before the folder says that it was used in this boot, so that a kill changes
+//! Invariant: the file is on the disk before the mark that the folder was used in this boot, so that a kill changes
 //! nothing.
 
 use super::Transactions;

@@ -39,7 +39,7 @@ pub(super) struct Verifications {
     lanes: [Lane<Question>; LANES],
     /// Lane of producers in `unfinished`.
     slow: Lane<Question>,
-    /// Producers whose last answer was that the coordinator cannot say yet.
+    /// Producers whose last verification their coordinator could not decide yet.
     unfinished: Mutex<HashSet<i64>>,
 }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Pause before a coordinator is asked again.
+/// Pause between two requests to a coordinator.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// The first Produce version whose client knows TRANSACTION_ABORTABLE (KIP-890).
 const ABORTABLE_FROM: i16 = 11;
@@ -28,7 +28,7 @@ const ABORTABLE_FROM: i16 = 11;
 pub(super) struct CoordinatorAnswer {
     /// The error of each partition, or NONE.
     pub codes: Vec<ErrorCode>,
-    /// The epoch that the coordinator had before it answered; `None` if it does not say so.
+    /// The epoch that the coordinator had before it answered; `None` if the answer does not have it.
     pub coordinator_epoch: Option<i32>,
 }
 
@@ -106,7 +106,7 @@ impl Transactions {
         partition_for(id, count)
     }
 
-    /// Has another broker add the partitions to the transaction. The coordinator lets a request wait for a moment only,
+    /// Adds the partitions to the transaction by a request to another broker. The coordinator lets a request wait for a moment only,
     /// since others are behind it on the connection; the end of the transaction before may take as long as a PUT.
     async fn add_at(
         &self,

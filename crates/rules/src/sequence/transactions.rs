@@ -288,7 +288,7 @@ impl Producers {
         TransactionsSeen { remembered: self.remembered, known }
     }
 
-    /// Returns true if a transaction of the producer may have ended here since, and its epoch does not say so: the
+    /// Returns true if a transaction of the producer may have ended here since, and its epoch does not show that: the
     /// marker had the same epoch, or is forgotten with the producer.
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));

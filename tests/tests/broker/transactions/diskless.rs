@@ -11,7 +11,7 @@ const CLASSIC: &str = "classic";
 /// As long as a PUT to S3 takes.
 const SLOW: &str = "fullbore.diskless.put.delay.ms=150";
 
-/// A broker with a diskless topic of so many partitions.
+/// Starts a broker with a diskless topic of `partitions` partitions.
 fn start(sets: &[&str], partitions: i32) -> (Broker, Client) {
     let broker = Broker::start(sets);
     let mut client = broker.client();
@@ -72,7 +72,7 @@ fn transactions_end_they_are_read_as_they_ended_before_and_after_restarts() {
         assert_eq!(firsts.len(), 8, "{firsts:?}");
         assert!(firsts.iter().all(|first| aborted(&mut client, *first).contains(first)));
     }
-    // What the index has kept of the producers goes on.
+    // The producers go on with the state that the index has kept.
     for producer in &mut producers {
         one(&mut client, producer, "after restarts", true);
         expected.push("after restarts".to_owned());

@@ -283,8 +283,8 @@ impl<S: IndexStore> Index<S> {
         Ok(())
     }
 
-    /// Producers that have written nothing to a partition for so long are forgotten there from now on, and may begin anywhere again; never,
-    /// before this was said.
+    /// Forgets producers of a partition that have written nothing there for `expiration_ms`, from now on: they may begin
+    /// anywhere again. Before the first call none is forgotten.
     pub fn expire_producers_after(&mut self, expiration_ms: i64) {
         self.expiry.after_ms = expiration_ms;
     }

@@ -97,11 +97,11 @@ pub trait IndexStore: Send {
         self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
     }
 
-    /// Removes runs of which nothing may be read any more, so many at most, and the aborted transactions before them;
-    /// and then says whether there may be more. An object without any is not used from then on.
+    /// Removes at most `runs_max` runs of which nothing may be read any more, and the aborted transactions before them.
+    /// Returns true if there may be more. An object without runs is not used from then on.
     ///
     /// # Errors
-    /// None is removed, or that is not known.
+    /// A store that removed nothing, or gave no answer.
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
 
     /// Retains at least `window` batches of each producer of these partitions, whichever broker commits; never fewer than
@@ -125,16 +125,16 @@ pub trait IndexStore: Send {
     /// Removes the rows of producers of a partition that begin at these offsets.
     ///
     /// # Errors
-    /// None is removed, or that is not known.
+    /// A store that removed nothing, or gave no answer.
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
-    /// Removes what was appended of producers of one partition, the first behind `after`, that have written nothing there after this time,
-    /// so many at most, and puts down the largest of their ids. Producers with an open transaction stay, unless the
-    /// partition is deleted. Returns the partition, and whether it may have more of them. `None` behind the last
-    /// partition.
+    /// Removes the rows of producers of one partition, the first behind `after`, that have written nothing there after
+    /// `before_ms`: of at most `producers_max` of them. Keeps the largest of their ids on record. Producers with an open
+    /// transaction stay, unless the partition is deleted. Returns the partition, and true if it may have more of them;
+    /// `None` behind the last partition.
     ///
     /// # Errors
-    /// None is removed, or that is not known.
+    /// A store that removed nothing, or gave no answer.
     fn expire_producers(
         &mut self,
         after: DisklessPartitionId,
@@ -142,11 +142,12 @@ pub trait IndexStore: Send {
         producers_max: usize,
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
-    /// Takes objects that nobody has used for so many milliseconds, or never will, out of what may be committed, so many at most: they are to be
-    /// deleted from the store. Each is given again a day later, since a late upload may have brought it back, and then every day until it is forgotten.
+    /// Takes at most `count` objects out of those that may be committed, unused for `for_ms` milliseconds or for good: the
+    /// caller deletes them from the store. Each is returned again a day later, since a late upload may have brought it
+    /// back, and then every day until it is forgotten.
     ///
     /// # Errors
-    /// None is taken, or that is not known.
+    /// A store that took none, or gave no answer.
     fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
 
     /// Notes objects whose DELETE failed: [`IndexStore::unused`] gives them again after [`DELETE_AGAIN_MS`], also after a restart and to another broker.
@@ -366,8 +367,8 @@ impl PartitionRow {
         }
     }
 
-    /// Makes what is known of a partition, whose producers are up to date, what this row says. Its open transactions
-    /// are those of the producers.
+    /// Replaces the state of a partition, whose producers are up to date, by that of the row. The open transactions are
+    /// those of the producers.
     pub fn put_into(self, state: &mut PartitionState) {
         let PartitionRow { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } = self;
         (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);

@@ -58,13 +58,13 @@ pub struct Grant<'a> {
 /// A batch as its admission sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
-    /// Its producer, epoch and sequences.
+    /// Producer, epoch and sequences of the batch.
     pub stamp: Stamp,
     /// True if the batch is part of a transaction.
     pub is_transactional: bool,
     /// The coordinator's word on the transaction that the batch would open, if there is one.
     pub verified: Option<Verified>,
-    /// The end of the partition as other brokers' commits are heard of; 0 if the epoch says which transaction a batch
+    /// End of the partition with the known commits of other brokers; 0 if the epoch shows which transaction a batch
     /// is of.
     pub heard_to: i64,
 }
@@ -82,7 +82,7 @@ impl Candidate {
         Candidate { verified, heard_to, ..Candidate::unverified(batch) }
     }
 
-    /// A batch whose turn has come later: the coordinator was not asked.
+    /// Returns the candidate of a batch whose turn has come later, which its coordinator has not verified.
     pub(super) fn unverified(batch: &ValidBatch<'_>) -> Candidate {
         let (stamp, is_transactional) = (batch.stamp(), batch.is_transactional());
         Candidate { stamp, is_transactional, verified: None, heard_to: 0 }
@@ -105,7 +105,7 @@ pub struct Offered {
     pub number: DisklessPartitionId,
     /// The producer among whose batches it keeps its place.
     pub producer: ProducerKey,
-    /// Its part in sequence and transaction.
+    /// Part of the batch in sequence and transaction.
     pub candidate: Candidate,
     /// Bytes to store.
     pub bytes: Bytes,

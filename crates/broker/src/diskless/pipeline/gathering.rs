@@ -28,7 +28,7 @@ pub struct NewBatch {
     pub stamp: Stamp,
     /// In ms.
     pub max_timestamp: i64,
-    /// Its part in a transaction.
+    /// Part of the batch in a transaction.
     pub kind: BatchKind,
     /// As in its object.
     pub verified: Option<Verified>,

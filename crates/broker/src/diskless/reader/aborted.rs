@@ -1,8 +1,8 @@
-//! Aborted transactions of ranges that consumers read at read_committed: asked of the index once for many fetches,
+//! Aborted transactions of ranges that consumers read at read_committed: read from the index once for many fetches,
 //! apart from them.
 //!
-//! Records before the last stable offset are decided, so that the answer for a range stays true. Not asked is from
-//! offsets past the newest abort, which a partition's row names.
+//! Records before the last stable offset are decided, so that the answer for a range stays true. Offsets past the newest
+//! abort, which a partition's row names, need no read.
 //!
 //! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, but for the newest; the range unused
 //! for longest is dropped first.
@@ -37,7 +37,7 @@ pub struct AbortedRange {
 }
 
 impl AbortedRange {
-    /// A range of the answer to a question for `offsets`, which has as many transactions at most as were asked for.
+    /// Creates the range of an answer for `offsets`, which has at most as many transactions as were requested.
     fn found(offsets: Range<i64>, mut transactions: Vec<AbortedTransaction>) -> AbortedRange {
         let mut end = offsets.end;
         if transactions.len() >= FOUND_MAX

@@ -51,7 +51,7 @@ pub enum Fault {
     AsksNobody,
     /// The coordinator writes no markers.
     LeavesOpen,
-    /// Markers say the other thing than was decided.
+    /// Markers have the opposite of the decision.
     MarksOtherwise,
 }
 

@@ -44,7 +44,7 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
       GROUP BY producer_id) ORDER BY base_offset";
-/// After so many changes of rows the write-ahead log is moved to the file, if there is time between two commits.
+/// Changes of rows after which the write-ahead log is moved to the file, if there is time between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
 /// For how long a number may be registered before it is used, in ms.
 const REGISTERED_MS: i64 = 3_600_000;
@@ -113,8 +113,8 @@ impl SqliteIndex {
         rows.collect::<rusqlite::Result<_>>().expect("read")
     }
 
-    /// Adds so many aborted transactions of ten offsets each to partition 1; the last stable offset is this, or after
-    /// each.
+    /// Adds `count` aborted transactions of ten offsets each to partition 1; the last stable offset of each is
+    /// `stable`, or the offset after it.
     #[cfg(test)]
     pub fn add_aborted(&self, count: i64, stable: Option<i64>) {
         let rows = "WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?1)
