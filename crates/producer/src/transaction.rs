@@ -6,7 +6,7 @@
 //! Invariant: a transaction that is dropped is aborted.
 
 use crate::delivery::Delivery;
-use crate::error::{SendError, TransactionError};
+use crate::error::{NO_TRANSACTIONAL_ID, SendError, TransactionError};
 use crate::ledger::{GroupMetadata, OffsetsRequest, Phase, TransactionLedger, TransactionOffset};
 use crate::producer::Producer;
 use crate::record::ProducerRecord;
@@ -18,7 +18,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// The answer of a producer without a transactional.id.
-const NO_ID: TransactionError = TransactionError::State("transactions need a transactional.id");
+const NO_ID: TransactionError = TransactionError::State(NO_TRANSACTIONAL_ID);
 
 impl Producer {
     /// Gets a producer id for the transactional.id, which fences other producers with that id and aborts their open
@@ -219,7 +219,7 @@ impl<'a> Transaction<'a> {
         let (answer, _) = oneshot::channel();
         let (number, group, offsets) = (self.scope.number, group.clone(), offsets.to_vec());
         let queued = ledger.queue_offsets(OffsetsRequest { number, group, offsets, answer });
-        queued.map_err(|_| TransactionError::State("offsets of 64 calls wait to be committed already"))
+        queued.map_err(|_| TransactionError::Full("offsets of 64 calls wait to be committed already"))
     }
 
     fn closed(&self) -> TransactionError {

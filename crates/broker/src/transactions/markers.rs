@@ -166,7 +166,7 @@ impl Transactions {
     ///
     /// # Errors
     /// The reason, for the log. The marker may be written all the same.
-    async fn mark_at(
+    pub(super) async fn mark_at(
         &self,
         route: MarkerRoute,
         partition: &TopicPartition,

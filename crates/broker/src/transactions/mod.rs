@@ -20,6 +20,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod unknown;
 mod unsettled;
 mod verifications;
 mod verify;
@@ -28,7 +29,7 @@ pub use markers::TURN as MARKERS_A_TURN;
 pub use unsettled::Unsettled;
 pub use verifications::TRANSACTIONS_MAX as VERIFIED_AT_ONCE;
 
-use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, PendingAnswer, Shard};
+use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, PendingAnswer, Shard, Status};
 use crate::partitions::Partitions;
 use entry::{Entry, EntryState};
 use fullbore_config::{BrokerConfig, TransactionConfig};
@@ -307,6 +308,15 @@ impl Transactions {
             Some(ListedTransaction { transactional_id: entry.id.clone(), producer_id, state })
         };
         Ok(entries.iter().filter(|entry| matches(&entry.id)).filter_map(listed).collect())
+    }
+
+    /// Returns the partitions of `__transaction_state` that are served, each with its leader epoch. Of those that are
+    /// served both before and after a look at the ids, all were looked at.
+    pub fn served(&self) -> Vec<(i32, i32)> {
+        let topic = self.topic.read();
+        let shards = topic.iter().flat_map(|topic| topic.shards());
+        let serving = shards.filter(|shard| shard.status() == Status::Serving);
+        serving.map(|shard| (shard.partition().index(), shard.leader_epoch())).collect()
     }
 
     /// Counts the ids, without a look at each.

@@ -32,6 +32,13 @@ pub(super) struct CoordinatorAnswer {
     pub coordinator_epoch: Option<i32>,
 }
 
+impl CoordinatorAnswer {
+    /// Returns the answer of a coordinator that was asked in this epoch, unless it names one: an older build does not.
+    fn in_epoch(self, epoch: Option<i32>) -> CoordinatorAnswer {
+        CoordinatorAnswer { coordinator_epoch: self.coordinator_epoch.or(epoch), ..self }
+    }
+}
+
 impl TransactionVerifier for Arc<Transactions> {
     fn verify<'a>(
         &'a self,
@@ -106,6 +113,12 @@ impl Transactions {
         partition_for(id, count)
     }
 
+    /// Returns the leader epoch of an id's coordinator in this broker's metadata.
+    fn known_coordinator_epoch(&self, id: &str) -> Option<i32> {
+        let image = self.control.image();
+        Some(image.topic(TRANSACTION_STATE)?.partition(self.partition_of(id))?.leader_epoch)
+    }
+
     /// Adds the partitions to the transaction by a request to another broker. The coordinator lets a request wait for a moment only,
     /// since others are behind it on the connection; the end of the transaction before may take as long as a PUT.
     async fn add_at(
@@ -142,13 +155,14 @@ impl Transactions {
             topics: topics.collect(),
             ..Default::default()
         };
+        let known_epoch = self.known_coordinator_epoch(beginning.transactional_id);
         let answered = tokio::select! {
             answered = self.peers.verify(coordinator, transaction) => answered,
             () = self.peers.replaced(MarkerRoute::classic(coordinator), TRANSACTION_STATE, self.partition_of(beginning.transactional_id)) => {
                 Err("another broker coordinates the transaction".to_owned())
             }
         };
-        answered.map_err(|why| {
+        answered.map(|found| found.in_epoch(known_epoch)).map_err(|why| {
             tracing::debug!(coordinator, %why, "cannot ask the coordinator of a transaction: the client sends the batch again");
             ErrorCode::NETWORK_EXCEPTION
         })
@@ -176,5 +190,17 @@ fn as_produce_error(code: ErrorCode, produce_version: i16) -> ErrorCode {
         | ErrorCode::COORDINATOR_NOT_AVAILABLE
         | ErrorCode::NOT_COORDINATOR => ErrorCode::NOT_ENOUGH_REPLICAS,
         code => code,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coordinator_names_no_epoch_the_one_in_which_it_was_asked_counts() {
+        let answer = |coordinator_epoch| CoordinatorAnswer { codes: Vec::new(), coordinator_epoch };
+        assert_eq!(answer(None).in_epoch(Some(4)), answer(Some(4)));
+        assert_eq!(answer(Some(3)).in_epoch(Some(4)), answer(Some(3)));
     }
 }

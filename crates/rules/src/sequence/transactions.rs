@@ -299,6 +299,15 @@ impl Producers {
         }
     }
 
+    /// Returns true if what was remembered of the producer then, or came to be since, may be forgotten by now.
+    pub fn is_forgotten_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
+        let number = self.by_id.get(&producer_id).map(|producer| producer.number);
+        match seen.known {
+            Some((before, _)) => number != Some(before),
+            None => number.is_none() && self.forgotten > seen.remembered,
+        }
+    }
+
     /// Returns true if a later coordinator has ended a transaction of the producer here: the one of this epoch may not
     /// know.
     pub fn has_later_coordinator(&self, producer_id: i64, coordinator_epoch: i32) -> bool {

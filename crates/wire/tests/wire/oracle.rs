@@ -35,6 +35,8 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Fetch, "readahead"),
     (ApiKey::Fetch, "nextoffset"),
     (ApiKey::AddPartitionsToTxn, "coordinatorepoch"),
+    (ApiKey::ListTransactions, "namesserved"),
+    (ApiKey::ListTransactions, "served"),
     (ApiKey::Fetch, "carriedout"),
     (ApiKey::Fetch, "readon"),
     (ApiKey::Fetch, "inepoch"),

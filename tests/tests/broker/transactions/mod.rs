@@ -9,6 +9,7 @@ mod coordinator;
 mod crash;
 mod diskless;
 mod hostile;
+mod lost_state;
 mod places;
 mod power;
 mod protocol;
