@@ -29,7 +29,9 @@ pub use markers::TURN as MARKERS_A_TURN;
 pub use unsettled::Unsettled;
 pub use verifications::TRANSACTIONS_MAX as VERIFIED_AT_ONCE;
 
-use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, PendingAnswer, Shard, Status};
+use crate::coordinator::{
+    CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, PendingAnswer, Shard, Status, Unwritten,
+};
 use crate::partitions::Partitions;
 use entry::{Entry, EntryState};
 use fullbore_config::{BrokerConfig, TransactionConfig};
@@ -37,6 +39,7 @@ use fullbore_control::{Control, TRANSACTION_STATE, TRANSACTION_VERSION};
 use fullbore_host::files::now_ms;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::metrics::Metrics;
+use fullbore_host::task;
 use fullbore_rules::transaction::{
     AddPartitions, Effect, ProducerIdAndEpoch, RequestTicket, TopicPartition, Transaction, TransactionAnswer,
     TransactionFilter, TransactionMetadata, TransactionSettings, TransactionState, TransactionVersion, Turn,
@@ -184,13 +187,14 @@ impl Transactions {
     }
 
     /// Puts an event to an id, which is created if it is not known. The event is given the ticket by which its answer
-    /// is awaited.
+    /// is awaited. `behind` are the writes of the connection that sends the answer, if one does.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
     pub fn put_to(
         self: &Arc<Self>,
         id: &str,
+        behind: Option<&Unwritten>,
         event: impl FnOnce(&mut Transaction, RequestTicket, &mut Turn<'_>),
     ) -> Result<PendingAnswer<TransactionAnswer>, ErrorCode> {
         loop {
@@ -202,7 +206,11 @@ impl Transactions {
             }
             let (ticket, pending) = state.ticket();
             let effects = self.turn(&mut state, |transaction, turn| event(transaction, ticket, turn));
-            self.follow(&entry, state, effects);
+            match (self.follow_here(&entry, state, effects), behind) {
+                (None, _) => {}
+                (Some(rest), Some(behind)) if pending.is_answered() => behind.follow(rest),
+                (Some(rest), _) => drop(task::spawn(rest)),
+            }
             return Ok(pending);
         }
     }
@@ -233,7 +241,8 @@ impl Transactions {
     /// # Errors
     /// Errors of AddPartitionsToTxn; the errors of the id's shard.
     pub async fn add_partitions(self: &Arc<Self>, id: &str, added: AddPartitions) -> Result<(), ErrorCode> {
-        let pending = self.put_to(id, |transaction, ticket, turn| transaction.add_partitions(added, ticket, turn))?;
+        let pending =
+            self.put_to(id, None, |transaction, ticket, turn| transaction.add_partitions(added, ticket, turn))?;
         match pending.answer().await? {
             TransactionAnswer::AddPartitions(added) => added,
             _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),
