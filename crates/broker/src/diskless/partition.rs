@@ -78,7 +78,8 @@ impl DisklessPartition {
             None => self.services.pipeline.try_reserve(producer, size)?,
         };
         let Some(room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(producer, size))) };
-        let grant = Grant { producer, freshness, room, left_out: &self.services.left_out };
+        let awaited = terms.awaited.cloned();
+        let grant = Grant { producer, freshness, room, left_out: &self.services.left_out, awaited };
         self.services.pipeline.append(IndexedPartition { view: &self.known, number }, batch, terms, grant)
     }
 

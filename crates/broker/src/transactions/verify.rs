@@ -5,7 +5,7 @@
 
 use super::peers::MarkerRoute;
 use super::{BATCH_WAIT_MS, DISKLESS_WAIT_MS, Transactions};
-use crate::partitions::append::{ADDS_FROM, BeginningTransaction, TransactionVerifier, VerifiedPartitions};
+use crate::partitions::append::{ADDS_FROM, BeginningTransaction, TransactionVerifier, Verifying};
 use fullbore_control::TRANSACTION_STATE;
 use fullbore_host::files::now_ms;
 use fullbore_log::Verification;
@@ -13,7 +13,6 @@ use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch, TopicPartit
 use fullbore_wire::apis::add_partitions_to_txn::{AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction};
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Text};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -40,17 +39,15 @@ impl CoordinatorAnswer {
 }
 
 impl TransactionVerifier for Arc<Transactions> {
-    fn verify<'a>(
-        &'a self,
-        beginning: BeginningTransaction<'a>,
-    ) -> Pin<Box<dyn Future<Output = VerifiedPartitions> + Send + 'a>> {
+    fn verify(&self, beginning: BeginningTransaction) -> Verifying {
+        let this = Arc::clone(self);
         Box::pin(async move {
             let produce_version = beginning.produce_version;
             let verified = match produce_version {
                 _ if beginning.transactional_id.is_empty() => Err(ErrorCode::INVALID_REQUEST),
-                ADDS_FROM.. => self.add(&beginning).await.map(|answer| answer.codes),
-                _ if !self.verifies_partitions() => Ok(vec![ErrorCode::NONE; beginning.partitions.len()]),
-                _ => self.find(&beginning).await.map(|answer| answer.codes),
+                ADDS_FROM.. => this.add(&beginning).await.map(|answer| answer.codes),
+                _ if !this.verifies_partitions() => Ok(vec![ErrorCode::NONE; beginning.partitions.len()]),
+                _ => this.find(&beginning).await.map(|answer| answer.codes),
             };
             let codes = verified.unwrap_or_else(|code| vec![code; beginning.partitions.len()]);
             let verification = if produce_version >= ADDS_FROM { Verification::Added } else { Verification::Verified };
@@ -67,35 +64,35 @@ impl Transactions {
     /// Adds the partitions to the transaction.
     pub(super) async fn add(
         self: &Arc<Self>,
-        beginning: &BeginningTransaction<'_>,
+        beginning: &BeginningTransaction,
     ) -> Result<CoordinatorAnswer, ErrorCode> {
-        self.prepare(false, [beginning.transactional_id]).await?;
-        if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
+        self.prepare(false, [&*beginning.transactional_id]).await?;
+        if let Some(coordinator) = self.coordinator_elsewhere(&beginning.transactional_id) {
             return self.add_at(coordinator, beginning).await;
         }
         let added = AddPartitions {
             producer: producer(beginning),
             partitions: partitions(beginning).collect(),
             version: TransactionVersion::V2,
-            wait_until: self.wait_until(beginning.transactional_id, BATCH_WAIT_MS),
+            wait_until: self.wait_until(&beginning.transactional_id, BATCH_WAIT_MS),
         };
-        let coordinator_epoch = Some(self.coordinator_epoch(beginning.transactional_id)?);
-        self.add_partitions(beginning.transactional_id, added).await?;
+        let coordinator_epoch = Some(self.coordinator_epoch(&beginning.transactional_id)?);
+        self.add_partitions(&beginning.transactional_id, added).await?;
         Ok(CoordinatorAnswer { codes: vec![ErrorCode::NONE; beginning.partitions.len()], coordinator_epoch })
     }
 
     /// Looks for the partitions in the transaction, to which the client has added them.
     pub(super) async fn find(
         self: &Arc<Self>,
-        beginning: &BeginningTransaction<'_>,
+        beginning: &BeginningTransaction,
     ) -> Result<CoordinatorAnswer, ErrorCode> {
-        self.prepare(false, [beginning.transactional_id]).await?;
-        if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
+        self.prepare(false, [&*beginning.transactional_id]).await?;
+        if let Some(coordinator) = self.coordinator_elsewhere(&beginning.transactional_id) {
             return self.verify_at(coordinator, beginning, true).await;
         }
         let wanted: Vec<_> = partitions(beginning).collect();
-        let coordinator_epoch = Some(self.coordinator_epoch(beginning.transactional_id)?);
-        let codes = self.verify_partitions(beginning.transactional_id, producer(beginning), &wanted)?;
+        let coordinator_epoch = Some(self.coordinator_epoch(&beginning.transactional_id)?);
+        let codes = self.verify_partitions(&beginning.transactional_id, producer(beginning), &wanted)?;
         Ok(CoordinatorAnswer { codes, coordinator_epoch })
     }
 
@@ -121,11 +118,7 @@ impl Transactions {
 
     /// Adds the partitions to the transaction by a request to another broker. The coordinator lets a request wait for a moment only,
     /// since others are behind it on the connection; the end of the transaction before may take as long as a PUT.
-    async fn add_at(
-        &self,
-        coordinator: i32,
-        beginning: &BeginningTransaction<'_>,
-    ) -> Result<CoordinatorAnswer, ErrorCode> {
+    async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {
             let added = self.verify_at(coordinator, beginning, false).await?;
@@ -141,14 +134,14 @@ impl Transactions {
     async fn verify_at(
         &self,
         coordinator: i32,
-        beginning: &BeginningTransaction<'_>,
+        beginning: &BeginningTransaction,
         verify_only: bool,
     ) -> Result<CoordinatorAnswer, ErrorCode> {
         let topics = TopicPartition::by_topic(partitions(beginning)).into_iter();
         let topics =
             topics.map(|(name, partitions)| AddPartitionsToTxnTopic { name, partitions, ..Default::default() });
         let transaction = AddPartitionsToTxnTransaction {
-            transactional_id: Text::from(beginning.transactional_id),
+            transactional_id: beginning.transactional_id.clone(),
             producer_id: beginning.producer_id,
             producer_epoch: beginning.producer_epoch,
             verify_only,
@@ -158,7 +151,7 @@ impl Transactions {
         let known_epoch = self.known_coordinator_epoch(beginning.transactional_id);
         let answered = tokio::select! {
             answered = self.peers.verify(coordinator, transaction) => answered,
-            () = self.peers.replaced(MarkerRoute::classic(coordinator), TRANSACTION_STATE, self.partition_of(beginning.transactional_id)) => {
+            () = self.peers.replaced(MarkerRoute::classic(coordinator), TRANSACTION_STATE, self.partition_of(&beginning.transactional_id)) => {
                 Err("another broker coordinates the transaction".to_owned())
             }
         };
@@ -169,12 +162,12 @@ impl Transactions {
     }
 }
 
-fn producer(beginning: &BeginningTransaction<'_>) -> ProducerIdAndEpoch {
+fn producer(beginning: &BeginningTransaction) -> ProducerIdAndEpoch {
     ProducerIdAndEpoch { id: beginning.producer_id, epoch: beginning.producer_epoch }
 }
 
-fn partitions<'b>(beginning: &'b BeginningTransaction<'_>) -> impl Iterator<Item = TopicPartition> + 'b {
-    let partition = |&(topic, partition): &(&str, i32)| TopicPartition { topic: Text::from(topic), partition };
+fn partitions<'b>(beginning: &'b BeginningTransaction) -> impl Iterator<Item = TopicPartition> + 'b {
+    let partition = |(topic, partition): &(Text, i32)| TopicPartition { topic: topic.clone(), partition: *partition };
     beginning.partitions.iter().map(partition)
 }
 

@@ -28,6 +28,7 @@ const NOT_IN_ORACLE: &[(ApiKey, i16)] = &[
 /// Fields that are in none of the oracle's versions.
 const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Produce, "reorder"),
+    (ApiKey::Produce, "endstransaction"),
     (ApiKey::Produce, "reorderbatches"),
     (ApiKey::Produce, "maxidempotencebatchestoretain"),
     (ApiKey::Produce, "producerstatebatchestoretain"),

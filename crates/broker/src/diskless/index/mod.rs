@@ -52,8 +52,8 @@ pub use noted::{FILE as NOTED_CHANGES, Lacking, lacking, noted_changes};
 pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueuePlace, StopsBefore};
 pub use sqlite::{OpenFileError, SqliteIndex};
 pub use store::{
-    ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow,
-    ProducerRow, ProducerRowPlace, RunSource, UnusedObject,
+    AbortedTransactions, ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore,
+    PartitionRow, ProducerRow, ProducerRowPlace, RunSource, UnusedObject,
 };
 
 use packed::forgotten_below;

@@ -262,8 +262,8 @@ pub trait RunSource: Send {
     /// The index cannot be read.
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
 
-    /// Returns the aborted transactions with an offset in `offsets`, in the order of their first offsets, `count` at
-    /// most.
+    /// Returns the aborted transactions of `offsets`, as [`AbortedTransactions`] has them: `count` whose markers are
+    /// there, and those that are open where the answer ends.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -272,7 +272,38 @@ pub trait RunSource: Send {
         partition: DisklessPartitionId,
         offsets: Range<i64>,
         count: usize,
-    ) -> Result<Vec<AbortedTransaction>, StoreError>;
+    ) -> Result<AbortedTransactions, StoreError>;
+}
+
+/// Aborted transactions of a range of offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbortedTransactions {
+    /// The offset after the range: the end that was asked for, or the one after the last marker that was counted.
+    pub end: i64,
+    /// Every transaction with an offset in the range, in the order of their first offsets.
+    pub transactions: Vec<AbortedTransaction>,
+}
+
+impl AbortedTransactions {
+    /// Sorts `transactions`: those with a marker before `end`, the first `count` of them, and those that were open after
+    /// the last of these.
+    pub fn new(end: i64, mut transactions: Vec<AbortedTransaction>, count: usize) -> AbortedTransactions {
+        transactions.sort_unstable_by_key(|of| of.last_offset);
+        let last = count.checked_sub(1).and_then(|at| transactions.get(at)).filter(|last| last.last_offset < end);
+        let end = last.map_or(end, |last| last.last_offset.saturating_add(1));
+        transactions.sort_unstable_by_key(|of| of.first_offset);
+        AbortedTransactions { end, transactions }
+    }
+}
+
+/// The largest value of [`length_bits`], also of longer transactions: a length of as many bits is added to an offset.
+pub const LENGTH_BITS_MAX: u32 = 62;
+
+/// Returns how many bits the length of a transaction has. Of those with one value, the ones that are open at an offset
+/// begin within twice their length before it, so that an index finds them.
+pub fn length_bits(of: &AbortedTransaction) -> u32 {
+    let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
+    (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)
 }
 
 /// Tells what other brokers change in the index. Its calls block.

@@ -182,6 +182,7 @@ fn batch_of(partition: IndexedPartition<'_>, marker: &Marker) -> Result<NewBatch
         max_timestamp,
         kind: BatchKind::Plain,
         verified: None,
+        ends_transaction: true,
         room: None,
     })
 }

@@ -88,7 +88,7 @@ impl Pipeline {
             });
         }
         let later = LaterRoom { room: grant.room, early_bytes_max: self.shared.budget.max() / 2 };
-        let answer = parked.park(batch, terms.acks, reordering, Some(later));
+        let answer = parked.park(batch, &terms, reordering, Some(later));
         if parked.wants_watch() {
             let watch = Watch { number, partition: Arc::clone(partition), reordering: Arc::clone(reordering) };
             match state.others_commit {
@@ -127,7 +127,7 @@ impl Shared {
         let Some(mut parked) = state.parked.remove(&number) else { return };
         while let Some(early) = parked.next_after(&stamp) {
             stamp = early.batch().stamp();
-            match state.check(number, &Candidate::unverified(early.batch()), Freshness::Current) {
+            match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
                 // A batch that came twice, over two connections, finds the outcome of the other when it is sent again.
@@ -146,10 +146,12 @@ impl Shared {
         partition: IndexedPartition<'_>,
         early: OutOfOrderBatch,
     ) {
+        let candidate = candidate_of(&early);
         let (batch, answer, room) = early.into_parts();
         let producer = ProducerKey::Id(batch.stamp().producer_id);
-        let offered = Offered::new(partition, producer, (&batch, Candidate::unverified(&batch)), now_ms());
+        let offered = Offered::new(partition, producer, (&batch, candidate), now_ms());
         self.enqueue(state, offered, answer, room);
+        self.close_due(state);
     }
 
     /// Checks the parked batches of these producers again, since batches of theirs were committed.
@@ -189,7 +191,7 @@ impl Shared {
             }
             let Some(early) = state.parked.get_mut(&number).and_then(|parked| parked.take(&stamp)) else { continue };
             is_any = true;
-            match state.check(number, &Candidate::unverified(early.batch()), Freshness::Current) {
+            match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => settled.push((early, Err(AppendError::Sequence(why)))),
                 Ok(Admission::Duplicate { base_offset, timestamp }) => {
@@ -244,8 +246,15 @@ impl PipelineState {
         ControlFlow::Break(AppendStep::Blocked(match self.check(number, candidate, grant.freshness) {
             Ok(Admission::Ask) => Blocker::StaleState(candidate.stamp.producer_id),
             Err(Unverified) => Blocker::Verification,
+            // In one object with the end of the transaction before, the batch could not wait for what follows that end.
+            Ok(Admission::Admit) if self.is_beside_marker(number, candidate, &grant) => Blocker::Verification,
             Ok(_) => return ControlFlow::Continue(grant),
         }))
+    }
+
+    fn is_beside_marker(&self, number: DisklessPartitionId, candidate: &Candidate, grant: &Grant<'_>) -> bool {
+        let is_ahead = grant.awaited.is_some() && self.opens(number, candidate);
+        is_ahead && self.queue.gathers_marker_of(candidate.stamp.producer_id)
     }
 
     /// Returns true if an early batch would be the first of a producer that may begin anywhere, since its state is
@@ -265,6 +274,10 @@ impl PipelineState {
         let parked = &mut self.parked;
         failed.filter_map(|of| Some(parked.get_mut(&of.number)?.take_all(of.producer_id))).flatten().collect()
     }
+}
+
+fn candidate_of(early: &OutOfOrderBatch) -> Candidate {
+    Candidate::unverified(early.batch(), early.ends_transaction())
 }
 
 /// Refuses batches that have waited too long before their turn; lives as long as any is parked on the partition.
