@@ -148,7 +148,7 @@ impl Transactions {
             topics: topics.collect(),
             ..Default::default()
         };
-        let known_epoch = self.known_coordinator_epoch(beginning.transactional_id);
+        let known_epoch = self.known_coordinator_epoch(&beginning.transactional_id);
         let answered = tokio::select! {
             answered = self.peers.verify(coordinator, transaction) => answered,
             () = self.peers.replaced(MarkerRoute::classic(coordinator), TRANSACTION_STATE, self.partition_of(&beginning.transactional_id)) => {
