@@ -94,9 +94,13 @@ impl Transactions {
                     entry.lock().answer(ticket, answer);
                     if std::mem::take(&mut is_here) && !effects.is_empty() {
                         let mut is_sent = false;
-                        poll_fn(|_| match std::mem::replace(&mut is_sent, true) {
+                        poll_fn(|context| match std::mem::replace(&mut is_sent, true) {
                             true => Poll::Ready(()),
-                            false => Poll::Pending,
+                            false => {
+                                // A task that was spawned since, as something stood in the way, goes on by itself.
+                                context.waker().wake_by_ref();
+                                Poll::Pending
+                            }
                         })
                         .await;
                     }

@@ -10,6 +10,7 @@ use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::Verification;
 use fullbore_log::validation::ValidBatch;
 use fullbore_rules::cluster::PreviousShutdown;
+use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::{AddPartitions, EndTxn, InitProducerId, TransactionAnswer};
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use std::path::Path;
@@ -147,4 +148,35 @@ async fn nothing_stands_in_the_way_a_commit_is_answered_at_once_and_complete_beh
         never = unwritten.carry_out() => match never {},
         () = completed => {}
     }
+}
+
+/// Markers of so many partitions are written in several turns: the request goes on in a task of its own.
+#[tokio::test]
+async fn markers_take_several_turns_the_transaction_is_complete_behind_its_answer() {
+    const PARTITIONS: i32 = 2 * MARKERS_A_TURN as i32;
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let opened = opened(folder.path(), "").await;
+    let name = Text::from_static("wide");
+    let topic = CreateTopic { name: name.to_string(), num_partitions: PARTITIONS, ..Default::default() };
+    let topic = CreateTopic { replication_factor: -1, ..topic };
+    let made = opened.control.create_topics(CreateTopics { topics: vec![topic], validate_only: false }).await;
+    assert!(made.iter().all(Result::is_ok), "{made:?}");
+    let producer = opened.begin().await;
+    let partitions = TopicPartition::each_of(&name, &(0..PARTITIONS).collect::<Vec<_>>()).collect();
+    let add = AddPartitions { producer, partitions, version: TransactionVersion::V2, wait_until: None };
+    let added = opened.answer(|transaction, ticket, turn| transaction.add_partitions(add, ticket, turn)).await;
+    assert_eq!(added, TransactionAnswer::AddPartitions(Ok(())));
+    for partition in 0..PARTITIONS {
+        let id = opened.control.image().topic(&name).expect("it was made").id;
+        let replica = opened.logs.find(&id, partition).expect("it is here");
+        let marker = Marker { producer_id: 1, producer_epoch: 0, coordinator_epoch: 0, is_commit: false };
+        replica.append_marker(&marker, 2, None, 0).expect("its log is made");
+    }
+    assert!(opened.commit(producer).await.is_ok());
+    let completed = async {
+        while opened.state() != TransactionState::CompleteCommit {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), completed).await.expect("it is completed");
 }
