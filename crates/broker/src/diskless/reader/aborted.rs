@@ -22,7 +22,7 @@ use fullbore_log::partition::error::ReadError;
 
 /// Transactions whose markers are in the range that one question finds: few, since a fetch waits for the answer. Others
 /// that are open at its end, at most [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX), come with them.
-const FOUND_MAX: usize = 1_024;
+const FOUND_MAX: usize = 512;
 /// Transactions of all ranges, of 32 bytes each.
 const TRANSACTIONS_MAX: usize = 1 << 18;
 /// Memory that a range takes beside its transactions, in transactions.

@@ -54,7 +54,8 @@ impl RunSource for PostgresFinder {
     ) -> Result<AbortedTransactions, StoreError> {
         let Range { start, end } = offsets;
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
-        // Those that are open where the answer ends, by the bits of their lengths: each value has its few in the index.
+        // Those that are open where the answer ends, by the bits of their lengths: each value has its few in the index,
+        // which the sum keeps the planner on.
         let rows = self.ask(&format!(
             "WITH ended AS MATERIALIZED (
                SELECT {ABORTED} FROM fullbore.diskless_aborted
@@ -67,7 +68,7 @@ impl RunSource for PostgresFinder {
                SELECT {ABORTED} FROM fullbore.diskless_aborted
                WHERE partition = {partition} AND length_bits = bits::smallint AND first_offset < ends_at
                  AND first_offset > CASE bits WHEN {LENGTH_BITS_MAX} THEN -1 ELSE ends_at - (1::bigint << bits) END
-                 AND last_offset >= ends_at
+                 AND last_offset + 0 >= ends_at
                OFFSET 0) AS open"
         ))?;
         Ok(AbortedTransactions::new(end, each(&rows, aborted)?, count))

@@ -63,9 +63,10 @@ impl RunSource for SqliteFinder {
         let ended = aborted(connection, &ended, params![partition, offsets.start, offsets.end, limit]);
         let AbortedTransactions { end, mut transactions } =
             AbortedTransactions::new(offsets.end, ended.map_err(|error| sqlite_failed(&error))?, count);
+        // The sign keeps SQLite from the primary key, by which it would read every later row.
         let open = format!(
             "SELECT {ABORTED} FROM aborted WHERE partition = ?1 AND length_bits = ?2 AND first_offset > ?3
-             AND first_offset < ?4 AND last_offset >= ?4"
+             AND first_offset < ?4 AND +last_offset >= ?4"
         );
         for bits in 0..=LENGTH_BITS_MAX {
             let after = if bits == LENGTH_BITS_MAX { -1 } else { end.saturating_sub(1 << bits) };
