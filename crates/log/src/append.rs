@@ -6,7 +6,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fullbore_rules::sequence::{Marker, SequenceRefusal, Stamp, TransactionOfBatch, Verdict};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp, TransactionOfBatch, Verdict, VersionedMarker};
 use fullbore_wire::batch::BatchView;
 
 use super::Log;
@@ -39,7 +39,7 @@ pub(super) struct Writing<'a> {
     pub stamping: Stamping,
     pub stamp: Stamp,
     /// The end of a transaction that the batch states.
-    pub marker: Option<Marker>,
+    pub marker: Option<VersionedMarker>,
     pub base_offset: i64,
     pub leader_epoch: i32,
     pub now_ms: i64,

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 
 use fullbore_config::TopicConfig;
-use fullbore_rules::sequence::{Marker, Producers, Stamp};
+use fullbore_rules::sequence::{Marker, Producers, Stamp, VersionedMarker};
 use fullbore_wire::batch::BatchView;
 
 use super::Log;
@@ -39,21 +39,22 @@ impl Log {
         if self.is_broken() {
             return Err(AppendError::Storage);
         }
-        self.producers.check_marker(marker, transaction_version).map_err(AppendError::Sequence)?;
+        let versioned = VersionedMarker { marker: *marker, transaction_version };
+        self.producers.check_marker(&versioned).map_err(AppendError::Sequence)?;
         let bytes = marker.batch(now_ms);
         let batch = BatchView::first(&bytes).map_err(|_| AppendError::Storage)?;
         let stamping = Stamping::new(&batch, config.message_timestamp_type, now_ms);
         let &Marker { producer_id, producer_epoch, .. } = marker;
         let stamp = Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 };
         let base_offset = self.log_end;
-        let marker = Some(*marker);
+        let marker = Some(versioned);
         let writing = Writing { batch: &batch, stamping, stamp, marker, base_offset, leader_epoch, now_ms, config };
         self.guarded(|log| log.write(writing))
     }
 
-    /// Takes note of a marker that is in the active segment at `offset`.
-    pub(super) fn end_transaction(&mut self, marker: &Marker, offset: i64, timestamp: i64, now_ms: i64) {
-        let completed = self.producers.end_transaction(marker, offset, timestamp, now_ms);
+    /// Notes a marker that was appended to the active segment at `offset`.
+    pub(super) fn end_transaction(&mut self, marker: &VersionedMarker, offset: i64, timestamp: i64, now_ms: i64) {
+        let completed = self.producers.end_appended(marker, offset, timestamp, now_ms);
         let active = self.segments.back_mut().expect("a log has a segment");
         active.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
     }

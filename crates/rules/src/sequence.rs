@@ -38,7 +38,9 @@ pub use producers::{LastBatch, NO_COORDINATOR, PRODUCERS_MAX, ProducerState, Pro
 pub use refused::RefusedBatches;
 pub use snapshot::SnapshotEntry;
 pub use stops::Stops;
-pub use transactions::{AbortedTransaction, CompletedTransaction, Marker, TransactionOfBatch, TransactionsSeen};
+pub use transactions::{
+    AbortedTransaction, CompletedTransaction, Marker, TransactionOfBatch, TransactionsSeen, VersionedMarker,
+};
 pub use window::{WINDOW_MAX, WINDOW_MIN};
 
 use std::fmt;

@@ -4,8 +4,8 @@
 //! It has the whole log and no files. Invariant: `producers` and `aborted` are what the log makes them.
 
 use fullbore_rules::sequence::{
-    AbortedTransaction, Marker, Producers, SequenceRefusal, SnapshotEntry, Stamp, TransactionOfBatch, TransactionsSeen,
-    Verdict,
+    AbortedTransaction, CompletedTransaction, Marker, Producers, SequenceRefusal, SnapshotEntry, Stamp,
+    TransactionOfBatch, TransactionsSeen, Verdict, VersionedMarker,
 };
 
 use super::entry::{Entry, Payload};
@@ -184,14 +184,18 @@ impl Replica {
         fault: Option<Fault>,
         now: i64,
     ) -> Offer {
-        match self.producers().check_marker(&marker, version) {
+        let versioned = VersionedMarker { marker, transaction_version: version };
+        match self.producers().check_marker(&versioned) {
             Err(SequenceRefusal::CoordinatorFenced) if fault == Some(Fault::TakesOldCoordinators) => {}
             Err(refusal) => return Offer::Refused(refusal),
             Ok(()) => {}
         }
         let Marker { producer_id, producer_epoch, .. } = marker;
         let stamp = Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 };
-        self.push(Entry { leader_epoch, stamp, is_transactional: true, payload: Payload::Marker(marker) }, now);
+        let entry = Entry { leader_epoch, stamp, is_transactional: true, payload: Payload::Marker(marker) };
+        let offset = self.log.len() as i64;
+        let completed = self.producers().end_appended(&versioned, offset, now, now);
+        self.push_remembered(entry, completed.as_ref());
         Offer::Written(self.log.len())
     }
 
@@ -214,7 +218,12 @@ impl Replica {
                 None
             }
         };
-        self.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
+        self.push_remembered(entry, completed.as_ref());
+    }
+
+    /// Appends an entry that the producers remember, with the transaction that it has ended.
+    fn push_remembered(&mut self, entry: Entry, completed: Option<&CompletedTransaction>) {
+        self.aborted.extend(completed.and_then(AbortedTransaction::of));
         self.log.push(entry);
     }
 

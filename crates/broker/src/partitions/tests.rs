@@ -81,6 +81,39 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
     logs.close();
 }
 
+/// The marker raises the epoch that the partition knows, and does not fence the batch: both are of the same epoch.
+#[test]
+fn producer_wrote_in_an_earlier_epoch_a_marker_of_version_1_comes_its_verified_batch_is_verified_again() {
+    let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let logs = Partitions::open(folder.path(), &broker).expect("opened");
+    let id = Uuid([1; 16]);
+    logs.put_topic(("t", id), &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
+    let partition = logs.find(&id, 0).expect("it has just been told of");
+    let append = |epoch: i16, verification, verified_at: VerificationTime| {
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();
+        builder.append(0, None, Some(b"v"), &[]);
+        let stamp = fullbore_wire::batch::Stamp { producer_id: 7, producer_epoch: epoch, base_sequence: 0 };
+        let (bytes, _) = builder.seal(stamp).expect("sealed");
+        let terms = AppendTerms { verification, verified_at, ..AppendTerms::in_turn(Acks::Leader, 0) };
+        partition.append(&ValidBatch::unchecked(&bytes), terms).expect("a step")
+    };
+    let end = |producer_epoch, version| {
+        let marker = Marker { producer_id: 7, producer_epoch, coordinator_epoch: 0, is_commit: false };
+        partition.append_marker(&marker, version, None, 0).expect("written");
+    };
+    assert!(append(0, Verification::Verified, partition.verification_time(7)).is_written());
+    end(0, 1);
+    let before = partition.verification_time(7);
+    end(1, 1);
+    assert!(matches!(append(1, Verification::Verified, before), AppendStep::Blocked(Blocker::Verification)));
+    // A marker of version 2 has the epoch after that of its transaction: batches of that epoch come later.
+    let before = partition.verification_time(7);
+    end(2, 2);
+    assert!(append(2, Verification::Added, before).is_written());
+    logs.close();
+}
+
 /// Nothing else may read the partition for minutes.
 #[test]
 fn transactions_end_in_a_partition_that_is_not_read_their_markers_are_forgotten() {

@@ -1,15 +1,12 @@
 //! A batch on its way into a diskless topic, and the numbers of what it belongs to.
 
-use crate::sequence::{Marker, Producers, Stamp};
+use crate::sequence::{Marker, Producers, Stamp, VersionedMarker};
 
 /// A partition of a diskless topic, by a number that is given once.
 pub type DisklessPartitionId = i64;
 
 /// An object in the store, by a number that is given once.
 pub type ObjectId = i64;
-
-/// Transaction version from which on a marker has the epoch after that of its transaction (KIP-890).
-const BUMPED_FROM: i8 = 2;
 
 /// Batch in an object, in the order in which its broker has admitted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +62,8 @@ impl BatchKind {
     /// Returns the kind of a marker that WriteTxnMarkers or the coordinator requests.
     pub fn marker(marker: &Marker, transaction_version: i8) -> BatchKind {
         let &Marker { coordinator_epoch, is_commit, .. } = marker;
-        BatchKind::Marker { coordinator_epoch, is_commit, has_next_epoch: transaction_version >= BUMPED_FROM }
+        let has_next_epoch = transaction_version >= VersionedMarker::BUMPED_FROM;
+        BatchKind::Marker { coordinator_epoch, is_commit, has_next_epoch }
     }
 
     /// Returns true for a marker.
@@ -80,8 +78,8 @@ impl ObjectBatch {
         self.stamp.is_idempotent() && !self.kind.is_marker()
     }
 
-    /// Returns the marker that the batch is, with its transaction version: 1 or 2.
-    pub fn marker(&self) -> Option<(Marker, i8)> {
+    /// Returns the marker that the batch is; its transaction version is 1 or 2.
+    pub fn marker(&self) -> Option<VersionedMarker> {
         marker(&self.stamp, self.kind)
     }
 }
@@ -116,8 +114,8 @@ impl AppendedBatch {
         AppendedBatch { stamp, base_offset, timestamp, kind: BatchKind::Plain }
     }
 
-    /// Returns the marker that the batch is, with its transaction version: 1 or 2.
-    pub fn marker(&self) -> Option<(Marker, i8)> {
+    /// Returns the marker that the batch is; its transaction version is 1 or 2.
+    pub fn marker(&self) -> Option<VersionedMarker> {
         marker(&self.stamp, self.kind)
     }
 
@@ -128,8 +126,8 @@ impl AppendedBatch {
         if producers.has_reached(stamp.producer_id, *base_offset) {
             return;
         }
-        if let Some((marker, transaction_version)) = self.marker() {
-            producers.end_versioned(&marker, transaction_version, *base_offset, *timestamp, now_ms);
+        if let Some(versioned) = self.marker() {
+            producers.end_committed(&versioned, *base_offset, *timestamp, now_ms);
             return;
         }
         producers.append(stamp, *base_offset, *timestamp, now_ms, window);
@@ -139,9 +137,11 @@ impl AppendedBatch {
     }
 }
 
-fn marker(stamp: &Stamp, kind: BatchKind) -> Option<(Marker, i8)> {
+fn marker(stamp: &Stamp, kind: BatchKind) -> Option<VersionedMarker> {
     let BatchKind::Marker { coordinator_epoch, is_commit, has_next_epoch } = kind else { return None };
     let &Stamp { producer_id, producer_epoch, .. } = stamp;
     let marker = Marker { producer_id, producer_epoch, coordinator_epoch, is_commit };
-    Some((marker, if has_next_epoch { BUMPED_FROM } else { BUMPED_FROM - 1 }))
+    let bumped_from = VersionedMarker::BUMPED_FROM;
+    let transaction_version = if has_next_epoch { bumped_from } else { bumped_from - 1 };
+    Some(VersionedMarker { marker, transaction_version })
 }

@@ -135,8 +135,8 @@ impl Deciding<'_, '_> {
         let Some(partition) = self.coordinator.partitions.get_mut(&batch.partition) else {
             return gone(self.coordinator.deleted, batch);
         };
-        if let Some((marker, transaction_version)) = batch.marker() {
-            if let Err(why) = partition.check_marker(&marker, transaction_version) {
+        if let Some(marker) = batch.marker() {
+            if let Err(why) = partition.check_marker(&marker) {
                 return CommitVerdict::Refused(Refusal::Sequence(why));
             }
             let (appended, aborted) = partition.append_marker(batch, now_ms);
@@ -192,8 +192,8 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
         return CommitVerdict::Appended { base_offset };
     }
     let Some(partition) = coordinator.partitions.get(&batch.partition) else { return gone(coordinator.deleted, batch) };
-    if let Some((marker, transaction_version)) = batch.marker() {
-        return match partition.check_marker(&marker, transaction_version) {
+    if let Some(marker) = batch.marker() {
+        return match partition.check_marker(&marker) {
             // A marker that is refused once stays refused: this one was appended, and its run is cleared.
             Ok(()) => CommitVerdict::Duplicate { base_offset: -1, timestamp: -1 },
             Err(why) => CommitVerdict::Refused(Refusal::Sequence(why)),

@@ -4,7 +4,9 @@
 
 use super::batch::{AppendedBatch, BatchKind, ObjectBatch, Verified};
 use super::object::Refusal;
-use crate::sequence::{self, AbortedTransaction, Marker, Producers, SequenceRefusal, Stamp, Stops, TransactionOfBatch};
+use crate::sequence::{
+    self, AbortedTransaction, Producers, SequenceRefusal, Stamp, Stops, TransactionOfBatch, VersionedMarker,
+};
 
 /// State of one partition.
 #[derive(Clone, Debug)]
@@ -84,11 +86,11 @@ impl PartitionState {
     }
 
     /// Decides on a marker; see [`Producers::check_marker`].
-    pub(super) fn check_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), SequenceRefusal> {
-        if marker.producer_id < 0 || marker.producer_epoch < 0 {
+    pub(super) fn check_marker(&self, versioned: &VersionedMarker) -> Result<(), SequenceRefusal> {
+        if versioned.marker.producer_id < 0 || versioned.marker.producer_epoch < 0 {
             return Err(SequenceRefusal::InvalidRecord);
         }
-        self.producers.check_marker(marker, transaction_version)
+        self.producers.check_marker(versioned)
     }
 
     /// Decides if a batch may open a transaction: the coordinator has confirmed that, and no marker has ended the
@@ -137,9 +139,8 @@ impl PartitionState {
         let &ObjectBatch { stamp, max_timestamp: timestamp, kind, .. } = batch;
         let base_offset = self.next_offset;
         let evicted = self.producers.evicted();
-        let completed = batch.marker().and_then(|(marker, transaction_version)| {
-            self.producers.end_versioned(&marker, transaction_version, base_offset, timestamp, now_ms)
-        });
+        let completed =
+            batch.marker().and_then(|marker| self.producers.end_committed(&marker, base_offset, timestamp, now_ms));
         self.has_forgotten |= self.producers.evicted() > evicted;
         self.next_offset = base_offset.saturating_add(i64::from(stamp.record_count));
         self.count(batch);

@@ -38,13 +38,10 @@ pub(super) struct Producer {
     pub open_from: Option<i64>,
     /// The last offset of its last marker or batch without a sequence; `None` if that is not known, as after a restart.
     pub last_unsequenced: Option<i64>,
-    /// Offset of the last marker that ended a transaction of this epoch and left the epoch as it was, where the caller
-    /// says so.
-    pub ended_at: Option<i64>,
     /// Producers remembered before, this one included: a producer that was forgotten and comes again has another
     /// number.
     pub number: u64,
-    /// Offset of the last marker since the producer is remembered that did not raise the epoch, and so fences no batch.
+    /// Offset of the last marker that ended a transaction of this epoch, and so fences no batch of it.
     pub last_marker: Option<i64>,
     /// The timestamp of its last batch or marker, in ms.
     pub last_timestamp: i64,
@@ -436,7 +433,7 @@ impl Producers {
     fn begin_run(&mut self, stamp: &Stamp, batch: BatchMetadata, window: usize) {
         let producer = self.known_or_new(stamp.producer_id);
         if producer.epoch != stamp.producer_epoch {
-            producer.ended_at = None;
+            producer.last_marker = None;
         }
         producer.epoch = stamp.producer_epoch;
         producer.run = batch.record_count as u64;
@@ -457,7 +454,6 @@ impl Producers {
             coordinator_epoch: NO_COORDINATOR,
             open_from: None,
             last_unsequenced: None,
-            ended_at: None,
             number: self.remembered,
             last_marker: None,
             last_timestamp: SnapshotEntry::NONE,

@@ -16,6 +16,25 @@ use super::{SequenceRefusal, Stamp};
 
 pub use fullbore_wire::batch::EndTransactionMarker as Marker;
 
+/// Marker with the transaction version of its transaction, which is not in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VersionedMarker {
+    /// The marker.
+    pub marker: Marker,
+    /// From 0 on.
+    pub transaction_version: i8,
+}
+
+impl VersionedMarker {
+    /// The first transaction version whose markers have the epoch after that of their transaction (KIP-890).
+    pub const BUMPED_FROM: i8 = 2;
+
+    /// Returns true if the marker has the epoch of its transaction, whose late batches it does not fence.
+    pub fn leaves_epoch(&self) -> bool {
+        self.transaction_version < Self::BUMPED_FROM
+    }
+}
+
 /// Transaction that a marker has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedTransaction {
@@ -57,8 +76,8 @@ impl AbortedTransaction {
 pub struct TransactionsSeen {
     /// Producers that were remembered until then.
     remembered: u64,
-    /// Number of the producer, and the offset of its last marker that did not raise its epoch; `None` if it was not
-    /// known.
+    /// Number of the producer, and the offset of the last marker that ended a transaction of its epoch; `None` if the
+    /// producer was not known.
     known: Option<(u64, Option<i64>)>,
 }
 
@@ -119,7 +138,7 @@ impl Producer {
     fn begin_epoch(&mut self, epoch: i16, offset: i64, timestamp: i64) {
         if self.epoch != epoch {
             self.epoch = epoch;
-            self.ended_at = None;
+            self.last_marker = None;
             self.run = 0;
             self.window = SequenceWindow::empty();
         }
@@ -192,15 +211,16 @@ impl Producers {
     /// # Errors
     /// [`SequenceRefusal::CoordinatorFenced`] where a later coordinator has ended a transaction of the producer, and
     /// [`SequenceRefusal::InvalidProducerEpoch`] where the producer has gone on.
-    pub fn check_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), SequenceRefusal> {
+    pub fn check_marker(&self, versioned: &VersionedMarker) -> Result<(), SequenceRefusal> {
+        let marker = &versioned.marker;
         let Some(producer) = self.by_id.get(&marker.producer_id) else { return Ok(()) };
         if marker.coordinator_epoch < producer.coordinator_epoch {
             return Err(SequenceRefusal::CoordinatorFenced);
         }
         let is_repeated = marker.producer_epoch == producer.epoch && producer.open_from.is_none();
-        let is_next = match transaction_version {
-            ..2 => marker.producer_epoch >= producer.epoch,
-            _ => marker.producer_epoch > producer.epoch || is_repeated,
+        let is_next = match versioned.leaves_epoch() {
+            true => marker.producer_epoch >= producer.epoch,
+            false => marker.producer_epoch > producer.epoch || is_repeated,
         };
         if is_next { Ok(()) } else { Err(SequenceRefusal::InvalidProducerEpoch) }
     }
@@ -214,15 +234,46 @@ impl Producers {
         timestamp: i64,
         now_ms: i64,
     ) -> Option<CompletedTransaction> {
+        let leaves_epoch = self.may_leave_epoch(marker);
+        self.end(marker, leaves_epoch, (offset, timestamp), now_ms)
+    }
+
+    /// Remembers a marker as [`Producers::end_transaction`] does, where the caller has written it and knows its
+    /// transaction version: with one below 2, a batch that was verified before the marker may be of the transaction
+    /// that it has ended, though the marker raises the epoch that is known here.
+    pub fn end_appended(
+        &mut self,
+        versioned: &VersionedMarker,
+        offset: i64,
+        timestamp: i64,
+        now_ms: i64,
+    ) -> Option<CompletedTransaction> {
+        let leaves_epoch = versioned.leaves_epoch() || self.may_leave_epoch(&versioned.marker);
+        self.end(&versioned.marker, leaves_epoch, (offset, timestamp), now_ms)
+    }
+
+    /// Returns true unless the marker raises the epoch that is known here, as those of version 2 do.
+    fn may_leave_epoch(&self, marker: &Marker) -> bool {
+        let known = self.by_id.get(&marker.producer_id).map_or(NO_EPOCH, |producer| producer.epoch);
+        known == NO_EPOCH || marker.producer_epoch <= known
+    }
+
+    fn end(
+        &mut self,
+        marker: &Marker,
+        leaves_epoch: bool,
+        (offset, timestamp): (i64, i64),
+        now_ms: i64,
+    ) -> Option<CompletedTransaction> {
         if marker.producer_id < 0 || marker.producer_epoch < 0 {
             return None;
         }
         self.predecessor.forget(marker.producer_id);
         let producer = self.known_or_new(marker.producer_id);
-        if producer.epoch == NO_EPOCH || marker.producer_epoch <= producer.epoch {
+        producer.begin_epoch(marker.producer_epoch, offset, timestamp);
+        if leaves_epoch {
             producer.last_marker = Some(offset);
         }
-        producer.begin_epoch(marker.producer_epoch, offset, timestamp);
         producer.coordinator_epoch = marker.coordinator_epoch;
         let completed = producer.open_from.take().map(|first_offset| CompletedTransaction {
             producer_id: marker.producer_id,
@@ -236,21 +287,16 @@ impl Producers {
         completed
     }
 
-    /// Remembers a marker as [`Producers::end_transaction`] does, and with transaction version 1 where it is: a batch
-    /// of its epoch that comes later may belong to the transaction that it has ended. For partitions that are
-    /// replicated as soon as they are written.
-    pub fn end_versioned(
+    /// Remembers a marker as [`Producers::end_transaction`] does, in a partition that is replicated as soon as it is
+    /// written, and whose rows keep the transaction version.
+    pub fn end_committed(
         &mut self,
-        marker: &Marker,
-        transaction_version: i8,
+        versioned: &VersionedMarker,
         offset: i64,
         timestamp: i64,
         now_ms: i64,
     ) -> Option<CompletedTransaction> {
-        let completed = self.end_transaction(marker, offset, timestamp, now_ms);
-        if let Some(producer) = self.by_id.get_mut(&marker.producer_id).filter(|_| transaction_version < 2) {
-            producer.ended_at = Some(offset);
-        }
+        let completed = self.end(&versioned.marker, versioned.leaves_epoch(), (offset, timestamp), now_ms);
         self.open.unreplicated.clear();
         completed
     }
@@ -258,7 +304,7 @@ impl Producers {
     /// Returns true if a marker of the batch's epoch, which left that epoch as it was, stands at `offset` or later.
     pub fn has_ended_since(&self, stamp: &Stamp, offset: i64) -> bool {
         let producer = self.by_id.get(&stamp.producer_id).filter(|producer| producer.epoch == stamp.producer_epoch);
-        producer.and_then(|producer| producer.ended_at).is_some_and(|ended_at| ended_at >= offset)
+        producer.and_then(|producer| producer.last_marker).is_some_and(|last_marker| last_marker >= offset)
     }
 
     /// Remembers the epoch of a marker at `offset` whose record compaction has removed, with all data of its
@@ -293,7 +339,9 @@ impl Producers {
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         match (seen.known, found) {
-            (Some(_), found) => found != seen.known,
+            // A marker that raised the epoch since refuses late batches of the one before, and has removed the last.
+            (Some((known, seen)), Some((number, last))) => number != known || (last.is_some() && last != seen),
+            (Some(_), None) => true,
             (None, _) if self.forgotten > seen.remembered => true,
             (None, found) => found.is_some_and(|(_, last_marker)| last_marker.is_some()),
         }

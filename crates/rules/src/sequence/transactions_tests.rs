@@ -15,6 +15,10 @@ fn marker(producer_id: i64, producer_epoch: i16, coordinator_epoch: i32) -> Mark
     Marker { producer_id, producer_epoch, coordinator_epoch, is_commit: false }
 }
 
+fn versioned(marker: Marker, transaction_version: i8) -> VersionedMarker {
+    VersionedMarker { marker, transaction_version }
+}
+
 fn begun(producers: &mut Producers, stamp: Stamp, base_offset: i64) {
     assert_eq!(producers.transaction_of(&stamp, true), Ok(TransactionOfBatch::Begins));
     producers.append(&stamp, base_offset, 0, 0, WINDOW);
@@ -61,6 +65,28 @@ fn transaction_has_ended_since_it_shows_though_the_producer_is_forgotten_or_know
     assert!(!has_ended(&producers, known));
 }
 
+/// Both have the same epoch, which the partition has not known before the marker.
+#[test]
+fn marker_of_version_1_raises_the_epoch_a_batch_verified_before_it_may_be_of_the_ended_transaction() {
+    let mut producers = Producers::default();
+    begun(&mut producers, stamp(1, 0, 0), 10);
+    producers.end_appended(&versioned(marker(1, 0, 4), 1), 12, 0, 0);
+    let seen = producers.transactions_seen(1);
+    producers.end_appended(&versioned(marker(1, 2, 4), 2), 13, 0, 0);
+    assert!(
+        !producers.may_have_ended_since(1, seen),
+        "version 2: batches of epoch 2 come later, those before are refused"
+    );
+    let seen = producers.transactions_seen(1);
+    producers.end_appended(&versioned(marker(1, 3, 4), 1), 14, 0, 0);
+    assert!(producers.may_have_ended_since(1, seen));
+    let seen = producers.transactions_seen(1);
+    begun(&mut producers, stamp(1, 4, 0), 15);
+    assert!(!producers.may_have_ended_since(1, seen), "the next epoch");
+    producers.end_appended(&versioned(marker(1, 4, 4), 1), 17, 0, 0);
+    assert!(producers.may_have_ended_since(1, seen));
+}
+
 #[test]
 fn coordinator_is_replaced_the_marker_of_the_next_one_shows_it() {
     let mut producers = Producers::default();
@@ -77,8 +103,8 @@ fn coordinator_is_replaced_the_marker_of_the_next_one_shows_it() {
 fn marker_has_the_next_epoch_the_producer_begins_at_zero() {
     let mut producers = Producers::default();
     begun(&mut producers, stamp(1, 0, 0), 10);
-    assert_eq!(producers.check_marker(&marker(1, 0, 4), 2), Err(SequenceRefusal::InvalidProducerEpoch));
-    assert_eq!(producers.check_marker(&marker(1, 1, 4), 2), Ok(()));
+    assert_eq!(producers.check_marker(&versioned(marker(1, 0, 4), 2)), Err(SequenceRefusal::InvalidProducerEpoch));
+    assert_eq!(producers.check_marker(&versioned(marker(1, 1, 4), 2)), Ok(()));
     let completed = producers.end_transaction(&marker(1, 1, 4), 12, 7, 0);
     let expected = CompletedTransaction {
         producer_id: 1,
@@ -94,7 +120,7 @@ fn marker_has_the_next_epoch_the_producer_begins_at_zero() {
     let state = producers.iter().next().expect("known");
     assert_eq!((state.producer_epoch, state.last_sequence, state.last_timestamp), (1, -1, 7));
     assert_eq!((state.coordinator_epoch, state.open_from), (4, None));
-    assert_eq!(producers.check_marker(&marker(1, 1, 4), 2), Ok(()), "the same once more");
+    assert_eq!(producers.check_marker(&versioned(marker(1, 1, 4), 2)), Ok(()), "the same once more");
     assert_eq!(producers.end_transaction(&marker(1, 1, 4), 13, 8, 0), None);
 }
 
@@ -102,8 +128,8 @@ fn marker_has_the_next_epoch_the_producer_begins_at_zero() {
 fn marker_has_the_epoch_of_the_records_the_sequence_goes_on() {
     let mut producers = Producers::default();
     begun(&mut producers, stamp(1, 3, 0), 10);
-    assert_eq!(producers.check_marker(&marker(1, 2, 0), 0), Err(SequenceRefusal::InvalidProducerEpoch));
-    assert_eq!(producers.check_marker(&marker(1, 3, 0), 0), Ok(()));
+    assert_eq!(producers.check_marker(&versioned(marker(1, 2, 0), 0)), Err(SequenceRefusal::InvalidProducerEpoch));
+    assert_eq!(producers.check_marker(&versioned(marker(1, 3, 0), 0)), Ok(()));
     assert!(producers.end_transaction(&marker(1, 3, 0), 12, 0, 0).is_some());
     assert_eq!(producers.check(&stamp(1, 3, 2), 13), Verdict::Append);
     assert_eq!(producers.check(&stamp(1, 3, 0), 13), Verdict::Duplicate { base_offset: 10, timestamp: 0 });
@@ -113,9 +139,9 @@ fn marker_has_the_epoch_of_the_records_the_sequence_goes_on() {
 fn coordinator_is_older_than_the_last_one_its_marker_is_refused() {
     let mut producers = Producers::default();
     producers.end_transaction(&marker(1, 0, 5), 0, 0, 0);
-    assert_eq!(producers.check_marker(&marker(1, 1, 4), 2), Err(SequenceRefusal::CoordinatorFenced));
-    assert_eq!(producers.check_marker(&marker(1, 1, 5), 2), Ok(()));
-    assert_eq!(producers.check_marker(&marker(9, 0, 0), 2), Ok(()), "an unknown producer");
+    assert_eq!(producers.check_marker(&versioned(marker(1, 1, 4), 2)), Err(SequenceRefusal::CoordinatorFenced));
+    assert_eq!(producers.check_marker(&versioned(marker(1, 1, 5), 2)), Ok(()));
+    assert_eq!(producers.check_marker(&versioned(marker(9, 0, 0), 2)), Ok(()), "an unknown producer");
 }
 
 #[test]
@@ -236,7 +262,7 @@ impl Model {
     fn end(&mut self, producer_id: i64, is_commit: bool, bumps: bool) {
         let (epoch, _) = self.clients[producer_id as usize];
         let marker = Marker { producer_id, producer_epoch: epoch + i16::from(bumps), coordinator_epoch: 0, is_commit };
-        assert_eq!(self.producers.check_marker(&marker, if bumps { 2 } else { 0 }), Ok(()));
+        assert_eq!(self.producers.check_marker(&versioned(marker, if bumps { 2 } else { 0 })), Ok(()));
         let was_open = self.is_open(producer_id);
         let entry = Entry::Marker { marker, offset: self.log_end };
         let completed = apply(&mut self.producers, &entry);
