@@ -75,6 +75,15 @@ impl Marked {
     }
 }
 
+/// Treatment of a log that is not open when a marker comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClosedLog {
+    /// Opens the log, which blocks the caller's thread.
+    Open,
+    /// Requests that the log is opened, and appends nothing.
+    Pass,
+}
+
 impl Transactions {
     /// Appends the markers of one decision, and returns the partitions that have theirs on all replicas in sync at
     /// once. Others get a task each, which reports its marker to the id.
@@ -91,7 +100,7 @@ impl Transactions {
             if count % TURN == TURN - 1 {
                 tokio::task::yield_now().await;
             }
-            match self.append_marker(partition, &marker, version, false) {
+            match self.append_marker(partition, &marker, version, ClosedLog::Pass) {
                 marked if marked.is_over() => done.push(partition.clone()),
                 marked => {
                     let (this, entry) = (Arc::clone(self), Arc::clone(entry));
@@ -188,7 +197,7 @@ impl Transactions {
 
     /// Appends a marker for another broker, or a tool, and waits until it is on all replicas in sync.
     pub async fn write_marker(self: &Arc<Self>, partition: &TopicPartition, marker: &Marker, version: i8) -> ErrorCode {
-        let marked = match self.append_marker(partition, marker, version, false) {
+        let marked = match self.append_marker(partition, marker, version, ClosedLog::Pass) {
             Marked::Closed => match self.append_blocking(partition, marker, version).await {
                 Marked::Queued(pending) => settled(pending).await,
                 marked => marked,
@@ -214,7 +223,7 @@ impl Transactions {
 
     async fn append_blocking(self: &Arc<Self>, partition: &TopicPartition, marker: &Marker, version: i8) -> Marked {
         let (this, partition, marker) = (Arc::clone(self), partition.clone(), *marker);
-        let append = move || this.append_marker(&partition, &marker, version, true);
+        let append = move || this.append_marker(&partition, &marker, version, ClosedLog::Open);
         tokio::task::spawn_blocking(append).await.unwrap_or(Marked::Not(AppendError::Storage))
     }
 
@@ -228,9 +237,8 @@ impl Transactions {
         }
     }
 
-    /// Appends one marker where this broker leads the partition. A log that is not open is opened first only if the
-    /// caller may block.
-    fn append_marker(&self, partition: &TopicPartition, marker: &Marker, version: i8, may_block: bool) -> Marked {
+    /// Appends one marker where this broker leads the partition.
+    fn append_marker(&self, partition: &TopicPartition, marker: &Marker, version: i8, closed: ClosedLog) -> Marked {
         let image = self.control.image();
         let topic = image.topic(&partition.topic);
         let Some((topic, registered)) = topic.and_then(|topic| Some((topic, topic.partition(partition.partition)?)))
@@ -242,7 +250,7 @@ impl Transactions {
         }
         match (self.logs.find_any(&topic.id, partition.partition), registered.leader) {
             (Some(AnyPartition::Classic(replica)), _) if replica.leads_in().is_some() => {
-                if !may_block && !replica.phase().is_open() {
+                if closed == ClosedLog::Pass && !replica.phase().is_open() {
                     replica.ask_to_open();
                     return Marked::Closed;
                 }

@@ -60,6 +60,15 @@ impl TransactionVerifier for Arc<Transactions> {
     }
 }
 
+/// Wish of a broker that sends partitions to the coordinator of their transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// To look for the partitions in the transaction.
+    Find,
+    /// To add the partitions to the transaction.
+    Add,
+}
+
 impl Transactions {
     /// Adds the partitions to the transaction.
     pub(super) async fn add(
@@ -88,7 +97,7 @@ impl Transactions {
     ) -> Result<CoordinatorAnswer, ErrorCode> {
         self.prepare(false, [&*beginning.transactional_id]).await?;
         if let Some(coordinator) = self.coordinator_elsewhere(&beginning.transactional_id) {
-            return self.verify_at(coordinator, beginning, true).await;
+            return self.verify_at(coordinator, beginning, Wanted::Find).await;
         }
         let wanted: Vec<_> = partitions(beginning).collect();
         let coordinator_epoch = Some(self.coordinator_epoch(&beginning.transactional_id)?);
@@ -121,7 +130,7 @@ impl Transactions {
     async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {
-            let added = self.verify_at(coordinator, beginning, false).await?;
+            let added = self.verify_at(coordinator, beginning, Wanted::Add).await?;
             if !added.codes.contains(&ErrorCode::CONCURRENT_TRANSACTIONS) || now_ms() >= until {
                 return Ok(added);
             }
@@ -135,7 +144,7 @@ impl Transactions {
         &self,
         coordinator: i32,
         beginning: &BeginningTransaction,
-        verify_only: bool,
+        wanted: Wanted,
     ) -> Result<CoordinatorAnswer, ErrorCode> {
         let topics = TopicPartition::by_topic(partitions(beginning)).into_iter();
         let topics =
@@ -144,7 +153,7 @@ impl Transactions {
             transactional_id: beginning.transactional_id.clone(),
             producer_id: beginning.producer_id,
             producer_epoch: beginning.producer_epoch,
-            verify_only,
+            verify_only: wanted == Wanted::Find,
             topics: topics.collect(),
             ..Default::default()
         };

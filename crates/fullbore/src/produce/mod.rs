@@ -24,7 +24,7 @@ use fullbore_config::Properties;
 use fullbore_producer::{Header, Producer, ProducerConfig, ProducerRecord, SendError, config};
 use input::{Filled, Framing, Input, InputError};
 use layout::{Fields, InputLayout, Separators};
-use sending::{Answers, InputPosition, Refusal, Sending, Sent};
+use sending::{Answers, InputPosition, Refusal, Sending, Sent, TransactionEnd};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -172,7 +172,8 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
         None => true,
     };
     let refused = if is_ready { job.send_all(&mut sending, &stop).err() } else { None };
-    sending.finish(refused.is_none() && !stop.is_signalled());
+    let is_whole = refused.is_none() && !stop.is_signalled();
+    sending.finish(if is_whole { TransactionEnd::Commit } else { TransactionEnd::Abort });
     let verdict = sending.verdict(refused, |record| record.advice(&mut cluster, &args.place_flags(&servers)));
     runtime.block_on(producer.close(if stop.is_signalled() { Duration::ZERO } else { CLOSE_TIMEOUT }));
     verdict

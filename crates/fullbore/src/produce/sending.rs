@@ -78,6 +78,13 @@ struct FirstFailure {
     too_large: Option<TooLarge>,
 }
 
+/// End of the transaction that is open when no more records come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionEnd {
+    Commit,
+    Abort,
+}
+
 /// The records under way.
 pub struct Sending<'a> {
     producer: &'a Producer,
@@ -217,14 +224,13 @@ impl<'a> Sending<'a> {
 
     /// Commits the open transaction, or aborts it, and waits for every outcome. Returns sentences on those that are not
     /// committed.
-    fn end_transactions(&mut self, commits: bool) -> Vec<String> {
+    fn end_transactions(&mut self, end: TransactionEnd) -> Vec<String> {
         let Some(mut transactions) = self.transactions.take() else { return Vec::new() };
         let ended = self.in_time(async {
             let mut sentences = Vec::new();
-            if commits {
-                sentences.extend(transactions.commit().await.err());
-            } else {
-                sentences.extend(transactions.abort().await);
+            match end {
+                TransactionEnd::Commit => sentences.extend(transactions.commit().await.err()),
+                TransactionEnd::Abort => sentences.extend(transactions.abort().await),
             }
             sentences.extend(transactions.settled().await.err());
             sentences
@@ -344,9 +350,9 @@ impl<'a> Sending<'a> {
     }
 
     /// Waits for every result: as long as the producer may take, or a while after the user's request to end. The open
-    /// transaction is committed if `commits`, or else aborted.
-    pub fn finish(&mut self, commits: bool) {
-        let sentences = self.end_transactions(commits);
+    /// transaction ends as `end` has it.
+    pub fn finish(&mut self, end: TransactionEnd) {
+        let sentences = self.end_transactions(end);
         self.uncommitted = (!sentences.is_empty()).then(|| sentences.join("; "));
         self.in_time(self.producer.flush());
         self.settle();
