@@ -15,6 +15,7 @@ mod append;
 pub mod aside;
 pub mod boot;
 pub mod cleaner;
+pub mod committed;
 pub mod direct_io;
 mod epochs;
 pub mod error;

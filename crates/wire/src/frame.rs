@@ -36,6 +36,8 @@ pub enum Records {
     Pieces(Vec<Bytes>),
     /// Batches in a log file.
     File(FileSlice),
+    /// Batches in a log file, in ranges that follow each other; none is empty.
+    Ranges(Vec<FileSlice>),
 }
 
 impl Records {
@@ -45,6 +47,7 @@ impl Records {
             Records::Memory(bytes) => bytes.len(),
             Records::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
             Records::File(slice) => slice.len as usize,
+            Records::Ranges(slices) => slices.iter().map(|slice| slice.len as usize).sum(),
         }
     }
 
@@ -57,7 +60,7 @@ impl Records {
     pub fn memory(&self) -> Option<&Bytes> {
         match self {
             Records::Memory(bytes) => Some(bytes),
-            Records::Pieces(_) | Records::File(_) => None,
+            Records::Pieces(_) | Records::File(_) | Records::Ranges(_) => None,
         }
     }
 }
@@ -68,15 +71,21 @@ impl Default for Records {
     }
 }
 
+impl PartialEq for FileSlice {
+    /// Same range of the same open file.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.file, &other.file) && self.position == other.position && self.len == other.len
+    }
+}
+
 impl PartialEq for Records {
-    /// Same bytes, or the same range of the same open file.
+    /// Same bytes, or the same ranges of the same open file.
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Records::Memory(a), Records::Memory(b)) => a == b,
             (Records::Pieces(a), Records::Pieces(b)) => a == b,
-            (Records::File(a), Records::File(b)) => {
-                Arc::ptr_eq(&a.file, &b.file) && a.position == b.position && a.len == b.len
-            }
+            (Records::File(a), Records::File(b)) => a == b,
+            (Records::Ranges(a), Records::Ranges(b)) => a == b,
             _ => false,
         }
     }
@@ -172,6 +181,9 @@ impl Writer {
             }
             Records::File(slice) if slice.len == 0 => {}
             Records::File(slice) => self.external.push((at, Part::File(slice.clone()))),
+            Records::Ranges(slices) => {
+                self.external.extend(slices.iter().map(|slice| (at, Part::File(slice.clone()))));
+            }
         }
     }
 
@@ -237,6 +249,26 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_of_a_file_follow_each_other_between_the_bytes_around_them() {
+        let file = Arc::new(File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("our manifest"));
+        let range = |position, len| FileSlice { file: file.clone(), position, len, settled: 900 };
+        let records = Records::Ranges(vec![range(3, 100), range(400, 50)]);
+        assert_eq!((records.len(), records.memory().is_none()), (150, true));
+        assert_eq!(records, Records::Ranges(vec![range(3, 100), range(400, 50)]));
+        assert_ne!(records, Records::Ranges(vec![range(3, 100), range(401, 50)]));
+        let mut w = Writer::with_capacity(0);
+        w.put_slice(b"ab");
+        w.put_records(&records);
+        w.put_slice(b"c");
+        let shown = |part: &Part| match part {
+            Part::Bytes(bytes) => (0, bytes.len()),
+            Part::File(slice) => (slice.position, slice.len as usize),
+        };
+        let frame = w.finish().expect("a small frame");
+        assert_eq!(frame.parts.iter().map(shown).collect::<Vec<_>>(), [(0, 6), (3, 100), (400, 50), (0, 1)]);
+    }
 
     #[test]
     fn records_of_a_file_stay_between_the_bytes_around_them() {

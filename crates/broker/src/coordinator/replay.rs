@@ -117,6 +117,11 @@ fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> {
             cold.read_exact(&slice.file, slice.position, &mut bytes)?;
             Ok(bytes.into())
         }
+        Records::Ranges(slices) => {
+            let read = |slice| memory(Records::File(slice), cold);
+            let ranges: Vec<Bytes> = slices.into_iter().map(read).collect::<io::Result<_>>()?;
+            Ok(ranges.concat().into())
+        }
     }
 }
 

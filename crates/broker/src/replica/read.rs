@@ -3,11 +3,12 @@
 use std::io;
 
 use fullbore_rules::sequence::ProducerState;
-use fullbore_wire::Records;
+use fullbore_wire::{FileSlice, Records};
 
 use super::Replica;
 use super::state::LogState;
 use fullbore_host::files::{is_momentary, now_ms};
+use fullbore_log::committed::without_aborted;
 use fullbore_log::direct_io::DirectReads;
 use fullbore_log::files;
 use fullbore_log::lookup::{OffsetLookup, Slice, is_gone};
@@ -67,6 +68,18 @@ impl ReadPlan {
             }
         }
         Ok(slice)
+    }
+
+    /// Returns what is sent of a slice that was read at `from`: of what was aborted only what clients need.
+    fn records(&self, slice: FileSlice, from: i64, read: &ReadOn) -> Records {
+        let Some(aborted) = read.read.aborted.as_ref().filter(|aborted| !aborted.is_empty()) else {
+            return Records::File(slice);
+        };
+        let mut ranges = without_aborted(slice, from..read.end_offset, aborted);
+        match ranges.len() {
+            1 => ranges.pop().map_or_else(Records::default, Records::File),
+            _ => Records::Ranges(ranges),
+        }
     }
 }
 
@@ -178,7 +191,7 @@ impl Replica {
             }
             match found {
                 Ok(Slice::Of(slice)) => {
-                    read.read.records = Records::File(slice);
+                    read.read.records = plan.records(slice, from, &read);
                     return Ok(read);
                 }
                 Ok(Slice::TooLarge) => {

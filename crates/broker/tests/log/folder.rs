@@ -156,7 +156,7 @@ pub fn offset(partition: &Arc<Replica>, batch: &[u8]) -> i64 {
 /// The bytes of a read.
 pub fn bytes(records: &Records) -> Bytes {
     match records {
-        Records::Pieces(_) => panic!("no log has them"),
+        Records::Pieces(_) | Records::Ranges(_) => panic!("no log has them"),
         Records::Memory(bytes) => bytes.clone(),
         Records::File(slice) => {
             let mut bytes = vec![0; slice.len as usize];

@@ -445,7 +445,7 @@ fn a_log_that_was_cut_off_is_not_called_clean_past_its_end() {
 fn bytes_of(records: fullbore_wire::Records) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     match records {
-        fullbore_wire::Records::Pieces(_) => panic!("no log has them"),
+        fullbore_wire::Records::Pieces(_) | fullbore_wire::Records::Ranges(_) => panic!("no log has them"),
         fullbore_wire::Records::Memory(bytes) => bytes.to_vec(),
         fullbore_wire::Records::File(slice) => {
             let mut bytes = vec![0; slice.len as usize];

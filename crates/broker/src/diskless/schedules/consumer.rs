@@ -123,7 +123,7 @@ fn take(world: &World, key: (Uuid, i32), offset: i64, read: Read) -> i64 {
     let bytes = match read.records {
         Records::Memory(bytes) => bytes,
         Records::Pieces(pieces) => Bytes::from(pieces.concat()),
-        Records::File(_) => Bytes::new(),
+        Records::File(_) | Records::Ranges(_) => Bytes::new(),
     };
     let mut seen = world.seen.lock();
     let seen = seen.entry(key).or_default();

@@ -259,7 +259,7 @@ pub fn bytes_of(replica: &Replica) -> Vec<u8> {
         let read = replica.read(offset, 1 << 20, true).expect("read");
         let found = match read.records {
             Records::Memory(found) => found,
-            Records::Pieces(_) => panic!("no log has them"),
+            Records::Pieces(_) | Records::Ranges(_) => panic!("no log has them"),
             Records::File(slice) => {
                 let mut found = vec![0; slice.len as usize];
                 slice.file.read_exact_at(&mut found, slice.position).expect("read");

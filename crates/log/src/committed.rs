@@ -1,0 +1,87 @@
+//! A slice of a log without the batches that a read at read_committed passes over: long runs of aborted ones are not
+//! sent.
+//!
+//! The client finds a gap between offsets, as compaction leaves them. Control batches stay, since the marker ends the
+//! abort for the client, and so does the last batch, from which the client reads on.
+//!
+//! Invariant: a batch is left out only if it belongs to one of the transactions given.
+
+use std::ops::Range;
+
+use fullbore_wire::FileSlice;
+
+use super::direct_io::is_resident;
+use super::scan::{Header, Scan};
+use super::txn_index::AbortedTransaction;
+
+/// Aborted transactions in a slice at most: among more, runs are short.
+const TRANSACTIONS_MAX: usize = 64;
+/// The part of the offsets in a slice that aborted transactions must span.
+const SPAN_SHARE: i64 = 16;
+/// Batches looked at, so that the look costs at most some percent of what the answer does.
+const BATCHES_MAX: usize = 128;
+/// Bytes of a run that is left out at least: a gap costs a system call more.
+const RUN_MIN: u64 = 32 * 1024;
+
+/// Returns the ranges of a slice of whole batches to be sent, in order; the slice itself where nothing is left out.
+/// `offsets` are those of the slice, `aborted` the transactions that were aborted in it. Reads no disk.
+pub fn without_aborted(slice: FileSlice, offsets: Range<i64>, aborted: &[AbortedTransaction]) -> Vec<FileSlice> {
+    if !is_worth_a_look(&offsets, aborted) || !is_resident(&slice.file, slice.position, slice.len as usize) {
+        return vec![slice];
+    }
+    let left_out = runs(&slice, aborted);
+    let begins = [slice.position].into_iter().chain(left_out.iter().map(|run| run.end));
+    let end = slice.position + u64::from(slice.len);
+    let ends = left_out.iter().map(|run| run.start).chain([end]);
+    let range = |(position, end): (u64, u64)| {
+        let len = u32::try_from(end - position).unwrap_or(0);
+        FileSlice { file: slice.file.clone(), position, len, settled: slice.settled }
+    };
+    begins.zip(ends).map(range).filter(|range| range.len > 0).collect()
+}
+
+fn is_worth_a_look(offsets: &Range<i64>, aborted: &[AbortedTransaction]) -> bool {
+    if aborted.is_empty() || aborted.len() > TRANSACTIONS_MAX {
+        return false;
+    }
+    let within = |entry: &AbortedTransaction| {
+        entry.last_offset.min(offsets.end).saturating_sub(entry.first_offset.max(offsets.start)).max(0)
+    };
+    let span = aborted.iter().map(within).fold(0, i64::saturating_add);
+    span.saturating_mul(SPAN_SHARE) >= offsets.end.saturating_sub(offsets.start)
+}
+
+/// Returns where the runs are that are left out. Where a batch cannot be read, the rest is sent as it is.
+fn runs(slice: &FileSlice, aborted: &[AbortedTransaction]) -> Vec<Range<u64>> {
+    let end = slice.position + u64::from(slice.len);
+    let mut scan = Scan::new(&slice.file, slice.position, end);
+    let (mut runs, mut run) = (Vec::new(), slice.position..slice.position);
+    for _ in 0..BATCHES_MAX {
+        let Ok(Some(batch)) = scan.next() else { break };
+        let is_last = batch.end() >= end;
+        if !is_last && is_aborted(&batch, aborted) {
+            run.end = batch.end();
+            continue;
+        }
+        if run.end - run.start >= RUN_MIN {
+            runs.push(run);
+        }
+        run = batch.end()..batch.end();
+    }
+    // Behind the run is what was not looked at.
+    if run.end < end && run.end - run.start >= RUN_MIN {
+        runs.push(run);
+    }
+    runs
+}
+
+fn is_aborted(batch: &Header, aborted: &[AbortedTransaction]) -> bool {
+    let is_of = |entry: &AbortedTransaction| {
+        entry.producer_id == batch.stamp.producer_id
+            && (entry.first_offset..entry.last_offset).contains(&batch.base_offset)
+    };
+    batch.is_transactional && !batch.is_control && aborted.iter().any(is_of)
+}
+
+#[cfg(test)]
+mod tests;
