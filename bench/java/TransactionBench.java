@@ -20,6 +20,8 @@ import org.apache.kafka.common.serialization.*;
  */
 public class TransactionBench {
   static final long WARM_NS = 3_000_000_000L;
+  /** At twenty transactions a second the client's code is compiled late. */
+  static final int WARM_PACED_S = 5;
   static Properties more = new Properties();
 
   public static void main(String[] args) throws Exception {
@@ -122,7 +124,7 @@ public class TransactionBench {
 
   static void paced(String bootstrap, String topic, int rate, int seconds) throws Exception {
     List<Long> commits = new ArrayList<>(), polls = Collections.synchronizedList(new ArrayList<>());
-    int count = rate * seconds, warm = rate * 3;
+    int count = rate * seconds, warm = rate * WARM_PACED_S;
     long[] sent = new long[count + warm];
     CountDownLatch ready = new CountDownLatch(1), done = new CountDownLatch(1);
     Thread reader = new Thread(() -> {
