@@ -28,7 +28,7 @@ pub struct ObjectBatch {
     /// Its part in a transaction.
     pub kind: BatchKind,
     /// The coordinator's word that the partition is in the producer's transaction, which the commit needs of a batch
-    /// that opens one here. `None` of a batch for which the coordinator was not asked.
+    /// that opens one here. `None` of a batch for which the coordinator was not asked. Of a marker, its request.
     pub verified: Option<Verified>,
 }
 
