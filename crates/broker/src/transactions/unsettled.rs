@@ -2,8 +2,9 @@
 //! `__transaction_state` is deleted. Those that are not decided are aborted, and no client of before goes on.
 //!
 //! Ids that are on record are fenced as their shards are loaded ([`Transaction::load_unsure`]). Transactions that no
-//! record names any more are looked for in the partitions of this broker, and aborted there. Once all are settled,
-//! the file [`FILE`] in the data folder goes. In a cluster other replicas have what this broker has lost: there only
+//! record names any more are looked for in the partitions of this broker, and aborted there: in logs, and in the index
+//! of diskless partitions, which has its commits on the disk. Once all are settled, the file [`FILE`] in the data folder
+//! goes. In a cluster other replicas have what this broker has lost: there only
 //! shards without a second replica count, and `fullbore transactions find-hanging` finds the rest.
 //!
 //! Not here: what a power cut leaves of a log, which is `fullbore_log`'s.
@@ -13,8 +14,10 @@
 
 use super::Transactions;
 use crate::coordinator::{Shard, Status};
-use crate::partitions::Replica;
+use crate::diskless;
+use crate::partitions::AnyPartition;
 use fullbore_host::files::CHANGES;
+use fullbore_host::task;
 use fullbore_log::files;
 use fullbore_rules::cluster::PreviousShutdown;
 use fullbore_rules::sequence::{Marker, ProducerState};
@@ -29,6 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 /// Name of the mark in the data folder.
@@ -38,6 +42,8 @@ const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_MOST: Duration = Duration::from_secs(10);
 /// Ids or partitions after which other tasks have their turn.
 const TURN: usize = 256;
+/// Transactions that are aborted at a time: markers of diskless partitions share a PUT.
+const ABORTS: usize = 256;
 
 /// Mark of a data folder that transactions may have lost their state.
 #[derive(Debug)]
@@ -55,7 +61,7 @@ pub struct Unsettled {
 
 /// Transaction that is open in a partition of this broker.
 struct OpenTransaction {
-    replica: Arc<Replica>,
+    of: AnyPartition,
     producer: ProducerState,
 }
 
@@ -66,7 +72,9 @@ impl Unsettled {
         let sets = Mutex::new((u64::from(file.exists()), 0));
         let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
         let unsettled = Unsettled { file, sets, changed: Notify::new(), is_unclean, has_found };
-        let has_partitions = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
+        // The folders of `__transaction_state` may be lost, and diskless partitions have none.
+        let has_partitions =
+            diskless::has_index(data_dir) || files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         if ended == PreviousShutdown::Lost && has_partitions {
             unsettled.set();
         }
@@ -179,11 +187,19 @@ impl Transactions {
         let (open, mut is_done) = self.open_transactions().await;
         let producers: HashSet<i64> = open.iter().map(|open| open.producer.producer_id).collect();
         let known = self.known_transactions(&producers).await;
+        let mut aborting = JoinSet::new();
         for open in open {
-            if known.contains(&(open.producer.producer_id, open.partition())) || !open.is_open_still() {
+            if known.contains(&(open.producer.producer_id, open.partition())) || !open.is_open_still().await {
                 continue;
             }
-            is_done &= self.abort(&open).await;
+            if aborting.len() >= ABORTS {
+                is_done &= aborting.join_next().await.is_some_and(|aborted| aborted.unwrap_or(false));
+            }
+            let this = Arc::clone(self);
+            aborting.spawn(task::boxed(async move { this.abort(&open).await }));
+        }
+        while let Some(aborted) = aborting.join_next().await {
+            is_done &= aborted.unwrap_or(false);
         }
         is_done
     }
@@ -199,8 +215,16 @@ impl Transactions {
             }
             // A partition that cannot be read serves no client before the next start.
             let producers = replica.producers().unwrap_or_default();
-            let producers = producers.into_iter().filter(|producer| producer.open_from.is_some());
-            open.extend(producers.map(|producer| OpenTransaction { replica: Arc::clone(&replica), producer }));
+            open.extend(OpenTransaction::all(&AnyPartition::Classic(replica), producers));
+        }
+        let Some(diskless) = self.logs.diskless() else { return (open, is_whole) };
+        let Ok(partitions) = diskless.with_open_transactions().await else { return (open, false) };
+        for partition in partitions {
+            let (producers, of) = (partition.producers().await, AnyPartition::Diskless(Arc::clone(&partition)));
+            match producers {
+                Ok(producers) => open.extend(OpenTransaction::all(&of, producers)),
+                Err(_) => is_whole &= partition.known.is_gone(),
+            }
         }
         (open, is_whole)
     }
@@ -269,16 +293,26 @@ impl Transactions {
 }
 
 impl OpenTransaction {
+    /// Returns those of a partition with these producers.
+    fn all(of: &AnyPartition, producers: Vec<ProducerState>) -> impl Iterator<Item = OpenTransaction> {
+        let open = producers.into_iter().filter(|producer| producer.open_from.is_some());
+        open.map(|producer| OpenTransaction { of: of.clone(), producer })
+    }
+
     fn partition(&self) -> TopicPartition {
-        TopicPartition { topic: Text::from(self.replica.topic()), partition: self.replica.index() }
+        let (topic, partition) = match &self.of {
+            AnyPartition::Classic(replica) => (replica.topic(), replica.index()),
+            AnyPartition::Diskless(partition) => (partition.known.topic(), partition.known.index()),
+        };
+        TopicPartition { topic: Text::from(topic), partition }
     }
 
     /// Returns true if the transaction was not ended since it was found.
-    fn is_open_still(&self) -> bool {
+    async fn is_open_still(&self) -> bool {
         let is_same = |now: &ProducerState| {
             now.producer_id == self.producer.producer_id && now.open_from == self.producer.open_from
         };
-        self.replica.producers().is_ok_and(|producers| producers.iter().any(is_same))
+        self.of.producers().await.is_ok_and(|producers| producers.iter().any(is_same))
     }
 }
 
@@ -294,6 +328,9 @@ mod tests {
         fs::create_dir(folder.path().join("t-0")).expect("created");
         assert!(!look(PreviousShutdown::Killed).is_set());
         assert!(look(PreviousShutdown::Lost).is_set());
+        let diskless = tempfile::tempdir().expect("temporary folder");
+        fs::write(diskless.path().join("diskless.db"), "").expect("written");
+        assert!(Unsettled::look(diskless.path(), PreviousShutdown::Lost).is_set(), "its partitions have no folders");
         let unsettled = look(PreviousShutdown::Killed);
         let seen = unsettled.seen().expect("a kill changes nothing");
         unsettled.set();
