@@ -22,16 +22,18 @@ class Bench:
         self.count += 1
         (self.out / f"{self.count:03}-{label}.txt").write_text(f"$ {' '.join(map(str, command))}\n{output}")
 
-    def java_perf(self, broker, label, topic, records, size, throughput=-1, warmup=0, properties=()):
+    def java_perf(self, broker, label, topic, records, size, throughput=-1, warmup=0, properties=(), words=()):
         command = java(["-Xmx512M"], "org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", broker.address, "--topic",
                        topic, "--num-records", records, "--record-size", size, "--throughput", throughput)
         command += ["--warmup-records", warmup] if warmup else []
+        command += words
         return self.produced(self.run(label, command + (["--command-property", *properties] if properties else [])))
 
-    def own_perf(self, broker, label, topic, records, size, throughput=-1, warmup=0, properties=()):
+    def own_perf(self, broker, label, topic, records, size, throughput=-1, warmup=0, properties=(), words=()):
         command = [FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", records,
                    "--record-size", size, "--throughput", throughput]
         command += ["--warmup-records", warmup] if warmup else []
+        command += words
         return self.produced(self.run(label, command + (["--command-property", *properties] if properties else [])))
 
     def own_consume(self, broker, label, topic, records):

@@ -1,8 +1,8 @@
-//! A client that copies numbers in transactions with offsets, through whatever befalls its brokers: each number is to
-//! be in the output once.
+//! A client that copies numbers in transactions with offsets, through faults of its brokers: each number must be in the
+//! output once.
 //!
-//! Requests are sent again until they are answered, or the client begins again from the offset of its group, as its
-//! plan says. Nothing may take longer than [`HANGS`].
+//! Requests are sent again until they are answered, or the client begins again from the offset of its group: its plan
+//! has which. Nothing may take longer than [`HANGS`].
 
 use crate::history::{Attempt, History, Outcome};
 use crate::{Client, Protocol, Transactional, transactional_request};
@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 const TIMEOUT_MS: i32 = 10_000;
 /// No step takes longer, whatever happens: the timeout of transactions, and ten seconds.
 const HANGS: Duration = Duration::from_secs(20);
-/// A connection on which no answer came for so long is given up.
+/// Time without an answer after which a connection is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
 /// Numbers of one transaction.
 const NUMBERS: i64 = 2;
 
-/// What a client does about a request without an answer.
+/// Reaction of a client to a request without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolve {
     /// Sends it again.
@@ -43,7 +43,7 @@ struct Over;
 
 type Step<T> = Result<T, Over>;
 
-/// Whom a request is for.
+/// Receiver of a request.
 #[derive(Clone, Copy, Debug)]
 enum To {
     Transactions,
@@ -58,11 +58,11 @@ pub struct Copier<'a> {
     partitions: i32,
     protocol: Protocol,
     resolve: Resolve,
-    /// Where brokers are. Called again when one does not answer: a test starts it again, or does not yet.
+    /// Returns the addresses of brokers. Called again when one does not answer: a test starts it again, or does not yet.
     brokers: Box<dyn FnMut(i64) -> Vec<SocketAddr> + 'a>,
     known: Vec<SocketAddr>,
     connections: HashMap<SocketAddr, Client>,
-    /// Brokers that did not answer last: others are asked first.
+    /// Brokers that did not answer last: others get the next request first.
     silent: HashSet<SocketAddr>,
     producer: Option<Transactional>,
     /// Numbers up to this one are copied.
@@ -73,7 +73,7 @@ pub struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    /// A client that has done nothing yet; the id is that of its group, too. `brokers` is told how far it has come.
+    /// Creates a client; the id is that of its group, too. `brokers` gets the number that the client has come to.
     pub fn new(
         id: &str,
         (topic, partitions): (&str, i32),
@@ -320,7 +320,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// The broker that a request is for, as any of them tells; `None` if none does.
+    /// Returns the broker that a request is for, as any broker names it; `None` without an answer.
     fn address(&mut self, to: To) -> Option<SocketAddr> {
         let mut known = self.known.clone();
         known.sort_by_key(|address| self.silent.contains(address));
@@ -360,7 +360,7 @@ impl<'a> Copier<'a> {
         found.expect("waited for it")
     }
 
-    /// What the client knows, and what the output is: nothing is open any more.
+    /// Returns the client's outcomes and the output, once nothing is open any more.
     pub fn history(&mut self) -> History {
         let mut history = History { attempts: self.attempts.clone(), ..History::default() };
         let topic = self.topic.clone();

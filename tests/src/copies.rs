@@ -38,7 +38,7 @@ impl CopyProcess {
         CopyProcess { child, told }
     }
 
-    /// What it has printed.
+    /// Returns what the copier has printed.
     pub fn told(&self) -> String {
         std::fs::read_to_string(self.told.path()).expect("text")
     }
@@ -62,18 +62,18 @@ impl CopyProcess {
         kill_process(Pid::from_child(&self.child), signal).expect("our child");
     }
 
-    /// Asks it to end by a signal, and waits for that; what it has printed.
+    /// Ends the copier by SIGTERM, and returns what it has printed.
     pub fn terminate(mut self) -> String {
         self.signal(Signal::TERM);
         self.ended(true)
     }
 
-    /// Waits for its end; what it has printed.
+    /// Waits for the copier's end, and returns what it has printed.
     pub fn finish(mut self) -> String {
         self.ended(true)
     }
 
-    /// Waits for an end that is a failure; what it has printed.
+    /// Waits for an end that is a failure, and returns what the copier has printed.
     pub fn fails(mut self) -> String {
         self.ended(false)
     }

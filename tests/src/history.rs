@@ -1,18 +1,18 @@
-//! What clients saw of transactions of one id, and what of that breaks a promise.
+//! History of the transactions of one id as clients saw them, and the broken promises in it.
 //!
 //! The client copies numbers with the offset of its group; a number that was not committed comes again in a later
-//! transaction. Invariant: nothing here asks a broker.
+//! transaction. Invariant: nothing here sends a request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a client knows of a transaction's end.
+/// Knowledge of a client about a transaction's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// No commit was asked for.
+    /// No commit was requested.
     Aborted,
     /// A commit was answered.
     Committed,
-    /// A commit was asked for and not answered: all of it is there, or nothing.
+    /// A commit was requested and not answered: all of it is there, or nothing.
     InDoubt,
 }
 
@@ -30,7 +30,7 @@ pub struct Attempt {
 /// Broker, partition and leader epoch, with the last stable offset and the high watermark.
 pub type Told = ((i32, i32, i32), (i64, i64));
 
-/// What clients saw.
+/// History of one id.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// In order.
@@ -44,7 +44,7 @@ pub struct History {
     pub offset: i64,
     /// The last stable offset and the end of each partition, afterwards.
     pub ends: BTreeMap<i32, (i64, i64)>,
-    /// Last stable offsets and high watermarks that leaders told, in order, by who told: broker, partition and leader
+    /// Last stable offsets and high watermarks that leaders have answered, in order, by broker, partition and leader
     /// epoch.
     pub told: Vec<Told>,
 }
@@ -81,14 +81,14 @@ impl History {
         violations
     }
 
-    /// What is read was sent.
+    /// Returns the numbers in the output that were never sent.
     fn untrue(&self) -> Vec<String> {
         let sent: BTreeSet<_> = self.attempts.iter().flat_map(|attempt| &attempt.records).collect();
         let untrue = self.found.iter().filter(|record| !sent.contains(record));
         untrue.map(|record| format!("{record:?} was never sent")).collect()
     }
 
-    /// The records of a partition are in the order in which they were sent.
+    /// Returns records of a partition that are not in the order in which they were sent.
     fn out_of_order(&self) -> Vec<String> {
         let sent = self.attempts.iter().flat_map(|attempt| &attempt.records).zip(0..);
         let order: BTreeMap<_, usize> = sent.collect();
@@ -103,7 +103,7 @@ impl History {
         violations
     }
 
-    /// Who read all the time got the same as who read afterwards.
+    /// Compares the reader that read all the time with one that read afterwards.
     fn differing(&self) -> Vec<String> {
         let of = |records: &[(i32, String)], partition| {
             let of = records.iter().filter(|record| record.0 == partition);

@@ -1,7 +1,7 @@
 //! Transactions a second of our producer: BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS [KEY=VALUE ...].
 //!
 //! Each producer has a transactional id of its own and commits RECORDS records of SIZE bytes a transaction, which
-//! gather while the one before commits. Not a part of `fullbore`: `bench/compare transactions` runs it beside Java's
+//! gather while the one before commits. Not a part of `fullbore`: `bench/compare tx-rate` runs it beside Java's
 //! producer (bench/java/TransactionBench.java).
 
 use fullbore_producer::{Ending, Producer, ProducerRecord};
@@ -23,7 +23,7 @@ struct Load {
     until: Instant,
 }
 
-/// Waits for a commit that was asked for at `asked`, and records its nanoseconds.
+/// Waits for a commit that began at `asked`, and records its nanoseconds.
 async fn settle(ending: Ending<'_>, asked: Instant, load: &Load, taken: &mut Histogram<u64>) -> Result<(), Failure> {
     ending.await?;
     let now = Instant::now();

@@ -63,7 +63,7 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.commit.interval.ms", None, 1, "Inkless's name of diskless.produce.commit.interval.ms.")
         .allow(COMMIT_INTERVAL_MS)
         .differs(INKLESS),
-    Key::int("diskless.puts.per.second.max", Some("10"), 0, "While fewer objects a second than this were uploaded, one is closed early when an upload slot is idle. Full and due objects always go. One with the marker of a transaction is closed early under a ceiling of its own, of as many a second. 0 closes none early.")
+    Key::int("diskless.puts.per.second.max", Some("10"), 0, "While fewer objects a second than this were uploaded, one is closed early when an upload slot is idle. Full and due objects always go. One with the marker of a transaction, or with its last records where the producer says so, is closed early under a ceiling of its own, of as many a second. 0 closes none early.")
         .allow(Allowed::Between(0, 10_000))
         .differs(NOT_KAFKAS),
     Key::int("diskless.produce.max.upload.attempts", Some("3"), 1, "How often the upload of an object is tried before its batches are refused.")

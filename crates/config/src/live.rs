@@ -20,7 +20,7 @@ pub struct LiveConfig {
     pub producer_id_expiration_ms: u64,
     /// Batches retained per producer and partition of a topic that does not say (`max.idempotence.batches.to.retain`).
     pub batches_to_retain: i32,
-    /// True if the coordinator is asked before a batch of an older client begins a transaction in a partition
+    /// True if the coordinator verifies a batch of an older client before it begins a transaction in a partition
     /// (`transaction.partition.verification.enable`).
     pub verifies_partitions: bool,
 }

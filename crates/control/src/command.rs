@@ -145,7 +145,7 @@ pub enum ElectionKind {
 #[derive(Debug, Clone, Default)]
 pub struct CreateTopics {
     pub topics: Vec<CreateTopic>,
-    /// Only say what would happen. The topics answered then have [`Uuid::ZERO`].
+    /// True if the outcome is returned without any change. The topics answered then have [`Uuid::ZERO`].
     pub validate_only: bool,
 }
 
@@ -167,7 +167,7 @@ pub struct CreateTopic {
 #[derive(Debug, Clone, Default)]
 pub struct CreatePartitions {
     pub topics: Vec<GrowTopic>,
-    /// Only say what would happen.
+    /// True if the outcome is returned without any change.
     pub validate_only: bool,
 }
 
@@ -192,7 +192,7 @@ pub enum TopicRef {
 #[derive(Debug, Clone, Default)]
 pub struct AlterTopicConfigs {
     pub topics: Vec<AlterTopicConfig>,
-    /// Only say what would happen.
+    /// True if the outcome is returned without any change.
     pub validate_only: bool,
 }
 
@@ -208,7 +208,7 @@ pub struct AlterTopicConfig {
 #[derive(Debug, Clone, Default)]
 pub struct AlterBrokerConfigs {
     pub brokers: Vec<AlterBrokerConfig>,
-    /// Only say what would happen.
+    /// True if the outcome is returned without any change.
     pub validate_only: bool,
 }
 
@@ -224,7 +224,7 @@ pub struct AlterBrokerConfig {
 #[derive(Debug, Clone, Default)]
 pub struct AlterResourceConfigs {
     pub resources: Vec<AlterResourceConfig>,
-    /// Only say what would happen.
+    /// True if the outcome is returned without any change.
     pub validate_only: bool,
 }
 
@@ -241,7 +241,7 @@ pub struct AlterResourceConfig {
 #[derive(Debug, Clone, Default)]
 pub struct UpdateFeatures {
     pub updates: Vec<FeatureUpdate>,
-    /// Only say what would happen.
+    /// True if the outcome is returned without any change.
     pub validate_only: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Commands on what brokers, groups and clients' metrics set, and on features. Each change is answered in the order
-//! asked, once the image shows it.
+//! Commands on what brokers, groups and clients' metrics set, and on features. Changes are answered in the order of
+//! their requests, once the image shows them.
 
 use super::Control;
 use super::command::{AlterBrokerConfigs, AlterResourceConfigs, ConfigsCommand, Refusal, UpdateFeatures};

@@ -1,9 +1,36 @@
 //! Sentences on failed transactions, for the commands that write in transactions: the cause behind an error code, and
-//! the next step.
+//! the next step; and the flags that these commands share.
 
+use crate::failure::Failure;
 use fullbore_producer::{ProduceError, ProducerConfig, TransactionError};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
+
+/// Property of the transactional id.
+pub const TRANSACTIONAL_ID: &str = "transactional.id";
+
+/// Checks that a command line names one transactional id: the flag goes before a file of properties, but not silently
+/// before a property beside it, since the id decides which producer is fenced.
+///
+/// # Errors
+/// Two different ids.
+pub fn check_ids(flag: Option<&str>, properties: &[(String, String)]) -> Result<(), Failure> {
+    let property = properties.iter().rev().find(|(key, _)| key == TRANSACTIONAL_ID).map(|(_, value)| value.as_str());
+    match (flag, property) {
+        (Some(flag), Some(property)) if flag != property => Err(Failure::usage(format!(
+            "two transactional ids: --transactional-id {flag} and the property {TRANSACTIONAL_ID}={property}; give one of them"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Parses a number of records, 1 or more.
+///
+/// # Errors
+/// The range, in words.
+pub fn record_count(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "must be a whole number, 1 or more".to_owned())
+}
 
 /// Settings of a producer that a sentence names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +114,29 @@ mod tests {
             code,
             message: String::new(),
             possibly_committed,
+        }
+    }
+
+    #[test]
+    fn flag_and_property_name_two_ids_the_command_line_is_refused() {
+        let check = |flag, properties: &[&str]| {
+            let property = |id: &&str| (TRANSACTIONAL_ID.to_owned(), (*id).to_owned());
+            let properties: Vec<_> = properties.iter().map(property).collect();
+            check_ids(flag, &properties).map_err(|failure| (failure.status, failure.to_string()))
+        };
+        for (flag, properties) in [(Some("a"), &[][..]), (None, &["b"]), (Some("b"), &["a", "b"])] {
+            assert_eq!(check(flag, properties), Ok(()));
+        }
+        let (status, refusal) = check(Some("a"), &["b"]).expect_err("two ids");
+        assert_eq!(status, 2);
+        assert!(refusal.contains("--transactional-id a and the property transactional.id=b"), "{refusal}");
+    }
+
+    #[test]
+    fn count_of_records_is_not_a_number_above_zero_the_refusal_has_no_bound_of_twenty_digits() {
+        assert_eq!(record_count("1"), Ok(1));
+        for text in ["0", "-3", "x", "18446744073709551616"] {
+            assert_eq!(record_count(text), Err("must be a whole number, 1 or more".to_owned()));
         }
     }
 

@@ -27,6 +27,18 @@ impl Troubles {
         }
     }
 
+    /// Takes the reason of an attempt that failed, the latest of those since `since`; an attempt may take longer than a
+    /// trouble is remembered.
+    pub fn observe_attempts(&mut self, since: Instant, trouble: impl Into<String>) {
+        if let Some(trouble) = self.due_attempts(since, trouble.into(), Instant::now()) {
+            output::tell(format!("waiting: {trouble}"));
+        }
+    }
+
+    fn due_attempts(&mut self, since: Instant, trouble: String, now: Instant) -> Option<String> {
+        (now.saturating_duration_since(since) >= AFTER && self.is_due(now)).then_some(trouble)
+    }
+
     fn due(&mut self, trouble: Option<String>, now: Instant) -> Option<String> {
         let trouble = trouble?;
         // What is tried again and again is no trouble in between.
@@ -46,6 +58,7 @@ impl Troubles {
     pub fn of_run(&mut self, progress: &ConsumeProgress, fails_with: Option<&str>) {
         let notices = progress.take_notices().into_iter();
         notices.filter(|notice| Some(&**notice) != fails_with).for_each(output::tell);
+        progress.take_deleted_offsets().into_iter().for_each(output::tell);
         // A run knows how long each partition waits.
         if let Some(trouble) = progress.trouble()
             && self.is_due(Instant::now())
@@ -58,6 +71,15 @@ impl Troubles {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attempts_fail_more_rarely_than_once_a_second_the_first_late_one_is_printed_and_then_one_a_minute() {
+        let (mut troubles, since) = (Troubles::default(), Instant::now());
+        for (ms, is_printed) in [(900, false), (5_900, true), (10_900, false), (65_800, false), (66_000, true)] {
+            let printed = troubles.due_attempts(since, "a".to_owned(), since + Duration::from_millis(ms));
+            assert_eq!(printed.is_some(), is_printed, "{ms}");
+        }
+    }
 
     #[test]
     fn a_trouble_is_told_after_a_moment_and_then_once_a_minute() {

@@ -18,7 +18,7 @@ pub const VARIABLE: &str = "FULLBORE_FAULT_POINT";
 pub enum FaultPoint {
     /// The producer is on record with its epoch, and its InitProducerId is not answered.
     Begun = 1,
-    /// A partition is in the transaction on record, and nobody knows.
+    /// A partition is in the transaction on record, and unanswered.
     Added = 2,
     /// A batch that is part of a transaction is in the leader's log.
     Appended = 3,

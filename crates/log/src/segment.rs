@@ -11,15 +11,15 @@ use std::fs::{self, File};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
 use super::files::{CLEANED, DELETED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, TXN_INDEX, offset_path};
 use super::index::{Index, OffsetEntry, TimeEntry};
 use super::scan::{Header, Scan, ScanError, go_on_unless};
 use super::steps::step;
-use super::txn_index::AbortedTransaction;
+use super::txn_index::{AbortedTransaction, ChunkBegins};
 use fullbore_host::files::{is_full, remove_for_good};
 
 /// Log files open in this process. Descriptors are limited per process, so the count is, too.
@@ -97,6 +97,8 @@ pub struct Segment {
     pub times: Index<TimeEntry>,
     /// Transactions whose marker in this segment aborts them. Without one there is no file.
     pub aborted: Index<AbortedTransaction>,
+    /// Begins of the chunks of that index' file, once there are any.
+    aborted_begins: OnceLock<Arc<ChunkBegins>>,
     /// `None`: there is no batch, or it was not looked up since the start.
     largest: Option<Largest>,
     /// The timestamp of the last time index entry, `i64::MIN` without one.
@@ -161,7 +163,7 @@ impl Segment {
             Stage::Settled => &[Stage::Settled],
             Stage::Cleaned | Stage::Swap => &[Stage::Swap, Stage::Cleaned],
         };
-        // A log file says that its indexes count, so it goes first.
+        // A log file makes its indexes count, so it goes first.
         let files = [LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX]
             .into_iter()
             .flat_map(|suffix| stages.iter().map(move |stage| (suffix, *stage)));
@@ -205,6 +207,7 @@ impl Segment {
             offsets: Index::empty(),
             times: Index::empty(),
             aborted: Index::empty(),
+            aborted_begins: OnceLock::new(),
             is_aborted_torn: false,
             largest: None,
             last_indexed_timestamp: i64::MIN,

@@ -2,7 +2,8 @@
 //!
 //! A transaction stands in the index of the segment that its marker is in, so entries are in the order of markers. A
 //! read at read_committed wants those that overlap its offsets: the first is searched, and the last is known by its
-//! last stable offset.
+//! last stable offset. A long transaction holds that offset down for all that end meanwhile, so that it stops no
+//! lookup: then [`ChunkBegins`] passes over entries.
 //!
 //! Format: Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (the marker's) and last
 //! stable offset, i64 each.
@@ -11,6 +12,9 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::index::{Entry, OnDisk};
 
@@ -18,7 +22,7 @@ pub use fullbore_rules::sequence::AbortedTransaction;
 
 const VERSION: i16 = 0;
 /// Entries read from a file at once: 34 KB.
-const CHUNK: u32 = 1_000;
+pub const CHUNK: u32 = 1_000;
 
 impl Entry for AbortedTransaction {
     const LEN: usize = 34;
@@ -48,8 +52,38 @@ pub struct SegmentEntries {
     pub end_offset: i64,
     pub path: PathBuf,
     pub on_disk: OnDisk,
+    /// Begins of the file's chunks, shared by all lookups.
+    pub begins: Arc<ChunkBegins>,
     /// Entries that are not in the file yet, behind those that are.
     pub in_memory: Vec<AbortedTransaction>,
+}
+
+/// The lowest first offset of each whole chunk of [`CHUNK`] entries of a file, as far as lookups have read them: 16
+/// bytes a chunk. Holds while the entries of the file stay.
+#[derive(Debug, Default)]
+pub struct ChunkBegins(Mutex<Vec<Option<i64>>>);
+
+impl ChunkBegins {
+    /// Returns the first chunk from `chunk` on, and before `end`, that may have transactions that begin before `upto`.
+    fn next_before(&self, upto: i64, chunk: u32, end: u32) -> u32 {
+        let begins = self.0.lock();
+        let is_later = |chunk: u32| begins.get(chunk as usize).copied().flatten().is_some_and(|begin| begin >= upto);
+        (chunk..end).find(|chunk| !is_later(*chunk)).unwrap_or(end)
+    }
+
+    fn is_known(&self, chunk: u32) -> bool {
+        self.0.lock().get(chunk as usize).copied().flatten().is_some()
+    }
+
+    fn note(&self, chunk: u32, entries: &[AbortedTransaction]) {
+        let (at, mut begins) = (chunk as usize, self.0.lock());
+        if begins.len() <= at {
+            begins.resize(at + 1, None);
+        }
+        if let Some(begin) = begins.get_mut(at) {
+            *begin = entries.iter().map(|entry| entry.first_offset).min();
+        }
+    }
 }
 
 /// Plan to find the aborted transactions that overlap a range of offsets.
@@ -83,12 +117,12 @@ impl AbortedLookup {
             if entry.last_offset >= from && entry.first_offset < upto {
                 found.push(*entry);
             }
-            // Whatever ended later had begun at or past it.
+            // Later ends belong to transactions that began at or past it.
             entry.last_stable_offset < upto
         };
         let first = self.segments.partition_point(|segment| segment.end_offset <= from);
         for segment in self.segments.iter().skip(first) {
-            if !segment.visit(from, &mut visit)? {
+            if !segment.visit(from..upto, &mut visit)? {
                 break;
             }
         }
@@ -97,22 +131,31 @@ impl AbortedLookup {
 }
 
 impl SegmentEntries {
-    /// Visits the entries of markers at or past `from` until `visit` returns false; returns false then.
-    fn visit(&self, from: i64, visit: &mut impl FnMut(&AbortedTransaction) -> bool) -> io::Result<bool> {
+    /// Visits the entries of markers at or past the begin of `part` until `visit` returns false; returns false then.
+    /// Leaves out some that begin past the part.
+    fn visit(&self, part: Range<i64>, visit: &mut impl FnMut(&AbortedTransaction) -> bool) -> io::Result<bool> {
+        let is_before = |entry: &AbortedTransaction| entry.last_offset < part.start;
         if self.on_disk.entries > 0 {
             let file = File::open(&self.path)?;
-            let is_before = |entry: &AbortedTransaction| entry.last_offset < from;
+            let whole_chunks = self.on_disk.entries / CHUNK;
             let mut next = self.on_disk.count_before(&file, is_before)?;
             while next < self.on_disk.entries {
-                let count = CHUNK.min(self.on_disk.entries - next);
-                let chunk: Vec<AbortedTransaction> = self.on_disk.read(&file, next..next + count)?;
-                if !chunk.iter().all(&mut *visit) {
+                let chunk = self.begins.next_before(part.end, next / CHUNK, whole_chunks);
+                next = next.max(chunk * CHUNK);
+                let end = self.on_disk.entries.min((chunk + 1).saturating_mul(CHUNK));
+                let is_new = chunk < whole_chunks && !self.begins.is_known(chunk);
+                let start = if is_new { chunk * CHUNK } else { next };
+                let entries: Vec<AbortedTransaction> = self.on_disk.read(&file, start..end)?;
+                if is_new {
+                    self.begins.note(chunk, &entries);
+                }
+                if !entries.iter().skip((next - start) as usize).all(&mut *visit) {
                     return Ok(false);
                 }
-                next += count;
+                next = end;
             }
         }
-        let later = self.in_memory.iter().skip_while(|entry| entry.last_offset < from);
+        let later = self.in_memory.iter().skip_while(|entry| is_before(entry));
         Ok(later.into_iter().all(visit))
     }
 }

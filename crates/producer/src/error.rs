@@ -3,6 +3,7 @@
 
 mod transaction;
 
+pub(crate) use transaction::NO_TRANSACTIONAL_ID;
 pub use transaction::TransactionError;
 
 use fullbore_wire::ErrorCode;

@@ -5,7 +5,7 @@
 //! it is worth sending and the partition's `window` lets it, seals it (`batch`), and writes it to the [connection](fullbore_client::tokio::Connection). The
 //! answer resolves every [`Delivery`] of the batch, or sets the batch back into the window to go again.
 //!
-//! With a `transactional.id` every record belongs to a [`Transaction`] (see `transaction`): the `ledger` has those that
+//! With a `transactional.id` every record belongs to a [`Transaction`], which has an example: the `ledger` has those that
 //! are open or ending, and the task of `coordinator` talks to the transaction coordinator.
 //!
 //! Records go out while the application goes on; each [`Delivery`] says where its record is, or why nobody knows, and every error

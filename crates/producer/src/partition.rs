@@ -154,6 +154,8 @@ pub(crate) struct Outgoing {
     pub(crate) by_name: bool,
     /// True if the broker should hold it if it is early.
     pub(crate) reorder: bool,
+    /// True if it is the last batch of a transaction that is being committed.
+    pub(crate) ends_transaction: bool,
 }
 
 /// Why a record was not appended.

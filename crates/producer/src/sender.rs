@@ -347,6 +347,7 @@ impl Sender {
             return;
         }
         request.reorder = version >= REORDER && batches.iter().any(|outgoing| outgoing.reorder);
+        request.ends_transaction = version >= REORDER && batches.iter().any(|outgoing| outgoing.ends_transaction);
         let (core, broker) = (self.core.clone(), self.broker.clone());
         if self.core.config.acks == Acks::None {
             let mut unanswered = Unanswered { core, batches, address: connection.address().to_owned() };
@@ -460,7 +461,7 @@ fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)>
     if outgoing.partition.allows(&outgoing.batch) {
         return Some((outgoing, records));
     }
-    let Outgoing { partition, ticket, batch, stamp, topic_id, by_name, reorder } = outgoing;
+    let Outgoing { partition, ticket, batch, .. } = outgoing;
     let batch = *partition.part_unsent(ticket, batch).err()?;
-    Some((Outgoing { partition, ticket, stamp, batch, topic_id, by_name, reorder }, records))
+    Some((Outgoing { partition, batch, ..outgoing }, records))
 }

@@ -3,28 +3,10 @@
 //! Transactions are a mode of [`Producer`], and no producer of their own: everything that has a producer, its tools
 //! among them, works with either, and an open [`Transaction`] by its type keeps records from being sent while it ends.
 //!
-//! ```no_run
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use fullbore_producer::{Producer, ProducerRecord};
-//!
-//! let producer = Producer::from_properties([("bootstrap.servers", "localhost:9092"), ("transactional.id", "import")])?;
-//! producer.init_transactions().await?;
-//! let transaction = producer.begin().await?;
-//! let delivery = transaction.send(ProducerRecord::new("events", b"hello")).await?;
-//! let commit = transaction.commit();
-//! // Gathers while the first commits.
-//! let next = producer.begin().await?;
-//! drop(next.send(ProducerRecord::new("events", b"again")).await?);
-//! commit.wait().await?;
-//! println!("offset {}", delivery.await?.offset);
-//! next.commit().await?;
-//! # Ok(()) }
-//! ```
-//!
 //! Invariant: a transaction that is dropped is aborted.
 
 use crate::delivery::Delivery;
-use crate::error::{SendError, TransactionError};
+use crate::error::{NO_TRANSACTIONAL_ID, SendError, TransactionError};
 use crate::ledger::{GroupMetadata, OffsetsRequest, Phase, TransactionLedger, TransactionOffset};
 use crate::producer::Producer;
 use crate::record::ProducerRecord;
@@ -36,7 +18,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// The answer of a producer without a transactional.id.
-const NO_ID: TransactionError = TransactionError::State("transactions need a transactional.id");
+const NO_ID: TransactionError = TransactionError::State(NO_TRANSACTIONAL_ID);
 
 impl Producer {
     /// Gets a producer id for the transactional.id, which fences other producers with that id and aborts their open
@@ -125,6 +107,31 @@ fn timed_out(
 }
 
 /// An open transaction. Dropping it aborts it.
+///
+/// Records of the next transaction gather while this one commits, and offsets of a consumer group are committed with
+/// the records by [`Transaction::send_offsets`] (KIP-447). Each error has the next step:
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use fullbore_producer::{Producer, ProducerRecord};
+///
+/// let producer = Producer::from_properties([("bootstrap.servers", "localhost:9092"), ("transactional.id", "import")])?;
+/// // Fences other producers of this id, and aborts what they left open.
+/// producer.init_transactions().await?;
+/// let transaction = producer.begin().await?;
+/// let delivery = transaction.send(ProducerRecord::new("events", b"hello")).await?;
+/// let commit = transaction.commit();
+/// let next = producer.begin().await?;
+/// drop(next.send(ProducerRecord::new("events", b"again")).await?);
+/// if let Err(error) = commit.wait().await {
+///     let (again, is_over) = (error.is_retriable(), error.is_fatal());
+///     eprintln!("{error}; wait again: {again}; begin again with a new producer: {is_over}");
+///     return Err(error.into());
+/// }
+/// println!("offset {}", delivery.await?.offset);
+/// next.commit().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "a transaction that is dropped is aborted"]
 pub struct Transaction<'a> {
     producer: &'a Producer,
@@ -212,7 +219,7 @@ impl<'a> Transaction<'a> {
         let (answer, _) = oneshot::channel();
         let (number, group, offsets) = (self.scope.number, group.clone(), offsets.to_vec());
         let queued = ledger.queue_offsets(OffsetsRequest { number, group, offsets, answer });
-        queued.map_err(|_| TransactionError::State("offsets of 64 calls wait to be committed already"))
+        queued.map_err(|_| TransactionError::Full("offsets of 64 calls wait to be committed already"))
     }
 
     fn closed(&self) -> TransactionError {

@@ -1,6 +1,6 @@
 //! `fullbore copy`: each record of the source once in the target, whoever is killed, and the group's offsets with them.
 //!
-//! `FULLBORE_COPY_ROUNDS` says how often a copier is killed (by default 4, in `make soak` 60).
+//! `FULLBORE_COPY_ROUNDS` is the number of kills of a copier (by default 4, in `make soak` 60).
 
 use fullbore_tests::{Broker, Copied, CopyProcess, Random, wait_until};
 use std::time::Duration;
@@ -105,7 +105,7 @@ fn broker_killed_under_a_copy_at_any_window_and_connections_leaves_each_record_o
 fn copiers_that_come_and_go_share_the_partitions_and_copy_each_record_once() {
     let (_broker, bootstrap) = started(PARTITIONS as i32);
     let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
-    // What a copier that is killed leaves open holds the others up for no longer.
+    // Transactions that a killed copier leaves open hold the others up for no longer.
     let flags = ["--group", "shared", "--transaction-records", "10", "-X", "transaction.timeout.ms=2000"];
     let flags = [&flags[..], &SHORT_SESSION].concat();
     let start = |strategy: &'static str| {
@@ -151,6 +151,60 @@ fn copier_frozen_past_its_session_and_its_transaction_writes_nothing_twice_and_g
     wait_until("the one that was frozen copies alone", SOON, || copied.count() >= 10_000);
     frozen.terminate();
     copied.check("frozen");
+}
+
+#[test]
+fn records_are_deleted_before_the_next_start_their_offsets_are_printed_and_the_copy_fails_once() {
+    let (broker, bootstrap) = started(PARTITIONS as i32);
+    let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
+    let copy = |flags: &[&str]| CopyProcess::start(&bootstrap, ("a", "b"), &[&["--exit"][..], flags].concat());
+    let mut client = broker.client();
+    copied.fill(300, 0);
+    assert!(copy(&["--group", "g"]).finish().contains("copied 300 records"));
+    let before = [0, 1].map(|partition| client.latest("a", partition));
+    copied.fill(300, 1);
+    // Of partition 0 some, of partition 1 all.
+    let starts = [before[0] + 7, client.latest("a", 1)];
+    for (partition, start) in [0, 1].into_iter().zip(starts) {
+        client.delete_records("a", partition, start);
+    }
+    let deleted = 7 + starts[1] - before[1];
+    let told = copy(&["--group", "g", "--json"]).fails();
+    let line = |partition: usize, count: i64| {
+        let (first, last) = (before[partition], starts[partition] - 1);
+        format!(
+            "skipped {count} offsets, {first} to {last}, of partition {partition} of topic 'a': its records were deleted"
+        )
+    };
+    assert!(told.contains(&line(0, 7)) && told.contains(&line(1, starts[1] - before[1])), "{told}");
+    assert!(told.contains(&format!("\"records\":{},", 300 - deleted)), "{told}");
+    assert!(told.contains(&format!("\"deleted\":{deleted}")), "{told}");
+    assert!(told.contains(&format!("records at {deleted} offsets of topic 'a' were deleted before they were copied")));
+    // The group is past them, though no record of partition 1 followed.
+    assert!(copy(&["--group", "g"]).finish().contains("copied 0 records"));
+}
+
+#[test]
+fn records_are_deleted_and_the_offset_reset_is_named_the_copy_goes_by_it() {
+    let (broker, bootstrap) = started(PARTITIONS as i32);
+    let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
+    let mut client = broker.client();
+    copied.fill(300, 0);
+    let groups = ["g-none", "g-earliest"];
+    for group in groups {
+        CopyProcess::start(&bootstrap, ("a", "b"), &["--group", group, "--exit"]).finish();
+    }
+    copied.fill(300, 1);
+    let end = client.latest("a", 0);
+    client.delete_records("a", 0, end);
+    let copy = |group: &str, reset: &str| {
+        let reset = format!("auto.offset.reset={reset}");
+        CopyProcess::start(&bootstrap, ("a", "b"), &["--group", group, "--exit", "-X", &reset])
+    };
+    let told = copy(groups[0], "none").fails();
+    assert!(told.contains("cannot go on copying: partition 0 of topic 'a' has no offset "), "{told}");
+    let told = copy(groups[1], "earliest").finish();
+    assert!(told.contains(" of partition 0 of topic 'a': its records were deleted before they were read"), "{told}");
 }
 
 #[test]

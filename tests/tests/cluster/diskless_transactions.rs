@@ -112,7 +112,7 @@ fn marker_is_written_by_another_broker_a_long_poll_at_read_committed_is_woken() 
             end(&mut producer, &mut client, is_commit);
             let data = consumer.receive_long_poll();
             let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
-            // Its marker may be in an object that is still fetched.
+            // The marker may be in an object that is still fetched.
             assert_eq!(batches[0].records[0].text(), "waits for its marker");
             assert_eq!(data.last_stable_offset, from + 2);
             assert_eq!(data.aborted_transactions.unwrap_or_default().len(), usize::from(!is_commit));
@@ -125,7 +125,7 @@ fn settled_end(client: &mut Client) -> i64 {
     client.latest(TOPIC, 0)
 }
 
-/// A PUT takes so long that no marker is written before the kill.
+/// No marker is written before the kill, since a PUT takes longer.
 #[test]
 fn coordinator_is_killed_between_decision_and_marker_another_broker_writes_it() {
     let mut brokers = shared(&["fullbore.diskless.put.delay.ms=2000"], 1);

@@ -22,6 +22,7 @@ mod offsets;
 mod older;
 mod pooled;
 mod power;
+mod power_transactions;
 mod recreated;
 mod refused;
 mod regressions;

@@ -17,7 +17,7 @@ fn on_disks(configs: &[&str]) -> Option<(Vec<Disk>, Cluster)> {
 }
 
 /// Cuts the power of the machines of these brokers at one moment, and starts them again. The disks that this leaves.
-fn cut_power(cluster: &mut Cluster, disks: &mut [Disk], ids: &[i32]) {
+pub fn cut_power(cluster: &mut Cluster, disks: &mut [Disk], ids: &[i32]) {
     ids.iter().for_each(|id| cluster.broker(*id).freeze());
     for id in ids {
         let disk = &mut disks[usize::try_from(id - 1).expect("ids begin with 1")];

@@ -2,7 +2,7 @@
 //! as coordinators and as leaders of partitions: nothing is lost, there twice, or open for good.
 //!
 //! Every broker dies or freezes when it comes to the step for the first time: so the next coordinator does, too, or the
-//! next leader. `FULLBORE_TRANSACTION_STEPS` says how many steps are tried (by default 2, in `make soak` all).
+//! next leader. `FULLBORE_TRANSACTION_STEPS` is the number of steps that are tried (by default 2, in `make soak` all).
 
 use crate::faults::{ALL, SOON};
 use crate::offsets;
@@ -30,14 +30,14 @@ const SETS: [&str; 5] = [
 const STEPS: [&str; 10] =
     ["decided", "marked", "offsets-ended", "added", "appended", "answer", "deciding", "completed", "offsets", "begun"];
 
-/// What becomes of a broker that has come to the step.
+/// Fate of a broker that has come to the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It is killed, and starts again at once.
+    /// The broker is killed, and starts again at once.
     Restarts,
-    /// It is killed, and starts again once others have gone on.
+    /// The broker is killed, and starts again once others have gone on.
     StaysAway,
-    /// It stands still, and goes on once others have: as a coordinator, or leader, of an earlier epoch.
+    /// The broker stands still, and goes on once others have: as a coordinator, or leader, of an earlier epoch.
     Freezes,
 }
 
@@ -78,7 +78,7 @@ impl Stricken {
     }
 }
 
-/// Asks one broker all the time what is stable of the partitions that it leads.
+/// Reads the last stable offsets of the partitions that a broker leads, again and again.
 fn watch(id: i32, address: SocketAddr, is_over: &Arc<AtomicBool>) -> JoinHandle<Vec<Told>> {
     let is_over = Arc::clone(is_over);
     std::thread::spawn(move || {

@@ -13,7 +13,7 @@ const DEAD: i32 = 3;
 const DEAD_TOPIC: &str = "dead";
 const LIVE_TOPIC: &str = "live";
 
-/// Returns so many ids that broker 1 coordinates.
+/// Returns `count` ids that broker 1 coordinates.
 fn coordinated(client: &mut Client, count: usize) -> Vec<String> {
     let names = (0..1_000).map(|n| format!("id-{n}"));
     let found: Vec<_> = names

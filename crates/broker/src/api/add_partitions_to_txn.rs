@@ -142,7 +142,7 @@ async fn add(
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     prepare(call, id, version).await?;
-    // A broker asks again: what waits here holds up others of its request.
+    // A broker sends its request again: an id that waits here holds up the others of the request.
     let wait_until = match version {
         SEVERAL_FROM.. => Some(call.broker.now_ms().saturating_add(BATCH_WAIT_MS)),
         _ => transactions.wait_until(id, WAIT_MS),

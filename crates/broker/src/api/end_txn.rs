@@ -31,7 +31,9 @@ async fn end(call: &Call<'_>, request: &EndTxnRequest, version: i16) -> Result<O
     let id = request.transactional_id.as_str();
     check_id(id)?;
     transactions.prepare(false, [id]).await?;
-    let pending = transactions.put_to(id, |transaction, ticket, turn| transaction.end_txn(end, ticket, turn))?;
+    let behind = Some(&*call.client.unwritten);
+    let pending =
+        transactions.put_to(id, behind, |transaction, ticket, turn| transaction.end_txn(end, ticket, turn))?;
     match pending.answer().await? {
         TransactionAnswer::EndTxn(ended) => {
             if ended.is_ok() {

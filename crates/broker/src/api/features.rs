@@ -1,7 +1,7 @@
 //! Features in ApiVersions responses (KIP-584): the levels that this broker supports, and the one in force.
 //!
-//! Only what holds here: a client that finds `transaction.version` 2 takes part in the transactions of KIP-890, and
-//! one that finds `share.version` in share groups. A feature that is not listed has level 0.
+//! Invariant: every level in an answer is implemented, since clients act on it: at `transaction.version` 2 they take part
+//! in the transactions of KIP-890, with `share.version` in share groups. A feature that is not listed has level 0.
 
 use crate::node::Node;
 use fullbore_control::FEATURES;
@@ -36,7 +36,7 @@ pub fn finalized(broker: &Node) -> Vec<FinalizedFeatureKey> {
     levels.filter(|(_, level)| *level > 0).map(key).collect()
 }
 
-/// That of the metadata, which never goes back.
+/// Returns the epoch of the features: that of the metadata, which never goes back.
 pub fn epoch(broker: &Node) -> i64 {
     i64::try_from(broker.control.image().epoch()).unwrap_or(i64::MAX)
 }

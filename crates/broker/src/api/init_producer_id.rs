@@ -62,7 +62,8 @@ async fn transactional(
     transactions.prepare(true, [id]).await?;
     let wait_until = transactions.wait_until(id, WAIT_MS);
     let init = InitProducerId { current, timeout_ms: request.transaction_timeout_ms, wait_until };
-    let pending = transactions.put_to(id, |machine, ticket, turn| machine.init_producer_id(init, ticket, turn))?;
+    let pending =
+        transactions.put_to(id, None, |machine, ticket, turn| machine.init_producer_id(init, ticket, turn))?;
     match pending.answer().await? {
         TransactionAnswer::InitProducerId(inited) => inited,
         _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),

@@ -5,7 +5,7 @@ use crate::groups::TopicRegex;
 use crate::node::Node;
 use fullbore_rules::transaction::{TransactionFilter, TransactionState};
 use fullbore_wire::apis::list_transactions::{
-    ListTransactionsRequest, ListTransactionsResponse, TransactionState as Listed,
+    ListTransactionsRequest, ListTransactionsResponse, ServedPartition, TransactionState as Listed,
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
@@ -42,7 +42,17 @@ fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransa
         duration_ms: request.duration_filter,
     };
     let matches = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
+    let served = if request.names_served { broker.transactions.served() } else { Vec::new() };
     let found = broker.transactions.list(&filter, matches)?.into_iter();
+    // A partition that was left meanwhile may have taken ids with it.
+    let still = if served.is_empty() { Vec::new() } else { broker.transactions.served() };
+    let served = served.into_iter().filter(|before| still.contains(before));
+    let served = served.map(|(partition_index, leader_epoch)| ServedPartition {
+        partition_index,
+        leader_epoch,
+        ..Default::default()
+    });
+    let served = served.collect();
     let transaction_states = found.map(|found| Listed {
         transactional_id: found.transactional_id,
         producer_id: found.producer_id,
@@ -50,7 +60,7 @@ fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransa
         ..Default::default()
     });
     let transaction_states = transaction_states.collect();
-    Ok(ListTransactionsResponse { unknown_state_filters, transaction_states, ..Default::default() })
+    Ok(ListTransactionsResponse { unknown_state_filters, transaction_states, served, ..Default::default() })
 }
 
 /// Returns the states of the filter that do not exist.

@@ -1,4 +1,4 @@
-//! OffsetFetch 1-10: for each group, who asks, then each partition or all there are.
+//! OffsetFetch 1-10: for each group, the member, then each partition or all that have an offset.
 //!
 //! A partition that is named twice is answered once: a short request must not fetch the same long metadata a million
 //! times. With `require_stable` (KIP-447) a partition with an offset in an open transaction is answered
@@ -203,7 +203,7 @@ fn all(image: &Image, terms: FetchTerms, view: OffsetsView<'_>) -> Vec<OffsetFet
     view.committed.into_iter().flatten().filter_map(topic).collect()
 }
 
-/// Returns the answer for a partition without a stable offset: the client asks again.
+/// Returns the answer for a partition without a stable offset, at which the client repeats its request.
 fn unstable(index: i32) -> OffsetFetchResponsePartitions {
     OffsetFetchResponsePartitions { error_code: ErrorCode::UNSTABLE_OFFSET_COMMIT, ..partition(index, None) }
 }

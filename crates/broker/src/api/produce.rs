@@ -69,6 +69,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         peer,
         // Without an answer there is nothing to be late with.
         deadline: is_answered.then(|| came + timeout),
+        ends_transaction: request.ends_transaction,
     };
     let AppendedBatches { results, failed, has_waited } = append_each(services, &batches, terms).await;
     if !is_answered {

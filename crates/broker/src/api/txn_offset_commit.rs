@@ -10,6 +10,7 @@ use super::offset_commit::{self, ValidCommit};
 use crate::coordinator::VerifiedProducer;
 use crate::groups::{CommitOffset, Missing, PendingCommit};
 use crate::node::Node;
+use crate::partitions::VerificationTime;
 use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_rules::group::Committer;
 use fullbore_rules::transaction::ProducerIdAndEpoch;
@@ -57,7 +58,7 @@ async fn begin(
     }
     check_id(&request.transactional_id)?;
     groups.prepare(Missing::Create, [group]).await?;
-    let (partition, seen) = groups.markers_seen(group)?;
+    let (partition, seen, at) = groups.markers_seen(group, request.producer_id)?;
     let producer = ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch };
     let transactions = &call.broker.transactions;
     let coordinator_epoch = transactions.begin_offsets(&request.transactional_id, producer, partition, version).await?;
@@ -68,7 +69,8 @@ async fn begin(
         version,
         is_transactional: true,
     };
-    let verified = VerifiedProducer { producer, seen, coordinator_epoch };
+    let at = VerificationTime { coordinator_epoch, ..at };
+    let verified = VerifiedProducer { producer, seen, at };
     groups.commit(group, &committer, Some(verified), offsets, &call.client.unwritten)
 }
 

@@ -53,7 +53,7 @@ pub trait Coordinator: Send + Sync + 'static {
 /// Settings with which an internal topic is created and written.
 #[derive(Clone)]
 pub struct InternalTopicSettings {
-    /// Its name.
+    /// The topic's name.
     pub name: &'static str,
     /// Partitions, over which keys are spread.
     pub partitions: i32,

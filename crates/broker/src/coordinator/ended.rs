@@ -28,7 +28,7 @@ struct Ended {
     last_epoch: i16,
 }
 
-/// Transactions that the last markers have ended, in the order in which those were asked for.
+/// Transactions that the last markers have ended, in the order in which the markers were requested.
 #[derive(Debug, Default)]
 pub(super) struct EndedTransactions {
     last: VecDeque<Ended>,

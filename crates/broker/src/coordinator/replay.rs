@@ -40,9 +40,9 @@ pub enum ReplayError {
 pub enum LogEntry {
     /// A record with a key.
     Record {
-        /// Its key.
+        /// Key of the record.
         key: Bytes,
-        /// Its value, unless it is a tombstone.
+        /// Value of the record; `None` of a tombstone.
         value: Option<Bytes>,
         /// The producer in whose transaction it was written.
         transaction: Option<i64>,

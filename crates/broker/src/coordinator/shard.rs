@@ -52,8 +52,9 @@ pub struct VerifiedProducer {
     pub producer: ProducerIdAndEpoch,
     /// Markers of the shard before the verification, which holds until a marker of the producer comes.
     pub seen: MarkersSeen,
-    /// The epoch of the coordinator that verified; `None` if it is unknown.
-    pub coordinator_epoch: Option<i32>,
+    /// The moment before the verification as the partition's log knows it, with the epoch of the coordinator that
+    /// verified.
+    pub at: VerificationTime,
 }
 
 type Late = Box<dyn FnOnce() -> Box<dyn Iterator<Item = KeyValue>> + Send>;
@@ -183,6 +184,11 @@ impl Shard {
     pub async fn loaded(&self) {
         // The sender lives as long as the shard.
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
+    }
+
+    /// Returns the moment of a verification of this producer that begins now.
+    pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
+        self.partition.verification_time(producer_id)
     }
 
     /// Returns the markers that were queued so far.
@@ -401,10 +407,7 @@ impl<'a> WriteBatch<'a> {
             Some(_) => (ValidBatch::of_offsets(batch, &config, now_ms)?, Verification::Verified),
         };
         let leader_epoch = Some(self.shard.leader_epoch());
-        // Ends since the verification are known here: [`EndedTransactions`].
-        let coordinator_epoch = self.producer.and_then(|verified| verified.coordinator_epoch);
-        let now = self.shard.partition.verification_time(stamp.producer_id);
-        let verified_at = VerificationTime { coordinator_epoch, ..now };
+        let verified_at = self.verified_at(stamp.producer_id)?;
         let terms = AppendTerms { leader_epoch, verification, verified_at, ..in_turn };
         let appended = self.shard.partition.append(&batch, terms);
         *self.memory = spare.unwrap_or(sealed);
@@ -417,6 +420,22 @@ impl<'a> WriteBatch<'a> {
             step => step.into_written().ok_or(AppendError::Gone)?,
         };
         Ok(written.durability)
+    }
+}
+
+impl WriteBatch<'_> {
+    /// Returns the moment at which a producer's transaction counts as verified. Ends since the verification are known
+    /// here ([`EndedTransactions`]), but for the coordinator's epoch of a producer that was forgotten meanwhile.
+    ///
+    /// # Errors
+    /// [`AppendError::Unverified`] where it was.
+    fn verified_at(&self, producer_id: i64) -> Result<VerificationTime, AppendError> {
+        let partition = &self.shard.partition;
+        let Some(VerifiedProducer { at, .. }) = self.producer else { return Ok(VerificationTime::default()) };
+        if at.coordinator_epoch.is_some() && partition.has_forgotten_since(producer_id, at) {
+            return Err(AppendError::Unverified);
+        }
+        Ok(VerificationTime { coordinator_epoch: at.coordinator_epoch, ..partition.verification_time(producer_id) })
     }
 }
 

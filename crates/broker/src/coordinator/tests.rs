@@ -4,11 +4,13 @@ use super::*;
 use crate::partitions::{AppendError, InvalidBatch, Origin, Partitions, led_by};
 use bytes::Bytes;
 use fullbore_config::{BrokerConfig, Properties};
+use fullbore_host::task;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::Compression;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Opened {
     shard: Arc<Shard>,
@@ -115,6 +117,37 @@ async fn a_write_that_does_not_fit_fails_and_those_around_it_do_not() {
     assert_eq!(read(&shard).into_iter().map(|(key, _)| key).collect::<Vec<_>>(), ["before", "after"]);
     logs.close();
     assert_eq!(write("gone", 1).kept().await, Ok(Err(AppendError::Gone)));
+}
+
+#[tokio::test]
+async fn connection_goes_on_or_ends_what_follows_from_its_answers_is_carried_out() {
+    let done = Arc::new(AtomicUsize::new(0));
+    let following = |waits: bool| {
+        let done = Arc::clone(&done);
+        task::boxed(async move {
+            if waits {
+                tokio::task::yield_now().await;
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let are_done = async |count: usize| {
+        while done.load(Ordering::Relaxed) < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    let unwritten = Unwritten::default();
+    unwritten.follow(following(false));
+    unwritten.follow(following(true));
+    tokio::select! {
+        biased;
+        never = unwritten.carry_out() => match never {},
+        () = are_done(2) => {}
+    }
+    unwritten.follow(following(false));
+    unwritten.follow(following(true));
+    drop(unwritten);
+    are_done(4).await;
 }
 
 #[tokio::test]

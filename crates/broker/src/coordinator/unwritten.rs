@@ -1,19 +1,24 @@
-//! Writes of one connection that it does not await yet.
+//! Writes of one connection that it does not await: those of answers to come, and what follows from answers that leave.
 //!
-//! Invariant: a write is appended although an earlier answer of the connection is not sent yet.
+//! Invariants: a write is appended although an earlier answer of the connection is not sent yet. What follows is carried
+//! out although the connection ends.
 
 use super::Shard;
+use fullbore_host::task::{self, BoxFuture};
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
+use tokio::runtime::Handle;
 
-/// The shards that a connection has asked for something since they were last seen to.
+/// The shards that a connection has asked for something since they were last seen to, and what follows from its answers.
 #[derive(Default)]
 pub struct Unwritten {
     shards: Mutex<Vec<Arc<Shard>>>,
+    following: Mutex<Vec<BoxFuture<()>>>,
     is_any: AtomicBool,
 }
 
@@ -27,21 +32,43 @@ impl Unwritten {
         self.is_any.store(true, Relaxed);
     }
 
+    /// Has `following` carried out once the answer that is ready was sent, or stands still.
+    pub fn follow(&self, following: BoxFuture<()>) {
+        self.following.lock().push(following);
+        self.is_any.store(true, Relaxed);
+    }
+
     /// Appends the writes, for ever. Wakes no task: the connection's task polls it after its requests and answers, so that it appends
     /// only writes that would wait while the task sleeps.
     pub async fn carry_out(&self) -> Infallible {
         loop {
             poll_fn(|_| if self.is_any.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;
+            // First: what is noted from here on is seen to in the next round.
+            self.is_any.store(false, Relaxed);
+            let following = std::mem::take(&mut *self.following.lock());
+            for mut following in following {
+                if following.as_mut().now_or_never().is_none() {
+                    task::spawn(following);
+                }
+            }
+            if self.shards.lock().is_empty() {
+                continue;
+            }
             // Others that are ready now ask first, and share the batch.
             tokio::task::yield_now().await;
-            let shards = {
-                let mut shards = self.shards.lock();
-                self.is_any.store(false, Relaxed);
-                std::mem::take(&mut *shards)
-            };
+            let shards = std::mem::take(&mut *self.shards.lock());
             for shard in shards {
                 shard.flush_soon().await;
             }
+        }
+    }
+}
+
+impl Drop for Unwritten {
+    fn drop(&mut self) {
+        let following = std::mem::take(self.following.get_mut());
+        if !following.is_empty() && Handle::try_current().is_ok() {
+            following.into_iter().for_each(|following| drop(task::spawn(following)));
         }
     }
 }

@@ -55,6 +55,11 @@ impl<A> Waiting<A> {
 }
 
 impl<A> PendingAnswer<A> {
+    /// Returns true if the answer is there already.
+    pub fn is_answered(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// Waits for the answer.
     ///
     /// # Errors

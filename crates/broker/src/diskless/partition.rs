@@ -78,7 +78,8 @@ impl DisklessPartition {
             None => self.services.pipeline.try_reserve(producer, size)?,
         };
         let Some(room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(producer, size))) };
-        let grant = Grant { producer, freshness, room, left_out: &self.services.left_out };
+        let awaited = terms.awaited.cloned();
+        let grant = Grant { producer, freshness, room, left_out: &self.services.left_out, awaited };
         self.services.pipeline.append(IndexedPartition { view: &self.known, number }, batch, terms, grant)
     }
 
@@ -227,7 +228,7 @@ impl DisklessPartition {
     }
 
     /// Returns the bytes of all batches from the one with `offset` on that may be read, or any number over `enough` if
-    /// they have more, without reading them. `None` if only [`DisklessPartition::try_read`] can say.
+    /// they have more, without reading them. `None` if only [`DisklessPartition::try_read`] can count them.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         let is_there = self.known.is_settled() && !self.known.is_gone() && self.services.claim.is_made();
         let bounds = self.known.bounds();

@@ -86,7 +86,7 @@ impl ByHand {
         }
     }
 
-    /// What the index is asked for, so many times.
+    /// Carries out the requests to the index until there are none, and returns their number.
     async fn carry_out(&mut self) -> usize {
         let mut count = 0;
         while let Turn::Other(asked) = self.index.turn().await {

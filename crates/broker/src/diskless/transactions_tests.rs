@@ -4,8 +4,9 @@
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::sequence::{Marker, SequenceRefusal, Stops};
+use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
-use tokio::task::{JoinSet, yield_now};
+use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::Instant;
 
 use super::index::by_hand::{IndexByHand, Turn};
@@ -17,7 +18,7 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
 use fullbore_log::partition::read::{Isolation, Read};
-use fullbore_log::partition::terms::{AppendTerms, VerificationTime};
+use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, VerificationTime};
 use fullbore_log::validation::ValidBatch;
 use fullbore_wire::ErrorCode;
 
@@ -33,7 +34,7 @@ struct OneBroker {
 }
 
 impl OneBroker {
-    /// A broker with memory of these bytes, and a topic of so many partitions.
+    /// Starts a broker with `memory_bytes` of memory for batches, and a topic of `partitions` partitions.
     async fn start(memory_bytes: usize, partitions: i32) -> OneBroker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
@@ -80,9 +81,32 @@ impl OneBroker {
     ) -> Result<AppendStep, AppendError> {
         let verified_at = VerificationTime { next_offset: verified_at, ..Default::default() };
         let terms = AppendTerms { verification, verified_at, ..AppendTerms::in_turn(Acks::All, 0) };
+        self.offer_on(index, bytes, terms)
+    }
+
+    fn offer_on(&self, index: i32, bytes: &Bytes, terms: AppendTerms<'_>) -> Result<AppendStep, AppendError> {
         let batch = ValidBatch::unchecked(bytes);
         let producer = ProducerKey::Id(batch.stamp().producer_id);
         self.partition(index).append(&batch, terms, producer, Freshness::Current, None)
+    }
+
+    /// Offers a batch of the next epoch ahead of the coordinator's word.
+    fn offer_ahead(&self, base_sequence: i32, word: &AwaitedWord) -> Result<AppendStep, AppendError> {
+        let stamp = Stamp { producer_epoch: 1, ..stamp(7, base_sequence) };
+        let terms = AppendTerms::in_turn(Acks::All, 0);
+        let terms = AppendTerms { verification: Verification::Added, awaited: Some(word), ..terms };
+        self.offer_on(0, &batch(stamp, true, 10), terms)
+    }
+
+    /// Begins to write the marker with which epoch 1 begins, and returns once its object is being uploaded.
+    async fn begin_to_end(&self) -> JoinHandle<Result<(), AppendError>> {
+        let (partition, puts) = (self.partition(0), self.store.puts());
+        let of = Marker { producer_epoch: 1, ..marker(stamp(7, 0), true) };
+        let end = tokio::spawn(async move { partition.write_marker(&of, 2).await });
+        while self.store.puts() == puts {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        end
     }
 
     /// The offset of a batch in a transaction that the coordinator has confirmed.
@@ -112,7 +136,7 @@ impl OneBroker {
     }
 }
 
-/// Does what the index is asked for.
+/// Carries out the requests to the index.
 async fn carry_out(mut index: IndexByHand<SqliteIndex>) {
     loop {
         match index.turn().await {
@@ -270,6 +294,86 @@ async fn batch_before_a_marker_is_not_uploaded_the_marker_is_written() {
     assert_eq!(committed(behind).await, Err(AppendError::Again));
     assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
     assert_eq!(broker.aborted(0).await, [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn marker_is_being_uploaded_the_next_transaction_is_uploaded_beside_it() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    let end = broker.begin_to_end().await;
+    let began = Instant::now();
+    let (sender, word) = AwaitedWord::new();
+    let batches = [0, 1].map(|sequence| broker.offer_ahead(sequence, &word));
+    assert_eq!(end.await.expect("no panic"), Ok(()));
+    sender.give(Ok(()));
+    let [first, second] = batches;
+    assert_eq!((committed(first).await, committed(second).await), (Ok(2), Ok(3)));
+    // A tenth of a second is between objects that are closed early.
+    assert!(began.elapsed() < PUT + Duration::from_millis(110), "{:?}", began.elapsed());
+    assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn marker_is_gathered_the_next_transaction_waits_until_its_object_is_closed() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    let of = Marker { producer_epoch: 1, ..marker(stamp(7, 0), true) };
+    let partition = broker.partition(0);
+    let end = tokio::spawn(async move { partition.write_marker(&of, 2).await });
+    yield_now().await;
+    let (_sender, word) = AwaitedWord::new();
+    assert!(is_unverified(broker.offer_ahead(0, &word)));
+    assert_eq!(end.await.expect("no panic"), Ok(()));
+    assert!(matches!(broker.offer_ahead(0, &word), Ok(AppendStep::Pending(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn coordinator_refuses_a_transaction_that_is_uploaded_none_of_it_is_committed() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    let end = broker.begin_to_end().await;
+    let (sender, word) = AwaitedWord::new();
+    let batches = [0, 1].map(|sequence| broker.offer_ahead(sequence, &word));
+    let other = broker.offer(stamp(8, 0), false, Verification::Unknown);
+    assert_eq!(end.await.expect("no panic"), Ok(()));
+    sender.give(Err(ErrorCode::INVALID_PRODUCER_EPOCH));
+    let [first, second] = batches;
+    let refused = Err(AppendError::Role(ErrorCode::INVALID_PRODUCER_EPOCH));
+    assert_eq!((committed(first).await, committed(second).await), (refused, Err(AppendError::Again)));
+    assert_eq!((committed(other).await, broker.partition(0).known.offsets().log_end), (Ok(2), 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn coordinator_is_silent_those_behind_the_transaction_wait_for_a_moment_only() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    assert_eq!(broker.begin_to_end().await.await.expect("no panic"), Ok(()));
+    let (_sender, word) = AwaitedWord::new();
+    let first = broker.offer_ahead(0, &word);
+    let (other, began) = (broker.offer(stamp(8, 0), false, Verification::Unknown), Instant::now());
+    assert_eq!(committed(first).await, Err(AppendError::Again));
+    assert_eq!(committed(other).await, Ok(2));
+    assert!(began.elapsed() < PUT + Duration::from_millis(80), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_are_full_all_the_time_the_last_records_of_a_transaction_go_early() {
+    for ends_transaction in [true, false] {
+        let broker = OneBroker::start(64 << 20, 1).await;
+        let flood = batch(stamp(100, 0), false, 9 << 20);
+        committed(broker.offer_to(0, &flood, Verification::Unknown, 0)).await.expect("committed");
+        let full = (1..3).map(|at| batch(stamp(100, at), false, 9 << 20));
+        let full: Vec<_> = full.map(|full| broker.offer_to(0, &full, Verification::Unknown, 0)).collect();
+        for step in full {
+            committed(step).await.expect("committed");
+        }
+        let in_turn = AppendTerms::in_turn(Acks::All, 0);
+        let terms = AppendTerms { verification: Verification::Added, ends_transaction, ..in_turn };
+        let began = Instant::now();
+        committed(broker.offer_on(0, &batch(stamp(7, 0), true, 10), terms)).await.expect("committed");
+        let waited = began.elapsed().saturating_sub(PUT).as_millis();
+        assert_eq!(waited < 30, ends_transaction, "{waited} ms");
+    }
 }
 
 #[tokio::test(start_paused = true)]

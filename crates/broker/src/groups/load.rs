@@ -123,7 +123,7 @@ impl Groups {
             for ((name, partition), (topic_id, committed)) in found {
                 let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
                 let Some(topic) = topic else {
-                    // Its topic was deleted, and the coordinator could not record it. A tombstone would also be that of what
+                    // The topic was deleted, and the coordinator could not record that. A tombstone would also delete what
                     // is pending, perhaps of the next topic of the name.
                     let place = (name, partition);
                     if !pending.is_some_and(|pending| pending.contains(&place)) {

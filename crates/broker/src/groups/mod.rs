@@ -258,7 +258,7 @@ impl Groups {
         self.while_serving(id, || self.peek(id, look))
     }
 
-    /// Returns what `read` finds of a group's offsets, if it allows the asking member. A group that is not there has
+    /// Returns what `read` finds of a group's offsets, if the group allows the member. A group that does not exist has
     /// none.
     ///
     /// # Errors

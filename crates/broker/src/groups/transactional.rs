@@ -4,6 +4,7 @@
 
 use super::{Groups, not_kept};
 use crate::coordinator::{MarkedCoordinator, MarkerOutcome, MarkersSeen, PendingWrite, Records};
+use crate::partitions::VerificationTime;
 use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_rules::sequence::Marker;
 use fullbore_wire::ErrorCode;
@@ -17,14 +18,14 @@ impl Groups {
         Some(topic.as_ref()?.shard(id)?.partition().index())
     }
 
-    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and the markers there. To be
-    /// called before a commit is verified.
+    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and what is known there of the ends
+    /// of a producer's transactions. To be called before a commit is verified.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
-    pub fn markers_seen(&self, id: &str) -> Result<(i32, MarkersSeen), ErrorCode> {
+    pub fn markers_seen(&self, id: &str, producer_id: i64) -> Result<(i32, MarkersSeen, VerificationTime), ErrorCode> {
         let shard = self.serving(id)?;
-        Ok((shard.partition().index(), shard.markers_seen()))
+        Ok((shard.partition().index(), shard.markers_seen(), shard.verification_time(producer_id)))
     }
 
     /// Waits until the commits of a group that are on their way are seen or refused: one in a transaction makes its

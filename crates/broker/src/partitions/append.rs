@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use fullbore_log::Verification;
 use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::sequence::Stamp;
-use fullbore_wire::{ErrorCode, Records};
-use tokio::time::timeout_at;
+use fullbore_wire::{ErrorCode, Records, Text};
+use tokio::time::{timeout, timeout_at};
 
 use super::AnyPartition;
 use crate::diskless::{DisklessPartition, Refreshed};
@@ -24,10 +24,11 @@ use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_host::files::now_ms;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
+use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
-use fullbore_log::partition::terms::{AppendTerms, EarlyBatches, VerificationTime};
+use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, EarlyBatches, VerificationTime, WordSender};
 use fullbore_log::validation::{
     Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, RefusedBatch, SHORT_MAX, Sender,
     TOLD_MAX, ValidBatch, claimed_stamp, validate, work_of,
@@ -35,10 +36,15 @@ use fullbore_log::validation::{
 
 /// The first Produce version whose client has the broker add partitions to its transaction (KIP-890 part 2).
 pub const ADDS_FROM: i16 = 12;
+/// Wait for a verification whose client waits for no answer.
+const NO_DEADLINE: Duration = Duration::from_secs(30);
 /// Records of more bytes than this take longer than a millisecond or two to be checked and written.
 const LONG_BYTES: usize = 2 << 20;
 /// Time after which a long request queues for a place again, behind the requests that wait for one.
 const PLACE_MAX: Duration = Duration::from_millis(50);
+/// Wait for a coordinator's word after which batches of diskless partitions go ahead of it: the transaction before waits
+/// for its markers, each in an object that is being uploaded.
+const WORD_WAIT: Duration = Duration::from_millis(3);
 
 /// The services of the broker that an append uses.
 #[derive(Clone, Copy)]
@@ -55,42 +61,43 @@ pub struct AppendServices<'a> {
 
 /// Batches of a request that may begin a transaction in their partitions.
 #[derive(Clone, Debug)]
-pub struct BeginningTransaction<'a> {
+pub struct BeginningTransaction {
     /// The id that the request names.
-    pub transactional_id: &'a str,
+    pub transactional_id: Text,
     /// The producer of the batches.
     pub producer_id: i64,
-    /// Its epoch.
+    /// Epoch of the producer.
     pub producer_epoch: i16,
     /// The request's version, by which the broker adds partitions or looks for them.
     pub produce_version: i16,
     /// Topics by name, and partitions.
-    pub partitions: Vec<(&'a str, i32)>,
+    pub partitions: Vec<(Text, i32)>,
 }
 
 /// Verification of each partition, or the error for its batch.
 pub type VerifiedPartitions = Vec<Result<Verification, ErrorCode>>;
 
+/// A verification under way, which may outlive its request.
+pub type Verifying = Pin<Box<dyn Future<Output = VerifiedPartitions> + Send>>;
+
 /// The coordinator of transactions, as an append sees it.
 pub trait TransactionVerifier: Send + Sync {
     /// Verifies with the coordinator that a batch may begin a transaction in each partition (KIP-890).
-    fn verify<'a>(
-        &'a self,
-        beginning: BeginningTransaction<'a>,
-    ) -> Pin<Box<dyn Future<Output = VerifiedPartitions> + Send + 'a>>;
+    fn verify(&self, beginning: BeginningTransaction) -> Verifying;
 }
 
 /// Verification of one batch.
-#[derive(Clone, Copy)]
 struct Verified {
     outcome: Result<Verification, ErrorCode>,
     /// The moment before, for [`AppendTerms::verified_at`].
     at: VerificationTime,
+    /// The word, if it is still to come: `outcome` is what is expected of it.
+    awaited: Option<AwaitedWord>,
 }
 
 impl Verified {
     fn refused(code: ErrorCode) -> Verified {
-        Verified { outcome: Err(code), at: VerificationTime::default() }
+        Verified { outcome: Err(code), at: VerificationTime::default(), awaited: None }
     }
 }
 
@@ -138,6 +145,8 @@ pub struct RequestTerms<'a> {
     pub peer: SocketAddr,
     /// The end of a wait for memory or the index; `None` where no client waits for an answer.
     pub deadline: Option<tokio::time::Instant>,
+    /// True if the batches are the last ones of their transaction, as far as their producer knows.
+    pub ends_transaction: bool,
 }
 
 /// Outcome of a batch of a request: done, pending or refused.
@@ -348,7 +357,7 @@ impl<'a> AppendRun<'a> {
                 partition.turned_away(&stamp, *code);
             }
         })?;
-        let RequestTerms { acks, from, early, .. } = self.terms;
+        let RequestTerms { acks, from, early, ends_transaction, .. } = self.terms;
         let now_ms = now_ms();
         let to = Destination { topic, partition: *index, config, now_ms };
         let decompression = self.services.decompression;
@@ -358,7 +367,18 @@ impl<'a> AppendRun<'a> {
         let verification = verified.and_then(|verified| verified.outcome.ok()).unwrap_or(Verification::Unknown);
         let verified_at = verified.map_or(VerificationTime::default(), |verified| verified.at);
         let epoch_stays = self.terms.transaction.is_some_and(|transaction| transaction.produce_version < ADDS_FROM);
-        let terms = AppendTerms { acks, now_ms, early, leader_epoch: None, verification, epoch_stays, verified_at };
+        let awaited = verified.and_then(|verified| verified.awaited.as_ref());
+        let terms = AppendTerms {
+            acks,
+            now_ms,
+            early,
+            leader_epoch: None,
+            verification,
+            epoch_stays,
+            verified_at,
+            awaited,
+            ends_transaction,
+        };
         let step = match partition {
             AnyPartition::Classic(replica) => replica.append(&batch, terms),
             AnyPartition::Diskless(partition) => self.waited.append(partition, &batch, terms, self.terms.peer),
@@ -408,6 +428,10 @@ impl<'a> AppendRun<'a> {
     /// Verifies that the next batch may begin a transaction, together with later batches of the same producer.
     async fn verify(&mut self) {
         let first = self.results.len();
+        self.has_waited = true;
+        if self.await_word(first).await {
+            return;
+        }
         let stamp_of = |batch: &RequestBatch<'_>| claimed_stamp(batch.records.and_then(Records::memory)?);
         let (Some(transaction), Some(of)) = (self.terms.transaction, self.batches.get(first).and_then(stamp_of)) else {
             self.verified.insert(first, Verified::refused(ErrorCode::INVALID_TXN_STATE));
@@ -430,26 +454,64 @@ impl<'a> AppendRun<'a> {
         let at =
             |(place, to): &(usize, &RequestedPartition<'_>)| (*place, to.partition.verification_time(of.producer_id));
         let places: Vec<_> = asked.iter().map(at).collect();
-        let partitions = asked.iter().map(|(_, to)| (to.topic, to.index)).collect();
+        let is_diskless = |(_, to): &(_, &RequestedPartition<'_>)| matches!(to.partition, AnyPartition::Diskless(_));
+        let may_go_ahead = transaction.produce_version >= ADDS_FROM && asked.iter().all(is_diskless);
+        let partitions = asked.iter().map(|(_, to)| (Text::from(to.topic), to.index)).collect();
         let beginning = BeginningTransaction {
-            transactional_id: transaction.transactional_id,
+            transactional_id: Text::from(transaction.transactional_id),
             producer_id: of.producer_id,
             producer_epoch: of.producer_epoch,
             produce_version: transaction.produce_version,
             partitions,
         };
-        let verified = self.services.transactions.verify(beginning);
-        let verified = match self.terms.deadline {
-            Some(deadline) => timeout_at(deadline, verified).await.ok(),
-            None => Some(verified.await),
-        };
-        let late = || vec![Err(ErrorCode::REQUEST_TIMED_OUT); places.len()];
-        for (&(place, at), outcome) in places.iter().zip(verified.unwrap_or_else(late)) {
-            self.verified.insert(place, Verified { outcome, at });
+        let mut verified = self.services.transactions.verify(beginning);
+        let until = self.terms.deadline.unwrap_or_else(|| tokio::time::Instant::now() + NO_DEADLINE);
+        let go_ahead_at = if may_go_ahead { until.min(tokio::time::Instant::now() + WORD_WAIT) } else { until };
+        match timeout_at(go_ahead_at, &mut verified).await {
+            Ok(outcomes) => {
+                let outcomes = places.into_iter().zip(outcomes);
+                let known = outcomes.map(|((place, at), outcome)| (place, Verified { outcome, at, awaited: None }));
+                self.verified.extend(known);
+            }
+            Err(_) if go_ahead_at < until => self.go_ahead(places, verified),
+            Err(_) => {
+                let late =
+                    places.into_iter().map(|(place, _)| (place, Verified::refused(ErrorCode::REQUEST_TIMED_OUT)));
+                self.verified.extend(late);
+            }
         }
         // The next batch is offered again in any case.
         self.verified.entry(first).or_insert(Verified::refused(ErrorCode::INVALID_TXN_STATE));
-        self.has_waited = true;
+    }
+
+    /// Lets batches go ahead of a word that is still to come.
+    fn go_ahead(&mut self, places: Vec<(usize, VerificationTime)>, verifying: Verifying) {
+        let mut senders: Vec<WordSender> = Vec::with_capacity(places.len());
+        for (place, at) in places {
+            let (sender, awaited) = AwaitedWord::new();
+            senders.push(sender);
+            self.verified.insert(place, Verified { outcome: Ok(Verification::Added), at, awaited: Some(awaited) });
+        }
+        task::spawn(async move {
+            for (sender, outcome) in senders.into_iter().zip(verifying.await) {
+                sender.give(outcome.map(drop));
+            }
+        });
+    }
+
+    /// Waits a moment for the word on a batch that could not go ahead of it, or that the client waits for in vain.
+    /// Returns false if no word is to come.
+    async fn await_word(&mut self, place: usize) -> bool {
+        let Some(verified) = self.verified.get_mut(&place) else { return false };
+        let Some(awaited) = &mut verified.awaited else { return false };
+        let given = timeout(WORD_WAIT, awaited.given()).await;
+        let is_late = self.terms.deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now());
+        match given {
+            Ok(word) => (verified.outcome, verified.awaited) = (word.map(|()| Verification::Added), None),
+            Err(_) if is_late => *verified = Verified::refused(ErrorCode::REQUEST_TIMED_OUT),
+            Err(_) => {}
+        }
+        true
     }
 
     /// Returns the partition of the next batch, and those of the batches behind it that are blocked by the same stale state. They are refreshed

@@ -73,6 +73,15 @@ impl Replica {
         VerificationTime { leader_epoch: state.role.leader_epoch(), seen, ..Default::default() }
     }
 
+    /// Returns true if what was remembered of a producer at the moment of a verification may be forgotten by now, and
+    /// with it the epoch of the coordinator that has ended its last transaction.
+    pub fn has_forgotten_since(&self, producer_id: i64, verified_at: VerificationTime) -> bool {
+        match &self.lock().log {
+            LogState::Open(log) => log.producers().is_forgotten_since(producer_id, verified_at.seen),
+            _ => false,
+        }
+    }
+
     /// Checks that a leader may append, in this epoch if it is given, and opens the log.
     fn open_to_append(
         &self,

@@ -29,7 +29,8 @@ impl Replica {
         }
     }
 
-    /// Asks for the flushes the topic wants, or with `flushes` for one now; a ticket if the answer is to wait for one.
+    /// Requests the flushes that the topic's settings want, or with `flushes` one now. Returns a ticket if the answer must
+    /// wait for one.
     pub(super) fn flush_after(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -43,7 +44,7 @@ impl Replica {
         self.flush_up_to(state, outcome.end_offset, outcome.rolled, !outcome.is_duplicate, config)
     }
 
-    /// Requests a flush of all that the log has by now. `None` if it is on the disk, or the log is not open.
+    /// Requests a flush of all that the log has by now. Returns `None` if that is on the disk, or the log is not open.
     pub fn flush_all(self: &Arc<Self>) -> Option<FlushTicket> {
         let mut state = self.lock();
         let end_offset = match &state.log {

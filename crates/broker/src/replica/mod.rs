@@ -81,6 +81,8 @@ pub struct Replica {
     phase: PhaseCell,
     /// Marks of the opener's queues.
     asked: OpeningMarks,
+    /// See [`Replica::lacks_committed`].
+    lacks_committed: AtomicBool,
     /// A deleted partition whose folder may still have this one's name.
     predecessor: Mutex<Option<Arc<Replica>>>,
     /// True if a deleted partition of this name had a log in this run, or has left stops.
@@ -158,6 +160,7 @@ impl Replica {
             renaming: Mutex::default(),
             opening_ended: Condvar::new(),
             asked: OpeningMarks::default(),
+            lacks_committed: AtomicBool::new(false),
             predecessor: Mutex::new(predecessor),
             retired: Mutex::new(None),
             waiters: Arc::default(),

@@ -270,6 +270,12 @@ impl Replica {
         Ok(Some(log))
     }
 
+    /// Returns true if committed records were missing at the end of the log as it was opened, and no other replica had
+    /// them.
+    pub fn lacks_committed(&self) -> bool {
+        self.lacks_committed.load(Relaxed)
+    }
+
     /// Refuses a log that ends below the high watermark of the checkpoint, as where an older copy of its directory was restored. A replica in sync has the
     /// committed records that it lacks, and would be cut to this one if this one led. Without such a replica the log is used as it is.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
@@ -285,6 +291,7 @@ impl Replica {
             return Err(StorageError::EndMissing { path: dir.to_owned(), log_end, high_watermark });
         }
         if is_whole {
+            self.lacks_committed.store(true, Relaxed);
             tracing::error!(dir = %dir.display(), log_end, high_watermark, "committed records are missing at the end of a log; no other replica has them");
         }
         Ok(())

@@ -43,7 +43,7 @@ impl Replica {
         let mut parked = state.parked.take().unwrap_or_default();
         let answer = match parked.take_late(&stamp, reordering) {
             true => Err(OUT_OF_ORDER),
-            false => parked.park(batch, terms.acks, reordering, None),
+            false => parked.park(batch, &terms, reordering, None),
         };
         if parked.wants_watch() {
             task::spawn(expire(Arc::downgrade(self), reordering.clone()));

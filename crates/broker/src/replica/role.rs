@@ -114,7 +114,7 @@ impl Replica {
     /// As leader: returns the latest offset that ListOffsets may show at the isolation level (KIP-207).
     ///
     /// # Errors
-    /// OFFSET_NOT_AVAILABLE while an earlier leader may have told a larger one; the disk; NOT_LEADER_OR_FOLLOWER.
+    /// OFFSET_NOT_AVAILABLE while an earlier leader may have answered a larger one; the disk; NOT_LEADER_OR_FOLLOWER.
     pub fn latest_offset(&self, isolation: Isolation) -> Result<i64, ErrorCode> {
         let mut state = self.lock();
         let opened = self.log_to_read(&mut state).map_err(|error| ReadError::from(error).code())?;

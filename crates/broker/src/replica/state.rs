@@ -129,7 +129,7 @@ impl ReplicaState {
         stamp.is_idempotent() && log.producers().ahead(stamp) > 0
     }
 
-    /// Has the log forget the ends of transactions that are replicated.
+    /// Removes the ends of transactions that are replicated from the log's memory.
     pub fn forget_replicated_ends(&mut self) {
         let high_watermark = self.role.high_watermark();
         if let LogState::Open(log) = &mut self.log {

@@ -9,12 +9,15 @@ use super::records;
 use crate::coordinator::Records;
 use crate::partitions::AppendError;
 use fullbore_host::fault_point::{self, FaultPoint};
-use fullbore_host::task;
+use fullbore_host::task::{self, BoxFuture};
 use fullbore_rules::transaction::{Effect, Transaction, TransactionMetadata, TransactionState, Turn};
 use fullbore_wire::ErrorCode;
+use futures_util::FutureExt;
 use parking_lot::MutexGuard;
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Instant;
 
 impl Transactions {
@@ -25,13 +28,45 @@ impl Transactions {
         self.follow(entry, state, effects);
     }
 
-    /// Sends the answers that come first, and spawns a task for the other effects. A vacant id is removed.
+    /// Sends the answers that come first, and spawns a task for the other effects.
     pub(super) fn follow(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        state: MutexGuard<'_, EntryState>,
+        effects: Vec<Effect>,
+    ) {
+        let effects = self.answer_first(entry, state, effects);
+        if !effects.is_empty() {
+            task::spawn(Arc::clone(self).carry_out(Arc::clone(entry), effects, false));
+        }
+    }
+
+    /// Carries effects out on the caller's task, up to an answer or a wait: a request that nothing stands in the way of
+    /// is answered without a switch. Returns the rest, which the caller has to have carried out.
+    pub(super) fn follow_here(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        state: MutexGuard<'_, EntryState>,
+        effects: Vec<Effect>,
+    ) -> Option<BoxFuture<()>> {
+        let effects = self.answer_first(entry, state, effects);
+        if effects.is_empty() {
+            return None;
+        }
+        let mut carrying = task::boxed(Arc::clone(self).carry_out(Arc::clone(entry), effects, true));
+        match carrying.as_mut().now_or_never() {
+            Some(()) => None,
+            None => Some(carrying),
+        }
+    }
+
+    /// Sends the answers that come first, and returns the other effects. A vacant id is removed.
+    fn answer_first(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         mut state: MutexGuard<'_, EntryState>,
         effects: Vec<Effect>,
-    ) {
+    ) -> VecDeque<Effect> {
         let mut effects = VecDeque::from(effects);
         while let Some(&Effect::Answer(ticket, answer)) = effects.front() {
             state.answer(ticket, answer);
@@ -45,17 +80,26 @@ impl Transactions {
         drop(state);
         if is_vacant {
             self.forget(entry);
-        } else if !effects.is_empty() {
-            task::spawn(Arc::clone(self).carry_out(Arc::clone(entry), effects));
+            return VecDeque::new();
         }
+        effects
     }
 
-    /// Carries out effects, and those that follow from them, until there are none.
-    async fn carry_out(self: Arc<Self>, entry: Arc<Entry>, mut effects: VecDeque<Effect>) {
+    /// Carries out effects, and those that follow from them, until there are none. With `is_here` pauses after an
+    /// answer, which the caller's task has to send, until it is polled again.
+    async fn carry_out(self: Arc<Self>, entry: Arc<Entry>, mut effects: VecDeque<Effect>, mut is_here: bool) {
         while let Some(effect) = effects.pop_front() {
             let more = match effect {
                 Effect::Answer(ticket, answer) => {
                     entry.lock().answer(ticket, answer);
+                    if std::mem::take(&mut is_here) && !effects.is_empty() {
+                        let mut is_sent = false;
+                        poll_fn(|_| match std::mem::replace(&mut is_sent, true) {
+                            true => Poll::Ready(()),
+                            false => Poll::Pending,
+                        })
+                        .await;
+                    }
                     continue;
                 }
                 Effect::Persist(next) => {
@@ -115,7 +159,10 @@ impl Transactions {
         if next.is_some_and(|next| next.state.is_prepared()) {
             fault_point::reached(FaultPoint::Deciding);
         }
-        let kept = write.kept().await.and_then(|kept| kept);
+        let kept = match write.kept_now() {
+            Ok(kept) => kept,
+            Err(write) => write.kept().await.and_then(|kept| kept),
+        };
         if let (Ok(()), Some(next)) = (&kept, next) {
             fault_point::reached(step_of(next.state));
         }

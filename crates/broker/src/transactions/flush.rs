@@ -48,7 +48,7 @@ impl Transactions {
     }
 
     /// Returns a partition's log where this broker leads it.
-    fn led_here(&self, partition: &TopicPartition) -> Option<Arc<Replica>> {
+    pub(super) fn led_here(&self, partition: &TopicPartition) -> Option<Arc<Replica>> {
         let id = self.control.image().topic(&partition.topic)?.id;
         match self.logs.find_any(&id, partition.partition)? {
             AnyPartition::Classic(replica) => replica.leads_in().map(|_| replica),

@@ -1,7 +1,8 @@
 //! Requests to another broker, one after the other, over a connection of its own: items that come meanwhile go with the next
 //! one.
 //!
-//! Invariant: each item that is put in is taken out, and at most one task sends.
+//! Invariant: each item that is put in is taken out, or dropped once its sender does not want it any more; at most one
+//! task sends.
 
 use fullbore_client::tokio::Connection;
 use parking_lot::Mutex;
@@ -35,23 +36,36 @@ impl<T> Lane<T> {
         !std::mem::replace(&mut queue.is_sending, true)
     }
 
-    /// Takes the first items, at least one, at most `count_max` and as many as have `size_max` together. `None` if none
-    /// wait: the task that sends has to end.
-    pub fn take(&self, count_max: usize, size_max: usize, size: impl Fn(&T) -> usize) -> Option<Vec<T>> {
+    /// Takes the first items, at least one, at most `count_max` and as many as have `size_max` together; those that are
+    /// not `wanted` any more are dropped. `None` if none wait: the task that sends has to end.
+    pub fn take(
+        &self,
+        count_max: usize,
+        size_max: usize,
+        size: impl Fn(&T) -> usize,
+        wanted: impl Fn(&T) -> bool,
+    ) -> Option<Vec<T>> {
         let mut queue = self.queue.lock();
-        let mut left = size_max;
-        let fits = |item: &&T| {
-            let size = size(item);
-            let fits = size <= left;
-            left = left.saturating_sub(size);
-            fits
-        };
-        let count = queue.waiting.iter().take(count_max).take_while(fits).count().max(1).min(queue.waiting.len());
-        if count == 0 {
+        let (mut taken, mut left) = (Vec::new(), size_max);
+        while taken.len() < count_max
+            && let Some(item) = queue.waiting.front()
+        {
+            if wanted(item) {
+                let size = size(item);
+                if size > left && !taken.is_empty() {
+                    break;
+                }
+                left = left.saturating_sub(size);
+                taken.extend(queue.waiting.pop_front());
+            } else {
+                queue.waiting.pop_front();
+            }
+        }
+        if taken.is_empty() {
             (queue.is_sending, queue.waiting) = (false, VecDeque::new());
             return None;
         }
-        Some(queue.waiting.drain(..count).collect())
+        Some(taken)
     }
 }
 
@@ -64,8 +78,19 @@ mod tests {
         let lane = Lane::default();
         assert!(lane.put(3));
         assert!([4, 9, 1, 1].map(|item| lane.put(item)).iter().all(|is_idle| !is_idle));
-        let take = || lane.take(2, 8, |size| *size);
+        let take = || lane.take(2, 8, |size| *size, |_| true);
         assert_eq!([take(), take(), take(), take()], [Some(vec![3, 4]), Some(vec![9]), Some(vec![1, 1]), None]);
         assert!(lane.put(1));
+    }
+
+    /// A marker for a broker that was replaced meanwhile is on its way to the next one.
+    #[test]
+    fn item_is_not_wanted_any_more_it_is_dropped_and_those_behind_it_are_taken() {
+        let lane = Lane::default();
+        [1, 2, 3, 4].into_iter().for_each(|item| _ = lane.put(item));
+        let take = |odd| lane.take(2, 8, |_| 1, move |item| item % 2 == odd);
+        assert_eq!(take(1), Some(vec![1, 3]));
+        assert_eq!(take(1), None, "the last one is not wanted");
+        assert!(lane.put(1), "no task sends");
     }
 }

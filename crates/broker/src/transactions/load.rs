@@ -32,6 +32,9 @@ impl Coordinator for Transactions {
             Ok(())
         })?;
         self.flush_loaded(shard)?;
+        if shard.partition().lacks_committed() && !self.unsettled.is_set() {
+            self.unsettled.set();
+        }
         self.topic.having(shard, |topic| {
             if shard.is_successor() {
                 self.forget_shards(topic, std::slice::from_ref(shard));

@@ -29,7 +29,7 @@ const AGAIN_FIRST: Duration = Duration::from_millis(20);
 const AGAIN_MOST: Duration = Duration::from_secs(1);
 /// The longest wait for replicas before a marker is written once more.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
-/// The same of a marker that another broker has asked for, which sends no other marker meanwhile.
+/// The same of a marker that another broker has requested, which sends no other marker meanwhile.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Markers after which other tasks run.
@@ -166,7 +166,7 @@ impl Transactions {
     ///
     /// # Errors
     /// The reason, for the log. The marker may be written all the same.
-    async fn mark_at(
+    pub(super) async fn mark_at(
         &self,
         route: MarkerRoute,
         partition: &TopicPartition,

@@ -20,6 +20,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod unknown;
 mod unsettled;
 mod verifications;
 mod verify;
@@ -28,7 +29,9 @@ pub use markers::TURN as MARKERS_A_TURN;
 pub use unsettled::Unsettled;
 pub use verifications::TRANSACTIONS_MAX as VERIFIED_AT_ONCE;
 
-use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, PendingAnswer, Shard};
+use crate::coordinator::{
+    CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, PendingAnswer, Shard, Status, Unwritten,
+};
 use crate::partitions::Partitions;
 use entry::{Entry, EntryState};
 use fullbore_config::{BrokerConfig, TransactionConfig};
@@ -36,6 +39,7 @@ use fullbore_control::{Control, TRANSACTION_STATE, TRANSACTION_VERSION};
 use fullbore_host::files::now_ms;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::metrics::Metrics;
+use fullbore_host::task;
 use fullbore_rules::transaction::{
     AddPartitions, Effect, ProducerIdAndEpoch, RequestTicket, TopicPartition, Transaction, TransactionAnswer,
     TransactionFilter, TransactionMetadata, TransactionSettings, TransactionState, TransactionVersion, Turn,
@@ -95,7 +99,7 @@ pub struct Transactions {
 pub struct ListedTransaction {
     /// The id.
     pub transactional_id: Text,
-    /// Its producer.
+    /// Producer of the transaction.
     pub producer_id: i64,
     /// The state in force.
     pub state: TransactionState,
@@ -113,7 +117,7 @@ pub struct TransactionCounts {
 /// The eldest transaction that is open, or whose markers are not all written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldestOpen {
-    /// Its id.
+    /// Transactional id.
     pub transactional_id: Text,
     /// For how long it is open, in ms.
     pub age_ms: i64,
@@ -183,13 +187,14 @@ impl Transactions {
     }
 
     /// Puts an event to an id, which is created if it is not known. The event is given the ticket by which its answer
-    /// is awaited.
+    /// is awaited. `behind` are the writes of the connection that sends the answer, if one does.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
     pub fn put_to(
         self: &Arc<Self>,
         id: &str,
+        behind: Option<&Unwritten>,
         event: impl FnOnce(&mut Transaction, RequestTicket, &mut Turn<'_>),
     ) -> Result<PendingAnswer<TransactionAnswer>, ErrorCode> {
         loop {
@@ -201,7 +206,11 @@ impl Transactions {
             }
             let (ticket, pending) = state.ticket();
             let effects = self.turn(&mut state, |transaction, turn| event(transaction, ticket, turn));
-            self.follow(&entry, state, effects);
+            match (self.follow_here(&entry, state, effects), behind) {
+                (None, _) => {}
+                (Some(rest), Some(behind)) if pending.is_answered() => behind.follow(rest),
+                (Some(rest), _) => drop(task::spawn(rest)),
+            }
             return Ok(pending);
         }
     }
@@ -232,7 +241,8 @@ impl Transactions {
     /// # Errors
     /// Errors of AddPartitionsToTxn; the errors of the id's shard.
     pub async fn add_partitions(self: &Arc<Self>, id: &str, added: AddPartitions) -> Result<(), ErrorCode> {
-        let pending = self.put_to(id, |transaction, ticket, turn| transaction.add_partitions(added, ticket, turn))?;
+        let pending =
+            self.put_to(id, None, |transaction, ticket, turn| transaction.add_partitions(added, ticket, turn))?;
         match pending.answer().await? {
             TransactionAnswer::AddPartitions(added) => added,
             _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),
@@ -250,8 +260,8 @@ impl Transactions {
         look(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. Taken before an answer about the id, it says of
-    /// which coordinator that is.
+    /// Returns the leader epoch in which this broker coordinates an id. Taken before an answer about the id, it names
+    /// the coordinator that has given the answer.
     ///
     /// # Errors
     /// The errors of its shard.
@@ -309,6 +319,15 @@ impl Transactions {
         Ok(entries.iter().filter(|entry| matches(&entry.id)).filter_map(listed).collect())
     }
 
+    /// Returns the partitions of `__transaction_state` that are served, each with its leader epoch. Of those that are
+    /// served both before and after a look at the ids, all were looked at.
+    pub fn served(&self) -> Vec<(i32, i32)> {
+        let topic = self.topic.read();
+        let shards = topic.iter().flat_map(|topic| topic.shards());
+        let serving = shards.filter(|shard| shard.status() == Status::Serving);
+        serving.map(|shard| (shard.partition().index(), shard.leader_epoch())).collect()
+    }
+
     /// Counts the ids, without a look at each.
     pub fn counts(&self, now_ms: i64) -> TransactionCounts {
         self.tally.counts(now_ms)
@@ -326,7 +345,7 @@ impl Transactions {
         TransactionSettings { server_version, ..self.config.rules }
     }
 
-    /// Returns true if the coordinator is asked before a batch of an older client begins a transaction in a partition.
+    /// Returns true if the coordinator verifies a batch of an older client before it begins a transaction in a partition.
     fn verifies_partitions(&self) -> bool {
         self.control.image().live().verifies_partitions
     }

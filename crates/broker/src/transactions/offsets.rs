@@ -8,7 +8,7 @@ use super::verify::CoordinatorAnswer;
 use crate::partitions::append::BeginningTransaction;
 use fullbore_control::CONSUMER_OFFSETS;
 use fullbore_rules::transaction::ProducerIdAndEpoch;
-use fullbore_wire::ErrorCode;
+use fullbore_wire::{ErrorCode, Text};
 use std::sync::Arc;
 
 /// The first TxnOffsetCommit version whose client has the broker add the partition (KIP-890 part 2).
@@ -30,11 +30,11 @@ impl Transactions {
         version: i16,
     ) -> Result<Option<i32>, ErrorCode> {
         let beginning = BeginningTransaction {
-            transactional_id,
+            transactional_id: Text::from(transactional_id),
             producer_id: producer.id,
             producer_epoch: producer.epoch,
             produce_version: version,
-            partitions: vec![(CONSUMER_OFFSETS, partition)],
+            partitions: vec![(Text::from_static(CONSUMER_OFFSETS), partition)],
         };
         let verified = match version {
             ADDS_FROM.. => self.add(&beginning).await,

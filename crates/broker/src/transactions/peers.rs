@@ -5,7 +5,8 @@
 //! has all that have come meanwhile. A leader answers it once its markers are replicated, so that nothing else goes
 //! over that connection.
 //!
-//! Invariant: each queued marker is answered, by the response or by the failure of its request.
+//! Invariant: each queued marker is answered, by the response or by the failure of its request, or goes another way and
+//! is not sent.
 
 use super::lane::Lane;
 use super::verifications::Verifications;
@@ -33,6 +34,8 @@ use tokio::time::timeout;
 const MARKERS_MAX: usize = 1_000;
 /// The longest wait for the answer to markers: longer than a leader waits for its replicas.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
+/// The longest wait for the answer to a look, for which a broker may have to open logs.
+const LOOKED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Brokers that this one writes to as a coordinator.
 pub(super) struct Peers {
@@ -63,6 +66,8 @@ impl MarkerRoute {
 #[derive(Default)]
 pub(super) struct Peer {
     markers: Lane<QueuedMarker>,
+    /// Connection for [`Peers::ask`].
+    looks: Lane<()>,
     pub verifications: Verifications,
 }
 
@@ -118,13 +123,23 @@ impl Peers {
         }
     }
 
+    /// Sends a request that looks for transactions, by a connection for such requests.
+    ///
+    /// # Errors
+    /// The reason why the request has no answer, for the log.
+    pub async fn ask<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
+        let peer = self.peer(MarkerRoute::classic(broker));
+        self.call(broker, &peer.looks, || Some(request), LOOKED_WITHIN).await
+    }
+
     /// Returns the lanes of a route.
     pub fn peer(&self, route: MarkerRoute) -> Arc<Peer> {
         Arc::clone(self.peers.lock().entry(route).or_default())
     }
 
-    /// Sends a request by a lane, and returns the response. A connection that brings none within this time is closed:
-    /// its broker hangs, and another one leads soon.
+    /// Sends a request by a lane, and returns the response. `request` makes it once the broker is connected, which may
+    /// take as long as the broker hangs; `None` if nothing is left to ask. A connection that brings no response within
+    /// this time is closed: its broker hangs, and another one leads soon.
     ///
     /// # Errors
     /// The reason why the request has no answer, for the log.
@@ -132,12 +147,13 @@ impl Peers {
         &self,
         broker: i32,
         lane: &Lane<T>,
-        request: &R,
+        request: impl FnOnce() -> Option<R>,
         within: Duration,
     ) -> Result<R::Response, String> {
         let called = async {
             let connection = self.connection(broker, &lane.connection).await?;
-            connection.call(request).await.map_err(|error| error.to_string())
+            let request = request().ok_or_else(|| "nothing waits for the answer any more".to_owned())?;
+            connection.call(&request).await.map_err(|error| error.to_string())
         };
         match timeout(within, called).await {
             Ok(answered) => answered,
@@ -170,13 +186,28 @@ impl Peers {
     /// Sends queued markers, one request after another, until the queue is empty.
     async fn send_markers(self: Arc<Self>, route: MarkerRoute) {
         let peer = self.peer(route);
-        while let Some(batch) = peer.markers.take(MARKERS_MAX, MARKERS_MAX, |_| 1) {
-            match self.call(route.broker, &peer.markers, &request(&batch), ANSWER_WITHIN).await {
+        while let Some(mut batch) = peer.markers.take(MARKERS_MAX, MARKERS_MAX, |_| 1, QueuedMarker::is_wanted) {
+            let request = || request_of_wanted(&mut batch);
+            match self.call(route.broker, &peer.markers, request, ANSWER_WITHIN).await {
                 Ok(response) => answer(batch, &response),
                 Err(why) => batch.into_iter().for_each(|queued| _ = queued.answer.send(Err(why.clone()))),
             }
         }
     }
+}
+
+impl QueuedMarker {
+    /// Returns false once the marker goes another way: its broker was replaced. Written here later, it might end the
+    /// next transaction of an older client, whose epoch is the same.
+    fn is_wanted(&self) -> bool {
+        !self.answer.is_closed()
+    }
+}
+
+/// Drops the markers that are not wanted any more, and returns the request for the others; `None` if there are none.
+fn request_of_wanted(batch: &mut Vec<QueuedMarker>) -> Option<WriteTxnMarkersRequest> {
+    batch.retain(QueuedMarker::is_wanted);
+    (!batch.is_empty()).then(|| request(batch))
 }
 
 /// Returns the request for these markers, in their order: partitions of one marker that follow each other are one
@@ -268,5 +299,17 @@ mod tests {
         answer(batch, &WriteTxnMarkersResponse { markers, ..Default::default() });
         let answers: Vec<_> = pending.iter_mut().map(|pending| pending.try_recv().expect("answered").ok()).collect();
         assert_eq!(answers, [Some(ErrorCode::NONE), Some(gone), None, Some(ErrorCode::NONE)]);
+    }
+
+    #[test]
+    fn broker_is_replaced_before_a_marker_is_sent_the_marker_is_left_out() {
+        let (first, gone) = queued(7, "a", 0);
+        let (second, pending) = queued(8, "a", 0);
+        let mut batch = vec![first, second];
+        drop(gone);
+        let request = request_of_wanted(&mut batch).expect("one is left");
+        assert_eq!(request.markers.iter().map(|marker| marker.producer_id).collect::<Vec<_>>(), [8]);
+        drop(pending);
+        assert!(request_of_wanted(&mut batch).is_none());
     }
 }

@@ -68,7 +68,7 @@ impl Opened {
     }
 
     async fn answer(&self, event: impl FnOnce(&mut Transaction, RequestTicket, &mut Turn<'_>)) -> TransactionAnswer {
-        self.transactions.put_to(ID, event).expect("it serves").answer().await.expect("it is answered")
+        self.transactions.put_to(ID, None, event).expect("it serves").answer().await.expect("it is answered")
     }
 
     /// Begins a transaction with a record.
@@ -199,5 +199,29 @@ async fn state_of_transactions_is_lost_those_that_are_open_in_diskless_partition
         assert_eq!((bounds.last_stable_offset, bounds.offsets.log_end), (4, 4), "two records, and two markers");
         let producers = partition.producers().await.expect("known");
         assert!(producers.iter().all(|of| of.open_from.is_none() && of.producer_epoch == 4), "{producers:?}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_stands_in_the_way_a_commit_is_answered_at_once_and_complete_behind_its_answer() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let opened = opened(folder.path(), "").await;
+    let producer = opened.begin().await;
+    let (unwritten, version) = (Unwritten::default(), TransactionVersion::V2);
+    let end = EndTxn { producer, is_commit: true, version };
+    let event = |transaction: &mut Transaction, ticket, turn: &mut Turn<'_>| transaction.end_txn(end, ticket, turn);
+    let pending = opened.transactions.put_to(ID, Some(&unwritten), event).expect("it serves");
+    assert!(pending.is_answered(), "without another task");
+    assert_eq!(opened.partition().offsets().expect("open").high_watermark, 2, "the marker is there");
+    assert_eq!(opened.state(), TransactionState::PrepareCommit, "the answer leaves first");
+    let completed = async {
+        while opened.state() != TransactionState::CompleteCommit {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        never = unwritten.carry_out() => match never {},
+        () = completed => {}
     }
 }

@@ -23,7 +23,8 @@ impl Transactions {
                 () = CoordinatorTopic::follow(&this) => {}
             }
         });
-        self.unsettled.note_topic(self.control.image().topic(TRANSACTION_STATE).is_some());
+        let is_there = self.control.image().topic(TRANSACTION_STATE).is_some();
+        self.unsettled.note_topic(is_there, self.control.beats().is_none());
         let (this, mut stopping) = (Arc::clone(self), stop.subscribe());
         task::spawn(async move {
             tokio::select! {

@@ -39,7 +39,7 @@ pub(super) struct Verifications {
     lanes: [Lane<Question>; LANES],
     /// Lane of producers in `unfinished`.
     slow: Lane<Question>,
-    /// Producers whose last answer was that the coordinator cannot say yet.
+    /// Producers whose last verification their coordinator could not decide yet.
     unfinished: Mutex<HashSet<i64>>,
 }
 
@@ -102,19 +102,31 @@ impl Peers {
     async fn send_questions(self: Arc<Self>, broker: i32, place: Option<usize>) {
         let peer = self.peer(MarkerRoute::classic(broker));
         let lane = peer.verifications.lane(place);
-        while let Some(questions) = lane.take(TRANSACTIONS_MAX, PARTITIONS_MAX, |question| size(&question.transaction))
-        {
-            let (transactions, answers): (Vec<_>, Vec<_>) =
-                questions.into_iter().map(|question| (question.transaction, question.answer)).unzip();
-            let sizes: Vec<usize> = transactions.iter().map(size).collect();
-            let request = AddPartitionsToTxnRequest { transactions, ..Default::default() };
-            let answered = self.call(broker, lane, &request, ANSWER_WITHIN).await;
+        let size_of = |question: &Question| size(&question.transaction);
+        while let Some(mut questions) = lane.take(TRANSACTIONS_MAX, PARTITIONS_MAX, size_of, Question::is_wanted) {
+            let answered = self.call(broker, lane, || request_of_wanted(&mut questions), ANSWER_WITHIN).await;
+            let sizes: Vec<usize> = questions.iter().map(size_of).collect();
+            let answers = questions.into_iter().map(|question| question.answer);
             match answered.and_then(|response| each_answer(response, &sizes)) {
-                Ok(found) => answers.into_iter().zip(found).for_each(|(answer, found)| _ = answer.send(Ok(found))),
-                Err(why) => answers.into_iter().for_each(|answer| _ = answer.send(Err(why.clone()))),
+                Ok(found) => answers.zip(found).for_each(|(answer, found)| _ = answer.send(Ok(found))),
+                Err(why) => answers.for_each(|answer| _ = answer.send(Err(why.clone()))),
             }
         }
     }
+}
+
+impl Question {
+    /// Returns false once its client went away, or another broker coordinates the transaction.
+    fn is_wanted(&self) -> bool {
+        !self.answer.is_closed()
+    }
+}
+
+/// Drops the questions that are not wanted any more, and returns the request for the others; `None` if there are none.
+fn request_of_wanted(questions: &mut Vec<Question>) -> Option<AddPartitionsToTxnRequest> {
+    questions.retain(Question::is_wanted);
+    let transactions = questions.iter().map(|question| question.transaction.clone()).collect();
+    (!questions.is_empty()).then(|| AddPartitionsToTxnRequest { transactions, ..Default::default() })
 }
 
 fn size(transaction: &AddPartitionsToTxnTransaction) -> usize {

@@ -5,7 +5,7 @@
 
 use super::peers::MarkerRoute;
 use super::{BATCH_WAIT_MS, DISKLESS_WAIT_MS, Transactions};
-use crate::partitions::append::{ADDS_FROM, BeginningTransaction, TransactionVerifier, VerifiedPartitions};
+use crate::partitions::append::{ADDS_FROM, BeginningTransaction, TransactionVerifier, Verifying};
 use fullbore_control::TRANSACTION_STATE;
 use fullbore_host::files::now_ms;
 use fullbore_log::Verification;
@@ -13,12 +13,11 @@ use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch, TopicPartit
 use fullbore_wire::apis::add_partitions_to_txn::{AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction};
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Text};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Pause before a coordinator is asked again.
+/// Pause between two requests to a coordinator.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// The first Produce version whose client knows TRANSACTION_ABORTABLE (KIP-890).
 const ABORTABLE_FROM: i16 = 11;
@@ -28,22 +27,27 @@ const ABORTABLE_FROM: i16 = 11;
 pub(super) struct CoordinatorAnswer {
     /// The error of each partition, or NONE.
     pub codes: Vec<ErrorCode>,
-    /// The epoch that the coordinator had before it answered; `None` if it does not say so.
+    /// The epoch that the coordinator had before it answered; `None` if the answer does not have it.
     pub coordinator_epoch: Option<i32>,
 }
 
+impl CoordinatorAnswer {
+    /// Returns the answer of a coordinator that was asked in this epoch, unless it names one: an older build does not.
+    fn in_epoch(self, epoch: Option<i32>) -> CoordinatorAnswer {
+        CoordinatorAnswer { coordinator_epoch: self.coordinator_epoch.or(epoch), ..self }
+    }
+}
+
 impl TransactionVerifier for Arc<Transactions> {
-    fn verify<'a>(
-        &'a self,
-        beginning: BeginningTransaction<'a>,
-    ) -> Pin<Box<dyn Future<Output = VerifiedPartitions> + Send + 'a>> {
+    fn verify(&self, beginning: BeginningTransaction) -> Verifying {
+        let this = Arc::clone(self);
         Box::pin(async move {
             let produce_version = beginning.produce_version;
             let verified = match produce_version {
                 _ if beginning.transactional_id.is_empty() => Err(ErrorCode::INVALID_REQUEST),
-                ADDS_FROM.. => self.add(&beginning).await.map(|answer| answer.codes),
-                _ if !self.verifies_partitions() => Ok(vec![ErrorCode::NONE; beginning.partitions.len()]),
-                _ => self.find(&beginning).await.map(|answer| answer.codes),
+                ADDS_FROM.. => this.add(&beginning).await.map(|answer| answer.codes),
+                _ if !this.verifies_partitions() => Ok(vec![ErrorCode::NONE; beginning.partitions.len()]),
+                _ => this.find(&beginning).await.map(|answer| answer.codes),
             };
             let codes = verified.unwrap_or_else(|code| vec![code; beginning.partitions.len()]);
             let verification = if produce_version >= ADDS_FROM { Verification::Added } else { Verification::Verified };
@@ -60,35 +64,35 @@ impl Transactions {
     /// Adds the partitions to the transaction.
     pub(super) async fn add(
         self: &Arc<Self>,
-        beginning: &BeginningTransaction<'_>,
+        beginning: &BeginningTransaction,
     ) -> Result<CoordinatorAnswer, ErrorCode> {
-        self.prepare(false, [beginning.transactional_id]).await?;
-        if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
+        self.prepare(false, [&*beginning.transactional_id]).await?;
+        if let Some(coordinator) = self.coordinator_elsewhere(&beginning.transactional_id) {
             return self.add_at(coordinator, beginning).await;
         }
         let added = AddPartitions {
             producer: producer(beginning),
             partitions: partitions(beginning).collect(),
             version: TransactionVersion::V2,
-            wait_until: self.wait_until(beginning.transactional_id, BATCH_WAIT_MS),
+            wait_until: self.wait_until(&beginning.transactional_id, BATCH_WAIT_MS),
         };
-        let coordinator_epoch = Some(self.coordinator_epoch(beginning.transactional_id)?);
-        self.add_partitions(beginning.transactional_id, added).await?;
+        let coordinator_epoch = Some(self.coordinator_epoch(&beginning.transactional_id)?);
+        self.add_partitions(&beginning.transactional_id, added).await?;
         Ok(CoordinatorAnswer { codes: vec![ErrorCode::NONE; beginning.partitions.len()], coordinator_epoch })
     }
 
     /// Looks for the partitions in the transaction, to which the client has added them.
     pub(super) async fn find(
         self: &Arc<Self>,
-        beginning: &BeginningTransaction<'_>,
+        beginning: &BeginningTransaction,
     ) -> Result<CoordinatorAnswer, ErrorCode> {
-        self.prepare(false, [beginning.transactional_id]).await?;
-        if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
+        self.prepare(false, [&*beginning.transactional_id]).await?;
+        if let Some(coordinator) = self.coordinator_elsewhere(&beginning.transactional_id) {
             return self.verify_at(coordinator, beginning, true).await;
         }
         let wanted: Vec<_> = partitions(beginning).collect();
-        let coordinator_epoch = Some(self.coordinator_epoch(beginning.transactional_id)?);
-        let codes = self.verify_partitions(beginning.transactional_id, producer(beginning), &wanted)?;
+        let coordinator_epoch = Some(self.coordinator_epoch(&beginning.transactional_id)?);
+        let codes = self.verify_partitions(&beginning.transactional_id, producer(beginning), &wanted)?;
         Ok(CoordinatorAnswer { codes, coordinator_epoch })
     }
 
@@ -106,13 +110,15 @@ impl Transactions {
         partition_for(id, count)
     }
 
-    /// Has another broker add the partitions to the transaction. The coordinator lets a request wait for a moment only,
+    /// Returns the leader epoch of an id's coordinator in this broker's metadata.
+    fn known_coordinator_epoch(&self, id: &str) -> Option<i32> {
+        let image = self.control.image();
+        Some(image.topic(TRANSACTION_STATE)?.partition(self.partition_of(id))?.leader_epoch)
+    }
+
+    /// Adds the partitions to the transaction by a request to another broker. The coordinator lets a request wait for a moment only,
     /// since others are behind it on the connection; the end of the transaction before may take as long as a PUT.
-    async fn add_at(
-        &self,
-        coordinator: i32,
-        beginning: &BeginningTransaction<'_>,
-    ) -> Result<CoordinatorAnswer, ErrorCode> {
+    async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {
             let added = self.verify_at(coordinator, beginning, false).await?;
@@ -128,39 +134,40 @@ impl Transactions {
     async fn verify_at(
         &self,
         coordinator: i32,
-        beginning: &BeginningTransaction<'_>,
+        beginning: &BeginningTransaction,
         verify_only: bool,
     ) -> Result<CoordinatorAnswer, ErrorCode> {
         let topics = TopicPartition::by_topic(partitions(beginning)).into_iter();
         let topics =
             topics.map(|(name, partitions)| AddPartitionsToTxnTopic { name, partitions, ..Default::default() });
         let transaction = AddPartitionsToTxnTransaction {
-            transactional_id: Text::from(beginning.transactional_id),
+            transactional_id: beginning.transactional_id.clone(),
             producer_id: beginning.producer_id,
             producer_epoch: beginning.producer_epoch,
             verify_only,
             topics: topics.collect(),
             ..Default::default()
         };
+        let known_epoch = self.known_coordinator_epoch(&beginning.transactional_id);
         let answered = tokio::select! {
             answered = self.peers.verify(coordinator, transaction) => answered,
-            () = self.peers.replaced(MarkerRoute::classic(coordinator), TRANSACTION_STATE, self.partition_of(beginning.transactional_id)) => {
+            () = self.peers.replaced(MarkerRoute::classic(coordinator), TRANSACTION_STATE, self.partition_of(&beginning.transactional_id)) => {
                 Err("another broker coordinates the transaction".to_owned())
             }
         };
-        answered.map_err(|why| {
+        answered.map(|found| found.in_epoch(known_epoch)).map_err(|why| {
             tracing::debug!(coordinator, %why, "cannot ask the coordinator of a transaction: the client sends the batch again");
             ErrorCode::NETWORK_EXCEPTION
         })
     }
 }
 
-fn producer(beginning: &BeginningTransaction<'_>) -> ProducerIdAndEpoch {
+fn producer(beginning: &BeginningTransaction) -> ProducerIdAndEpoch {
     ProducerIdAndEpoch { id: beginning.producer_id, epoch: beginning.producer_epoch }
 }
 
-fn partitions<'b>(beginning: &'b BeginningTransaction<'_>) -> impl Iterator<Item = TopicPartition> + 'b {
-    let partition = |&(topic, partition): &(&str, i32)| TopicPartition { topic: Text::from(topic), partition };
+fn partitions<'b>(beginning: &'b BeginningTransaction) -> impl Iterator<Item = TopicPartition> + 'b {
+    let partition = |(topic, partition): &(Text, i32)| TopicPartition { topic: topic.clone(), partition: *partition };
     beginning.partitions.iter().map(partition)
 }
 
@@ -176,5 +183,17 @@ fn as_produce_error(code: ErrorCode, produce_version: i16) -> ErrorCode {
         | ErrorCode::COORDINATOR_NOT_AVAILABLE
         | ErrorCode::NOT_COORDINATOR => ErrorCode::NOT_ENOUGH_REPLICAS,
         code => code,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coordinator_names_no_epoch_the_one_in_which_it_was_asked_counts() {
+        let answer = |coordinator_epoch| CoordinatorAnswer { codes: Vec::new(), coordinator_epoch };
+        assert_eq!(answer(None).in_epoch(Some(4)), answer(Some(4)));
+        assert_eq!(answer(Some(3)).in_epoch(Some(4)), answer(Some(3)));
     }
 }

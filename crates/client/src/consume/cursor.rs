@@ -3,6 +3,7 @@
 //! Invariant: `offset` moves only past batches whose every record went to the sink, or was none of its business: before
 //! `offset`, past `end`, or of an aborted transaction where only committed ones are read.
 
+use super::deleted::DeletedOffsets;
 use super::error::ConsumeError;
 use super::start::{Placed, StartOffset};
 use crate::blocking::PartitionPlace;
@@ -29,6 +30,10 @@ pub trait Sink: Send + 'static {
 
     /// The topic was made again: from now on offsets are of the one with this id.
     fn follow(&mut self, _topic_id: Uuid) {}
+
+    /// Notes that the read goes on at `offset`, since records before it were deleted before they were read. The run's
+    /// own thread calls this, and must not wait.
+    fn skip_to(&mut self, _offset: i64) {}
 }
 
 /// Counts only.
@@ -55,6 +60,8 @@ pub struct Cursor<S> {
     pub placed: Placed,
     /// True if records were deleted before they were read: the partition begins again as the settings say.
     pub(super) is_reset: bool,
+    /// Position that the leader refused, until the partition is placed again.
+    refused_at: Option<i64>,
     /// Begin that overrides the settings, until a record was read.
     pub(super) start: Option<StartOffset>,
     /// Sink of the records.
@@ -108,7 +115,8 @@ impl<S> Cursor<S> {
     /// A partition to be read from here to there, as far as that is known.
     pub fn placed(topic: Text, partition: i32, placed: Placed, sink: S) -> Self {
         let Placed { topic_id, offset, end } = placed;
-        Cursor { topic, topic_id, partition, offset, end, placed, is_reset: false, start: None, sink }
+        let (is_reset, refused_at, start) = Default::default();
+        Cursor { topic, topic_id, partition, offset, end, placed, is_reset, refused_at, start, sink }
     }
 
     /// Begins the cursor at the first record ever, or at the first that is left.
@@ -131,6 +139,7 @@ impl<S> Cursor<S> {
 
     /// To be placed anew.
     pub(super) fn reset(&mut self) {
+        self.refused_at = self.offset.or(self.refused_at);
         (self.offset, self.placed.offset, self.is_reset) = (None, None, true);
     }
 
@@ -166,12 +175,22 @@ impl<S: Sink> Cursor<S> {
             return Err(ConsumeError::Recreated { topic: self.topic.clone() });
         }
         if was_recreated {
+            self.refused_at = None;
             self.begin_at_start();
         }
         (self.topic_id, self.placed.topic_id) = (topic_id, topic_id);
         self.sink.follow(topic_id);
         self.offset.into_iter().for_each(|offset| self.sink.read_to(offset));
         Ok(())
+    }
+
+    /// Returns the offsets between the position that the leader refused and the one where the partition was placed
+    /// since; once for each reset, and None if the position went back.
+    pub(super) fn take_deleted(&mut self) -> Option<DeletedOffsets> {
+        let to = self.offset?;
+        let from = self.refused_at.take().filter(|from| *from < to)?;
+        self.sink.skip_to(to);
+        Some(DeletedOffsets { topic: self.topic.clone(), partition: self.partition, offsets: from..to })
     }
 
     /// Goes on from this offset on: what is before it is lost.

@@ -5,6 +5,7 @@
 //! its [`Sink`] once, in offset order, and with a matching checksum.
 
 mod cursor;
+mod deleted;
 mod error;
 mod growth;
 mod lane;
@@ -18,6 +19,7 @@ mod start;
 mod waiting;
 
 pub use cursor::{Cursor, Sink};
+pub use deleted::DeletedOffsets;
 pub use error::ConsumeError;
 pub use fullbore_wire::batch::{BatchView, Record};
 pub use growth::{Growth, TopicFilter};

@@ -1,5 +1,6 @@
 //! Progress of a run: its lanes write it, any thread reads it.
 
+use super::deleted::{DeletedOffsets, DeletedRanges};
 use super::waiting::UnreadPartitions;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
@@ -26,6 +27,7 @@ pub struct ConsumeProgress {
     /// Events without a remedy that are not shown yet.
     notices: Mutex<Vec<String>>,
     deleted: Mutex<BTreeSet<Text>>,
+    deleted_offsets: Mutex<DeletedRanges>,
 }
 
 impl ConsumeProgress {
@@ -44,6 +46,7 @@ impl ConsumeProgress {
             waiting: UnreadPartitions::default(),
             notices: Mutex::default(),
             deleted: Mutex::new(deleted),
+            deleted_offsets: Mutex::default(),
         }
     }
 
@@ -68,6 +71,15 @@ impl ConsumeProgress {
     /// Removes a notice that does not hold any more.
     pub(super) fn take_back(&self, what: &str) {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).retain(|notice| notice != what);
+    }
+
+    /// Takes the offsets that were skipped since the last call, since their records were deleted before they were read.
+    pub fn take_deleted_offsets(&self) -> Vec<DeletedOffsets> {
+        self.deleted_offsets.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(super) fn skipped(&self, deleted: DeletedOffsets) {
+        self.deleted_offsets.lock().unwrap_or_else(PoisonError::into_inner).add(deleted);
     }
 
     /// The topics that were deleted while they were read, and are not there again.

@@ -395,6 +395,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 None => ready.push(cursor),
                 Some(Ok(place)) => {
                     cursor.place(place);
+                    cursor.take_deleted().into_iter().for_each(|deleted| self.progress.skipped(deleted));
                     match self.past_its_end(&cursor).filter(|_| !cursor.is_reset) {
                         None => ready.push(cursor),
                         Some(_) if self.plan.fetch.reset.is_some() => self.reset(cursor),

@@ -1,6 +1,6 @@
-//! The question for committed offsets, and its answer. Pure.
+//! Request for committed offsets, and its answer. Pure.
 //!
-//! Invariant: offsets of a topic are those of the id that was asked for, where the broker knows topics by id.
+//! Invariant: offsets of a topic are those of the requested id, where the broker knows topics by id.
 
 use super::assign::TopicPartition;
 use super::config::GroupConfig;
@@ -13,27 +13,27 @@ use std::collections::{BTreeMap, HashMap};
 
 /// The last versions of OffsetCommit and OffsetFetch that name topics; later ones have their ids.
 const NAMED_VERSION_MAX: i16 = 9;
-/// OffsetFetch from this version on asks for several groups.
+/// The first version of OffsetFetch with several groups.
 const FETCH_SEVERAL_VERSION: i16 = 8;
 
-/// The newest version in which topics can be told: by their ids, if all of those are known.
+/// Returns the newest version that can name these topics: by their ids, if all of those are known.
 pub(super) fn version_max(mut ids: impl Iterator<Item = Uuid>) -> i16 {
     if ids.any(|id| id.is_zero()) { NAMED_VERSION_MAX } else { i16::MAX }
 }
 
-/// OffsetFetch from this version on can wait for open transactions.
+/// The first version of OffsetFetch that can wait for open transactions.
 pub(super) const STABLE_VERSION: i16 = 7;
 
 /// Request of offsets.
 pub(super) struct OffsetsQuestion {
     pub(super) request: OffsetFetchRequest,
-    /// The newest version in which it can be asked.
+    /// Newest version of the request.
     pub(super) version_max: i16,
     names: HashMap<Uuid, Text>,
 }
 
 impl OffsetsQuestion {
-    /// Asks for the offsets of these partitions in the layout of this version, with the group and `require_stable` of
+    /// Creates the request for the offsets of these partitions in the layout of this version, with the group and `require_stable` of
     /// `config`. `member` is for the protocol of KIP-848, which compares its epoch.
     pub(super) fn new(
         config: &GroupConfig,
@@ -68,7 +68,7 @@ impl OffsetsQuestion {
         OffsetsQuestion { request, version_max: version_max(of.iter().map(|(_, id)| *id)), names }
     }
 
-    /// The worst error of the answer, and the offsets in it: -1 where there is none.
+    /// Returns the worst error of the answer, and the offsets in it: -1 where there is none.
     pub(super) fn answered(&self, answer: &OffsetFetchResponse) -> (ErrorCode, HashMap<TopicPartition, i64>) {
         let mut code = answer.error_code;
         let mut found = HashMap::new();

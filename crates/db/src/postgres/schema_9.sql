@@ -11,5 +11,9 @@ CREATE TABLE fullbore.diskless_aborted (
   first_offset       bigint NOT NULL,
   last_stable_offset bigint NOT NULL,
   producer_id        bigint NOT NULL,
+  -- Bits of last_offset - first_offset, at most 62.
+  length_bits        smallint NOT NULL,
   PRIMARY KEY (partition, last_offset)
-)
+);
+-- Finds those that were open at an offset, of each length among few.
+CREATE INDEX diskless_aborted_by_length ON fullbore.diskless_aborted (partition, length_bits, first_offset)

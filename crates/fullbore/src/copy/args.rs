@@ -2,6 +2,7 @@
 
 use crate::client::key_value;
 use crate::patience::Patience;
+use crate::transactional::record_count;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -14,6 +15,10 @@ use std::path::PathBuf;
 ///
 /// Copiers of one group share the partitions. Without committed offsets the copy begins with the oldest record
 /// (-X auto.offset.reset=latest: with the next one). It goes on until Ctrl-C or SIGTERM, which commits what was copied.
+///
+/// Records that retention or DeleteRecords removes before they are copied are skipped: each such range of offsets is
+/// printed to standard error, and the command ends with status 1, whenever it ends. With -X auto.offset.reset=earliest
+/// or latest that is no failure; with none the copy ends there.
 ///
 /// Each copier needs a transactional id of its own, which should be the same after a restart: the next start then ends
 /// at once what the last one left open. The default has the group and --group-instance-id, or the machine and the first
@@ -48,7 +53,7 @@ pub struct CopyArgs {
     #[arg(long, value_name = "ID")]
     pub(super) transactional_id: Option<String>,
     /// Commit after this many records [default: as many as come in --transaction-duration-ms].
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "COUNT", value_parser = record_count, allow_negative_numbers = true)]
     pub(super) transaction_records: Option<u64>,
     /// Commit this long after the first record of a transaction.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]

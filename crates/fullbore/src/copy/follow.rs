@@ -4,6 +4,7 @@
 //! of only when no transaction with their offsets is open, and read only from where the group has committed.
 
 use super::args::CopyArgs;
+use super::deleted::DeletedBeforeCopy;
 use super::intake::{Intake, IntakeSink};
 use super::transfer::{Settle, Settled, Transfer};
 use super::trouble::CopyError;
@@ -13,7 +14,7 @@ use crate::stop::Stop;
 use crate::troubles::Troubles;
 use crate::waiting::Idle;
 use fullbore_client::blocking::{Cluster, LATEST, PartitionPlace};
-use fullbore_client::consume::{ConsumeError, ConsumePlan, Cursor, Placed, StartOffset, consume};
+use fullbore_client::consume::{ConsumeError, ConsumePlan, ConsumeProgress, Cursor, Placed, StartOffset, consume};
 use fullbore_client::group::{Member, Target, TopicPartition};
 use fullbore_client::{ClientError, ConsumerConfig};
 use fullbore_wire::{Text, Uuid};
@@ -43,6 +44,8 @@ pub(super) struct CopyEnd {
     pub(super) finished: bool,
     /// Which partition could not be read, and why.
     pub(super) unread: Option<String>,
+    /// Offsets whose records were deleted before they were copied.
+    pub(super) deleted: u64,
 }
 
 /// Reader of one copier.
@@ -64,15 +67,18 @@ pub(super) struct Progress {
     places: HashMap<i32, Placed>,
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
     unread: Option<String>,
+    deleted: DeletedBeforeCopy,
     /// Ends of all partitions when the copy began, with --exit.
     ends: BTreeMap<i32, i64>,
     topic_id: Uuid,
     /// Serial of the last target.
     serial: u64,
-    /// True if the group has to be asked where every partition goes on.
+    /// True if the position of every partition has to be read from the group.
     is_stale: bool,
     /// Failures in a row, and refusals among them, without a committed record between.
     failures: (u32, u32),
+    /// Time of the first of them.
+    failing_since: Option<Instant>,
     records: u64,
     troubles: (Troubles, Troubles),
 }
@@ -85,8 +91,27 @@ enum Stretch {
     Moved,
 }
 
+impl Progress {
+    /// Prints which records were deleted before they were copied.
+    fn note_deleted(&mut self, run: &ConsumeProgress) {
+        for of in run.take_deleted_offsets() {
+            if self.deleted.add(of.partition, of.offsets.clone()) {
+                output::tell(of);
+            }
+        }
+    }
+
+    /// Notes where a stretch has placed a partition. The position of the same topic stays: a commit moves it, and
+    /// records from there on that are deleted before they are copied are noted once more.
+    fn place(&mut self, partition: i32, placed: Placed) {
+        let before = self.places.get(&partition).filter(|before| before.topic_id == placed.topic_id);
+        let offset = before.and_then(|before| before.offset).or(placed.offset);
+        self.places.insert(partition, Placed { offset, ..placed });
+    }
+}
+
 impl Follow<'_> {
-    /// Copies until the end that was asked for, or until the user asks to end.
+    /// Copies until the end that the flags name, or until a signal.
     pub(super) fn copy(mut self) -> Result<CopyEnd, Failure> {
         let outcome = self.follow();
         let how = if outcome.is_ok() { Settle::Commit } else { Settle::Abort };
@@ -94,15 +119,17 @@ impl Follow<'_> {
         let trouble = self.member.trouble();
         self.member.leave(LEAVE_PATIENCE);
         let finished = outcome?;
+        let Progress { unread, deleted, .. } = self.progress;
+        let deleted = deleted.count();
         match settled {
-            Some(Settled { failure: None, .. }) => Ok(CopyEnd { finished, unread: self.progress.unread }),
+            Some(Settled { failure: None, .. }) => Ok(CopyEnd { finished, unread, deleted }),
             Some(Settled { failure: Some(CopyError::Fatal(sentence)), .. }) => Err(Failure::new(sentence)),
             // Aborted, its records are copied by the next copier, as if this one had not read them.
             Some(Settled { failure: Some(CopyError::Again { why, .. } | CopyError::Renew(why)), .. }) => {
                 output::tell(format!(
                     "the last transaction was aborted: {why}; its records are copied at the next start"
                 ));
-                Ok(CopyEnd { finished: false, unread: self.progress.unread })
+                Ok(CopyEnd { finished: false, unread, deleted })
             }
             None => Err(uncommitted(&trouble.unwrap_or_else(|| "the coordinator has not answered in time".to_owned()))),
         }
@@ -274,7 +301,7 @@ impl Follow<'_> {
     fn after(&mut self, failure: CopyError) -> Result<(), Failure> {
         let copied = self.transfer.counts.records.load(Ordering::Relaxed);
         if copied > self.progress.records {
-            (self.progress.records, self.progress.failures) = (copied, (0, 0));
+            (self.progress.records, self.progress.failures, self.progress.failing_since) = (copied, (0, 0), None);
         }
         let (why, is_refusal) = match failure {
             CopyError::Fatal(sentence) => return Err(Failure::new(sentence)),
@@ -287,7 +314,8 @@ impl Follow<'_> {
         if *refusals >= REFUSALS_MAX {
             return Err(Failure::new(format!("cannot go on copying: {refusals} transactions in a row failed: {why}")));
         }
-        self.progress.troubles.1.observe(Some(why));
+        let since = *self.progress.failing_since.get_or_insert_with(Instant::now);
+        self.progress.troubles.1.observe_attempts(since, why);
         let until = Instant::now() + pause;
         while Instant::now() < until && !self.stop.is_asked() {
             self.member.wait_for_move(TICK);
@@ -297,7 +325,7 @@ impl Follow<'_> {
     }
 
     /// Finds where to begin with partitions: where the group has committed, once no open transaction can change that.
-    /// Returns false if they are this member's no more, or the user asks to end.
+    /// Returns false if they are this member's no more, or after a signal.
     fn place(&mut self, partitions: &[TopicPartition]) -> Result<bool, Failure> {
         let Some(places) = self.leaders()? else { return Ok(false) };
         let topic_id = places.first().map_or(Uuid::default(), |place| place.topic_id);
@@ -306,12 +334,13 @@ impl Follow<'_> {
         self.find_ends(&places);
         self.progress.leaders = BTreeMap::from([(Text::from(self.args.from.as_str()), places)]);
         let of: Vec<(TopicPartition, Uuid)> = partitions.iter().map(|place| (place.clone(), topic_id)).collect();
+        let since = Instant::now();
         let found = loop {
             match self.member.committed(&of, LOOK) {
                 Ok(Some(found)) => break found,
                 Ok(None) => return Ok(false),
                 Err(error) if error.is_retriable() && !self.stop.is_asked() => {
-                    self.progress.troubles.1.observe(Some(error.to_string()));
+                    self.progress.troubles.1.observe_attempts(since, error.to_string());
                     if self.member.newest() != self.progress.serial {
                         return Ok(false);
                     }
@@ -335,9 +364,9 @@ impl Follow<'_> {
         Ok(true)
     }
 
-    /// Returns the partitions of the source; None if the user asks to end first.
+    /// Returns the partitions of the source; None if a signal comes first.
     fn leaders(&mut self) -> Result<Option<Vec<PartitionPlace>>, Failure> {
-        let topic = Text::from(self.args.from.as_str());
+        let (topic, since) = (Text::from(self.args.from.as_str()), Instant::now());
         loop {
             match self.cluster.partitions_of(std::slice::from_ref(&topic)) {
                 Ok(mut found) => match found.remove(&topic) {
@@ -345,7 +374,7 @@ impl Follow<'_> {
                     None => return Err(ConsumeError::Deleted { topic }.into()),
                 },
                 Err(error) if error.is_retriable() && !self.stop.is_asked() => {
-                    self.progress.troubles.1.observe(Some(error.to_string()));
+                    self.progress.troubles.1.observe_attempts(since, error.to_string());
                     std::thread::sleep(BACKOFF.0);
                 }
                 Err(_) if self.stop.is_asked() => return Ok(None),
@@ -372,6 +401,7 @@ impl Follow<'_> {
         let Follow { member, transfer, intake, stop, progress, args, .. } = self;
         let mut is_cut_off = false;
         let outcome = consume(&cluster, cursors, &plan, |run| {
+            progress.note_deleted(run);
             progress.troubles.0.of_run(run, None);
             progress.troubles.1.observe(member.trouble());
             idle.observe(run.records() > 0, || format!("no record of {} yet; Ctrl-C ends", args.from));
@@ -382,9 +412,10 @@ impl Follow<'_> {
                 is_cut_off = true;
             }
             !ends
-        })?;
+        });
+        let outcome = outcome.map_err(|error| unreadable(&error))?;
         for cursor in outcome.cursors {
-            progress.places.insert(cursor.partition, cursor.placed);
+            progress.place(cursor.partition, cursor.placed);
         }
         progress.unread = outcome.unread;
         Ok(match is_cut_off {
@@ -401,6 +432,18 @@ fn uncommitted(why: &str) -> Failure {
         "cannot commit the last transaction: {why}; the records in it are copied again at the next start, or are there \
          already"
     ))
+}
+
+/// Returns the failure of a read, with the next step where records are missing.
+fn unreadable(error: &ConsumeError) -> Failure {
+    match error {
+        ConsumeError::OutOfRange { topic, partition, offset } => Failure::new(format!(
+            "cannot go on copying: partition {partition} of topic '{topic}' has no offset {offset}: its records were \
+             deleted, or lost, before they were copied; skip them with -X auto.offset.reset=earliest or `fullbore groups \
+             reset-offsets`"
+        )),
+        error => Failure::new(error.to_string()),
+    }
 }
 
 /// The error of a source or target that is not there.

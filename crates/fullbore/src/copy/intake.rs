@@ -144,6 +144,16 @@ impl Intake {
         true
     }
 
+    /// Queues a position, a chunk without records, without waiting for room.
+    fn push_position(&self, position: Chunk) {
+        let mut state = self.lock();
+        if !state.is_closed {
+            state.queue.push_back(position);
+            drop(state);
+            self.arrived.notify_one();
+        }
+    }
+
     /// Takes the next chunk if there is one.
     pub(super) fn try_take(&self) -> Option<Chunk> {
         let mut state = self.lock();
@@ -193,10 +203,16 @@ impl IntakeSink {
         IntakeSink { intake, chunk: Chunk::new(partition, least), least }
     }
 
-    fn push(&mut self) -> bool {
+    /// Returns the chunk so far, and begins the next one behind it.
+    fn take(&mut self) -> Chunk {
         let fresh = Chunk::new(self.chunk.partition, self.chunk.next);
         self.least = fresh.next;
-        self.intake.push(std::mem::replace(&mut self.chunk, fresh))
+        std::mem::replace(&mut self.chunk, fresh)
+    }
+
+    fn push(&mut self) -> bool {
+        let chunk = self.take();
+        self.intake.push(chunk)
     }
 }
 
@@ -220,6 +236,13 @@ impl Sink for IntakeSink {
     fn follow(&mut self, _: Uuid) {
         // Every record of a topic that was made again is new.
         (self.chunk.next, self.least) = (0, 0);
+    }
+
+    fn skip_to(&mut self, offset: i64) {
+        // The group commits it even if no record follows: the next start finds nothing deleted.
+        self.chunk.next = self.chunk.next.max(offset);
+        let position = self.take();
+        self.intake.push_position(position);
     }
 
     fn read_to(&mut self, offset: i64) {
@@ -301,6 +324,20 @@ mod tests {
         assert!(refused.contains("up to offset 4"), "{refused}");
         sink.follow(Uuid::ZERO);
         assert!(feed(&mut sink, &batch(0, &[Some(b"v")])).is_ok());
+    }
+
+    #[test]
+    fn records_were_deleted_their_position_is_queued_though_there_is_no_room() {
+        let intake = Arc::new(Intake::default());
+        let mut sink = IntakeSink::new(intake.clone(), 0, 5);
+        let large = vec![7; QUEUE_BYTES_MAX];
+        assert!(feed(&mut sink, &batch(5, &[Some(&large)])).expect("taken").is_continue());
+        sink.skip_to(50);
+        assert_eq!(intake.try_take().map(|chunk| (chunk.next, chunk.len())), Some((6, 1)));
+        assert_eq!(intake.try_take().map(|chunk| (chunk.next, chunk.len())), Some((50, 0)));
+        intake.close();
+        sink.skip_to(60);
+        assert!(intake.try_take().is_none());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! [`trouble`] judges failures, [`instance`] names the transactions.
 
 mod args;
+mod deleted;
 mod follow;
 mod instance;
 mod intake;
@@ -18,6 +19,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::properties::BOOTSTRAP_SERVERS;
 use crate::stop::Stop;
+use crate::transactional::{TRANSACTIONAL_ID, check_ids};
 use crate::waiting;
 use follow::{CopyEnd, Follow, LAST_PATIENCE};
 use fullbore_bench::report::json::object;
@@ -39,6 +41,7 @@ const CLIENT_ID: &str = "fullbore-copy";
 /// unless it starts again. Kafka Streams has the same.
 const TRANSACTION_TIMEOUT_MS: &str = "10000";
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
+const OFFSET_RESET: &str = "auto.offset.reset";
 
 /// Runs the command.
 pub fn run(args: CopyArgs) -> Result<(), Failure> {
@@ -49,9 +52,10 @@ pub fn run(args: CopyArgs) -> Result<(), Failure> {
     let own = |key: &str| ConsumerConfig::settings().any(|setting| setting.name == key);
     let notice = |key: &str| if own(key) { None } else { config::notice(key) };
     let properties = client_properties(args.command_config.as_deref(), &args.property, &notice)?;
+    check_ids(args.transactional_id.as_deref(), &args.property)?;
     let settings = args.settings(&properties)?;
     let instance = InstanceId::choose(
-        args.transactional_id.as_deref().or_else(|| properties.get("transactional.id")),
+        args.transactional_id.as_deref().or_else(|| properties.get(TRANSACTIONAL_ID)),
         &args.group,
         settings.group.instance.as_deref(),
     )?;
@@ -88,8 +92,9 @@ pub fn run(args: CopyArgs) -> Result<(), Failure> {
         progress,
     };
     let outcome = of.copy();
-    args.report(&transfer.counts, started.elapsed());
-    args.verdict(outcome?, &transfer.counts)
+    let deleted = outcome.as_ref().map_or(0, |end| end.deleted);
+    args.report(&transfer.counts, deleted, started.elapsed());
+    args.verdict(outcome?, &transfer.counts, properties.get(OFFSET_RESET).is_some())
 }
 
 impl CopyArgs {
@@ -125,7 +130,7 @@ impl CopyArgs {
     /// The producer's settings.
     fn producer(&self, properties: &Properties, instance: &InstanceId) -> Result<ProducerConfig, Failure> {
         let mut properties = properties.clone();
-        properties.set("transactional.id", instance.transactional_id.as_str());
+        properties.set(TRANSACTIONAL_ID, instance.transactional_id.as_str());
         if properties.get(TRANSACTION_TIMEOUT).is_none() {
             properties.set(TRANSACTION_TIMEOUT, TRANSACTION_TIMEOUT_MS);
         }
@@ -153,7 +158,7 @@ impl CopyArgs {
         Ok(target >= source && !self.by_key)
     }
 
-    fn report(&self, counts: &CopyCounts, took: Duration) {
+    fn report(&self, counts: &CopyCounts, deleted: u64, took: Duration) {
         let of = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         let (records, transactions, rewinds) = (of(&counts.records), of(&counts.transactions), of(&counts.rewinds));
         if self.json {
@@ -161,6 +166,7 @@ impl CopyArgs {
                 ("records", records.to_string()),
                 ("transactions", transactions.to_string()),
                 ("rewinds", rewinds.to_string()),
+                ("deleted", deleted.to_string()),
                 ("seconds", format!("{:.3}", took.as_secs_f64())),
             ]));
         }
@@ -171,14 +177,21 @@ impl CopyArgs {
         ));
     }
 
-    fn verdict(&self, end: CopyEnd, counts: &CopyCounts) -> Result<(), Failure> {
-        let CopyEnd { finished, unread } = end;
+    /// Judges the end of a copy. Deleted records are a failure, unless auto.offset.reset allows for them.
+    fn verdict(&self, end: CopyEnd, counts: &CopyCounts, allows_deleted: bool) -> Result<(), Failure> {
+        let CopyEnd { finished, unread, deleted } = end;
         let copied = || format!("{} records were copied", counts.records.load(Ordering::Relaxed));
         match unread {
             _ if self.exit && !finished => {
                 Err(Failure::interrupted(format!("interrupted before the end; {}", copied())))
             }
             Some(unread) if finished => Err(Failure::new(format!("{}; {}", unread.trim_end_matches('.'), copied()))),
+            _ if deleted > 0 && !allows_deleted => Err(Failure::new(format!(
+                "records at {deleted} offsets of topic '{}' were deleted before they were copied; {}; with \
+                 -X auto.offset.reset=earliest that is no failure",
+                self.from,
+                copied()
+            ))),
             _ => Ok(()),
         }
     }

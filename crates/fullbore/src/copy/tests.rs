@@ -47,6 +47,21 @@ fn producer_has_the_id_and_a_timeout_of_ten_seconds_unless_a_property_sets_one()
 }
 
 #[test]
+fn records_were_deleted_the_copy_fails_unless_a_property_allows_for_them() {
+    let verdict = |deleted, allows| {
+        let end = CopyEnd { finished: true, unread: None, deleted };
+        parse("").verdict(end, &CopyCounts::default(), allows).map_err(|failure| (failure.status, failure.to_string()))
+    };
+    let (status, sentence) = verdict(7, false).expect_err("deleted");
+    assert_eq!(status, 1);
+    assert!(
+        sentence.starts_with("records at 7 offsets of topic 'a' were deleted before they were copied"),
+        "{sentence}"
+    );
+    assert_eq!((verdict(7, true), verdict(0, false)), (Ok(()), Ok(())));
+}
+
+#[test]
 fn copy_of_a_topic_to_itself_is_refused() {
     let args = CopyArgs { to: "a".to_owned(), ..parse("") };
     assert!(args.check().expect_err("the same").to_string().contains("to itself"));

@@ -2,7 +2,7 @@
 //!
 //! Not the reading, nor the membership (see [`follow`](super::follow)). Invariant: the offsets of a transaction are
 //! those behind its records and no others, so that records and offsets are committed together or not at all; after a
-//! failure nothing more is written until the member has asked the group where to go on.
+//! failure nothing more is written until the member has read its position from the group.
 
 use super::intake::{Chunk, Intake};
 use super::trouble::{CopyError, after_failure};
@@ -56,7 +56,7 @@ pub(super) struct CopyCounts {
 pub(super) enum Settle {
     /// Everything in the intake is written, and committed.
     Drain,
-    /// What is in the open transaction is committed.
+    /// The open transaction is committed.
     Commit,
     /// The open transaction is aborted.
     Abort,
@@ -117,7 +117,7 @@ impl Transfer {
     }
 }
 
-/// What the thread shares with its handle.
+/// State that the thread shares with its handle.
 struct Shared {
     plan: TransferPlan,
     intake: Arc<Intake>,
@@ -138,7 +138,7 @@ async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedRe
         }
         producer = match Producer::new(shared.plan.producer.clone()) {
             Ok(producer) => reporting(producer),
-            // It was valid when the command began.
+            // The configuration was valid when the command began.
             Err(_) => return,
         };
     }
@@ -162,7 +162,7 @@ struct Ended<'a> {
     begun: Instant,
 }
 
-/// What a writer waits for.
+/// Event that a writer waits for.
 enum Event {
     Order(Option<Order>),
     Outcome(Result<(), TransactionError>),
@@ -328,7 +328,7 @@ impl<'a> Writer<'a> {
     /// Notes the outcome of the oldest transaction that ends.
     fn note(&mut self, outcome: Result<(), TransactionError>) {
         if outcome.as_ref().is_err_and(TransactionError::is_retriable) {
-            // The producer goes on, and says why it waits.
+            // The producer goes on, and prints why it waits.
             return;
         }
         let Some(ended) = self.endings.pop_front() else { return };
@@ -342,7 +342,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Fails for a record that was not taken. The failure of its transaction says more, if there is one.
+    /// Fails for a record that was not taken. The failure of its transaction has more details, if there is one.
     async fn fail_send(&mut self, offset: i64, partition: i32, error: &SendError) {
         let plan = &self.shared.plan;
         if matches!(error, SendError::TransactionFailed(_)) {
@@ -438,7 +438,7 @@ async fn send_patiently(transaction: &Transaction<'_>, record: ProducerRecord<'_
     }
 }
 
-/// Prints what a producer has to tell.
+/// Prints the notices of a producer.
 fn reporting(producer: Producer) -> Producer {
     producer.on_notice(|notice| output::tell(notice));
     producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));

@@ -1,4 +1,4 @@
-//! Failures of a copier's transactions, and what each one asks for. Pure.
+//! Failures of a copier's transactions, and the next step after each one. Pure.
 //!
 //! Invariant: only an error that another attempt cannot change ends the command.
 
@@ -6,7 +6,7 @@ use fullbore_producer::{ProduceError, SendError, TransactionError};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// A failure, after which nothing is written until the group has been asked where to go on.
+/// A failure, after which nothing is written until the position was read from the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CopyError {
     /// The transaction is aborted; its records are copied again.
@@ -23,19 +23,19 @@ pub(super) enum CopyError {
 }
 
 impl CopyError {
-    /// A failure that is nobody's refusal.
+    /// Creates a failure that no broker has caused by a refusal.
     pub(super) fn again(why: &str) -> Self {
         CopyError::Again { why: why.to_owned(), is_refusal: false }
     }
 
-    /// The end of the command, since something cannot be done.
+    /// Creates the end of the command, since `action` cannot be done.
     pub(super) fn fatal(action: &str, error: &TransactionError) -> Self {
         let told = error.to_string();
         let told = told.strip_prefix(&format!("cannot {action}: ")).unwrap_or(&told);
         CopyError::Fatal(format!("cannot {action}: {told}; nothing was copied{}", advice(error)))
     }
 
-    /// A record that the producer did not take.
+    /// Creates the end of the command by a record that the producer did not take.
     pub(super) fn of_record(record: &str, to: &str, error: &SendError) -> Self {
         let advice = match error {
             SendError::RecordTooLarge { size, .. } => format!("; raise it with -X max.request.size={size}"),

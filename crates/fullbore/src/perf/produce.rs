@@ -7,7 +7,7 @@ use crate::output::{self, Format, line};
 use crate::patience::Patience;
 use crate::properties::BOOTSTRAP_SERVERS;
 use crate::stop::Stop;
-use crate::transactional::TransactionSettings;
+use crate::transactional::{TRANSACTIONAL_ID, TransactionSettings, check_ids};
 use crate::waiting;
 use clap::{ArgGroup, Args};
 use fullbore_bench::measure::{IntervalCounts, Summary};
@@ -271,12 +271,13 @@ impl PerfProduceArgs {
     fn properties(&self) -> Result<Properties, Failure> {
         let mut properties =
             client_properties(self.command_config.as_deref(), &self.command_property, &config::notice)?;
+        check_ids(self.transactional_id.as_deref(), &self.command_property)?;
         if let Some(id) = &self.transactional_id {
-            properties.set("transactional.id", id.as_str());
-        } else if self.transaction_duration_ms.is_some() && properties.get("transactional.id").is_none() {
+            properties.set(TRANSACTIONAL_ID, id.as_str());
+        } else if self.transaction_duration_ms.is_some() && properties.get(TRANSACTIONAL_ID).is_none() {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
             let id = format!("{TRANSACTIONAL_ID_PREFIX}{}-{}", std::process::id(), since.as_nanos());
-            properties.set("transactional.id", id);
+            properties.set(TRANSACTIONAL_ID, id);
         }
         let servers = bootstrap_servers(self.bootstrap_server.as_deref(), &properties);
         properties.set(BOOTSTRAP_SERVERS, servers);
@@ -469,10 +470,12 @@ mod tests {
     }
 
     #[test]
-    fn flag_names_the_transactional_id_before_a_property_and_a_duration_alone_makes_one() {
+    fn flag_or_a_property_names_the_transactional_id_and_a_duration_alone_makes_one() {
         let id = |flags: &str| config(flags).expect("valid").transactional_id;
         assert_eq!(id(""), None);
-        assert_eq!(id("--transactional-id x --command-property transactional.id=y").as_deref(), Some("x"));
+        assert_eq!(id("--transactional-id x").as_deref(), Some("x"));
+        let refused = config("--transactional-id x --command-property transactional.id=y").expect_err("two ids");
+        assert!(refused.to_string().starts_with("two transactional ids: "), "{refused}");
         assert_eq!(id("--transaction-duration-ms 5 --command-property transactional.id=y").as_deref(), Some("y"));
         assert!(id("--transaction-duration-ms 5").is_some_and(|id| id.starts_with(TRANSACTIONAL_ID_PREFIX)));
         assert!(parse(&format!("{LEAST} --transaction-duration-ms 0")).is_err());

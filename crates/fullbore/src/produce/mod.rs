@@ -16,7 +16,7 @@ use crate::patience::Patience;
 use crate::pipe::escapes;
 use crate::properties::BOOTSTRAP_SERVERS;
 use crate::stop::Stop;
-use crate::transactional::TransactionSettings;
+use crate::transactional::{TRANSACTIONAL_ID, TransactionSettings, check_ids, record_count};
 use crate::waiting::{self, Idle};
 use clap::Args;
 use fullbore_client::blocking::Cluster;
@@ -127,7 +127,7 @@ pub struct ProduceArgs {
     #[arg(long, value_name = "ID")]
     transactional_id: Option<String>,
     /// Commit after this many records [default: at the end of the input].
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", value_parser = record_count, allow_negative_numbers = true)]
     transaction_records: Option<u64>,
     /// A file of producer properties.
     #[arg(long, visible_alias = "producer.config", value_name = "FILE")]
@@ -361,10 +361,11 @@ impl ProduceArgs {
     fn properties(&self) -> Result<Properties, Failure> {
         let mut properties =
             client_properties(self.command_config.as_deref(), &self.producer_property, &config::notice)?;
+        check_ids(self.transactional_id.as_deref(), &self.producer_property)?;
         if let Some(id) = &self.transactional_id {
-            properties.set("transactional.id", id.as_str());
+            properties.set(TRANSACTIONAL_ID, id.as_str());
         }
-        if self.transaction_records.is_some() && properties.get("transactional.id").is_none() {
+        if self.transaction_records.is_some() && properties.get(TRANSACTIONAL_ID).is_none() {
             return Err(Failure::new("--transaction-records needs --transactional-id, which names the transactions"));
         }
         if let Some(codec) = &self.compression {

@@ -65,7 +65,8 @@ fn transactions_need_an_id_that_a_flag_or_a_property_names() {
         let properties = parse(flags).expect("flags").properties().map_err(|failure| failure.to_string())?;
         Ok::<_, String>(properties.get("transactional.id").map(str::to_owned))
     };
-    assert_eq!(id("-t t --transactional-id x -X transactional.id=y"), Ok(Some("x".to_owned())));
+    assert_eq!(id("-t t --transactional-id x -X transactional.id=x"), Ok(Some("x".to_owned())));
+    assert!(id("-t t --transactional-id x -X transactional.id=y").is_err_and(|error| error.starts_with("two ")));
     assert_eq!(id("-t t --transaction-records 5 -X transactional.id=y"), Ok(Some("y".to_owned())));
     let refused = id("-t t --transaction-records 5").expect_err("no id");
     assert!(refused.contains("--transactional-id"), "{refused}");

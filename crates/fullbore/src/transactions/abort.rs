@@ -1,11 +1,17 @@
 //! `transactions abort` and `transactions forceTerminateTransaction`.
 
+use super::hanging::coordinated;
+use super::now_ms;
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{name, words};
 use clap::{ArgGroup, Args};
-use fullbore_client::admin::{AbortMarker, abort_transaction, describe_producers, describe_transaction, fence};
+use fullbore_client::admin::{
+    AbortMarker, TransactionDescription, abort_transaction, describe_producers, describe_transaction, fence,
+    list_transactions,
+};
+use fullbore_client::blocking::Cluster;
 
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("which").required(true)))]
@@ -28,6 +34,9 @@ pub struct Abort {
     /// The epoch of the coordinator.
     #[arg(long, value_name = "EPOCH", requires = "producer_id")]
     coordinator_epoch: Option<i32>,
+    /// Abort it though its coordinator has it open, or cannot be asked: its producer goes on, and may commit the rest.
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     pub(super) at: Where,
 }
@@ -64,12 +73,46 @@ pub fn run(of: &Abort) -> Result<(), Failure> {
             AbortMarker { producer_id, producer_epoch, coordinator_epoch }
         }
     };
+    if !of.force {
+        refuse_coordinated(&mut cluster, &(of.topic.clone(), of.partition), marker.producer_id)?;
+    }
     abort_transaction(&mut cluster, &of.topic, of.partition, marker)?;
     words(&format!(
         "Aborted the transaction of producer {} in partition {} of topic {}.",
         marker.producer_id, of.partition, of.topic
     ));
     Ok(())
+}
+
+/// Refuses to abort a transaction behind the back of its coordinator, which Kafka's tool does: the producer is not
+/// fenced, goes on, and commits its other records.
+///
+/// # Errors
+/// A coordinator that has the transaction open, or does not answer.
+fn refuse_coordinated(cluster: &mut Cluster, place: &(String, i32), producer_id: i64) -> Result<(), Failure> {
+    let found = list_transactions(cluster, -1, None)
+        .and_then(|listed| coordinated(cluster, &listed, producer_id, place))
+        .map_err(|error| {
+            Failure::new(format!(
+                "cannot see whether a coordinator has the transaction of producer {producer_id} open: {error}; --force \
+                 aborts it all the same"
+            ))
+        })?;
+    found.map_or(Ok(()), |open| Err(coordinated_refusal(&open, now_ms())))
+}
+
+/// Returns the reason why a transaction is left to its coordinator, and the next step.
+fn coordinated_refusal(open: &TransactionDescription, now_ms: i64) -> Failure {
+    let id = name(&open.transactional_id);
+    let age = open.start_ms.map_or_else(String::new, |start| {
+        format!(" for {:.1} s of transaction.timeout.ms={}", (now_ms - start).max(0) as f64 / 1e3, open.timeout_ms)
+    });
+    Failure::new(format!(
+        "the transaction does not hang: the coordinator of transactional id '{id}' has it ({}{age}), and its producer \
+         would go on and commit the rest; end it with `fullbore transactions forceTerminateTransaction \
+         --transactional-id {id}`, or abort it in this partition alone with --force",
+        open.state
+    ))
 }
 
 /// Ends the transaction of an id. An unknown id is refused: fencing would create it, and hide the mistake.
@@ -79,4 +122,30 @@ pub fn force(of: &ForceTerminate) -> Result<(), Failure> {
     fence(&mut cluster, &of.transactional_id)?;
     words(&format!("Fenced the producer of {}; a transaction that was open is aborted.", name(&of.transactional_id)));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coordinator_has_the_transaction_open_the_refusal_names_its_id_age_and_both_ways_on() {
+        let open = TransactionDescription {
+            transactional_id: "billing".to_owned(),
+            coordinator: 1,
+            producer_id: 7,
+            producer_epoch: 0,
+            state: "Ongoing".to_owned(),
+            timeout_ms: 60_000,
+            start_ms: Some(10_000),
+            partitions: vec![("orders".to_owned(), 0)],
+        };
+        let refusal = coordinated_refusal(&open, 12_500).to_string();
+        assert!(
+            refusal.contains("transactional id 'billing' has it (Ongoing for 2.5 s of transaction.timeout.ms=60000)")
+        );
+        assert!(refusal.contains("--transactional-id billing`") && refusal.ends_with("with --force"), "{refusal}");
+        let refusal = coordinated_refusal(&TransactionDescription { start_ms: None, ..open }, 0).to_string();
+        assert!(refusal.contains("has it (Ongoing), and"), "{refusal}");
+    }
 }

@@ -13,8 +13,8 @@ use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_client::ClientError;
 use fullbore_client::admin::{
-    PARTITIONS_PER_ANSWER, PartitionProducer, describe_producers, describe_topics, describe_transaction, list_topics,
-    list_transactions,
+    PARTITIONS_PER_ANSWER, PartitionProducer, TransactionDescription, TransactionListing, describe_producers,
+    describe_topics, describe_transaction, list_topics, list_transactions,
 };
 use fullbore_client::blocking::Cluster;
 use fullbore_wire::Text;
@@ -129,18 +129,32 @@ fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec
     let listed = list_transactions(cluster, -1, None)?;
     let mut hanging = Vec::new();
     for candidate in found {
-        let id = listed.iter().find(|listed| listed.producer_id == candidate.producer.producer_id);
-        let is_coordinated = match id.map(|listed| describe_transaction(cluster, &listed.transactional_id)) {
-            Some(Ok(transaction)) => transaction.partitions.contains(&(candidate.topic.clone(), candidate.partition)),
-            // The id was listed, and has expired since then.
-            Some(Err(ClientError::NoTransactionalId(_))) | None => false,
-            Some(Err(error)) => return Err(error),
-        };
-        if !is_coordinated {
+        let place = (candidate.topic.clone(), candidate.partition);
+        if coordinated(cluster, &listed, candidate.producer.producer_id, &place)?.is_none() {
             hanging.push(candidate);
         }
     }
     Ok(hanging)
+}
+
+/// Returns the transaction of a producer in which its coordinator has the partition, if there is one. `listed` are the
+/// ids of all coordinators.
+///
+/// # Errors
+/// A coordinator that does not answer.
+pub(super) fn coordinated(
+    cluster: &mut Cluster,
+    listed: &[TransactionListing],
+    producer_id: i64,
+    place: &(String, i32),
+) -> Result<Option<TransactionDescription>, ClientError> {
+    let Some(id) = listed.iter().find(|listed| listed.producer_id == producer_id) else { return Ok(None) };
+    match describe_transaction(cluster, &id.transactional_id) {
+        Ok(transaction) => Ok(Some(transaction).filter(|of| of.partitions.contains(place))),
+        // The id was listed, and has expired since then.
+        Err(ClientError::NoTransactionalId(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn document(found: &Hanging, minutes: i64) -> String {

@@ -12,6 +12,9 @@ use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Characters of the widest cell to which a column is padded.
+const WIDTH_MAX: usize = 80;
+
 /// List, describe and end transactions, with kafka-transactions.sh's flags.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -105,10 +108,13 @@ fn print(rows: &[Vec<String>]) {
     table(rows).iter().for_each(|text| line(text));
 }
 
-/// Returns a table as kafka-transactions.sh prints it: columns as wide as their longest cell, each with a tab behind.
+/// Returns a table as kafka-transactions.sh prints it: columns as wide as their longest cell, each with a tab behind. A
+/// cell above [`WIDTH_MAX`] does not widen its column, where Kafka pads each row to it.
 fn table(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().map(|row| row[column].chars().count()).filter(|width| *width <= WIDTH_MAX).max().unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let cell = |(cell, width): (&String, &usize)| format!("{cell:width$}\t");
     rows.iter().map(|row| row.iter().zip(&widths).map(cell).collect()).collect()
@@ -117,7 +123,7 @@ fn table(rows: &[Vec<String>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, tests::parse};
+    use crate::{Command, table::row, tests::parse};
 
     #[test]
     fn kafkas_flags_are_read() {
@@ -126,6 +132,7 @@ mod tests {
             "fullbore transactions describe --transactional-id a --json",
             "fullbore transactions describe-producers --topic a --partition 0 --broker-id 1",
             "fullbore transactions abort --topic a --partition 0 --start-offset 7",
+            "fullbore transactions abort --topic a --partition 0 --start-offset 7 --force",
             "fullbore transactions abort --topic a --partition 0 --producer-id 1 --producer-epoch 2 --coordinator-epoch 3",
             "fullbore transactions find-hanging --broker-id 1 --max-transaction-timeout 15",
             "fullbore transactions find-hanging --topic a --partition 0",
@@ -168,6 +175,19 @@ mod tests {
             let refused = parse(line).expect_err("a flag is missing").to_string();
             assert!(refused.contains(expected), "{refused}");
         }
+    }
+
+    #[test]
+    fn one_cell_is_very_long_other_rows_are_not_padded_to_it() {
+        let long = "x".repeat(WIDTH_MAX + 1);
+        let rows =
+            [["Id", "State"], ["a-very-short-one", "Empty"], [&long, "Ongoing"]].map(|cells| row(cells)).to_vec();
+        let expected = [
+            "Id              \tState  \t".to_owned(),
+            "a-very-short-one\tEmpty  \t".to_owned(),
+            format!("{long}\tOngoing\t"),
+        ];
+        assert_eq!(table(&rows), expected);
     }
 
     /// Captured from Kafka 4.3.1.

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use super::error::AppendError;
 use super::memory_budget::MemoryPermit;
 use super::outcome::{Acks, AppendAnswer, Appended, AwaitedAnswer, WrittenBatch};
+use super::terms::AppendTerms;
 use crate::validation::ValidBatch;
 use fullbore_config::ReorderConfig;
 use fullbore_host::metrics::Metrics;
@@ -131,6 +132,7 @@ pub struct OutOfOrderBatches {
 pub struct OutOfOrderBatch {
     batch: ValidBatch<'static>,
     acks: Acks,
+    ends_transaction: bool,
     answer: AppendAnswer,
     held: HeldBytes,
     later: Option<MemoryPermit>,
@@ -153,6 +155,11 @@ impl OutOfOrderBatch {
 
     pub fn acks(&self) -> Acks {
         self.acks
+    }
+
+    /// As [`AppendTerms::ends_transaction`].
+    pub fn ends_transaction(&self) -> bool {
+        self.ends_transaction
     }
 
     /// Takes it apart: the caller answers it, and has the room for its turn.
@@ -276,7 +283,7 @@ impl OutOfOrderBatches {
     pub fn park(
         &mut self,
         batch: &ValidBatch<'_>,
-        acks: Acks,
+        terms: &AppendTerms<'_>,
         reordering: &Arc<ReorderBuffer>,
         later: Option<LaterRoom>,
     ) -> Result<AwaitedAnswer, AppendError> {
@@ -296,7 +303,9 @@ impl OutOfOrderBatches {
         let view = batch.view();
         let (answer, awaited) = AppendAnswer::new(view.size(), view.record_count(), &reordering.metrics);
         let later = later.map(|later| later.room);
-        let early = OutOfOrderBatch { batch: batch.to_owned(), acks, answer, held, later, is_late: false };
+        let &AppendTerms { acks, ends_transaction, .. } = terms;
+        let batch = batch.to_owned();
+        let early = OutOfOrderBatch { batch, acks, ends_transaction, answer, held, later, is_late: false };
         let due_ms = reordering.now_ms().saturating_add(reordering.wait_ms);
         let fenced = self.batches.park(&stamp, early, bytes, due_ms);
         refuse_all(fenced, FENCED);

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use fullbore_wire::ErrorCode;
+use tokio::sync::watch;
+
 use super::outcome::Acks;
 use super::reorder_buffer::ReorderBuffer;
 use crate::append::Verification;
@@ -30,6 +33,39 @@ pub struct VerificationTime {
     pub coordinator_epoch: Option<i32>,
 }
 
+/// A coordinator's word on a transaction, which is still to come. A batch that opens the transaction in a diskless
+/// partition may be uploaded meanwhile.
+#[derive(Clone, Debug)]
+pub struct AwaitedWord(watch::Receiver<Option<Result<(), ErrorCode>>>);
+
+/// The end of an [`AwaitedWord`] at which the word comes. Dropping it refuses.
+#[derive(Debug)]
+pub struct WordSender(watch::Sender<Option<Result<(), ErrorCode>>>);
+
+impl AwaitedWord {
+    /// Creates a word that has not come.
+    pub fn new() -> (WordSender, AwaitedWord) {
+        let (sender, receiver) = watch::channel(None);
+        (WordSender(sender), AwaitedWord(receiver))
+    }
+
+    /// Waits for the word.
+    ///
+    /// # Errors
+    /// The coordinator's error for the batch; NETWORK_EXCEPTION if the word never comes.
+    pub async fn given(&mut self) -> Result<(), ErrorCode> {
+        let given = self.0.wait_for(Option::is_some).await;
+        given.ok().and_then(|word| *word).unwrap_or(Err(ErrorCode::NETWORK_EXCEPTION))
+    }
+}
+
+impl WordSender {
+    /// Gives the word.
+    pub fn give(self, word: Result<(), ErrorCode>) {
+        self.0.send_replace(Some(word));
+    }
+}
+
 /// Terms of an append.
 #[derive(Debug, Clone, Copy)]
 pub struct AppendTerms<'a> {
@@ -48,6 +84,10 @@ pub struct AppendTerms<'a> {
     pub epoch_stays: bool,
     /// The moment before the verification: the verified transaction may have ended since.
     pub verified_at: VerificationTime,
+    /// The word that is to come before the batch is committed; `verification` is what that says.
+    pub awaited: Option<&'a AwaitedWord>,
+    /// True if no further batch of its transaction follows in the partition, as far as its producer knows.
+    pub ends_transaction: bool,
 }
 
 impl AppendTerms<'static> {
@@ -61,6 +101,8 @@ impl AppendTerms<'static> {
             verification: Verification::Unknown,
             epoch_stays: false,
             verified_at: VerificationTime::default(),
+            awaited: None,
+            ends_transaction: false,
         }
     }
 }

@@ -6,12 +6,13 @@ use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use super::{RETIRED, Segment};
 use crate::files::{DELETED, TXN_INDEX, offset_path};
 use crate::index::Index;
 use crate::steps::step;
-use crate::txn_index::{AbortedTransaction, SegmentEntries};
+use crate::txn_index::{AbortedTransaction, CHUNK, SegmentEntries};
 
 impl Segment {
     /// Writes the index of aborted transactions whole; none makes no file.
@@ -29,6 +30,7 @@ impl Segment {
     /// Forgets the aborted transactions, which are worked out anew.
     pub fn forget_aborted(&mut self) {
         (self.aborted, self.is_aborted_torn) = (Index::empty(), false);
+        self.aborted_begins = OnceLock::new();
     }
 
     /// Forgets the transactions that markers at or past `offset` have aborted, which are cut off.
@@ -40,6 +42,7 @@ impl Segment {
         } else if on_disk.entries > 0 {
             let count = on_disk.count_before(&File::open(self.path(TXN_INDEX))?, is_before)?;
             self.aborted.cut_to(count);
+            self.aborted_begins = OnceLock::new();
         } else {
             self.forget_aborted();
         }
@@ -49,8 +52,13 @@ impl Segment {
     /// Returns the aborted transactions, if there are any. The next segment begins at `end_offset`.
     pub fn aborted_entries(&self, end_offset: i64) -> Option<SegmentEntries> {
         let (on_disk, in_memory) = self.aborted.parts();
+        let begins = || match on_disk.entries {
+            CHUNK.. => Arc::clone(self.aborted_begins.get_or_init(Arc::default)),
+            _ => Arc::default(),
+        };
         let path = || self.path(TXN_INDEX);
-        let entries = || SegmentEntries { end_offset, path: path(), on_disk, in_memory: in_memory.to_vec() };
+        let entries =
+            || SegmentEntries { end_offset, path: path(), on_disk, begins: begins(), in_memory: in_memory.to_vec() };
         (self.aborted.len() > 0).then(entries)
     }
 

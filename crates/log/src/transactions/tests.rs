@@ -112,6 +112,51 @@ fn many_transactions_are_aborted_a_range_finds_its_own() {
     }
 }
 
+/// One transaction is open from the first offset on, while many are aborted.
+#[test]
+fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_more() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let config = config(1 << 30);
+    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let append = |log: &mut Log, producer_id, sequence| {
+        let bytes = batch(producer_id, 0, sequence, true);
+        log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
+    };
+    append(&mut log, 8, 0);
+    // At 1 + 2 * sequence, its marker behind it.
+    let abort = |log: &mut Log, sequence: i32| {
+        append(log, 7, sequence);
+        log.append_marker(&marker(7, 0, false), 0, 0, 0, &config).expect("ended");
+    };
+    (0..3_600).for_each(|sequence| abort(&mut log, sequence));
+    log.append_marker(&marker(8, 0, false), 0, 0, 0, &config).expect("ended");
+    let firsts = |log: &Log, from: i64| -> Vec<i64> {
+        let found = log.plan_aborted(from).read(from + 10).expect("read");
+        found.iter().map(|aborted| aborted.first_offset).collect()
+    };
+    let expected = |from: i64| (from..from + 11).filter(|offset| offset % 2 == 0).map(|marker| marker - 1);
+    for _ in 0..2 {
+        for from in [2, 600, 1_998, 2_000, 4_100] {
+            assert_eq!(firsts(&log, from), expected(from).chain([0]).collect::<Vec<_>>(), "from {from}");
+        }
+    }
+    // Entries of the file that begin past a range at offset 2; read again, they would begin in it.
+    let name = crate::files::offset_path(folder.path(), 0, TXN_INDEX);
+    let file = std::fs::File::options().write(true).open(name).expect("opened");
+    for entry in 1_000..3_000 {
+        std::os::unix::fs::FileExt::write_all_at(&file, &3_i64.to_be_bytes(), entry * 34 + 10).expect("written");
+    }
+    assert_eq!(firsts(&log, 2), expected(2).chain([0]).collect::<Vec<_>>(), "they are not read again");
+    // What takes the place of entries that are cut off is read.
+    log.truncate_to(1_601, 0, &config).expect("cut off");
+    append(&mut log, 8, 1);
+    for sequence in 800..3_200 {
+        abort(&mut log, sequence);
+    }
+    log.append_marker(&marker(8, 0, false), 0, 0, 0, &config).expect("ended");
+    assert_eq!(firsts(&log, 1_604), [1_604, 1_606, 1_608, 1_610, 1_612, 0]);
+}
+
 /// Opens a log again after a kill; `forgets`: without producer snapshots.
 fn killed(log: Log, forgets: bool, config: &TopicConfig) -> Log {
     let (dir, log_start, recovery_point) = (Arc::clone(log.dir()), Some(log.log_start()), log.recovery_point());

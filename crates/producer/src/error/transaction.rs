@@ -5,6 +5,9 @@ use super::{ProduceError, answer, because, shown};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
+/// The rule that a producer without transactional.id breaks.
+pub(crate) const NO_TRANSACTIONAL_ID: &str = "transactions need a transactional.id";
+
 /// The failure of a transaction, or of a call about it.
 ///
 /// Exactly one of [`TransactionError::is_retriable`], [`TransactionError::is_abortable`] and
@@ -15,6 +18,12 @@ pub enum TransactionError {
     #[error("{0}")]
     State(
         /// The rule.
+        &'static str,
+    ),
+    /// A call that found no room in a queue of the producer. The call had no effect.
+    #[error("{0}")]
+    Full(
+        /// The limit.
         &'static str,
     ),
     /// max.block.ms passed; the producer goes on trying.
@@ -64,7 +73,7 @@ pub enum TransactionError {
 impl TransactionError {
     /// Returns true if the same call may succeed later: the producer is still trying.
     pub fn is_retriable(&self) -> bool {
-        matches!(self, Self::Timeout { .. })
+        matches!(self, Self::Timeout { .. } | Self::Full(_))
     }
 
     /// Returns true if only this transaction has failed: it is aborted, and the next one may succeed.
@@ -76,10 +85,11 @@ impl TransactionError {
     /// use the id.
     pub fn is_fatal(&self) -> bool {
         match self {
-            Self::State(_) | Self::Closed { .. } => true,
+            Self::State(rule) => *rule == NO_TRANSACTIONAL_ID,
+            Self::Closed { .. } => true,
             Self::Coordinator { code, .. } => is_fatal(*code),
             Self::Record(ProduceError::Broker { code, .. }) => is_fatal_of_record(*code),
-            Self::Timeout { .. } | Self::Record(_) | Self::Previous(_) => false,
+            Self::Timeout { .. } | Self::Full(_) | Self::Record(_) | Self::Previous(_) => false,
         }
     }
 
@@ -100,7 +110,7 @@ impl TransactionError {
             Self::Timeout { possibly_committed, .. }
             | Self::Coordinator { possibly_committed, .. }
             | Self::Closed { possibly_committed } => *possibly_committed,
-            Self::State(_) | Self::Record(_) | Self::Previous(_) => false,
+            Self::State(_) | Self::Full(_) | Self::Record(_) | Self::Previous(_) => false,
         }
     }
 }
@@ -159,10 +169,18 @@ mod tests {
         let codes = [ErrorCode::PRODUCER_FENCED, ErrorCode::TRANSACTION_ABORTABLE, ErrorCode::INVALID_TXN_STATE];
         let mut errors: Vec<_> = codes.into_iter().flat_map(|code| [refused(code), of_record(code)]).collect();
         errors.extend([timeout, TransactionError::State("no"), TransactionError::Previous(String::new())]);
+        errors.extend([TransactionError::State(NO_TRANSACTIONAL_ID), TransactionError::Full("no")]);
         for error in errors {
             let classes = [error.is_retriable(), error.is_abortable(), error.is_fatal()];
             assert_eq!(classes.iter().filter(|is| **is).count(), 1, "{error}");
         }
+    }
+
+    #[test]
+    fn call_had_no_effect_the_producer_goes_on_unless_it_has_no_id() {
+        assert!(TransactionError::State("a transaction is open").is_abortable());
+        assert!(TransactionError::Full("64 calls wait").is_retriable());
+        assert!(TransactionError::State(NO_TRANSACTIONAL_ID).is_fatal());
     }
 
     #[test]

@@ -157,8 +157,10 @@ impl Partition {
         state.sent_to = broker.id;
         batch.begin_attempt();
         batch.outcome.transaction().inspect(|transaction| transaction.start());
+        let ends_transaction = state.ends_transaction(&batch);
         let (topic_id, by_name) = (state.window.log(), false);
-        Take::Batch(Outgoing { partition: self.clone(), ticket, stamp, batch, topic_id, by_name, reorder })
+        let partition = self.clone();
+        Take::Batch(Outgoing { partition, ticket, stamp, batch, topic_id, by_name, reorder, ends_transaction })
     }
 }
 

@@ -3,7 +3,9 @@
 //! Invariant: batches leave in the order of their transactions, and those of one only while the ledger lets them.
 
 use super::{Partition, PartitionQueue, Round, Take};
+use crate::batch::ProducerBatch;
 use crate::error::ProduceError;
+use crate::scope::Wish;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -79,6 +81,14 @@ impl PartitionQueue {
             None => &self.open.as_ref()?.outcome,
         };
         outcome.transaction().map(|transaction| transaction.number)
+    }
+
+    /// Returns true if a batch that leaves is the last one of a transaction that is being committed.
+    pub(super) fn ends_transaction(&self, batch: &ProducerBatch) -> bool {
+        let Some(transaction) = batch.outcome.transaction() else { return false };
+        transaction.wish() == Some(Wish::Commit)
+            && !self.window.has_retries()
+            && self.next_transaction() != Some(transaction.number)
     }
 
     /// Closes the open batch if its records are not of transaction `number`.

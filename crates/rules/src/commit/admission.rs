@@ -160,7 +160,7 @@ impl PartitionAdmission {
     /// Returns how a transactional batch that [`PartitionAdmission::check`] lets in stands to the transactions that are
     /// open, as far as is known here. Another broker may have committed the marker of a transaction that seems open:
     /// with transaction version 1 the commit then refuses the batch as [`Unverified`](super::Refusal::Unverified), so
-    /// that a broker may want to ask anyway.
+    /// that a broker may want to have it verified anyway.
     pub fn transaction_of(&self, stamp: &Stamp, committed: &PartitionState) -> Opening {
         let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back);
         let pending = newest.filter(|newest| newest.stamp.producer_epoch == stamp.producer_epoch);

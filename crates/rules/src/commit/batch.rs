@@ -25,17 +25,18 @@ pub struct ObjectBatch {
     pub stamp: Stamp,
     /// The largest timestamp of its records in ms, or the broker's time where the topic has LogAppendTime.
     pub max_timestamp: i64,
-    /// Its part in a transaction.
+    /// Part of the batch in a transaction.
     pub kind: BatchKind,
-    /// The coordinator's word that the partition is in the producer's transaction, which the commit needs of a batch
-    /// that opens one here. `None` of a batch for which the coordinator was not asked. Of a marker, its request.
+    /// Confirmation of the coordinator that the partition is in the producer's transaction, which the commit needs of a
+    /// batch that opens one here. `None` of a batch that was not verified. Of a
+    /// marker, the moment of its request.
     pub verified: Option<Verified>,
 }
 
 /// Word of a transaction's coordinator that the partition is in it (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// A next offset of the partition that the broker knew before it asked. A marker at that offset or later may have
+    /// A next offset of the partition that the broker knew before the verification. A marker at that offset or later may have
     /// ended the transaction.
     pub next_offset: i64,
     /// True if the coordinator has added the partition for the batch (transaction version 2): a producer without state
@@ -62,7 +63,7 @@ pub enum BatchKind {
 }
 
 impl BatchKind {
-    /// Returns the kind of a marker that WriteTxnMarkers or the coordinator asks for.
+    /// Returns the kind of a marker that WriteTxnMarkers or the coordinator requests.
     pub fn marker(marker: &Marker, transaction_version: i8) -> BatchKind {
         let &Marker { coordinator_epoch, is_commit, .. } = marker;
         BatchKind::Marker { coordinator_epoch, is_commit, has_next_epoch: transaction_version >= BUMPED_FROM }
@@ -100,13 +101,13 @@ pub struct AppendedBatches {
 /// Batch of a producer that is appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendedBatch {
-    /// Its stamp. Of a marker, `base_sequence` is the one with which the producer goes on.
+    /// Stamp of the batch. Of a marker, `base_sequence` is the one with which the producer goes on.
     pub stamp: Stamp,
     /// The offset of its first record.
     pub base_offset: i64,
     /// The timestamp that a retry is answered with, in ms.
     pub timestamp: i64,
-    /// Its part in a transaction.
+    /// Part of the batch in a transaction.
     pub kind: BatchKind,
 }
 

@@ -13,7 +13,7 @@
 //!
 //! What it is not: it knows no tables, no object store, no wire format and no clock.
 //!
-//! Invariants: offsets are dense and given once; an object is committed once, however often that is asked for; within a producer's
+//! Invariants: offsets are dense and given once; an object is committed once, however often that is requested; within a producer's
 //! epoch no sequence is appended twice and none is skipped; no transaction opens that the coordinator has not
 //! confirmed, or whose marker came meanwhile.
 

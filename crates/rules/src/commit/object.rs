@@ -59,7 +59,7 @@ pub enum Refusal {
     /// A batch before it of its producer is refused in the same commit: the client sends it again behind that one.
     Behind,
     /// The batch would open a transaction, and the coordinator's confirmation is missing or was given before a marker
-    /// of the same epoch: the client sends the batch again, and its broker asks the coordinator first.
+    /// of the same epoch: the client sends the batch again, and its broker has the coordinator verify it first.
     Unverified,
     /// Refused when its object was committed, for a reason that holds no longer: the client sends it again.
     Earlier,

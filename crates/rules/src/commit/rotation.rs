@@ -42,8 +42,8 @@ pub struct ActiveObject {
     pub first_at: Duration,
     /// When the last of them came.
     pub last_at: Duration,
-    /// True if one is the marker of a transaction, for which its producer's next transaction waits.
-    pub has_marker: bool,
+    /// True if one ends a transaction, whose producer waits for it: the marker, or the last records.
+    pub ends_transaction: bool,
 }
 
 impl ActiveObject {
@@ -68,16 +68,16 @@ pub struct Rotation {
     settings: RotationSettings,
     /// From when on another PUT is under the ceiling.
     early_from: Duration,
-    /// From when on another object with a marker goes early. Markers have a ceiling of their own, of the same PUTs a
-    /// second: a flood of batches, whose objects are full, would hold up the next transaction of every producer for the
-    /// interval.
-    marker_from: Duration,
+    /// From when on another object that ends a transaction goes early. Ends have a ceiling of their own, of the same PUTs
+    /// a second: a flood of batches, whose objects are full, would hold up the next transaction of every producer for
+    /// the interval.
+    end_from: Duration,
 }
 
 impl Rotation {
     /// Creates a rotation before the first object.
     pub fn new(settings: RotationSettings) -> Rotation {
-        Rotation { settings, early_from: Duration::ZERO, marker_from: Duration::ZERO }
+        Rotation { settings, early_from: Duration::ZERO, end_from: Duration::ZERO }
     }
 
     /// Bytes at which an object is full.
@@ -102,7 +102,7 @@ impl Rotation {
             return Some(Close::Now);
         }
         let may_go_early = self.settings.early_puts_per_second > 0;
-        let from = if active.has_marker { self.early_from.min(self.marker_from) } else { self.early_from };
+        let from = if active.ends_transaction { self.early_from.min(self.end_from) } else { self.early_from };
         Some(match from.max(active.burst_ends_at()) {
             early if may_go_early && early <= now => Close::Now,
             early if may_go_early => Close::At(early.min(due)),
@@ -111,11 +111,11 @@ impl Rotation {
     }
 
     /// An object was closed, and goes. Those that have to go do not wait for the ceiling; the next early one waits for
-    /// them. One with markers holds up the next one with markers, too.
-    pub fn closed(&mut self, has_marker: bool, now: Duration) {
+    /// them. One that ends transactions holds up the next such one, too.
+    pub fn closed(&mut self, ends_transaction: bool, now: Duration) {
         let Some(between) = Duration::from_secs(1).checked_div(self.settings.early_puts_per_second) else { return };
-        if has_marker {
-            self.marker_from = now.saturating_add(between);
+        if ends_transaction {
+            self.end_from = now.saturating_add(between);
         }
         // What went over the ceiling is not owed for longer than an object would have waited anyway.
         let latest = now.saturating_add(self.settings.interval.max(between));
@@ -135,7 +135,7 @@ mod tests {
 
     /// One whose only batch came at `at`.
     fn active(bytes: usize, at: u64) -> ActiveObject {
-        ActiveObject { bytes, batches: 1, first_at: MS(at), last_at: MS(at), has_marker: false }
+        ActiveObject { bytes, batches: 1, first_at: MS(at), last_at: MS(at), ends_transaction: false }
     }
 
     #[test]
@@ -200,18 +200,18 @@ mod tests {
 
     /// A flood of full objects is over the ceiling of early ones.
     #[test]
-    fn objects_are_full_all_the_time_one_with_a_marker_goes_early() {
+    fn objects_are_full_all_the_time_one_that_ends_a_transaction_goes_early() {
         let mut rotation = rotation(10);
         (0..50).for_each(|n| rotation.closed(false, MS(10 * n)));
-        let with_marker = |at| ActiveObject { has_marker: true, ..active(1, at) };
+        let with_end = |at| ActiveObject { ends_transaction: true, ..active(1, at) };
         assert_eq!(rotation.close(active(1, 495), 0, MS(500)), Some(Close::At(MS(740))));
-        assert_eq!(rotation.close(with_marker(495), 0, MS(496)), Some(Close::At(MS(497))), "the burst is over then");
-        assert_eq!(rotation.close(with_marker(495), 0, MS(500)), Some(Close::Now));
+        assert_eq!(rotation.close(with_end(495), 0, MS(496)), Some(Close::At(MS(497))), "the burst is over then");
+        assert_eq!(rotation.close(with_end(495), 0, MS(500)), Some(Close::Now));
         rotation.closed(true, MS(500));
-        assert_eq!(rotation.close(with_marker(505), 0, MS(510)), Some(Close::At(MS(600))), "ten of them a second");
-        assert_eq!(rotation.close(with_marker(505), 2, MS(700)), None, "no upload slot is idle");
+        assert_eq!(rotation.close(with_end(505), 0, MS(510)), Some(Close::At(MS(600))), "ten of them a second");
+        assert_eq!(rotation.close(with_end(505), 2, MS(700)), None, "no upload slot is idle");
         let never = Rotation::new(RotationSettings { early_puts_per_second: 0, ..rotation.settings });
-        assert_eq!(never.close(with_marker(495), 0, MS(500)), Some(Close::At(MS(745))));
+        assert_eq!(never.close(with_end(495), 0, MS(500)), Some(Close::At(MS(745))));
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl PartitionState {
         self.bytes += i64::from(batch.size);
     }
 
-    /// Forgets producers that were silent for so long. Those whose transaction is open stay.
+    /// Forgets producers that were silent for `expiration_ms`. Those whose transaction is open stay.
     pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
         let PartitionState { producers, expired_to, .. } = self;
         producers.expire_each(now_ms, expiration_ms, |id| *expired_to = id.max(*expired_to));

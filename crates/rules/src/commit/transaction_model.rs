@@ -30,11 +30,11 @@ const STEPS: usize = 1000;
 /// A rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// Brokers do not ask the coordinator.
+    /// Brokers do not verify batches with the coordinator.
     AsksNobody,
     /// A broker takes the coordinator's word for a later one than it is.
     BelievesAnOldWord,
-    /// Markers of transaction version 2 do not have the next epoch, and say so.
+    /// Markers of transaction version 2 do not have the next epoch, and have it on record.
     BumpsNoEpoch,
     /// A marker is dead with the batches before it.
     DropsMarkersBehindRefused,
@@ -44,7 +44,7 @@ enum Fault {
     ListsNoAborted,
     /// The next offset is taken for the last stable one.
     ReadsTheUndecided,
-    /// Rows of producers do not say that batches are transactional.
+    /// Rows of producers do not have the mark of transactional batches.
     HidesOpenings,
     /// A silent producer is forgotten with its open transaction.
     ForgetsOpen,
@@ -69,7 +69,7 @@ struct Client {
     transaction: Option<usize>,
     batches: Vec<Sent>,
     broker: usize,
-    /// It has given up.
+    /// True if the producer has given up.
     is_dead: bool,
 }
 
@@ -238,7 +238,7 @@ impl World {
         let Some(transaction) = client.transaction.take() else { return };
         let (batches, bumps) = (std::mem::take(&mut client.batches), self.fault != Some(Fault::BumpsNoEpoch));
         let written = batches.iter().take_while(|sent| **sent == Sent::Acknowledged).count();
-        // One that was answered with an error may be written, too.
+        // A batch that was answered with an error may be written, too.
         let is_certain = written == batches.len();
         let mut marker_epoch = client.epoch;
         if client.version == 2 {
@@ -379,7 +379,7 @@ impl World {
         !admitted.batch.is_sequenced() || here.is_pending(&admitted.batch.stamp, admitted.ticket)
     }
 
-    /// Whether the outcome is known. Every fourth commit is answered with silence, whether or not it was carried out.
+    /// Commits an object. Returns false without an answer: that is every fourth commit, carried out or not.
     fn commit_one(&mut self, broker: usize, object: &mut Uploading) -> Result<bool, String> {
         let (is_silent, is_lost) = (self.random.one_in(4), self.random.one_in(2));
         object.is_tried = true;
@@ -478,7 +478,7 @@ impl World {
         }
         let admission = self.brokers[broker].admission.entry(partition).or_default();
         let mut dead = admission.failed(&stamp, admitted.ticket, ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
-        // What is not in an object yet is not put into one.
+        // Batches that are not in an object yet are not put into one.
         self.brokers[broker].active.retain(|of| !dead.contains(&of.ticket));
         dead.push(admitted.ticket);
         dead.into_iter().for_each(|ticket| self.answer(ticket, Sent::No));
@@ -492,7 +492,7 @@ impl World {
         }
     }
 
-    /// Has everything that is under way committed, or answered.
+    /// Commits, or answers, everything that is under way.
     fn drain(&mut self) -> Result<(), String> {
         for broker in 0..BROKERS {
             self.close(broker);
@@ -508,7 +508,8 @@ impl World {
         Ok(())
     }
 
-    /// Nothing is under way for so long that silent producers are forgotten: those whose transaction is open are not.
+    /// Lets time pass with nothing under way until silent producers are forgotten, but for those whose transaction is
+    /// open.
     fn expire(&mut self) -> Result<(), String> {
         self.drain()?;
         for partition in 0..PARTITIONS {

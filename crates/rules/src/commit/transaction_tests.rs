@@ -128,7 +128,7 @@ fn marker_of_the_same_epoch_came_after_the_coordinators_word_the_batch_is_refuse
     assert_eq!(case.verdict(verified(stamp(7, 1, 0), 0)), appended(5), "a later epoch has no such marker");
 }
 
-/// Transaction version 2: a broker that has not heard of the last marker need not read anything.
+/// Transaction version 2: a broker that does not know the last marker need not read anything.
 #[test]
 fn marker_has_the_next_epoch_the_coordinators_word_of_that_epoch_is_never_too_old() {
     let mut case = Case::new(1);
@@ -260,7 +260,7 @@ fn commit_is_repeated_markers_are_answered_as_before() {
     assert!(repeated.runs.is_empty() && repeated.producers.is_empty() && repeated.aborted.is_empty());
     assert_eq!(case.open_from(7), Some(4));
     case.verdicts(4, &[marker((7, 1), 5, true, 1)]);
-    // Its runs are cleared. That a marker was appended is seen by its state, and nothing is ended twice.
+    // The object's runs are cleared. The producer's state shows that a marker was appended: nothing is ended twice.
     let cleared = FinishedObject { state: ObjectState::Live(Vec::new()), ..object(2, &batches) };
     let verdicts = case.commit(&[cleared]).verdicts.remove(0);
     assert_eq!(verdicts[2], fenced);
@@ -281,7 +281,7 @@ fn marker_is_of_an_old_coordinator_or_epoch_it_is_refused() {
         (marker((7, 3), 9, true, 1), FENCED),
         (marker((-1, 0), 9, true, 1), refused(SequenceRefusal::InvalidRecord)),
         (marker((7, -1), 9, true, 1), refused(SequenceRefusal::InvalidRecord)),
-        // Its transaction is elsewhere: nothing of it was written here.
+        // The producer's transaction is elsewhere: nothing of it was written here.
         (marker((8, 0), 1, true, 1), appended(3)),
         (ObjectBatch { partition: 5, ..marker((7, 5), 9, true, 2) }, CommitVerdict::Refused(Refusal::PartitionGone)),
         (marker((7, 5), 9, true, 2), appended(4)),

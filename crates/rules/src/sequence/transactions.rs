@@ -299,7 +299,7 @@ impl Producers {
         TransactionsSeen { remembered: self.remembered, known }
     }
 
-    /// Returns true if a transaction of the producer may have ended here since, and its epoch does not say so: the
+    /// Returns true if a transaction of the producer may have ended here since, and its epoch does not show that: the
     /// marker had the same epoch, or is forgotten with the producer.
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
@@ -307,6 +307,15 @@ impl Producers {
             (Some(_), found) => found != seen.known,
             (None, _) if self.forgotten > seen.remembered => true,
             (None, found) => found.is_some_and(|(_, last_marker)| last_marker.is_some()),
+        }
+    }
+
+    /// Returns true if what was remembered of the producer then, or came to be since, may be forgotten by now.
+    pub fn is_forgotten_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
+        let number = self.by_id.get(&producer_id).map(|producer| producer.number);
+        match seen.known {
+            Some((before, _)) => number != Some(before),
+            None => number.is_none() && self.forgotten > seen.remembered,
         }
     }
 

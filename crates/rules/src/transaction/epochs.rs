@@ -46,7 +46,7 @@ pub(super) fn init(
         return Decision::Refuse(ErrorCode::INVALID_TRANSACTION_TIMEOUT);
     }
     let Some(state) = state else {
-        // Whatever the client has been: the id has expired, or was never known.
+        // The id has expired, or was never known, whichever producer the client had.
         let Some(id) = id else { return Decision::NeedProducerId };
         let first = ProducerIdAndEpoch { id, epoch: 0 };
         let created = TransactionMetadata::created(id, request.timeout_ms, now);

@@ -1,6 +1,7 @@
 //! ListTransactions, key 66 (ListTransactionsRequest.json, ListTransactionsResponse.json).
 //!
-//! KIP-664; 0 flexible; 1 by duration (KIP-994); 2 by pattern (KIP-1152).
+//! KIP-664; 0 flexible; 1 by duration (KIP-994); 2 by pattern (KIP-1152). Fullbore's own fields between brokers have
+//! tag 1000.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};
@@ -16,6 +17,8 @@ message! {
         duration_filter: i64, 1.., default -1;
         /// A regular expression that the whole transactional id matches; null or empty for all.
         transactional_id_pattern: Option<Text>, 2..;
+        /// A field of Fullbore's: true if the response is to name the served partitions of `__transaction_state`.
+        names_served: bool, 0.., tag 1000;
     }
 
     /// The transactions.
@@ -28,6 +31,16 @@ message! {
         unknown_state_filters: Vec<Text>, 0..;
         /// Each transactional id.
         transaction_states: Vec<TransactionState>, 0..;
+        /// A field of Fullbore's: the partitions of `__transaction_state` of which all ids were looked at.
+        served: Vec<ServedPartition>, 0.., tag 1000;
+    }
+
+    /// A partition of `__transaction_state` that a broker coordinates.
+    pub struct ServedPartition {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The leader epoch in which the broker coordinates it.
+        leader_epoch: i32, 0..;
     }
 
     /// A transactional id.

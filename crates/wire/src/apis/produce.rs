@@ -29,6 +29,9 @@ message! {
         /// the next is to wait for those before it, and one above 0 of a producer not known is taken to be ahead. Only
         /// for a broker that said `reorder_batches`; of use only while a batch before these is unacknowledged.
         reorder: bool, 14.., tag 1000;
+        /// Fullbore's own: the batches are the last ones of their transaction in their partitions, as far as the
+        /// producer knows, which waits for them to commit.
+        ends_transaction: bool, 14.., tag 1001;
     }
 
     /// Partitions of a topic.

@@ -28,6 +28,7 @@ const NOT_IN_ORACLE: &[(ApiKey, i16)] = &[
 /// Fields that are in none of the oracle's versions.
 const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Produce, "reorder"),
+    (ApiKey::Produce, "endstransaction"),
     (ApiKey::Produce, "reorderbatches"),
     (ApiKey::Produce, "maxidempotencebatchestoretain"),
     (ApiKey::Produce, "producerstatebatchestoretain"),
@@ -35,6 +36,8 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Fetch, "readahead"),
     (ApiKey::Fetch, "nextoffset"),
     (ApiKey::AddPartitionsToTxn, "coordinatorepoch"),
+    (ApiKey::ListTransactions, "namesserved"),
+    (ApiKey::ListTransactions, "served"),
     (ApiKey::Fetch, "carriedout"),
     (ApiKey::Fetch, "readon"),
     (ApiKey::Fetch, "inepoch"),

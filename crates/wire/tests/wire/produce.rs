@@ -72,6 +72,9 @@ fn fullbores_own_tags_start_at_1000_and_are_absent_by_default() {
     let head: &[u8] = &[0, 0, 0, 14, 0, 0, 0, 7, 255, 255, 0, 0, 255, 255, 0, 0, 0, 1, 1];
     assert_eq!(bytes_of(false), [head, &[0]].concat());
     assert_eq!(bytes_of(true), [head, &[1, 0xe8, 7, 1, 1]].concat());
+    let last = ProduceRequest { ends_transaction: true, ..request(false) };
+    let bytes = flat(&encode_request(&last, VERSION, 7, None).expect("a request"));
+    assert_eq!(bytes, [head, &[1, 0xe9, 7, 1, 1]].concat());
 }
 
 #[test]

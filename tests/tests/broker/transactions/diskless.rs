@@ -11,7 +11,7 @@ const CLASSIC: &str = "classic";
 /// As long as a PUT to S3 takes.
 const SLOW: &str = "fullbore.diskless.put.delay.ms=150";
 
-/// A broker with a diskless topic of so many partitions.
+/// Starts a broker with a diskless topic of `partitions` partitions.
 fn start(sets: &[&str], partitions: i32) -> (Broker, Client) {
     let broker = Broker::start(sets);
     let mut client = broker.client();
@@ -72,7 +72,7 @@ fn transactions_end_they_are_read_as_they_ended_before_and_after_restarts() {
         assert_eq!(firsts.len(), 8, "{firsts:?}");
         assert!(firsts.iter().all(|first| aborted(&mut client, *first).contains(first)));
     }
-    // What the index has kept of the producers goes on.
+    // The producers go on with the state that the index has kept.
     for producer in &mut producers {
         one(&mut client, producer, "after restarts", true);
         expected.push("after restarts".to_owned());
@@ -83,13 +83,7 @@ fn transactions_end_they_are_read_as_they_ended_before_and_after_restarts() {
 #[test]
 fn transaction_is_open_the_stable_offset_stands_before_it() {
     let (_broker, mut client) = start(&[], 1);
-    client.produced(TOPIC, 0, &Batch::of(&["plain"]));
-    let mut eldest = Transactional::begin(&mut client, "eldest", Protocol::New);
-    let mut second = Transactional::begin(&mut client, "second", Protocol::Old);
-    eldest.write(&mut client, TOPIC, 0, &["1"]);
-    second.write(&mut client, TOPIC, 0, &["2"]);
-    client.produced(TOPIC, 0, &Batch::of(&["plain, too"]));
-    assert_eq!((client.stable(TOPIC, 0), client.latest(TOPIC, 0)), (1, 4));
+    let [mut eldest, mut second] = super::two_open(&mut client);
     second.end(&mut client, true);
     wait_until("the marker is there", SOON, || client.latest(TOPIC, 0) == 5);
     assert_eq!(client.stable(TOPIC, 0), 1, "the eldest is open still");
@@ -226,19 +220,7 @@ fn broker_is_killed_between_decision_and_marker_the_marker_comes_and_zombies_are
 #[test]
 fn partition_was_not_added_the_batch_is_refused_in_the_words_that_the_client_knows() {
     let (_broker, mut client) = start(&[], 2);
-    let mut producer = Transactional::begin(&mut client, "unadded", Protocol::Old);
-    producer.add(&mut client, TOPIC, &[1]);
-    let batch = producer.batch(TOPIC, 0, &["unadded"]);
-    let request = fullbore_tests::transactional_request("unadded", TOPIC, 0, batch.bytes());
-    let refusals = [(9, ErrorCode::INVALID_TXN_STATE), (11, ErrorCode::TRANSACTION_ABORTABLE)];
-    for (version, code) in refusals {
-        let response = client.call(&request, version).responses.remove(0).partition_responses.remove(0);
-        assert_eq!(response.error_code, code, "version {version}");
-    }
-    assert_eq!(client.latest(TOPIC, 0), 0);
-    // The new protocol adds it.
-    let response = client.call(&request, 12).responses.remove(0).partition_responses.remove(0);
-    assert_eq!(response.error_code, ErrorCode::NONE);
+    let mut producer = super::write_unadded(&mut client);
     producer.end(&mut client, true);
     assert_eq!(settled(&mut client, 0), ["unadded"]);
 }

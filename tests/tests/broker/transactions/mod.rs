@@ -9,14 +9,17 @@ mod coordinator;
 mod crash;
 mod diskless;
 mod hostile;
+mod lost_state;
 mod places;
 mod power;
 mod protocol;
 mod reads;
 mod steps;
 mod striped;
+mod tools;
 
-use fullbore_tests::{Client, Protocol, Transactional, wait_until};
+use fullbore_tests::{Batch, Client, Protocol, Transactional, transactional_request, wait_until};
+use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
 const TOPIC: &str = "written";
@@ -47,4 +50,34 @@ fn one(client: &mut Client, producer: &mut Transactional, value: &str, is_commit
 /// A producer of each protocol, under names of their own.
 fn both(client: &mut Client, name: &str) -> [Transactional; 2] {
     Protocol::BOTH.map(|protocol| Transactional::begin(client, &format!("{name}-{protocol:?}"), protocol))
+}
+
+/// Writes to a partition that was not added, which is refused in the words that each client knows, and then added.
+/// Returns the producer, whose transaction has one record, `unadded`.
+fn write_unadded(client: &mut Client) -> Transactional {
+    let mut producer = Transactional::begin(client, "unadded", Protocol::Old);
+    producer.add(client, TOPIC, &[1]);
+    let batch = producer.batch(TOPIC, 0, &["unadded"]);
+    let request = transactional_request("unadded", TOPIC, 0, batch.bytes());
+    // From version 12 on, a batch adds its partition.
+    let codes = [(9, ErrorCode::INVALID_TXN_STATE), (11, ErrorCode::TRANSACTION_ABORTABLE), (12, ErrorCode::NONE)];
+    for (version, code) in codes {
+        assert_eq!(client.latest(TOPIC, 0), 0);
+        let response = client.call(&request, version).responses.remove(0).partition_responses.remove(0);
+        assert_eq!(response.error_code, code, "version {version}");
+    }
+    producer
+}
+
+/// Writes two plain records around those of two open transactions, at offsets 0 to 3. Returns the producer of offset 1
+/// and that of offset 2.
+fn two_open(client: &mut Client) -> [Transactional; 2] {
+    client.produced(TOPIC, 0, &Batch::of(&["plain"]));
+    let mut eldest = Transactional::begin(client, "eldest", Protocol::New);
+    let mut second = Transactional::begin(client, "second", Protocol::Old);
+    eldest.write(client, TOPIC, 0, &["1"]);
+    second.write(client, TOPIC, 0, &["2"]);
+    client.produced(TOPIC, 0, &Batch::of(&["plain, too"]));
+    assert_eq!((client.stable(TOPIC, 0), client.latest(TOPIC, 0)), (1, 4));
+    [eldest, second]
 }

@@ -2,7 +2,7 @@
 //! answered is whole; without them nothing stays open, nothing aborted is read, and no producer of before goes on.
 //! Skipped without root.
 //!
-//! `FULLBORE_POWER_ROUNDS` says how often (by default 3, in `make soak` 60); each round has a seed, printed when it
+//! `FULLBORE_POWER_ROUNDS` is the number of cuts (by default 3, in `make soak` 60); each round has a seed, printed when it
 //! begins.
 
 use super::{DISKLESS, SOON};
@@ -51,7 +51,7 @@ struct Written {
     outcome: Outcome,
 }
 
-/// One transactional id, with its producer and its transactions.
+/// A transactional id, with its producer and its transactions.
 struct Writer {
     producer: Transactional,
     /// Every producer that its clients have been.
@@ -158,7 +158,7 @@ fn committed_offset(client: &mut Client, group: &str) -> Option<i64> {
         .then_some(partition.committed_offset)
 }
 
-/// Has the system write parts of files back, as it may at any time.
+/// Writes parts of files back, as the system may at any time.
 fn write_back(broker: &Broker, random: &mut Random) {
     for path in logs(broker.data_dir()) {
         let pages = usize::try_from(fs::metadata(&path).expect("ours").len() / PAGE).expect("small") + 1;

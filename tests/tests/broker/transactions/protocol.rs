@@ -54,19 +54,7 @@ fn a_partition_that_was_not_added_is_refused_in_the_words_that_the_client_knows(
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 2, &[]);
-    let mut producer = Transactional::begin(&mut client, "unadded", Protocol::Old);
-    producer.add(&mut client, TOPIC, &[1]);
-    let batch = producer.batch(TOPIC, 0, &["unadded"]);
-    let request = fullbore_tests::transactional_request("unadded", TOPIC, 0, batch.bytes());
-    let refusals = [(9, ErrorCode::INVALID_TXN_STATE), (11, ErrorCode::TRANSACTION_ABORTABLE)];
-    for (version, code) in refusals {
-        let response = client.call(&request, version).responses.remove(0).partition_responses.remove(0);
-        assert_eq!(response.error_code, code, "version {version}");
-    }
-    assert_eq!(client.latest(TOPIC, 0), 0);
-    // The new protocol adds it.
-    let response = client.call(&request, 12).responses.remove(0).partition_responses.remove(0);
-    assert_eq!(response.error_code, ErrorCode::NONE);
+    let mut producer = super::write_unadded(&mut client);
     producer.end(&mut client, true);
     assert_eq!(client.committed_texts(TOPIC, 0), ["unadded"]);
 }

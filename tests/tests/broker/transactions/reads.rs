@@ -23,13 +23,7 @@ fn the_stable_offset_is_the_first_of_the_eldest_open_transaction() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
-    client.produced(TOPIC, 0, &Batch::of(&["plain"]));
-    let mut eldest = Transactional::begin(&mut client, "eldest", Protocol::New);
-    let mut second = Transactional::begin(&mut client, "second", Protocol::Old);
-    eldest.write(&mut client, TOPIC, 0, &["1"]);
-    second.write(&mut client, TOPIC, 0, &["2"]);
-    client.produced(TOPIC, 0, &Batch::of(&["plain, too"]));
-    assert_eq!((client.stable(TOPIC, 0), client.latest(TOPIC, 0)), (1, 4));
+    let [mut eldest, mut second] = super::two_open(&mut client);
     second.end(&mut client, true);
     assert_eq!(client.stable(TOPIC, 0), 1, "the eldest is open still");
     assert_eq!(client.committed_texts(TOPIC, 0), ["plain"]);

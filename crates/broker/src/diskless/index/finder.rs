@@ -7,12 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
-use fullbore_rules::sequence::AbortedTransaction;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::sqlite::SqliteFinder;
-use super::store::{ChangeSource, PartitionRow, RunSource};
+use super::store::{AbortedTransactions, ChangeSource, PartitionRow, RunSource};
 use fullbore_db::StoreError;
 
 /// Connections, and so finds at a time.
@@ -62,10 +61,8 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// Returns the aborted transactions with an offset in `offsets`, in the order of their first offsets, `count` at
-    /// most. Where there are as many, others may be missing that begin at the first offset of the last one or later.
-    /// With a `count` above [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX) that offset is always within
-    /// `offsets`.
+    /// Returns the aborted transactions of `offsets`, or of the first of them: `count` whose markers are there, and those
+    /// that are open where the answer ends.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -74,7 +71,7 @@ impl RunFinder {
         partition: DisklessPartitionId,
         offsets: Range<i64>,
         count: usize,
-    ) -> Result<Vec<AbortedTransaction>, StoreError> {
+    ) -> Result<AbortedTransactions, StoreError> {
         self.find(move |finder| finder.aborted(partition, offsets, count)).await
     }
 

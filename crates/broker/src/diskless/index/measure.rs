@@ -127,14 +127,16 @@ async fn aborted_transactions_of_one_partition() {
         let folder = tempfile::tempdir().expect("temporary folder");
         SqliteIndex::open(folder.path()).expect("made").add_aborted(100_000, stable);
         let finder = RunFinder::open(folder.path()).expect("opened");
-        let mut took = Vec::new();
-        for number in 0..2_000 {
-            let start = number * 7_919 % 100_000 * 10;
-            let began = Instant::now();
-            let found = finder.aborted(1, start..start + 1_000, 10_001).await.expect("read");
-            took.push(ms_since(began));
-            assert!(found.len() <= 101, "{} found", found.len());
+        for (length, count) in [(1_000, 10_001), (1_000_000, 1_024)] {
+            let mut took = Vec::new();
+            for number in 0..2_000 {
+                let start = number * 7_919 % 100_000 * 10;
+                let began = Instant::now();
+                let found = finder.aborted(1, start..start + length, count).await.expect("read");
+                took.push(ms_since(began));
+                assert!(found.transactions.len() <= 1_025, "{} found", found.transactions.len());
+            }
+            println!("aborted among 100,000, {length} offsets, stable up to {stable:?}: {}", told(took));
         }
-        println!("aborted among 100,000, stable up to {stable:?}: {}", told(took));
     }
 }

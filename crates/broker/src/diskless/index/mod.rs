@@ -52,8 +52,8 @@ pub use noted::{FILE as NOTED_CHANGES, Lacking, lacking, noted_changes};
 pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueuePlace, StopsBefore};
 pub use sqlite::{NAME as SQLITE_FILE, OpenFileError, SqliteIndex};
 pub use store::{
-    ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow,
-    ProducerRow, ProducerRowPlace, RunSource, UnusedObject,
+    AbortedTransactions, ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore,
+    PartitionRow, ProducerRow, ProducerRowPlace, RunSource, UnusedObject,
 };
 
 use packed::forgotten_below;
@@ -283,8 +283,8 @@ impl<S: IndexStore> Index<S> {
         Ok(())
     }
 
-    /// Producers that have written nothing to a partition for so long are forgotten there from now on, and may begin anywhere again; never,
-    /// before this was said.
+    /// Forgets producers of a partition that have written nothing there for `expiration_ms`, from now on: they may begin
+    /// anywhere again. Before the first call none is forgotten.
     pub fn expire_producers_after(&mut self, expiration_ms: i64) {
         self.expiry.after_ms = expiration_ms;
     }

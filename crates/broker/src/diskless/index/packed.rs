@@ -20,9 +20,9 @@ pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 const RUN_BATCH: usize = 4 + 4 + 8;
 /// Bytes of a batch of a producer: epoch, first sequence, offsets, first offset, timestamp.
 ///
-/// The highest bit of the offsets' count says that the batch is transactional. A marker has a negative sequence: the
+/// The highest bit of the offsets' count marks a transactional batch. A marker has a negative sequence: the
 /// complement of the one with which its producer goes on. In place of the count it has the coordinator's epoch, and in
-/// the highest bit of the epoch that it left its transaction's epoch as it was.
+/// the highest bit of the epoch a mark that it left its transaction's epoch as it was.
 const PRODUCER_BATCH: usize = 2 + 4 + 4 + 8 + 8;
 
 /// The batches of a run.

@@ -97,11 +97,11 @@ pub trait IndexStore: Send {
         self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
     }
 
-    /// Removes runs of which nothing may be read any more, so many at most, and the aborted transactions before them;
-    /// and then says whether there may be more. An object without any is not used from then on.
+    /// Removes at most `runs_max` runs of which nothing may be read any more, and the aborted transactions before them.
+    /// Returns true if there may be more. An object without runs is not used from then on.
     ///
     /// # Errors
-    /// None is removed, or that is not known.
+    /// A store that removed nothing, or gave no answer.
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
 
     /// Retains at least `window` batches of each producer of these partitions, whichever broker commits; never fewer than
@@ -125,16 +125,16 @@ pub trait IndexStore: Send {
     /// Removes the rows of producers of a partition that begin at these offsets.
     ///
     /// # Errors
-    /// None is removed, or that is not known.
+    /// A store that removed nothing, or gave no answer.
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
-    /// Removes what was appended of producers of one partition, the first behind `after`, that have written nothing there after this time,
-    /// so many at most, and puts down the largest of their ids. Producers with an open transaction stay, unless the
-    /// partition is deleted. Returns the partition, and whether it may have more of them. `None` behind the last
-    /// partition.
+    /// Removes the rows of producers of one partition, the first behind `after`, that have written nothing there after
+    /// `before_ms`: of at most `producers_max` of them. Keeps the largest of their ids on record. Producers with an open
+    /// transaction stay, unless the partition is deleted. Returns the partition, and true if it may have more of them;
+    /// `None` behind the last partition.
     ///
     /// # Errors
-    /// None is removed, or that is not known.
+    /// A store that removed nothing, or gave no answer.
     fn expire_producers(
         &mut self,
         after: DisklessPartitionId,
@@ -142,11 +142,12 @@ pub trait IndexStore: Send {
         producers_max: usize,
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
-    /// Takes objects that nobody has used for so many milliseconds, or never will, out of what may be committed, so many at most: they are to be
-    /// deleted from the store. Each is given again a day later, since a late upload may have brought it back, and then every day until it is forgotten.
+    /// Takes at most `count` objects out of those that may be committed, unused for `for_ms` milliseconds or for good: the
+    /// caller deletes them from the store. Each is returned again a day later, since a late upload may have brought it
+    /// back, and then every day until it is forgotten.
     ///
     /// # Errors
-    /// None is taken, or that is not known.
+    /// A store that took none, or gave no answer.
     fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
 
     /// Notes objects whose DELETE failed: [`IndexStore::unused`] gives them again after [`DELETE_AGAIN_MS`], also after a restart and to another broker.
@@ -261,8 +262,8 @@ pub trait RunSource: Send {
     /// The index cannot be read.
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
 
-    /// Returns the aborted transactions with an offset in `offsets`, in the order of their first offsets, `count` at
-    /// most.
+    /// Returns the aborted transactions of `offsets`, as [`AbortedTransactions`] has them: `count` whose markers are
+    /// there, and those that are open where the answer ends.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -271,7 +272,38 @@ pub trait RunSource: Send {
         partition: DisklessPartitionId,
         offsets: Range<i64>,
         count: usize,
-    ) -> Result<Vec<AbortedTransaction>, StoreError>;
+    ) -> Result<AbortedTransactions, StoreError>;
+}
+
+/// Aborted transactions of a range of offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbortedTransactions {
+    /// The offset after the range: the end that was asked for, or the one after the last marker that was counted.
+    pub end: i64,
+    /// Every transaction with an offset in the range, in the order of their first offsets.
+    pub transactions: Vec<AbortedTransaction>,
+}
+
+impl AbortedTransactions {
+    /// Sorts `transactions`: those with a marker before `end`, the first `count` of them, and those that were open after
+    /// the last of these.
+    pub fn new(end: i64, mut transactions: Vec<AbortedTransaction>, count: usize) -> AbortedTransactions {
+        transactions.sort_unstable_by_key(|of| of.last_offset);
+        let last = count.checked_sub(1).and_then(|at| transactions.get(at)).filter(|last| last.last_offset < end);
+        let end = last.map_or(end, |last| last.last_offset.saturating_add(1));
+        transactions.sort_unstable_by_key(|of| of.first_offset);
+        AbortedTransactions { end, transactions }
+    }
+}
+
+/// The largest value of [`length_bits`], also of longer transactions: a length of as many bits is added to an offset.
+pub const LENGTH_BITS_MAX: u32 = 62;
+
+/// Returns how many bits the length of a transaction has. Of those with one value, the ones that are open at an offset
+/// begin within twice their length before it, so that an index finds them.
+pub fn length_bits(of: &AbortedTransaction) -> u32 {
+    let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
+    (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)
 }
 
 /// Tells what other brokers change in the index. Its calls block.
@@ -366,8 +398,8 @@ impl PartitionRow {
         }
     }
 
-    /// Makes what is known of a partition, whose producers are up to date, what this row says. Its open transactions
-    /// are those of the producers.
+    /// Replaces the state of a partition, whose producers are up to date, by that of the row. The open transactions are
+    /// those of the producers.
     pub fn put_into(self, state: &mut PartitionState) {
         let PartitionRow { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } = self;
         (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);

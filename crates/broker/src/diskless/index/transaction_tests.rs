@@ -62,7 +62,9 @@ impl<B: BackEnd> Opened<B> {
     }
 
     fn aborted(&self, id: DisklessPartitionId, offsets: std::ops::Range<i64>) -> Vec<AbortedTransaction> {
-        self.back_end.finder().aborted(id, offsets, PRODUCERS_MAX + 1).expect("read")
+        let found = self.back_end.finder().aborted(id, offsets.clone(), PRODUCERS_MAX + 1).expect("read");
+        assert_eq!(found.end, offsets.end);
+        found.transactions
     }
 }
 
@@ -112,7 +114,7 @@ fn transaction_is_written_by_several_brokers_their_markers_and_openings_are_seen
     let ongoing = ObjectBatch { verified: None, ..verified(batch(partition, 0, 10), 0) };
     assert_eq!(by_other(&mut opened, vec![ongoing]), [appended(10)], "it is open there, too");
     assert_eq!(by_other(&mut opened, vec![marker(partition, 0, (7, 0), false, 1)]), [appended(20)]);
-    // The first broker has not heard of the marker: neither does it open another transaction, nor by an older word.
+    // The first broker does not know the marker: it opens no other transaction, nor one by an older verification.
     let late = ObjectBatch { verified: None, ..verified(batch(partition, 0, 20), 0) };
     assert_eq!(opened.answer(vec![late]).verdicts, [[UNVERIFIED]]);
     assert_eq!(opened.answer(vec![verified(batch(partition, 0, 20), 20)]).verdicts, [[UNVERIFIED]]);
@@ -147,7 +149,7 @@ fn answer_of_a_commit_with_a_marker_is_lost_it_is_answered_as_made<B: BackEnd>()
         assert_eq!(opened.aborted(partition, 0..40).len(), 1);
         opened.again();
     }
-    // Nothing is left of the object's runs when it is asked for once more.
+    // Nothing is left of the object's runs when its commit is requested once more.
     opened.index.store.move_log_start(partition, 31).expect("moved").expect("there");
     opened.tidy();
     let verdicts = opened.index.commit(&[lost], NOW).expect("answered").verdicts.remove(0);
@@ -203,8 +205,15 @@ fn aborted_transactions_are_found_by_range<B: BackEnd>() {
             assert_eq!(opened.aborted(partition, offsets.clone()), in_range(&expected, &offsets), "{offsets:?}");
         }
     }
-    let all = in_range(&expected, &(0..end));
-    assert_eq!(opened.back_end.finder().aborted(partition, 0..end, 2).expect("read"), all[..2], "the first ones");
+    // Answers of two transactions, and of those that are open where they end, one after the other.
+    let (mut from, mut answers) = (0, 0);
+    while from < end {
+        let found = opened.back_end.finder().aborted(partition, from..end, 2).expect("read");
+        assert_eq!(found.transactions, in_range(&expected, &(from..found.end)), "{from}..{}", found.end);
+        assert!(found.end > from && found.end <= end);
+        (from, answers) = (found.end, answers + 1);
+    }
+    assert_eq!(answers, expected.len() / 2 + 1);
     assert!(opened.aborted(opened.partitions[1], 0..end).is_empty(), "another partition has none");
 }
 

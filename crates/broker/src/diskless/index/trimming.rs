@@ -1,6 +1,6 @@
 //! Rows of producers that are of no interest any more: those before what is retained of each.
 //!
-//! The rows of a partition are gone through piece by piece, twice as fast as they are added, so that nobody waits long for it however many there
+//! The rows of a partition are gone through piece by piece, twice as fast as they are added, so that no commit waits long for it however many there
 //! are. Invariant: a row is removed only where none of its batches is retained of its producer, nor is its last marker,
 //! nor opens its transaction; or where it is known that its producer is not known any more. What was committed since
 //! the partition's state was read is left alone.
@@ -11,7 +11,7 @@ use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
 
 use super::store::ProducerRowPlace;
 
-/// After so many rows that were added, the next piece is gone through.
+/// Rows that are added until the next piece is gone through.
 const ADDED_MAX: usize = 1024;
 /// Rows of a piece.
 pub const PIECE: usize = 2 * ADDED_MAX;

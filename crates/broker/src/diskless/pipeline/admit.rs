@@ -7,17 +7,19 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::{Admission, Freshness, Opening};
+use fullbore_rules::commit::admission::{Admission, Freshness, Opening, TicketId};
 use fullbore_rules::commit::{BatchKind, DisklessPartitionId, PartitionState, Verified};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
 use super::answer::{PendingAnswer, PendingBatch};
 use super::gathering::NewBatch;
+use super::queue::UnconfirmedBatch;
 use super::{Pipeline, PipelineState, Shared};
 use crate::diskless::assemble::LEADER_EPOCH;
 use crate::diskless::partition_view::PartitionView;
 use fullbore_config::TimestampType;
+use fullbore_host::task;
 use fullbore_log::Verification;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
@@ -25,7 +27,7 @@ use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, AwaitedAnswer, Blocker};
 use fullbore_log::partition::reorder_buffer::BATCH_COST;
 use fullbore_log::partition::stamping::Stamping;
-use fullbore_log::partition::terms::AppendTerms;
+use fullbore_log::partition::terms::{AppendTerms, AwaitedWord};
 use fullbore_log::validation::ValidBatch;
 
 #[cfg(test)]
@@ -53,25 +55,29 @@ pub struct Grant<'a> {
     pub room: MemoryPermit,
     /// The state of this broker, which may be left out.
     pub left_out: &'a LeftOut,
+    /// The coordinator's word that is to come before the batch is committed.
+    pub awaited: Option<AwaitedWord>,
 }
 
 /// A batch as its admission sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
-    /// Its producer, epoch and sequences.
+    /// Producer, epoch and sequences of the batch.
     pub stamp: Stamp,
     /// True if the batch is part of a transaction.
     pub is_transactional: bool,
     /// The coordinator's word on the transaction that the batch would open, if there is one.
     pub verified: Option<Verified>,
-    /// The end of the partition as other brokers' commits are heard of; 0 if the epoch says which transaction a batch
+    /// End of the partition with the known commits of other brokers; 0 if the epoch shows which transaction a batch
     /// is of.
     pub heard_to: i64,
+    /// True if no further batch of its transaction follows, as far as its producer knows.
+    pub ends_transaction: bool,
 }
 
 impl Candidate {
     fn of(batch: &ValidBatch<'_>, terms: &AppendTerms<'_>, partition: &PartitionView) -> Candidate {
-        let &AppendTerms { verification, verified_at, epoch_stays, .. } = terms;
+        let &AppendTerms { verification, verified_at, epoch_stays, ends_transaction, .. } = terms;
         let heard_to = if epoch_stays { partition.offsets().log_end } else { 0 };
         let word = |is_added| Some(Verified { next_offset: verified_at.next_offset, is_added });
         let verified = match verification {
@@ -79,13 +85,14 @@ impl Candidate {
             Verification::Verified => word(false),
             Verification::Added => word(true),
         };
-        Candidate { verified, heard_to, ..Candidate::unverified(batch) }
+        Candidate { verified, heard_to, ..Candidate::unverified(batch, ends_transaction) }
     }
 
-    /// A batch whose turn has come later: the coordinator was not asked.
-    pub(super) fn unverified(batch: &ValidBatch<'_>) -> Candidate {
+    /// Returns the candidate of a batch whose turn has come later, which its coordinator has not verified.
+    pub(super) fn unverified(batch: &ValidBatch<'_>, ends_transaction: bool) -> Candidate {
         let (stamp, is_transactional) = (batch.stamp(), batch.is_transactional());
-        Candidate { stamp, is_transactional, verified: None, heard_to: 0 }
+        let ends_transaction = ends_transaction && is_transactional;
+        Candidate { stamp, is_transactional, verified: None, heard_to: 0, ends_transaction }
     }
 
     fn kind(&self) -> BatchKind {
@@ -105,7 +112,7 @@ pub struct Offered {
     pub number: DisklessPartitionId,
     /// The producer among whose batches it keeps its place.
     pub producer: ProducerKey,
-    /// Its part in sequence and transaction.
+    /// Part of the batch in sequence and transaction.
     pub candidate: Candidate,
     /// Bytes to store.
     pub bytes: Bytes,
@@ -161,13 +168,18 @@ impl Pipeline {
         self.admit(offered, grant)
     }
 
-    fn admit(&self, offered: Offered, grant: Grant<'_>) -> Result<AppendStep, AppendError> {
+    fn admit(&self, offered: Offered, mut grant: Grant<'_>) -> Result<AppendStep, AppendError> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
         if state.is_closed || offered.partition.is_gone() {
             return Err(offered.partition.gone());
         }
         let stamp = offered.candidate.stamp;
+        // Of batches of a transaction that is open already, the word is awaited with the first.
+        let word = grant.awaited.take_if(|_| state.opens(offered.number, &offered.candidate));
+        if word.is_some() && state.queue.gathers_marker_of(stamp.producer_id) {
+            return Ok(AppendStep::Blocked(Blocker::Verification));
+        }
         let answer = match state.check(offered.number, &offered.candidate, grant.freshness) {
             Err(Unverified) => return Ok(AppendStep::Blocked(Blocker::Verification)),
             Ok(Admission::Ask) => return Ok(AppendStep::Blocked(Blocker::StaleState(stamp.producer_id))),
@@ -186,7 +198,7 @@ impl Pipeline {
                 }
                 Some(_) | None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
             },
-            Ok(Admission::Admit) => shared.take(&mut state, offered, grant.room),
+            Ok(Admission::Admit) => shared.take(&mut state, offered, grant.room, word),
         };
         Ok(AppendStep::Pending(AppendTicket::committing(answer, grant.left_out.clone())))
     }
@@ -212,12 +224,24 @@ impl Pipeline {
 
 impl Shared {
     /// Takes a batch whose turn it is, and those parked behind it.
-    fn take(self: &Arc<Self>, state: &mut PipelineState, offered: Offered, room: MemoryPermit) -> AwaitedAnswer {
+    fn take(
+        self: &Arc<Self>,
+        state: &mut PipelineState,
+        offered: Offered,
+        room: MemoryPermit,
+        word: Option<AwaitedWord>,
+    ) -> AwaitedAnswer {
         let was_idle = state.queue.is_closed_up();
         let (number, stamp) = (offered.number, offered.candidate.stamp);
         let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), stamp.record_count, &self.metrics);
         let partition = Arc::clone(&offered.partition);
-        self.enqueue(state, offered, answer, Some(room));
+        let ticket = self.enqueue(state, offered, answer, Some(room));
+        if let Some(word) = word {
+            let batch = UnconfirmedBatch { partition: number, stamp, ticket };
+            state.queue.await_word(batch);
+            task::spawn(Arc::clone(self).take_word(batch, word));
+        }
+        self.close_due(state);
         self.release_followers(state, IndexedPartition { view: &partition, number }, stamp);
         if was_idle {
             self.changed.notify_one();
@@ -231,14 +255,25 @@ impl Shared {
         offered: Offered,
         answer: AppendAnswer,
         room: Option<MemoryPermit>,
-    ) {
+    ) -> TicketId {
         let Offered { partition, number, producer, candidate, bytes, max_timestamp, log_append_time_ms } = offered;
         let (stamp, kind, verified) = (candidate.stamp, candidate.kind(), state.verified(number, &candidate));
-        let batch = NewBatch { partition: number, producer, bytes, stamp, max_timestamp, kind, verified, room };
+        let ends_transaction = candidate.ends_transaction;
+        let batch = NewBatch {
+            partition: number,
+            producer,
+            bytes,
+            stamp,
+            max_timestamp,
+            kind,
+            verified,
+            ends_transaction,
+            room,
+        };
         let ticket = state.queue.admit(batch, self.now());
         let (producer_id, answer) = (stamp.producer_id, PendingAnswer::Batch(answer));
         state.pending.insert(ticket, PendingBatch { partition, number, log_append_time_ms, producer_id, answer });
-        self.close_due(state);
+        ticket
     }
 }
 
@@ -264,6 +299,11 @@ impl PipelineState {
             Opening::Unverified if candidate.verified.is_none() => Err(Unverified),
             Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),
         }
+    }
+
+    /// Returns true if a batch would open a transaction that no pending batch opens.
+    pub(super) fn opens(&self, number: DisklessPartitionId, candidate: &Candidate) -> bool {
+        candidate.is_transactional && self.opening(number, &candidate.stamp) == Opening::Unverified
     }
 
     fn opening(&self, number: DisklessPartitionId, stamp: &Stamp) -> Opening {

@@ -7,31 +7,69 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fullbore_host::task;
+use fullbore_rules::commit::admission::TicketId;
 use fullbore_rules::commit::{CommitVerdict, Refusal};
+use parking_lot::MutexGuard;
 
+use super::queue::{CommitResult, UnconfirmedBatch};
 use super::{PipelineState, Released, Shared};
 use crate::diskless::index::{CommitAnswer, PartitionRow, ProducerRow, UploadedObject};
 use fullbore_db::StoreError;
 use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::terms::AwaitedWord;
 
 /// How long a commit that failed waits before it is tried again.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
+/// Wait of an uploaded object, and of everything behind it, for the word of a transaction's coordinator: longer than the
+/// coordinator takes after the marker is committed, which was closed into an object before.
+const WORD_GRACE: Duration = Duration::from_millis(50);
 
 impl Shared {
     /// Goes on with what is in the store: the next commit, if none is under way.
     pub(super) fn go_on(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let (objects, failed) = state.queue.next_commit(self.now());
-        let answers = state.answers(failed);
-        let given_up = state.give_up_parked(&answers);
-        state.drop_left_behind();
+        let held = state.queue.held_object().filter(|number| state.held != Some(*number));
+        if let Some(number) = held {
+            state.held = held;
+            task::spawn(Arc::clone(self).give_up_words(number));
+        }
         if !objects.is_empty() {
             task::spawn(Arc::clone(self).commit(objects));
         }
+        self.answer_failed(state, failed);
+        self.changed.notify_one();
+    }
+
+    /// Answers batches that have failed, and those parked behind them, without the lock.
+    fn answer_failed(&self, mut state: MutexGuard<'_, PipelineState>, failed: Vec<(TicketId, CommitResult)>) {
+        let answers = state.answers(failed);
+        let given_up = state.give_up_parked(&answers);
+        state.drop_left_behind();
         drop(state);
         answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
-        self.changed.notify_one();
+    }
+
+    /// Waits for the word on a batch that was admitted ahead of it, and goes on with the queue.
+    pub(super) async fn take_word(self: Arc<Self>, batch: UnconfirmedBatch, mut word: AwaitedWord) {
+        let word = word.given().await;
+        let mut state = self.state.lock();
+        let failed = state.queue.word_given(&batch, word, self.now());
+        self.answer_failed(state, failed);
+        self.go_on();
+    }
+
+    /// Lets the first object wait for words a moment longer, since others wait behind it.
+    async fn give_up_words(self: Arc<Self>, number: u64) {
+        tokio::time::sleep(WORD_GRACE).await;
+        let mut state = self.state.lock();
+        let failed = state.queue.give_up_words(number, self.now());
+        if failed.is_empty() {
+            return;
+        }
+        self.answer_failed(state, failed);
+        self.go_on();
     }
 
     /// Commits, until it is known.

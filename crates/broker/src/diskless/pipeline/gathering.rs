@@ -28,10 +28,12 @@ pub struct NewBatch {
     pub stamp: Stamp,
     /// In ms.
     pub max_timestamp: i64,
-    /// Its part in a transaction.
+    /// Part of the batch in a transaction.
     pub kind: BatchKind,
     /// As in its object.
     pub verified: Option<Verified>,
+    /// True if its producer waits for the end of a transaction: the marker, or the last records.
+    pub ends_transaction: bool,
     /// Its part of the memory budget, which is given back with its object.
     pub room: Option<MemoryPermit>,
 }
@@ -57,8 +59,8 @@ impl GatheredBatch {
 pub struct Gathering {
     batches: Vec<GatheredBatch>,
     bytes: usize,
-    /// Markers among them.
-    markers: usize,
+    /// Batches among them that end a transaction.
+    ends: usize,
     first_at: Duration,
     last_at: Duration,
     clock: FairClock<ProducerKey>,
@@ -77,7 +79,7 @@ impl Gathering {
         }
         self.last_at = now;
         self.bytes += batch.bytes.len();
-        self.markers += usize::from(batch.kind.is_marker());
+        self.ends += usize::from(batch.ends_transaction);
         let cost = batch.bytes.len() + BATCH_COST;
         let order = (self.clock.begin(batch.producer, cost), cost);
         self.batches.push(GatheredBatch { ticket, batch, order, at: now });
@@ -85,15 +87,15 @@ impl Gathering {
 
     /// The object that they would be in one.
     pub fn active(&self) -> ActiveObject {
-        let Gathering { bytes, markers, first_at, last_at, .. } = *self;
-        ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, has_marker: markers > 0 }
+        let Gathering { bytes, ends, first_at, last_at, .. } = *self;
+        ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }
     }
 
     /// Takes the batches of an object of `bytes_max` out, or all if there are no more; the last may be more than fits.
     pub fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
         let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
         if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {
-            (self.bytes, self.markers) = (0, 0);
+            (self.bytes, self.ends) = (0, 0);
             self.clock.reset();
             return std::mem::take(&mut self.batches);
         }
@@ -107,7 +109,7 @@ impl Gathering {
         let left = self.batches.split_off(count.min(OBJECT_BATCHES_MAX));
         let taken = std::mem::replace(&mut self.batches, left);
         self.bytes -= taken.iter().map(GatheredBatch::len).sum::<usize>();
-        self.markers -= taken.iter().filter(|gathered| gathered.batch.kind.is_marker()).count();
+        self.ends -= taken.iter().filter(|gathered| gathered.batch.ends_transaction).count();
         if let Some(last) = taken.last() {
             self.clock.serve(last.order.0);
         }
@@ -120,7 +122,14 @@ impl Gathering {
         let before = self.bytes;
         self.batches.retain(|gathered| !dead.contains(&gathered.ticket));
         self.bytes = self.batches.iter().map(GatheredBatch::len).sum();
+        self.ends = self.batches.iter().filter(|gathered| gathered.batch.ends_transaction).count();
         before - self.bytes
+    }
+
+    /// Returns true if there is a marker of a producer.
+    pub fn has_marker_of(&self, producer_id: i64) -> bool {
+        let is_one = |of: &GatheredBatch| of.batch.kind.is_marker() && of.batch.stamp.producer_id == producer_id;
+        self.ends > 0 && self.batches.iter().any(is_one)
     }
 }
 
@@ -147,6 +156,7 @@ mod tests {
             max_timestamp: 0,
             kind: BatchKind::Plain,
             verified: None,
+            ends_transaction: false,
             room: None,
         };
         gathering.push(ticket, batch, AT(ticket));

@@ -182,6 +182,7 @@ fn batch_of(partition: IndexedPartition<'_>, marker: &Marker) -> Result<NewBatch
         max_timestamp,
         kind: BatchKind::Plain,
         verified: Some(Verified { next_offset: partition.view.offsets().log_end, is_added: false }),
+        ends_transaction: true,
         room: None,
     })
 }

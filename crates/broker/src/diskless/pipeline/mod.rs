@@ -92,6 +92,8 @@ struct PipelineState {
     /// Batches that came before their turn.
     parked: HashMap<DisklessPartitionId, OutOfOrderBatches>,
     markers: QueuedMarkers,
+    /// The object that was found held by a word last.
+    held: Option<u64>,
     /// True if other brokers commit to the index, too.
     others_commit: bool,
     is_closed: bool,
@@ -119,6 +121,7 @@ impl Pipeline {
             stored: VecDeque::new(),
             parked: HashMap::new(),
             markers: QueuedMarkers::default(),
+            held: None,
             others_commit,
             is_closed: false,
         };

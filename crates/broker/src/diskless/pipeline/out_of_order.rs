@@ -1,9 +1,9 @@
-//! Batches that come before their turn: those of a producer that sends over several connections, and those whose predecessors another broker is
-//! committing, since the producer has moved here meanwhile. They wait in the reorder buffer until what is missing is admitted here, or is heard to
-//! be committed. Which batches wait is decided in `rules/commit/admission.rs`.
+//! Batches that come before their turn: of a producer that sends over several connections, or one that has moved here
+//! while another broker commits its earlier batches. `rules/commit/admission.rs` decides which of them wait. The reorder
+//! buffer parks these until the missing batches are admitted here, or known as committed elsewhere.
 //!
-//! Invariant: a batch that waits is looked at anew whenever something of its producer is committed, here or elsewhere, and whenever something of
-//! it that was queued here turns out to be committed already.
+//! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere, and when a queued
+//! batch of the producer turns out to be committed already.
 
 use fullbore_host::task;
 use std::collections::BTreeSet;
@@ -30,16 +30,16 @@ use fullbore_log::partition::reorder_buffer::{LaterRoom, OUT_OF_ORDER, OutOfOrde
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
-/// Time after which a partition with parked batches is refreshed again, where the change feed brings no commit; also the limit of one such refresh, since batches
-/// expire meanwhile.
+/// Time after which a partition with parked batches is refreshed again, where the change feed brings no commit; also the
+/// limit of one such refresh, since batches expire meanwhile.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
-    /// Parks a batch that comes before its turn, with the room it needs then, or returns that it is blocked by stale state. Gives the room back
-    /// where the batch is to be admitted, or refused, now.
+    /// Parks a batch that comes before its turn, with the room that it needs then, or returns that stale state blocks it.
+    /// Returns the room where the batch can be admitted, or refused, now.
     ///
     /// # Errors
-    /// [`AppendError`]; nothing of it is or will be in the partition.
+    /// [`AppendError`]; nothing of the batch is or will be in the partition.
     pub(super) fn park_or_pass<'a>(
         &self,
         of: IndexedPartition<'_>,
@@ -88,7 +88,7 @@ impl Pipeline {
             });
         }
         let later = LaterRoom { room: grant.room, early_bytes_max: self.shared.budget.max() / 2 };
-        let answer = parked.park(batch, terms.acks, reordering, Some(later));
+        let answer = parked.park(batch, &terms, reordering, Some(later));
         if parked.wants_watch() {
             let watch = Watch { number, partition: Arc::clone(partition), reordering: Arc::clone(reordering) };
             match state.others_commit {
@@ -116,7 +116,7 @@ struct Watch {
 }
 
 impl Shared {
-    /// Queues what is parked behind a batch that was taken.
+    /// Queues the batches that are parked behind one that was taken.
     pub(super) fn release_followers(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -127,11 +127,11 @@ impl Shared {
         let Some(mut parked) = state.parked.remove(&number) else { return };
         while let Some(early) = parked.next_after(&stamp) {
             stamp = early.batch().stamp();
-            match state.check(number, &Candidate::unverified(early.batch()), Freshness::Current) {
+            match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
-                // It came twice, over two connections: sent again, it finds what became of the other. Or its
-                // transaction has ended.
+                // A batch that came twice, over two connections, finds the outcome of the other when it is sent again.
+                // Or its transaction has ended.
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
                     early.refuse(AppendError::Again);
                 }
@@ -146,13 +146,15 @@ impl Shared {
         partition: IndexedPartition<'_>,
         early: OutOfOrderBatch,
     ) {
+        let candidate = candidate_of(&early);
         let (batch, answer, room) = early.into_parts();
         let producer = ProducerKey::Id(batch.stamp().producer_id);
-        let offered = Offered::new(partition, producer, (&batch, Candidate::unverified(&batch)), now_ms());
+        let offered = Offered::new(partition, producer, (&batch, candidate), now_ms());
         self.enqueue(state, offered, answer, room);
+        self.close_due(state);
     }
 
-    /// Looks anew at what is parked of these producers, of whom something was committed.
+    /// Checks the parked batches of these producers again, since batches of theirs were committed.
     pub(super) fn release(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -170,7 +172,7 @@ impl Shared {
         settled
     }
 
-    /// Looks anew at what is parked of one producer. Returns true if anything was released.
+    /// Checks the parked batches of one producer again. Returns true if any was released.
     fn release_ready(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -189,7 +191,7 @@ impl Shared {
             }
             let Some(early) = state.parked.get_mut(&number).and_then(|parked| parked.take(&stamp)) else { continue };
             is_any = true;
-            match state.check(number, &Candidate::unverified(early.batch()), Freshness::Current) {
+            match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => settled.push((early, Err(AppendError::Sequence(why)))),
                 Ok(Admission::Duplicate { base_offset, timestamp }) => {
@@ -203,7 +205,7 @@ impl Shared {
         is_any
     }
 
-    /// Answers what was released; to be called without a lock.
+    /// Answers the released batches. The caller holds no lock.
     pub(super) fn answer_released(&self, settled: Vec<Released>) {
         // The driver closes the queued batches in time.
         self.changed.notify_one();
@@ -215,7 +217,7 @@ impl Shared {
         }
     }
 
-    /// Refuses what has waited long enough; when the next is due.
+    /// Refuses batches that have waited long enough, and returns the time when the next is due.
     fn expire_parked(&self, watch: &Watch) -> Option<Instant> {
         let mut state = self.state.lock();
         let (expired, due) = state.parked.get_mut(&watch.number)?.expire(&watch.reordering);
@@ -234,7 +236,7 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Lets a batch in its turn pass, or returns what it is blocked by.
+    /// Lets a batch in its turn pass, or returns what blocks it.
     fn pass<'a>(
         &self,
         number: DisklessPartitionId,
@@ -244,12 +246,20 @@ impl PipelineState {
         ControlFlow::Break(AppendStep::Blocked(match self.check(number, candidate, grant.freshness) {
             Ok(Admission::Ask) => Blocker::StaleState(candidate.stamp.producer_id),
             Err(Unverified) => Blocker::Verification,
+            // In one object with the end of the transaction before, the batch could not wait for what follows that end.
+            Ok(Admission::Admit) if self.is_beside_marker(number, candidate, &grant) => Blocker::Verification,
             Ok(_) => return ControlFlow::Continue(grant),
         }))
     }
 
-    /// Returns true if an early batch would be the first of a producer that may begin anywhere, since what was known of it is forgotten. What
-    /// another broker may still have of it must not come behind, so that the producer is to begin anew.
+    fn is_beside_marker(&self, number: DisklessPartitionId, candidate: &Candidate, grant: &Grant<'_>) -> bool {
+        let is_ahead = grant.awaited.is_some() && self.opens(number, candidate);
+        is_ahead && self.queue.gathers_marker_of(candidate.stamp.producer_id)
+    }
+
+    /// Returns true if an early batch would be the first of a producer that may begin anywhere, since its state is
+    /// forgotten. Batches that another broker may still have must not come behind it, so that the producer must begin
+    /// again.
     fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
         self.others_commit && self.check_sequence(number, stamp, Freshness::Current) == Admission::Admit
     }
@@ -266,7 +276,11 @@ impl PipelineState {
     }
 }
 
-/// Refuses what has waited too long before its turn; lives as long as something is parked on the partition.
+fn candidate_of(early: &OutOfOrderBatch) -> Candidate {
+    Candidate::unverified(early.batch(), early.ends_transaction())
+}
+
+/// Refuses batches that have waited too long before their turn; lives as long as any is parked on the partition.
 async fn expire(shared: Weak<Shared>, watch: Watch) {
     while let Some(due) = shared.upgrade().and_then(|shared| shared.expire_parked(&watch)) {
         sleep_until(due).await;

@@ -5,10 +5,12 @@
 //! as it was, until the outcome is known.
 //!
 //! Not here: which of the gathered batches go first ([`Gathering`]). Time passes, bytes travel and commits are made elsewhere (`pipeline`); what a
-//! verdict is, is the coordinator's.
+//! verdict is, is the coordinator's. Batches that go ahead of the word of their transaction's coordinator are in [`words`].
 //!
 //! Invariants: commits are in the order of closing; no batch is answered before its commit is known. Once a batch has failed, no batch that was
 //! admitted behind it is committed, unless a commit of that one had been tried already.
+
+mod words;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -24,6 +26,11 @@ use super::gathering::{Gathering, NewBatch};
 use crate::diskless::index::UploadedObject;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::MemoryPermit;
+use words::UnconfirmedBatches;
+
+#[cfg(test)]
+pub use words::COMMITS_UNCONFIRMED;
+pub use words::UnconfirmedBatch;
 
 /// Batches of a commit, of which an object has half at most: what has gathered while the index was away could take longer than the index may, again and
 /// again.
@@ -82,6 +89,7 @@ pub struct CommitQueue {
     next_number: u64,
     /// Objects of the commit that is under way.
     in_commit: usize,
+    unconfirmed: UnconfirmedBatches,
     /// True if an object is closed without waiting for more batches.
     hurries: bool,
 }
@@ -98,6 +106,7 @@ impl CommitQueue {
             next_ticket: 0,
             next_number: 0,
             in_commit: 0,
+            unconfirmed: UnconfirmedBatches::default(),
             hurries: false,
         }
     }
@@ -118,6 +127,7 @@ impl CommitQueue {
 
     /// Forgets a deleted partition.
     pub fn forget(&mut self, partition: DisklessPartitionId) {
+        self.unconfirmed.forget(partition);
         if let Some(admission) = self.admission.get_mut(&partition) {
             admission.forget_refused();
             if admission.is_empty() {
@@ -229,7 +239,7 @@ impl CommitQueue {
 
     /// Closes it.
     pub fn close(&mut self, now: Duration) -> ClosedObject {
-        self.rotation.closed(self.gathering.active().has_marker, now);
+        self.rotation.closed(self.gathering.active().ends_transaction, now);
         let mut gathered = self.gathering.take(self.rotation.bytes_max());
         // A stable sort: batches of a producer stay in the order of their admission.
         gathered.sort_by_key(|gathered| gathered.batch.partition);
@@ -283,6 +293,9 @@ impl CommitQueue {
                 Upload::Tried(id) => id,
                 Upload::Done(id) => {
                     self.forget_dead(self.in_commit);
+                    if self.lacks_word(self.in_commit) {
+                        break;
+                    }
                     id
                 }
             };
@@ -432,7 +445,17 @@ mod tests {
         let stamp = Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 1 };
         let (producer, bytes) = (ProducerKey::Id(producer_id), Bytes::from(vec![producer_id as u8; 10]));
         let kind = BatchKind::Plain;
-        NewBatch { partition, producer, bytes, stamp, max_timestamp: 0, kind, verified: None, room: None }
+        NewBatch {
+            partition,
+            producer,
+            bytes,
+            stamp,
+            max_timestamp: 0,
+            kind,
+            verified: None,
+            ends_transaction: false,
+            room: None,
+        }
     }
 
     /// Admits them, and closes their object.

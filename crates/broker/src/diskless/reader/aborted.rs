@@ -1,8 +1,8 @@
-//! Aborted transactions of ranges that consumers read at read_committed: asked of the index once for many fetches,
+//! Aborted transactions of ranges that consumers read at read_committed: read from the index once for many fetches,
 //! apart from them.
 //!
-//! Records before the last stable offset are decided, so that the answer for a range stays true. Not asked is from
-//! offsets past the newest abort, which a partition's row names.
+//! Records before the last stable offset are decided, so that the answer for a range stays true. Offsets past the newest
+//! abort, which a partition's row names, need no read.
 //!
 //! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, but for the newest; the range unused
 //! for longest is dropped first.
@@ -16,13 +16,15 @@ use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::sequence::AbortedTransaction;
 
 use super::Reader;
+use crate::diskless::index::AbortedTransactions;
 use crate::diskless::partition_view::PartitionView;
 use fullbore_log::partition::error::ReadError;
 
-/// Transactions in the answer to one question: more than can be open at a time, so that each range has records.
-const FOUND_MAX: usize = 16_384;
+/// Transactions whose markers are in the range that one question finds: few, since a fetch waits for the answer. Others
+/// that are open at its end, at most [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX), come with them.
+const FOUND_MAX: usize = 1_024;
 /// Transactions of all ranges, of 32 bytes each.
-const TRANSACTIONS_MAX: usize = 16 * FOUND_MAX;
+const TRANSACTIONS_MAX: usize = 1 << 18;
 /// Memory that a range takes beside its transactions, in transactions.
 const RANGE_COST: usize = 8;
 /// Questions of a partition that wait at a time, or are under way.
@@ -37,16 +39,9 @@ pub struct AbortedRange {
 }
 
 impl AbortedRange {
-    /// A range of the answer to a question for `offsets`, which has as many transactions at most as were asked for.
-    fn found(offsets: Range<i64>, mut transactions: Vec<AbortedTransaction>) -> AbortedRange {
-        let mut end = offsets.end;
-        if transactions.len() >= FOUND_MAX
-            && let Some(last) = transactions.last()
-        {
-            end = end.min(last.first_offset);
-            transactions.retain(|aborted| aborted.first_offset < end);
-        }
-        AbortedRange { offsets: offsets.start..end, transactions }
+    /// Returns the range of an answer for the offsets from `start` on.
+    fn found(start: i64, found: AbortedTransactions) -> AbortedRange {
+        AbortedRange { offsets: start..found.end, transactions: found.transactions }
     }
 
     /// Returns the offset after the range.
@@ -158,13 +153,13 @@ impl Reader {
         task::spawn(async move {
             let offsets = offset..partition.bounds().last_stable_offset;
             let found = match shared.finds.acquire().await {
-                Ok(_turn) => shared.finder.aborted(number, offsets.clone(), FOUND_MAX).await,
+                Ok(_turn) => shared.finder.aborted(number, offsets, FOUND_MAX).await,
                 Err(_) => return,
             };
             let mut aborted = shared.aborted.lock();
             aborted.answered(number, offset);
             match found {
-                Ok(found) if !partition.is_gone() => aborted.insert(number, AbortedRange::found(offsets, found)),
+                Ok(found) if !partition.is_gone() => aborted.insert(number, AbortedRange::found(offset, found)),
                 Ok(_) => {}
                 Err(error) => {
                     let why: ReadError = shared.find_failed(&error);
@@ -190,26 +185,18 @@ mod tests {
     #[test]
     fn range_is_read_in_part_only_transactions_with_records_there_are_returned() {
         let transactions = vec![transaction(2, 30), transaction(5, 9), transaction(12, 14), transaction(20, 22)];
-        let range = AbortedRange::found(0..40, transactions);
+        let range = AbortedRange::found(0, AbortedTransactions { end: 40, transactions });
         let of = |offsets| range.of(offsets).iter().map(|aborted| aborted.first_offset).collect::<Vec<_>>();
         assert_eq!((of(0..40), of(9..12), of(10..13)), (vec![5, 12, 20, 2], vec![5, 2], vec![12, 2]));
         assert_eq!((of(31..40), of(0..2), of(30..31)), (vec![], vec![], vec![2]));
     }
 
     #[test]
-    fn answer_is_full_the_range_ends_where_a_transaction_may_be_missing() {
-        let found = (0..FOUND_MAX as i64).map(|at| transaction(10 + 2 * at, 11 + 2 * at)).collect();
-        let range = AbortedRange::found(10..1_000_000, found);
-        assert_eq!(range.end(), 10 + 2 * (FOUND_MAX as i64 - 1));
-        assert_eq!(range.of(10..range.end()).len(), FOUND_MAX - 1);
-    }
-
-    #[test]
     fn ranges_are_more_than_there_is_room_for_the_unused_ones_go() {
         let mut ranges = AbortedRanges::default();
         let full = |at: i64| {
-            let found = (0..FOUND_MAX as i64 / 2).map(|of| transaction(at + of, at + of)).collect();
-            AbortedRange::found(at..at + 100_000, found)
+            let transactions = (0..8_192).map(|of| transaction(at + of, at + of)).collect();
+            AbortedRange::found(at, AbortedTransactions { end: at + 100_000, transactions })
         };
         for at in 0..100 {
             ranges.insert(at % 3, full(at * 100_000));
@@ -217,7 +204,8 @@ mod tests {
             assert!(ranges.cost <= TRANSACTIONS_MAX, "{}", ranges.cost);
         }
         assert!(ranges.find(1, 100_001).is_none() && ranges.find(0, 99 * 100_000).is_some());
-        ranges.insert(0, AbortedRange::found(0..200_000, Vec::new()));
+        let transactions = Vec::new();
+        ranges.insert(0, AbortedRange::found(0, AbortedTransactions { end: 200_000, transactions }));
         assert_eq!(ranges.find(0, 5).map(|range| range.end()), Some(200_000), "in the place of the first");
         (0..3).for_each(|partition| ranges.forget(partition));
         assert_eq!((ranges.cost, ranges.order.len(), ranges.of_partition.len()), (0, 0, 0));

@@ -51,8 +51,10 @@ pub enum Fault {
     AsksNobody,
     /// The coordinator writes no markers.
     LeavesOpen,
-    /// Markers say the other thing than was decided.
+    /// Markers have the opposite of the decision.
     MarksOtherwise,
+    /// A batch that begins a transaction is committed before the coordinator's word.
+    CommitsUnconfirmed,
 }
 
 const TOPIC: &str = "topic";
@@ -235,6 +237,7 @@ fn run_with(seed: u64, fault: Option<Fault>, is_told: bool, transactional: usize
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder");
     let world = World::new(Setup { transactional, ..Setup::new(seed, fault) }, folder.path().to_owned(), is_told);
     super::pipeline::queue::KEEPS_THE_DEAD.set(fault == Some(Fault::CommitsTheDead));
+    super::pipeline::queue::COMMITS_UNCONFIRMED.set(fault == Some(Fault::CommitsUnconfirmed));
     super::pipeline::ASKS_NOBODY.set(fault == Some(Fault::AsksNobody));
     world.tell(|| format!("{:?}", world.setup));
     world.make_topic();
@@ -297,7 +300,8 @@ fn seed_of_transactions_repeats_itself() {
 
 #[test]
 fn each_planted_fault_of_transactions_is_found() {
-    let faults = [Fault::LeavesOpen, Fault::MarksOtherwise].map(|fault| (fault, 0..100));
+    let faults = [Fault::LeavesOpen, Fault::MarksOtherwise, Fault::CommitsUnconfirmed];
+    let faults = faults.map(|fault| (fault, 0..100));
     each_fault_is_found(faults, |seed, fault| run_with(seed, Some(fault), false, 3));
 }
 

@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -24,9 +25,10 @@ use super::{Brokers, Fault, Life};
 use crate::diskless::DisklessPartition;
 use crate::partitions::append::Waited;
 use fullbore_host::metrics::Metrics;
+use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
-use fullbore_log::partition::terms::{AppendTerms, VerificationTime};
+use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, VerificationTime};
 use fullbore_log::validation::ValidBatch;
 
 /// Ids of their producers are from here on.
@@ -184,7 +186,8 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
         };
         let gives_up = world.strikes(&mut client.lock().by, world.setup.client_trouble);
         let patience = if gives_up { ms(client.lock().by.below(300)) } else { TIMEOUT };
-        let answer = timeout(patience, offer(&life, &partition, &bytes)).await;
+        let word = Word::draw(&mut client.lock().by);
+        let answer = timeout(patience, offer(&life, &partition, &bytes, word)).await;
         world.tell(|| format!("batch {} of transaction {}: {answer:?}", number, of.epoch));
         match answer {
             Err(_) if gives_up => return Written::No,
@@ -208,24 +211,61 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
     }
 }
 
+/// Word of the coordinator on a batch that begins a transaction.
+#[derive(Clone, Copy, Debug)]
+struct Word {
+    /// The batch goes ahead of the word, which comes after this time; `None`: the word comes first.
+    after: Option<Duration>,
+    is_given: bool,
+}
+
+impl Word {
+    fn draw(by: &mut Random) -> Word {
+        let after = (by.below(2) == 0).then(|| ms(by.below(300)));
+        Word { after, is_given: by.below(6) > 0 }
+    }
+}
+
 /// Offers a batch in a transaction that the coordinator has, and waits until it is committed.
-async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes) -> Result<(), AppendError> {
+async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, word: Word) -> Result<(), AppendError> {
     let batch = ValidBatch::unchecked(bytes);
     let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
     let mut verification = Verification::Unknown;
+    let (given, mut awaited) = (Arc::new(AtomicBool::new(false)), None);
     loop {
         let verified_at = VerificationTime { next_offset: partition.known.offsets().log_end, ..Default::default() };
         let in_turn = AppendTerms::in_turn(Acks::All, life.world.wall_ms());
-        match waited.append(partition, &batch, AppendTerms { verification, verified_at, ..in_turn }, peer)? {
+        let terms = AppendTerms { verification, verified_at, awaited: awaited.as_ref(), ..in_turn };
+        match waited.append(partition, &batch, terms, peer)? {
             AppendStep::Done(_) => return Ok(()),
             AppendStep::Pending(ticket) => {
                 let deadline = Instant::now() + TIMEOUT;
-                return ticket.wait(deadline, std::future::pending(), &Metrics::default()).await.map(drop);
+                let written = ticket.wait(deadline, std::future::pending(), &Metrics::default()).await.map(drop);
+                if written.is_ok() && awaited.is_some() && !given.load(Ordering::Relaxed) {
+                    life.world.wrong(|| "a batch is committed ahead of the coordinator's word".into());
+                }
+                return written;
             }
-            AppendStep::Blocked(Blocker::Verification) => verification = Verification::Added,
+            // The marker of the transaction before is in the next object.
+            AppendStep::Blocked(Blocker::Verification) if awaited.is_some() => sleep(ms(2)).await,
+            AppendStep::Blocked(Blocker::Verification) => {
+                verification = Verification::Added;
+                awaited = word.after.map(|after| give_later(after, word.is_given, Arc::clone(&given)));
+            }
             AppendStep::Blocked(blocker) => waited.wait_for(std::slice::from_ref(partition), blocker, None).await,
         }
     }
+}
+
+/// Gives a word after a time, and notes it if it is no refusal.
+fn give_later(after: Duration, is_given: bool, given: Arc<AtomicBool>) -> AwaitedWord {
+    let (sender, awaited) = AwaitedWord::new();
+    task::spawn(async move {
+        sleep(after).await;
+        given.store(is_given, Ordering::Relaxed);
+        sender.give(if is_given { Ok(()) } else { Err(ErrorCode::NOT_ENOUGH_REPLICAS) });
+    });
+    awaited
 }
 
 /// Writes the marker of the last transaction until it is known to be there, or its partition is gone.
@@ -330,7 +370,7 @@ impl Life {
         if let Some(row) = row.filter(|row| row.first_unstable.is_some()) {
             self.world.wrong(|| format!("a transaction never ends: {row:?}"));
         }
-        let aborted = self.finder.aborted(number, 0..end, PRODUCERS_MAX + 1).await.expect("found");
+        let aborted = self.finder.aborted(number, 0..end, PRODUCERS_MAX + 1).await.expect("found").transactions;
         logged.check(&self.world, (topic, partition.known.index()), &aborted);
     }
 }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::coordinator::{MarkedCoordinator, MarkersSeen, VerifiedProducer};
-use fullbore_rules::sequence::Marker;
+use crate::partitions::VerificationTime;
+use fullbore_rules::sequence::{Marker, PRODUCERS_MAX};
 use fullbore_rules::transaction::ProducerIdAndEpoch;
 use std::collections::BTreeSet;
 
@@ -11,20 +12,21 @@ const UNNAMED: Committer<'static> =
 
 impl Opened {
     fn ask_in(&self, producer: (i64, i16), group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
-        let (_, seen) = self.groups.markers_seen(group).expect("it serves");
-        self.ask_verified(producer, seen, group, offsets)
+        let (_, seen, at) = self.groups.markers_seen(group, producer.0).expect("it serves");
+        self.ask_verified(producer, (seen, at), group, offsets)
     }
 
     /// Queues a commit in a transaction that was verified when these markers were seen.
     fn ask_verified(
         &self,
         (id, epoch): (i64, i16),
-        seen: MarkersSeen,
+        (seen, at): (MarkersSeen, VerificationTime),
         group: &str,
         offsets: Vec<CommitOffset>,
     ) -> PendingCommit {
         let producer = ProducerIdAndEpoch { id, epoch };
-        self.ask_by(VerifiedProducer { producer, seen, coordinator_epoch: Some(0) }, group, offsets)
+        let at = VerificationTime { coordinator_epoch: Some(0), ..at };
+        self.ask_by(VerifiedProducer { producer, seen, at }, group, offsets)
     }
 
     fn ask_by(&self, verified: VerifiedProducer, group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
@@ -206,7 +208,8 @@ async fn transaction_ends_after_it_was_verified_its_offsets_are_sent_back() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
-    let (_, seen) = opened.groups.markers_seen("g").expect("it serves");
+    let (_, markers, at) = opened.groups.markers_seen("g", 7).expect("it serves");
+    let seen = (markers, at);
     opened.end((8, 0), "g", true).await;
     let offsets = |offset| vec![one(&t, 0, committed(offset, 1))];
     assert_eq!(opened.ask_verified((7, 0), seen, "g", offsets(1)).done().await, Ok(vec![]), "another has ended");
@@ -236,10 +239,10 @@ async fn coordinator_that_verified_was_replaced_before_the_marker_offsets_are_se
     let partition = opened.groups.partition_of("g").expect("the topic is there");
     let write = Arc::clone(&opened.groups).write_marker(partition, marker, 1).expect("it serves");
     assert_eq!(write.kept().await, Ok(Ok(())));
-    let (_, seen) = opened.groups.markers_seen("g").expect("it serves");
+    let (_, seen, at) = opened.groups.markers_seen("g", 7).expect("it serves");
     let producer = ProducerIdAndEpoch { id: 7, epoch: 0 };
     let ask = |coordinator_epoch| {
-        let verified = VerifiedProducer { producer, seen, coordinator_epoch };
+        let verified = VerifiedProducer { producer, seen, at: VerificationTime { coordinator_epoch, ..at } };
         opened.ask_by(verified, "g", vec![one(&t, 0, committed(2, 1))])
     };
     assert_eq!(ask(Some(4)).done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
@@ -247,6 +250,34 @@ async fn coordinator_that_verified_was_replaced_before_the_marker_offsets_are_se
     assert_eq!(ask(Some(5)).done().await, Ok(vec![]), "the coordinator that wrote the marker");
     assert!(opened.is_pending("g", &t, 0));
     assert_eq!(ask(Some(4)).done().await, Ok(vec![]), "the transaction that is open ends by its marker");
+}
+
+/// Without the producer nothing says that the coordinator which has verified was replaced.
+#[tokio::test]
+async fn producer_is_forgotten_after_its_commit_was_verified_offsets_are_sent_back() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let t = opened.topic("t").await;
+    let partition = opened.groups.partition_of("g");
+    let mark = |producer_id, coordinator_epoch| {
+        let marker = Marker { producer_id, producer_epoch: 0, coordinator_epoch, is_commit: true };
+        Arc::clone(&opened.groups).write_marker(partition.expect("the topic is there"), marker, 1).expect("it serves")
+    };
+    opened.commit_in((7, 0), "g", vec![one(&t, 0, committed(1, 1))]).await;
+    assert_eq!(mark(7, 5).kept().await, Ok(Ok(())));
+    let (_, _, at) = opened.groups.markers_seen("g", 7).expect("it serves");
+    let others: Vec<_> = (0..=PRODUCERS_MAX as i64).map(|n| mark(1_000 + n, 5)).collect();
+    for other in others {
+        assert_eq!(other.kept().await, Ok(Ok(())));
+    }
+    let (_, seen, now) = opened.groups.markers_seen("g", 7).expect("it serves");
+    let ask = |at| {
+        let at = VerificationTime { coordinator_epoch: Some(4), ..at };
+        let producer = ProducerIdAndEpoch { id: 7, epoch: 0 };
+        opened.ask_by(VerifiedProducer { producer, seen, at }, "g", vec![one(&t, 0, committed(2, 1))])
+    };
+    assert_eq!(ask(at).done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
+    assert_eq!(ask(now).done().await, Ok(vec![]), "a verification that is anew is believed");
 }
 
 #[tokio::test]

@@ -24,9 +24,9 @@ pub enum Marked {
     Written(Vec<usize>),
     /// Written before, and not again.
     Again,
-    /// Its coordinator was replaced.
+    /// The marker's coordinator was replaced.
     OldCoordinator,
-    /// Its epoch is not above the producer's.
+    /// The marker's epoch is not above the producer's.
     OldEpoch,
 }
 

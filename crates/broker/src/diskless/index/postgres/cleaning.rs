@@ -117,7 +117,7 @@ pub fn remove_producers(
     session.end(&format!("{remove} {id} AND base_offset = ANY({base_offsets}::bigint[])")).map(drop)
 }
 
-/// Removes rows of a partition but the newest of each producer, so many at most; how many.
+/// Removes at most `rows_max` rows of a partition, but the newest of each producer, and returns their number.
 fn leave_newest(session: &mut Guarded, id: DisklessPartitionId, rows_max: usize) -> Result<usize, CommitError> {
     let answers = session.ask(&format!(
         "WITH older AS (SELECT r.base_offset FROM fullbore.diskless_producers AS r
@@ -173,8 +173,8 @@ pub fn expire_producers(
     Ok(Some((id, ids.len() >= producers_max)))
 }
 
-/// Returns the query of producers of a partition that have written nothing after this time, so many at most. One with
-/// an open transaction is not silent; in a deleted partition, and at the offsets of what is carried over, none is open.
+/// Returns the query of at most `producers_max` producers of a partition that have written nothing after `before_ms`. A
+/// producer with an open transaction is not silent; in a deleted partition, and at the offsets of what is carried over, none is open.
 fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> String {
     format!(
         "SELECT producer_id FROM (SELECT partition, producer_id, max(base_offset) AS newest
@@ -288,7 +288,8 @@ fn remove_runs(partition: DisklessPartitionId, runs: &[BatchRun]) -> String {
     )
 }
 
-/// Removes aborted transactions whose markers are before this offset, so many at most; how many.
+/// Returns the statement that removes at most `rows_max` aborted transactions whose markers are before `before`, and
+/// returns their number.
 fn remove_aborted((partition, before): (DisklessPartitionId, i64), rows_max: usize) -> String {
     format!(
         "WITH removed AS (DELETE FROM fullbore.diskless_aborted AS gone USING

@@ -10,7 +10,7 @@ use fullbore_wire::Uuid;
 use super::super::packed::{pack_producer, pack_run};
 use super::super::store::{
     ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
-    ProducerRowPlace, UnusedObject,
+    ProducerRowPlace, UnusedObject, length_bits,
 };
 use super::super::{damaged, random_numbers};
 use super::guarded::Guarded;
@@ -302,12 +302,14 @@ fn add_producers(write: &CommitWrite) -> String {
 fn add_aborted(write: &CommitWrite) -> String {
     let rows = || write.decision.aborted.iter();
     format!(
-        "INSERT INTO fullbore.diskless_aborted (partition, last_offset, first_offset, last_stable_offset, producer_id)
-         SELECT * FROM unnest({}::bigint[], {}::bigint[], {}::bigint[], {}::bigint[], {}::bigint[])",
+        "INSERT INTO fullbore.diskless_aborted
+           (partition, last_offset, first_offset, last_stable_offset, producer_id, length_bits)
+         SELECT * FROM unnest({}::bigint[], {}::bigint[], {}::bigint[], {}::bigint[], {}::bigint[], {}::smallint[])",
         array(rows().map(|of| of.partition)),
         array(rows().map(|of| of.transaction.last_offset)),
         array(rows().map(|of| of.transaction.first_offset)),
         array(rows().map(|of| of.transaction.last_stable_offset)),
         array(rows().map(|of| of.transaction.producer_id)),
+        array(rows().map(|of| length_bits(&of.transaction))),
     )
 }

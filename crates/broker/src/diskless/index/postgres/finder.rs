@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
-use fullbore_rules::sequence::AbortedTransaction;
 
-use super::super::store::{PartitionRow, RunSource};
+use super::super::store::{AbortedTransactions, LENGTH_BITS_MAX, PartitionRow, RunSource};
 use super::rows::{ABORTED, PARTITION, RUN, aborted, array, each, partition, run};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::DatabaseConnection;
@@ -52,18 +51,26 @@ impl RunSource for PostgresFinder {
         partition: DisklessPartitionId,
         offsets: Range<i64>,
         count: usize,
-    ) -> Result<Vec<AbortedTransaction>, StoreError> {
+    ) -> Result<AbortedTransactions, StoreError> {
         let Range { start, end } = offsets;
-        let past = format!("fullbore.diskless_aborted WHERE partition = {partition} AND last_offset >= ({start})");
-        // The last stable offset grows from row to row: the first one that is past the offsets ends the look.
+        let limit = i64::try_from(count).unwrap_or(i64::MAX);
+        // Those that are open where the answer ends, by the bits of their lengths: each value has its few in the index.
         let rows = self.ask(&format!(
-            "SELECT {ABORTED} FROM {past} AND first_offset < ({end}) AND last_offset <= coalesce(
-               (SELECT last_offset FROM {past} AND last_stable_offset >= ({end}) ORDER BY last_offset LIMIT 1), {})
-             ORDER BY first_offset LIMIT {}",
-            i64::MAX,
-            i64::try_from(count).unwrap_or(i64::MAX)
+            "WITH ended AS MATERIALIZED (
+               SELECT {ABORTED} FROM fullbore.diskless_aborted
+               WHERE partition = {partition} AND last_offset >= ({start}) AND last_offset < ({end})
+               ORDER BY last_offset LIMIT {limit}),
+             answer AS MATERIALIZED (
+               SELECT CASE WHEN count(*) < {limit} THEN ({end})::bigint ELSE max(last_offset) + 1 END AS ends_at FROM ended)
+             SELECT {ABORTED} FROM ended UNION ALL
+             SELECT open.* FROM answer, generate_series(0, {LENGTH_BITS_MAX}) AS bits, LATERAL (
+               SELECT {ABORTED} FROM fullbore.diskless_aborted
+               WHERE partition = {partition} AND length_bits = bits::smallint AND first_offset < ends_at
+                 AND first_offset > CASE bits WHEN {LENGTH_BITS_MAX} THEN -1 ELSE ends_at - (1::bigint << bits) END
+                 AND last_offset >= ends_at
+               OFFSET 0) AS open"
         ))?;
-        each(&rows, aborted)
+        Ok(AbortedTransactions::new(end, each(&rows, aborted)?, count))
     }
 
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError> {

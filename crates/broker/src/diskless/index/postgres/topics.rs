@@ -281,7 +281,7 @@ pub fn move_log_starts(
     Ok(moves.iter().map(|(id, _)| rows.get(id).cloned()).collect())
 }
 
-/// At least so many from now on.
+/// Retains at least `window` batches of each producer of these partitions from now on.
 pub fn retain_batches(
     session: &mut Guarded,
     partitions: &[DisklessPartitionId],

@@ -155,7 +155,7 @@ pub fn silent_producers() -> String {
     )
 }
 
-/// Removes aborted transactions whose markers are before this offset, so many at most; how many.
+/// Removes at most `rows_max` aborted transactions whose markers are before the offset, and returns their number.
 fn clear_aborted(
     connection: &Connection,
     (partition, before): (DisklessPartitionId, i64),

@@ -5,13 +5,16 @@ use std::path::Path;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 use fullbore_rules::sequence::AbortedTransaction;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Params, Row, params};
 
-use super::super::store::{PartitionRow, RunSource};
+use super::super::store::{AbortedTransactions, LENGTH_BITS_MAX, PartitionRow, RunSource};
 use super::file;
 use super::rows::{RUN, partition, runs};
 use fullbore_db::StoreError;
 use fullbore_db::sqlite::failed as sqlite_failed;
+
+/// The columns of an aborted transaction.
+const ABORTED: &str = "producer_id, first_offset, last_offset, last_stable_offset";
 
 /// Reads beside the commits.
 pub struct SqliteFinder {
@@ -50,30 +53,42 @@ impl RunSource for SqliteFinder {
         partition: DisklessPartitionId,
         offsets: Range<i64>,
         count: usize,
-    ) -> Result<Vec<AbortedTransaction>, StoreError> {
-        // The last stable offset grows from row to row: the first one that is past the offsets ends the look.
-        let text = "SELECT producer_id, first_offset, last_offset, last_stable_offset FROM aborted
-             WHERE partition = ?1 AND last_offset >= ?2 AND first_offset < ?3 AND last_offset <= coalesce(
-               (SELECT last_offset FROM aborted WHERE partition = ?1 AND last_offset >= ?2 AND last_stable_offset >= ?3
-                ORDER BY last_offset LIMIT 1), 0x7fffffffffffffff)
-             ORDER BY first_offset LIMIT ?4";
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        let found = self.connection.prepare_cached(text).and_then(|mut find| {
-            let row = |row: &Row<'_>| {
-                Ok(AbortedTransaction {
-                    producer_id: row.get(0)?,
-                    first_offset: row.get(1)?,
-                    last_offset: row.get(2)?,
-                    last_stable_offset: row.get(3)?,
-                })
-            };
-            find.query_map(params![partition, offsets.start, offsets.end, count], row)?.collect()
-        });
-        found.map_err(|error| sqlite_failed(&error))
+    ) -> Result<AbortedTransactions, StoreError> {
+        let limit = i64::try_from(count).unwrap_or(i64::MAX);
+        let connection = &self.connection;
+        let ended = format!(
+            "SELECT {ABORTED} FROM aborted WHERE partition = ?1 AND last_offset >= ?2 AND last_offset < ?3
+             ORDER BY last_offset LIMIT ?4"
+        );
+        let ended = aborted(connection, &ended, params![partition, offsets.start, offsets.end, limit]);
+        let AbortedTransactions { end, mut transactions } =
+            AbortedTransactions::new(offsets.end, ended.map_err(|error| sqlite_failed(&error))?, count);
+        let open = format!(
+            "SELECT {ABORTED} FROM aborted WHERE partition = ?1 AND length_bits = ?2 AND first_offset > ?3
+             AND first_offset < ?4 AND last_offset >= ?4"
+        );
+        for bits in 0..=LENGTH_BITS_MAX {
+            let after = if bits == LENGTH_BITS_MAX { -1 } else { end.saturating_sub(1 << bits) };
+            let open = aborted(connection, &open, params![partition, bits, after, end]);
+            transactions.extend(open.map_err(|error| sqlite_failed(&error))?);
+        }
+        Ok(AbortedTransactions::new(end, transactions, usize::MAX))
     }
 
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError> {
         let row = |id: &DisklessPartitionId| partition(&self.connection, *id).transpose();
         ids.iter().filter_map(row).collect::<rusqlite::Result<_>>().map_err(|error| sqlite_failed(&error))
     }
+}
+
+fn aborted(connection: &Connection, text: &str, values: impl Params) -> rusqlite::Result<Vec<AbortedTransaction>> {
+    let row = |row: &Row<'_>| {
+        Ok(AbortedTransaction {
+            producer_id: row.get(0)?,
+            first_offset: row.get(1)?,
+            last_offset: row.get(2)?,
+            last_stable_offset: row.get(3)?,
+        })
+    };
+    connection.prepare_cached(text)?.query_map(values, row)?.collect()
 }

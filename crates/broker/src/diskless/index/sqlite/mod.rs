@@ -17,6 +17,7 @@ use fullbore_rules::commit::{
     AppendedBatch, AppendedBatches, BatchRun, DisklessPartitionId, ObjectId, ObjectNumbers, ObjectState,
     PartitionAborted,
 };
+use fullbore_rules::sequence::AbortedTransaction;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -24,7 +25,7 @@ use super::noted::NotedChanges;
 use super::packed::{LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer};
 use super::store::{
     ClassicStops, CommitFound, CommitQuestion, CommitWrite, DELETE_AGAIN_MS, IndexStore, KnownStore, PartitionRow,
-    ProducerRow, ProducerRowPlace, UnusedObject,
+    ProducerRow, ProducerRowPlace, UnusedObject, length_bits,
 };
 use super::{damaged, random_numbers};
 use cleaning::{clear_runs, note_expired, remove_partitions, succeed_classic};
@@ -44,7 +45,7 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
       GROUP BY producer_id) ORDER BY base_offset";
-/// After so many changes of rows the write-ahead log is moved to the file, if there is time between two commits.
+/// Changes of rows after which the write-ahead log is moved to the file, if there is time between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
 /// For how long a number may be registered before it is used, in ms.
 const REGISTERED_MS: i64 = 3_600_000;
@@ -113,12 +114,12 @@ impl SqliteIndex {
         rows.collect::<rusqlite::Result<_>>().expect("read")
     }
 
-    /// Adds so many aborted transactions of ten offsets each to partition 1; the last stable offset is this, or after
-    /// each.
+    /// Adds `count` aborted transactions of ten offsets each to partition 1; the last stable offset of each is
+    /// `stable`, or the offset after it.
     #[cfg(test)]
     pub fn add_aborted(&self, count: i64, stable: Option<i64>) {
         let rows = "WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?1)
-             INSERT INTO aborted SELECT 1, n * 10 + 9, n * 10, coalesce(?2, n * 10 + 10), 7 FROM numbers";
+             INSERT INTO aborted SELECT 1, n * 10 + 9, n * 10, coalesce(?2, n * 10 + 10), 7, 4 FROM numbers";
         self.connection.execute(rows, params![count, stable]).expect("written");
     }
 
@@ -291,12 +292,13 @@ impl SqliteIndex {
             producer.execute(params![of.partition, base_offset, of.producer_id, write.now_ms, packed])?;
         }
         let mut aborted = connection.prepare_cached(
-            "INSERT INTO aborted (partition, last_offset, first_offset, last_stable_offset, producer_id)
-             VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT INTO aborted (partition, last_offset, first_offset, last_stable_offset, producer_id, length_bits)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )?;
         for PartitionAborted { partition, transaction: of } in &write.decision.aborted {
-            let row = params![partition, of.last_offset, of.first_offset, of.last_stable_offset, of.producer_id];
-            aborted.execute(row)?;
+            let &AbortedTransaction { producer_id, first_offset, last_offset, last_stable_offset } = of;
+            let bits = length_bits(of);
+            aborted.execute(params![partition, last_offset, first_offset, last_stable_offset, producer_id, bits])?;
         }
         self.commit_counted()
     }

@@ -11,5 +11,10 @@ CREATE TABLE aborted (
     first_offset INTEGER NOT NULL,
     last_stable_offset INTEGER NOT NULL,
     producer_id INTEGER NOT NULL,
+    -- Bits of last_offset - first_offset, at most 62.
+    length_bits INTEGER NOT NULL,
     PRIMARY KEY (partition, last_offset)
 ) STRICT, WITHOUT ROWID;
+
+-- Finds those that were open at an offset, of each length among few.
+CREATE INDEX aborted_by_length ON aborted (partition, length_bits, first_offset);

@@ -93,22 +93,25 @@ fn measure_what_is_read_anew_and_removed_of_very_many_producers() {
 #[test]
 #[ignore = "measures"]
 fn measure_finds_of_aborted_transactions() {
-    for stable in ["last_offset + 1", "5"] {
+    for (stable, is_analyzed) in [("last_offset + 1", true), ("5", true), ("5", false)] {
         let opened = OpenedOnPostgres::new(1);
         opened.back_end.database.run(&format!(
-            "INSERT INTO fullbore.diskless_aborted SELECT 1, last_offset, last_offset - 9, {stable}, 7
-               FROM (SELECT n * 10 + 9 AS last_offset FROM generate_series(0, 99999) AS n) AS of;
-             ANALYZE fullbore.diskless_aborted"
+            "INSERT INTO fullbore.diskless_aborted SELECT 1, last_offset, last_offset - 9, {stable}, 7, 4
+               FROM (SELECT n * 10 + 9 AS last_offset FROM generate_series(0, 99999) AS n) AS of; {}",
+            if is_analyzed { "ANALYZE fullbore.diskless_aborted" } else { "" }
         ));
         let mut finder = opened.back_end.finder();
-        let mut took = Vec::new();
-        for number in 0..1_000 {
-            let start = number * 7_919 % 100_000 * 10;
-            let started = Instant::now();
-            assert!(finder.aborted(1, start..start + 1_000, 10_001).expect("read").len() <= 101);
-            took.push(started.elapsed());
+        for (length, count) in [(1_000, 10_001), (1_000_000, 1_024)] {
+            let mut took = Vec::new();
+            for number in 0..1_000 {
+                let start = number * 7_919 % 100_000 * 10;
+                let started = Instant::now();
+                assert!(finder.aborted(1, start..start + length, count).expect("read").transactions.len() <= 1_025);
+                took.push(started.elapsed());
+            }
+            let of = format!("{length} offsets, stable up to {stable}, analyzed {is_analyzed}");
+            println!("aborted among 100,000, {of}: {}", quantiles(&mut took));
         }
-        println!("aborted among 100,000, stable up to {stable}: {}", quantiles(&mut took));
     }
 }
 

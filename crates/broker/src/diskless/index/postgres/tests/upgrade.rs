@@ -25,5 +25,5 @@ fn database_is_of_the_first_release_it_is_migrated_and_its_producers_go_on() {
     assert_eq!((row.next_offset, row.first_unstable, row.last_stable_offset()), (10, None, 10));
     let object = opened.object();
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(10)]);
-    assert!(opened.back_end.finder().aborted(partition, 0..20, 1).expect("read").is_empty());
+    assert!(opened.back_end.finder().aborted(partition, 0..20, 1).expect("read").transactions.is_empty());
 }

@@ -1,9 +1,8 @@
-//! Cost of many transactional ids: what they take of the broker's memory, and how long a start takes until it serves
-//! them.
+//! Cost of many transactional ids: the broker's memory, and the time of a start until all of them are served.
 //!
-//! `FULLBORE_BIN=target/release/fullbore cargo run --release -p fullbore-tests --example transactional_ids -- [IDS]
-//! [OPEN]` makes IDS ids (100,000) by InitProducerId, of which OPEN (1,000) have a transaction open; then it stops
-//! and kills the broker, and prints what each start takes.
+//! `FULLBORE_BIN=target/release/fullbore cargo run --release -p fullbore-bench --example transactional_ids -- [IDS]
+//! [OPEN]` creates IDS ids (100,000) by InitProducerId, of which OPEN (1,000) have a transaction open; then it stops
+//! and kills the broker, and prints the time of each start.
 
 use fullbore_tests::{Broker, Client, Protocol, Transactional, transactional_request};
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;

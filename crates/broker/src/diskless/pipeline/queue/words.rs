@@ -1,0 +1,272 @@
+//! Batches that begin a transaction ahead of the coordinator's word: the end of the producer's last transaction is still
+//! being uploaded, and theirs goes on beside it.
+//!
+//! An object with such a batch waits at the head of the queue, and everything behind it: for a moment only, after which
+//! its unconfirmed batches are sent back to their clients.
+//!
+//! Invariant: no commit is tried of a batch whose word has not come.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use fullbore_rules::commit::DisklessPartitionId;
+use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::sequence::Stamp;
+use fullbore_wire::ErrorCode;
+
+use super::{CommitQueue, CommitResult, InLine, Upload};
+use fullbore_log::partition::error::AppendError;
+
+/// A pending batch that begins a transaction whose coordinator has not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnconfirmedBatch {
+    /// Its partition.
+    pub partition: DisklessPartitionId,
+    /// Its producer and sequence.
+    pub stamp: Stamp,
+    /// Its place in the order of admission.
+    pub ticket: TicketId,
+}
+
+/// The newest of each partition and producer, until its word has come. At most as many as batches were admitted within
+/// the longest wait for a word.
+#[derive(Debug, Default)]
+pub(super) struct UnconfirmedBatches(HashMap<(DisklessPartitionId, i64), UnconfirmedBatch>);
+
+impl UnconfirmedBatches {
+    /// Forgets those of a deleted partition.
+    pub fn forget(&mut self, partition: DisklessPartitionId) {
+        self.0.retain(|(of, _), _| *of != partition);
+    }
+}
+
+impl CommitQueue {
+    /// Notes a batch that was admitted ahead of its word.
+    pub fn await_word(&mut self, batch: UnconfirmedBatch) {
+        self.unconfirmed.0.insert((batch.partition, batch.stamp.producer_id), batch);
+    }
+
+    /// Takes the word on a batch. Returns the batches that have failed with it.
+    pub fn word_given(
+        &mut self,
+        batch: &UnconfirmedBatch,
+        word: Result<(), ErrorCode>,
+        now: Duration,
+    ) -> Vec<(TicketId, CommitResult)> {
+        let key = (batch.partition, batch.stamp.producer_id);
+        if self.unconfirmed.0.get(&key) == Some(batch) {
+            self.unconfirmed.0.remove(&key);
+        }
+        match word {
+            Ok(()) => Vec::new(),
+            Err(code) => self.fail_unconfirmed(batch, (code, AppendError::Role(code)), now),
+        }
+    }
+
+    /// Returns true if the next object has a marker of a producer: with that its next transaction may not begin.
+    pub fn gathers_marker_of(&self, producer_id: i64) -> bool {
+        self.gathering.has_marker_of(producer_id)
+    }
+
+    /// Returns the number of the first object if nothing but a word keeps it from being committed.
+    pub fn held_object(&self) -> Option<u64> {
+        let first = self.objects.front().filter(|_| self.in_commit == 0)?;
+        (matches!(first.upload, Upload::Done(_)) && self.lacks_word(0)).then_some(first.number)
+    }
+
+    /// Sends the unconfirmed batches of the first object back, if that is still this one. Returns what has failed.
+    pub fn give_up_words(&mut self, number: u64, now: Duration) -> Vec<(TicketId, CommitResult)> {
+        if self.held_object() != Some(number) {
+            return Vec::new();
+        }
+        let Some(first) = self.objects.front() else { return Vec::new() };
+        let given_up: HashSet<_> = self.unconfirmed_in(first).map(|of| (of.partition, of.stamp.producer_id)).collect();
+        let given_up: Vec<_> = given_up.iter().filter_map(|key| self.unconfirmed.0.remove(key)).collect();
+        let failed = (ErrorCode::KAFKA_STORAGE_ERROR, AppendError::Again);
+        given_up.iter().flat_map(|batch| self.fail_unconfirmed(batch, failed, now)).collect()
+    }
+
+    /// Returns true if a batch of a closed object waits for its word, or is behind one that does.
+    pub(super) fn lacks_word(&self, at: usize) -> bool {
+        #[cfg(test)]
+        if COMMITS_UNCONFIRMED.get() {
+            return false;
+        }
+        let Some(object) = self.objects.get(at).filter(|_| !self.unconfirmed.0.is_empty()) else { return false };
+        self.unconfirmed_in(object).next().is_some()
+    }
+
+    fn unconfirmed_in<'a>(&'a self, object: &'a InLine) -> impl Iterator<Item = &'a UnconfirmedBatch> {
+        object.batches.iter().filter_map(|(ticket, batch)| {
+            let of = self.unconfirmed.0.get(&(batch.partition, batch.stamp.producer_id))?;
+            let is_of = of.stamp.producer_epoch == batch.stamp.producer_epoch && of.ticket <= *ticket;
+            (is_of && batch.is_sequenced()).then_some(of)
+        })
+    }
+
+    /// Fails a batch that is still pending, with those behind it.
+    fn fail_unconfirmed(
+        &mut self,
+        batch: &UnconfirmedBatch,
+        (code, error): (ErrorCode, AppendError),
+        now: Duration,
+    ) -> Vec<(TicketId, CommitResult)> {
+        let UnconfirmedBatch { partition, stamp, ticket } = batch;
+        let Some(admission) = self.admission.get_mut(partition) else { return Vec::new() };
+        if !admission.is_pending(stamp, *ticket) {
+            return Vec::new();
+        }
+        let dead = admission.failed(stamp, *ticket, code, now);
+        let mut outcomes = vec![(*ticket, Err(error))];
+        self.bytes -= self.gathering.drop_dead(&HashSet::from([*ticket]));
+        self.drop_dead(&dead, &mut outcomes);
+        self.admission.retain(|_, admission| !admission.is_empty());
+        outcomes
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// A fault that tests plant: a batch is committed ahead of its word.
+    pub static COMMITS_UNCONFIRMED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use fullbore_rules::commit::rotation::RotationSettings;
+    use fullbore_rules::commit::{BatchKind, CommitVerdict, Verified};
+    use fullbore_rules::sequence::Marker;
+
+    use super::super::NewBatch;
+    use super::*;
+    use fullbore_log::partition::memory_budget::ProducerKey;
+
+    const AT: Duration = Duration::from_secs(1);
+    const NO_RESULT: [(TicketId, CommitResult); 0] = [];
+
+    fn queue() -> CommitQueue {
+        let interval = Duration::from_millis(250);
+        CommitQueue::new(RotationSettings { bytes_max: 1_000_000, interval, slots: 8, early_puts_per_second: 0 })
+    }
+
+    fn stamp(producer_id: i64, base_sequence: i32) -> Stamp {
+        Stamp { producer_id, producer_epoch: 1, base_sequence, record_count: 1 }
+    }
+
+    fn batch(kind: BatchKind, stamp: Stamp) -> NewBatch {
+        NewBatch {
+            partition: 1,
+            producer: ProducerKey::Id(stamp.producer_id),
+            bytes: Bytes::from_static(&[1; 10]),
+            stamp,
+            max_timestamp: 0,
+            kind,
+            verified: Some(Verified { next_offset: 0, is_added: true }),
+            ends_transaction: kind.is_marker(),
+            room: None,
+        }
+    }
+
+    /// Admits a batch ahead of its word.
+    fn ahead(queue: &mut CommitQueue, producer_id: i64) -> UnconfirmedBatch {
+        let stamp = stamp(producer_id, 0);
+        let ticket = queue.admit(batch(BatchKind::Transactional, stamp), AT);
+        let unconfirmed = UnconfirmedBatch { partition: 1, stamp, ticket };
+        queue.await_word(unconfirmed);
+        unconfirmed
+    }
+
+    fn behind(queue: &mut CommitQueue, producer_id: i64, base_sequence: i32) -> TicketId {
+        queue.admit(batch(BatchKind::Transactional, stamp(producer_id, base_sequence)), AT)
+    }
+
+    /// Closes the next object, which is uploaded at once.
+    fn uploaded(queue: &mut CommitQueue) -> u64 {
+        let number = queue.close(AT).number;
+        queue.uploaded(number, Ok(100 + number as i64));
+        number
+    }
+
+    fn appended(queue: &mut CommitQueue) -> usize {
+        let (objects, _) = queue.next_commit(AT);
+        let appended = |batches: usize| vec![CommitVerdict::Appended { base_offset: 0 }; batches];
+        let verdicts: Vec<_> = objects.iter().map(|object| appended(object.batches.len())).collect();
+        queue.committed(&verdicts, AT).len()
+    }
+
+    #[test]
+    fn word_is_awaited_its_object_and_those_behind_it_are_not_committed() {
+        let mut queue = queue();
+        behind(&mut queue, 8, 0);
+        uploaded(&mut queue);
+        let first = ahead(&mut queue, 7);
+        let second = uploaded(&mut queue);
+        behind(&mut queue, 7, 1);
+        uploaded(&mut queue);
+        behind(&mut queue, 8, 1);
+        uploaded(&mut queue);
+        assert_eq!((appended(&mut queue), queue.held_object()), (1, Some(second)));
+        assert_eq!(appended(&mut queue), 0);
+        assert_eq!(queue.word_given(&first, Ok(()), AT), NO_RESULT);
+        assert_eq!((queue.held_object(), appended(&mut queue), queue.bytes()), (None, 3, 0));
+    }
+
+    #[test]
+    fn word_refuses_a_batch_it_and_those_behind_it_are_not_committed() {
+        for is_closed in [false, true] {
+            let mut queue = queue();
+            let first = ahead(&mut queue, 7);
+            let second = behind(&mut queue, 7, 1);
+            behind(&mut queue, 8, 0);
+            if is_closed {
+                uploaded(&mut queue);
+            }
+            let code = ErrorCode::INVALID_PRODUCER_EPOCH;
+            let failed = [(first.ticket, Err(AppendError::Role(code))), (second, Err(AppendError::Again))];
+            assert_eq!(queue.word_given(&first, Err(code), AT), failed);
+            if !is_closed {
+                uploaded(&mut queue);
+            }
+            assert_eq!((queue.held_object(), appended(&mut queue), queue.bytes()), (None, 1, 0));
+        }
+    }
+
+    #[test]
+    fn word_does_not_come_the_batches_are_sent_back_and_a_late_word_changes_nothing() {
+        let mut queue = queue();
+        let (first, other) = (ahead(&mut queue, 7), ahead(&mut queue, 9));
+        behind(&mut queue, 8, 0);
+        let number = uploaded(&mut queue);
+        assert_eq!(queue.give_up_words(number + 1, AT), NO_RESULT);
+        let mut failed = queue.give_up_words(number, AT);
+        failed.sort_unstable_by_key(|(ticket, _)| *ticket);
+        assert_eq!(failed, [first, other].map(|of| (of.ticket, Err(AppendError::Again))));
+        assert_eq!((queue.give_up_words(number, AT), appended(&mut queue)), (vec![], 1));
+        // Sent again, and admitted ahead of another word.
+        let again = ahead(&mut queue, 7);
+        uploaded(&mut queue);
+        assert_eq!(queue.word_given(&first, Err(ErrorCode::NETWORK_EXCEPTION), AT), NO_RESULT);
+        assert_eq!(appended(&mut queue), 0, "its own word has not come");
+        assert_eq!((queue.word_given(&again, Ok(()), AT), appended(&mut queue)), (vec![], 1));
+    }
+
+    #[test]
+    fn marker_of_the_producer_is_gathered_its_next_transaction_is_not_to_be_in_that_object() {
+        let mut queue = queue();
+        let of = Marker { producer_id: 7, producer_epoch: 1, coordinator_epoch: 0, is_commit: true };
+        queue.admit(batch(BatchKind::marker(&of, 2), stamp(7, -1)), AT);
+        assert!(queue.gathers_marker_of(7) && !queue.gathers_marker_of(8));
+        uploaded(&mut queue);
+        assert!(!queue.gathers_marker_of(7));
+    }
+
+    #[test]
+    fn partition_is_deleted_its_unconfirmed_batches_hold_up_nothing() {
+        let mut queue = queue();
+        ahead(&mut queue, 7);
+        uploaded(&mut queue);
+        queue.forget(1);
+        assert_eq!((queue.held_object(), appended(&mut queue)), (None, 1));
+    }
+}

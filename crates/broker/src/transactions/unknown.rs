@@ -1,0 +1,345 @@
+//! Transactions that are open in partitions and that no transactional id has: they are looked for on all brokers, and
+//! aborted.
+//!
+//! A partition is in the state of its transaction before its first record, and in it until its marker is written. So a
+//! transaction that is open before and after a look at all ids, and that none of them has, is nobody's. In a cluster the
+//! look counts only if each partition of `__transaction_state` is answered for by a broker in the leader epoch of the
+//! newest metadata, or a later one: a coordinator that was replaced does not know what its successor has begun.
+//!
+//! Invariant: nothing is aborted unless every coordinator has answered.
+
+use super::Transactions;
+use super::peers::MarkerRoute;
+use crate::coordinator::Status;
+use fullbore_control::{CreateTopic, CreateTopics, Image, TRANSACTION_STATE};
+use fullbore_rules::sequence::{Marker, ProducerState};
+use fullbore_rules::transaction::{ProducerIdAndEpoch, TopicPartition, TransactionState};
+use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest};
+use fullbore_wire::apis::describe_transactions::DescribeTransactionsRequest;
+use fullbore_wire::apis::list_transactions::ListTransactionsRequest;
+use fullbore_wire::{ErrorCode, Text};
+use futures_util::future::join_all;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Ids or partitions after which other tasks have their turn.
+pub(super) const TURN: usize = 256;
+/// Partitions, producers or ids of one request.
+const ASKED_MAX: usize = 1_000;
+/// Transactions that are aborted at a time: markers of diskless partitions share a PUT.
+const ABORTS: usize = 256;
+
+/// Transaction that is open in a partition.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct OpenTransaction {
+    partition: TopicPartition,
+    producer: ProducerIdAndEpoch,
+    /// The epoch of the coordinator that ended the producer's last transaction there.
+    coordinator_epoch: i32,
+    first_offset: i64,
+}
+
+impl OpenTransaction {
+    /// Returns the open transaction of a producer, if it has one.
+    fn of(partition: &TopicPartition, state: &ProducerState) -> Option<OpenTransaction> {
+        Some(OpenTransaction {
+            partition: partition.clone(),
+            producer: ProducerIdAndEpoch { id: state.producer_id, epoch: state.producer_epoch },
+            coordinator_epoch: state.coordinator_epoch,
+            first_offset: state.open_from?,
+        })
+    }
+}
+
+/// Partitions by the broker that leads them.
+type LedPartitions = BTreeMap<i32, Vec<TopicPartition>>;
+
+/// Partitions of the transactions of producers that are not complete, by producer id.
+type KnownTransactions = HashSet<(i64, TopicPartition)>;
+
+impl Transactions {
+    /// Aborts the transactions that no id has. Returns true if none is left.
+    pub(super) async fn abort_unknown(self: &Arc<Self>) -> bool {
+        let (led, is_led) = led_partitions(&self.control.image());
+        let (mut open, mut is_whole) = self.open_transactions(&led).await;
+        is_whole &= self.open_in_index(&mut open).await;
+        if open.is_empty() {
+            return is_led && is_whole;
+        }
+        let producers = open.iter().map(|open| open.producer.id).collect();
+        let Some(image) = self.newest_image().await else { return false };
+        let Some(known) = self.known_transactions(&image, &producers).await else { return false };
+        let is_unknown = |open: &OpenTransaction| !known.contains(&(open.producer.id, open.partition.clone()));
+        let unknown: HashSet<OpenTransaction> = open.into_iter().filter(is_unknown).collect();
+        let places: HashSet<&TopicPartition> = unknown.iter().map(|open| &open.partition).collect();
+        let (mut led, _) = led_partitions(&image);
+        led.values_mut().for_each(|partitions| partitions.retain(|partition| places.contains(partition)));
+        let (mut open, mut is_whole_still) = self.open_transactions(&led).await;
+        is_whole_still &= self.open_in_index(&mut open).await;
+        open.retain(|open| unknown.contains(open));
+        let mut is_done = is_led && is_whole && is_whole_still;
+        for open in open.chunks(ABORTS) {
+            let aborted = join_all(open.iter().map(|open| self.abort(&led, open))).await;
+            is_done &= aborted.into_iter().all(|is_over| is_over);
+        }
+        is_done
+    }
+
+    /// Adds the transactions that are open in diskless partitions, as the index has them. Returns true if it could be
+    /// read.
+    async fn open_in_index(&self, open: &mut Vec<OpenTransaction>) -> bool {
+        let Some(diskless) = self.logs.diskless() else { return true };
+        let Ok(partitions) = diskless.with_open_transactions().await else { return false };
+        let mut is_whole = true;
+        for of in partitions {
+            let partition = TopicPartition { topic: Text::from(of.known.topic()), partition: of.known.index() };
+            match of.producers().await {
+                Ok(producers) => {
+                    open.extend(producers.iter().filter_map(|state| OpenTransaction::of(&partition, state)))
+                }
+                Err(_) => is_whole &= of.known.is_gone(),
+            }
+        }
+        is_whole
+    }
+
+    /// Returns the transactions that are open in these partitions, and true if each partition could be looked at.
+    async fn open_transactions(&self, led: &LedPartitions) -> (Vec<OpenTransaction>, bool) {
+        let (mut open, mut is_whole) = (Vec::new(), true);
+        for (&leader, partitions) in led {
+            if leader == self.node_id {
+                is_whole &= self.open_here(partitions, &mut open).await;
+                continue;
+            }
+            for partitions in partitions.chunks(ASKED_MAX) {
+                is_whole &= self.open_at(leader, partitions, &mut open).await;
+            }
+        }
+        (open, is_whole)
+    }
+
+    async fn open_here(&self, partitions: &[TopicPartition], open: &mut Vec<OpenTransaction>) -> bool {
+        let mut is_whole = true;
+        for (count, partition) in partitions.iter().enumerate() {
+            if count % TURN == TURN - 1 {
+                tokio::task::yield_now().await;
+            }
+            let Some(replica) = self.led_here(partition) else {
+                is_whole = false;
+                continue;
+            };
+            if replica.opened().await.is_err() {
+                is_whole = false;
+                continue;
+            }
+            // A partition that cannot be read serves no client before the next start.
+            let producers = replica.producers().unwrap_or_default();
+            open.extend(producers.iter().filter_map(|state| OpenTransaction::of(partition, state)));
+        }
+        is_whole
+    }
+
+    async fn open_at(&self, leader: i32, partitions: &[TopicPartition], open: &mut Vec<OpenTransaction>) -> bool {
+        let topics = TopicPartition::by_topic(partitions.iter().cloned()).into_iter();
+        let topics =
+            topics.map(|(name, partition_indexes)| TopicRequest { name, partition_indexes, ..Default::default() });
+        let request = DescribeProducersRequest { topics: topics.collect(), ..Default::default() };
+        let Ok(response) = self.peers.ask(leader, request).await else { return false };
+        let (mut is_whole, mut answered) = (true, 0);
+        for topic in response.topics {
+            for at in topic.partitions {
+                answered += 1;
+                is_whole &= !at.error_code.is_err();
+                let partition = TopicPartition { topic: topic.name.clone(), partition: at.partition_index };
+                let is_open = at.active_producers.iter().filter(|producer| producer.current_txn_start_offset >= 0);
+                open.extend(is_open.filter_map(|producer| {
+                    Some(OpenTransaction {
+                        partition: partition.clone(),
+                        producer: ProducerIdAndEpoch {
+                            id: producer.producer_id,
+                            epoch: i16::try_from(producer.producer_epoch).ok()?,
+                        },
+                        coordinator_epoch: producer.coordinator_epoch,
+                        first_offset: producer.current_txn_start_offset,
+                    })
+                }));
+            }
+        }
+        is_whole && answered == partitions.len()
+    }
+
+    /// Returns metadata that is as new as this call; `None` while the database is away.
+    async fn newest_image(&self) -> Option<Arc<Image>> {
+        if self.control.beats().is_none() {
+            return Some(self.control.image());
+        }
+        // A command is decided on the newest metadata, which is published before the answer.
+        let topic = CreateTopic {
+            name: TRANSACTION_STATE.to_owned(),
+            num_partitions: 1,
+            replication_factor: 1,
+            ..Default::default()
+        };
+        let answers = self.control.create_topics(CreateTopics { topics: vec![topic], validate_only: true }).await;
+        let is_decided = match answers.into_iter().next()? {
+            Ok(_) => true,
+            Err(refusal) => refusal.code == ErrorCode::TOPIC_ALREADY_EXISTS,
+        };
+        is_decided.then(|| self.control.image())
+    }
+
+    /// Returns the partitions of transactions of these producers that are not complete; `None` unless every coordinator
+    /// has answered.
+    async fn known_transactions(&self, image: &Image, producers: &HashSet<i64>) -> Option<KnownTransactions> {
+        let mut known = HashSet::new();
+        let Some(topic) = image.topic(TRANSACTION_STATE) else { return Some(known) };
+        let mut coordinators: BTreeMap<i32, Vec<(i32, i32)>> = BTreeMap::new();
+        for (index, partition) in (0..).zip(&topic.partitions) {
+            coordinators.entry(partition.leader?).or_default().push((index, partition.leader_epoch));
+        }
+        for (broker, shards) in coordinators {
+            let served = match broker == self.node_id {
+                true => self.known_here(producers, &mut known).await,
+                false => self.known_at(broker, producers, &mut known).await?,
+            };
+            let is_served = |&(index, epoch): &(i32, i32)| served.iter().any(|&(at, now)| at == index && now >= epoch);
+            if !shards.iter().all(is_served) {
+                return None;
+            }
+        }
+        Some(known)
+    }
+
+    /// Adds what the ids of this broker have; returns the shards whose ids were all looked at.
+    async fn known_here(&self, producers: &HashSet<i64>, known: &mut KnownTransactions) -> Vec<(i32, i32)> {
+        let served = self.served();
+        let entries: Vec<_> = self.ids.lock().values().cloned().collect();
+        for (count, entry) in entries.iter().enumerate() {
+            if count % TURN == TURN - 1 {
+                tokio::task::yield_now().await;
+            }
+            let state = entry.lock();
+            let Ok(found) = state.transaction.describe() else { continue };
+            let is_open = found.state == TransactionState::Ongoing || found.state.is_prepared();
+            if is_open && producers.contains(&found.producer_id) {
+                known.extend(found.partitions.iter().map(|partition| (found.producer_id, partition.clone())));
+            }
+        }
+        let still = self.served();
+        served.into_iter().filter(|shard| still.contains(shard)).collect()
+    }
+
+    /// The same of another broker; `None` if it does not answer.
+    async fn known_at(
+        &self,
+        broker: i32,
+        producers: &HashSet<i64>,
+        known: &mut KnownTransactions,
+    ) -> Option<Vec<(i32, i32)>> {
+        let producers: Vec<i64> = producers.iter().copied().collect();
+        let (mut ids, mut served): (Vec<Text>, Option<Vec<(i32, i32)>>) = (Vec::new(), None);
+        for producers in producers.chunks(ASKED_MAX) {
+            let request = ListTransactionsRequest {
+                producer_id_filters: producers.to_vec(),
+                names_served: true,
+                ..Default::default()
+            };
+            let response = self.peers.ask(broker, request).await.ok().filter(|found| !found.error_code.is_err())?;
+            ids.extend(response.transaction_states.into_iter().map(|found| found.transactional_id));
+            let now: Vec<_> = response.served.iter().map(|at| (at.partition_index, at.leader_epoch)).collect();
+            served = Some(match served {
+                None => now,
+                Some(before) => before.into_iter().filter(|shard| now.contains(shard)).collect(),
+            });
+        }
+        for transactional_ids in ids.chunks(ASKED_MAX) {
+            let request =
+                DescribeTransactionsRequest { transactional_ids: transactional_ids.to_vec(), ..Default::default() };
+            for found in self.peers.ask(broker, request).await.ok()?.transaction_states {
+                match found.error_code {
+                    // The id has expired, without a transaction.
+                    ErrorCode::TRANSACTIONAL_ID_NOT_FOUND => {}
+                    code if code.is_err() => return None,
+                    _ => known.extend(found.topics.iter().flat_map(|topic| {
+                        let each = TopicPartition::each_of(&topic.topic, &topic.partitions);
+                        each.map(|partition| (found.producer_id, partition))
+                    })),
+                }
+            }
+        }
+        served
+    }
+
+    /// Writes the marker of a transaction that no id has. Returns true once that is over.
+    async fn abort(self: &Arc<Self>, led: &LedPartitions, open: &OpenTransaction) -> bool {
+        let OpenTransaction { partition, producer, coordinator_epoch, first_offset } = open;
+        // Above the epoch of the records, which its producer may still send.
+        let (epoch, version) = producer.epoch.checked_add(1).map_or((producer.epoch, 1), |next| (next, 2));
+        let marker = Marker {
+            producer_id: producer.id,
+            producer_epoch: epoch,
+            coordinator_epoch: (*coordinator_epoch).max(0),
+            is_commit: false,
+        };
+        let leader = led.iter().find(|(_, partitions)| partitions.contains(partition)).map(|(leader, _)| *leader);
+        let written = match leader.filter(|leader| *leader != self.node_id) {
+            Some(leader) => self.mark_at(MarkerRoute::classic(leader), partition, &marker, version).await,
+            None => match self.write_marker(partition, &marker, version).await {
+                ErrorCode::NONE | ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => Ok(()),
+                code => Err(code.message().to_owned()),
+            },
+        };
+        self.unsettled.has_found.store(true, Ordering::Relaxed);
+        let Some(left_out) = self.unmarked.due() else { return written.is_ok() };
+        let (topic, partition, producer_id) = (&*partition.topic, partition.partition, producer.id);
+        match &written {
+            Ok(()) => tracing::warn!(
+                topic,
+                partition,
+                producer_id,
+                first_offset,
+                left_out,
+                "the state of a transaction is lost: it is aborted"
+            ),
+            Err(why) => tracing::warn!(
+                topic,
+                partition,
+                producer_id,
+                why,
+                left_out,
+                "cannot abort a transaction whose state is lost: it is tried again"
+            ),
+        }
+        written.is_ok()
+    }
+
+    /// Returns true once each shard is loaded that this broker alone has, or leads.
+    pub(super) fn are_own_shards_served(&self) -> bool {
+        let topic = self.topic.read();
+        let Some(topic) = topic.as_ref() else { return self.control.image().topic(TRANSACTION_STATE).is_none() };
+        topic.shards().iter().all(|shard| match shard.status() {
+            Status::Serving => true,
+            // After a power cut it has no leader until this broker has reported where its log ends.
+            Status::Elsewhere => shard.partition().registered().replicas != [self.node_id],
+            Status::Loading | Status::Failed | Status::Gone => false,
+        })
+    }
+}
+
+/// Returns the classic partitions by the broker that leads them, and false if one has no leader.
+fn led_partitions(image: &Image) -> (LedPartitions, bool) {
+    let (mut led, mut are_led) = (LedPartitions::new(), true);
+    for topic in image.topics().filter(|topic| !topic.config.diskless && topic.name != TRANSACTION_STATE) {
+        let name = Text::from(topic.name.as_str());
+        for (partition, registered) in (0..).zip(&topic.partitions) {
+            match registered.leader {
+                Some(leader) => {
+                    led.entry(leader).or_default().push(TopicPartition { topic: name.clone(), partition });
+                }
+                None => are_led = false,
+            }
+        }
+    }
+    (led, are_led)
+}

@@ -1,0 +1,87 @@
+//! Records that retention or DeleteRecords removed before a reader came to them.
+//!
+//! Not deleted topics. Invariant: at most one range a partition waits for the caller of a run, who may never take it.
+
+use fullbore_wire::Text;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+/// Offsets of a partition that a reader passed over, since records there were deleted before they were read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeletedOffsets {
+    /// The topic.
+    pub topic: Text,
+    /// The partition.
+    pub partition: i32,
+    /// From the position of the reader to the one where it goes on: the log's start, or its end where auto.offset.reset
+    /// is latest. Markers, and records that compaction had removed before, have offsets here, too.
+    pub offsets: Range<i64>,
+}
+
+impl DeletedOffsets {
+    /// Returns the number of offsets.
+    pub fn count(&self) -> u64 {
+        u64::try_from(self.offsets.end.saturating_sub(self.offsets.start)).unwrap_or(0)
+    }
+}
+
+impl fmt::Display for DeletedOffsets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DeletedOffsets { topic, partition, offsets } = self;
+        let (first, last) = (offsets.start, offsets.end.saturating_sub(1));
+        let offsets = match self.count() {
+            1 => format!("offset {first}"),
+            count => format!("{count} offsets, {first} to {last},"),
+        };
+        write!(
+            f,
+            "skipped {offsets} of partition {partition} of topic '{topic}': its records were deleted before they were read"
+        )
+    }
+}
+
+/// Deleted offsets of many partitions, until the caller of a run takes them.
+#[derive(Debug, Default)]
+pub(super) struct DeletedRanges(BTreeMap<(Text, i32), Range<i64>>);
+
+impl DeletedRanges {
+    /// Adds offsets; a partition has one range, from its first offset to its last.
+    pub(super) fn add(&mut self, of: DeletedOffsets) {
+        let known = self.0.entry((of.topic, of.partition)).or_insert_with(|| of.offsets.clone());
+        *known = known.start.min(of.offsets.start)..known.end.max(of.offsets.end);
+    }
+
+    /// Takes all of them.
+    pub(super) fn take(&mut self) -> Vec<DeletedOffsets> {
+        let all = std::mem::take(&mut self.0).into_iter();
+        all.map(|((topic, partition), offsets)| DeletedOffsets { topic, partition, offsets }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(partition: i32, offsets: Range<i64>) -> DeletedOffsets {
+        DeletedOffsets { topic: Text::from("t"), partition, offsets }
+    }
+
+    #[test]
+    fn partition_is_reset_twice_its_offsets_are_one_range() {
+        let mut ranges = DeletedRanges::default();
+        for (partition, offsets) in [(0, 5..9), (1, 0..1), (0, 3..12)] {
+            ranges.add(of(partition, offsets));
+        }
+        assert_eq!(ranges.take(), [of(0, 3..12), of(1, 0..1)]);
+        assert_eq!(ranges.take(), []);
+    }
+
+    #[test]
+    fn records_are_deleted_the_sentence_has_their_number_and_offsets() {
+        let sentence =
+            "skipped 4 offsets, 5 to 8, of partition 3 of topic 't': its records were deleted before they were read";
+        assert_eq!(of(3, 5..9).to_string(), sentence);
+        assert!(of(3, 5..6).to_string().starts_with("skipped offset 5 of partition 3"));
+    }
+}

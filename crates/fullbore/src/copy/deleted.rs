@@ -1,0 +1,61 @@
+//! Offsets whose records were deleted before they were copied. Pure.
+//!
+//! Invariant: an offset counts once, however often a copier that went back to its last commit meets it.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Deleted offsets of the source.
+#[derive(Debug, Default)]
+pub(super) struct DeletedBeforeCopy {
+    /// Last range of each partition, with those that it touches.
+    last: HashMap<i32, Range<i64>>,
+    count: u64,
+}
+
+impl DeletedBeforeCopy {
+    /// Adds offsets of a partition. Returns true if some of them are new.
+    pub(super) fn add(&mut self, partition: i32, offsets: Range<i64>) -> bool {
+        let length = |of: &Range<i64>| u64::try_from(of.end.saturating_sub(of.start)).unwrap_or(0);
+        let before = self.count;
+        match self.last.get_mut(&partition) {
+            Some(known) if offsets.start <= known.end && known.start <= offsets.end => {
+                let both = known.start.min(offsets.start)..known.end.max(offsets.end);
+                self.count += length(&both).saturating_sub(length(known));
+                *known = both;
+            }
+            _ => {
+                self.count += length(&offsets);
+                self.last.insert(partition, offsets);
+            }
+        }
+        self.count > before
+    }
+
+    /// Returns the number of offsets, over all partitions.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_met_again_only_new_ones_count() {
+        let mut deleted = DeletedBeforeCopy::default();
+        for (partition, offsets, is_new, count) in [
+            (0, 5..9, true, 4),
+            (0, 5..9, false, 4),
+            (1, 5..9, true, 8),
+            // Records that were read, and not copied, before the deletion.
+            (0, 2..9, true, 11),
+            (0, 7..10, true, 12),
+            (0, 20..21, true, 13),
+        ] {
+            assert_eq!(deleted.add(partition, offsets.clone()), is_new, "{offsets:?}");
+            assert_eq!(deleted.count(), count, "{offsets:?}");
+        }
+    }
+}

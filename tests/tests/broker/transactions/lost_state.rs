@@ -1,0 +1,111 @@
+//! Starts without the newest records of `__transaction_state`: its folder is gone, or was restored from an older copy.
+//! Nothing stays open, and no producer of before goes on.
+
+use super::{SOON, TOPIC, both, one};
+use fullbore_tests::{Broker, Client, Transactional, wait_until};
+use fullbore_wire::ErrorCode;
+use std::fs;
+use std::path::Path;
+
+const STATE_TOPIC: &str = "__transaction_state";
+const SETS: &[&str] = &["transaction.state.log.num.partitions=1", "offsets.topic.num.partitions=1"];
+
+fn started() -> (Broker, Client) {
+    let broker = Broker::start(SETS);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 2, &[]);
+    (broker, client)
+}
+
+/// Leaves a transaction open in both partitions.
+fn open(client: &mut Client, producers: &mut [Transactional]) {
+    for producer in producers {
+        one(client, producer, "committed", true);
+        producer.write(client, TOPIC, 0, &["open"]);
+        producer.write(client, TOPIC, 1, &["open"]);
+    }
+}
+
+/// Holds that open transactions are aborted, that their producers are fenced, and that new ones share no id with them.
+fn is_settled(broker: &Broker, producers: Vec<Transactional>) {
+    let mut client = broker.client();
+    wait_until("the stable offset reaches the end", SOON, || {
+        (0..2).all(|partition| client.stable(TOPIC, partition) == client.latest(TOPIC, partition))
+    });
+    for mut old in producers {
+        let refused = old.try_end(&mut client, true).error_code;
+        let known = [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_PRODUCER_ID_MAPPING];
+        assert!(known.contains(&refused), "{}: {refused}", old.transactional_id);
+        let mut new = Transactional::begin(&mut client, &old.transactional_id, old.protocol);
+        assert_ne!(new.id, old.id, "{}", old.transactional_id);
+        let late = old.batch(TOPIC, 0, &["late"]);
+        assert!(old.send(&mut client, TOPIC, 0, &late).error_code.is_err(), "{} goes on", old.transactional_id);
+        one(&mut client, &mut new, "new", true);
+    }
+    assert_eq!(client.committed_texts(TOPIC, 0), ["committed", "committed", "new", "new"]);
+    assert_eq!(client.committed_texts(TOPIC, 1), [""; 0]);
+}
+
+#[test]
+fn folder_of_the_state_is_removed_after_a_kill_open_transactions_are_aborted() {
+    let (mut broker, mut client) = started();
+    let mut producers = both(&mut client, "open");
+    open(&mut client, &mut producers);
+    broker.kill();
+    fs::remove_dir_all(broker.partition_dir(STATE_TOPIC, 0)).expect("ours");
+    broker.restart();
+    is_settled(&broker, producers.to_vec());
+}
+
+#[test]
+fn folder_of_the_state_is_removed_after_a_stop_open_transactions_are_aborted() {
+    let (mut broker, mut client) = started();
+    let mut producers = both(&mut client, "open");
+    open(&mut client, &mut producers);
+    broker.stop();
+    fs::remove_dir_all(broker.partition_dir(STATE_TOPIC, 0)).expect("ours");
+    broker.restart();
+    is_settled(&broker, producers.to_vec());
+}
+
+#[test]
+fn older_copy_of_the_state_is_restored_its_producers_are_fenced() {
+    let (mut broker, mut client) = started();
+    let mut producers = both(&mut client, "open");
+    let folder = broker.partition_dir(STATE_TOPIC, 0);
+    let copy = tempfile::tempdir().expect("temporary folder");
+    broker.stop();
+    copy_files(&folder, copy.path());
+    broker.restart();
+    client = broker.client();
+    open(&mut client, &mut producers);
+    broker.stop();
+    fs::remove_dir_all(&folder).and_then(|()| fs::create_dir(&folder)).expect("ours");
+    copy_files(copy.path(), &folder);
+    broker.restart();
+    is_settled(&broker, producers.to_vec());
+}
+
+/// A kill changes nothing where the state is whole: open transactions go on.
+#[test]
+fn state_is_whole_after_a_kill_open_transactions_are_committed() {
+    let (mut broker, mut client) = started();
+    let mut producers = both(&mut client, "open");
+    open(&mut client, &mut producers);
+    broker.kill();
+    broker.restart();
+    client = broker.client();
+    for producer in &mut producers {
+        producer.write(&mut client, TOPIC, 1, &["after the kill"]);
+        producer.end(&mut client, true);
+    }
+    wait_until("the stable offset reaches the end", SOON, || client.stable(TOPIC, 1) == client.latest(TOPIC, 1));
+    assert_eq!(client.committed_texts(TOPIC, 1), ["open", "open", "after the kill", "after the kill"]);
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).expect("readable") {
+        let path = entry.expect("readable").path();
+        fs::copy(&path, to.join(path.file_name().expect("a file"))).expect("copied");
+    }
+}
