@@ -20,7 +20,6 @@ use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
 use fullbore_log::partition::read::{Isolation, Read};
 use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, VerificationTime};
 use fullbore_log::validation::ValidBatch;
-use fullbore_wire::ErrorCode;
 
 const TOPIC: Uuid = Uuid([1; 16]);
 const PUT: Duration = Duration::from_millis(150);
@@ -273,7 +272,7 @@ async fn transaction_is_open_retention_leaves_its_records_until_it_ends() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let rows = broker.diskless.services.reader.finder().aborted(1, 0..10, 10).await.expect("read");
     assert_eq!(
-        rows.iter().map(|aborted| aborted.first_offset).collect::<Vec<_>>(),
+        rows.transactions.iter().map(|aborted| aborted.first_offset).collect::<Vec<_>>(),
         [0; 0],
         "they go with their ranges"
     );
