@@ -9,6 +9,9 @@ fn found_within(fault: Fault) -> u64 {
     match fault {
         // The message that shows it must be late by a transaction of the old protocol, or more.
         Fault::TakesOldCoordinators | Fault::BelievesOldWord => 6_000,
+        Fault::IndexTakesLateMarkers => 6_000,
+        // The power must be cut between two steps, in one of four worlds.
+        Fault::LoadsUnflushed => 6_000,
         _ => 300,
     }
 }

@@ -26,7 +26,7 @@ pub enum FaultPoint {
     Deciding = 4,
     /// A decision is on record, on all replicas in sync, and no marker is written.
     Decided = 5,
-    /// A marker is in a log of this broker.
+    /// A marker is in a log of this broker, or in the index.
     Marked = 6,
     /// Offsets of a transaction are on record, and TxnOffsetCommit is not answered.
     Offsets = 7,

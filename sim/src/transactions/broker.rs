@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::diskless::Pipeline;
 use super::entry::{BrokerId, Entry, PARTITIONS, PartitionId, Payload, TransactionalId};
 use super::fault::Fault;
 use super::message::{Asked, BrokerProcess, Marking};
@@ -25,6 +26,8 @@ pub struct InFlight {
     pub end: Option<usize>,
     /// True if it is given up although it may get on record.
     pub is_in_doubt: bool,
+    /// True if it is on the disk before more follows from it.
+    pub is_flushed: bool,
 }
 
 /// A transactional id at its coordinator.
@@ -130,6 +133,10 @@ pub struct Broker {
     pub parked: BTreeMap<u64, Parked>,
     pub waiting: Vec<Waiting>,
     pub groups: Option<GroupOffsets>,
+    /// Batches and markers for the diskless partition.
+    pub pipeline: Pipeline,
+    /// False while PUTs of the broker fail.
+    pub has_store: bool,
 }
 
 impl Broker {
@@ -144,6 +151,8 @@ impl Broker {
             parked: BTreeMap::new(),
             waiting: Vec::new(),
             groups: None,
+            pipeline: Pipeline::default(),
+            has_store: true,
         }
     }
 

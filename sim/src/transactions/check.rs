@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::entry::{DATA, Entry, PARTITIONS, PartitionId, Payload, TransactionalId, name_of, place_of};
+use super::entry::{DATA, Entry, PARTITIONS, PartitionId, Payload, TransactionalId, name_of, place_of, state_of};
 use super::partition::Partition;
 use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_rules::transaction::{ProducerIdAndEpoch, TransactionMetadata, TransactionState};
@@ -87,6 +87,22 @@ impl Check {
             true => Ok(()),
             false => Err(format!("{stamp:?} is in {:?}, which no record has in its transaction", name_of(partition))),
         }
+    }
+
+    /// The power is cut: markers of aborted transactions may be lost, and decisions that are on record no more.
+    pub fn power_cut(&mut self, partitions: &[Partition]) {
+        for (id, (decided, lives)) in &mut self.decided {
+            let is_it = |entry: &Entry| entry.payload == Payload::State(*id, Some(Arc::clone(decided)));
+            let is_there = partitions[state_of(*id)].committed.iter().any(is_it);
+            if decided.state == TransactionState::PrepareAbort || !is_there {
+                lives.iter_mut().for_each(|life| *life = 0);
+            }
+        }
+    }
+
+    /// A transaction that no id has since a power cut is to be aborted by this marker.
+    pub fn aborts_unknown(&mut self, marker: &Marker) {
+        self.decisions.entry((marker.producer_id, marker.producer_epoch)).or_default().push(false);
     }
 
     /// A marker gets into the log of a leader.

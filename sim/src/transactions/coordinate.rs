@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::broker::{Asker, Coordinator, InFlight, Machine, last_states};
-use super::entry::{BrokerId, Entry, PartitionId, Payload, TransactionalId, name_of, place_of, state_of};
+use super::entry::{
+    BROKERS, BrokerId, DISKLESS, Entry, PartitionId, Payload, TransactionalId, name_of, place_of, state_of,
+};
 use super::fault::Fault;
 use super::message::{Answer, Asked, BrokerProcess, Marking, Message, Request};
 use super::world::{TIMEOUT_MS, World};
@@ -50,7 +52,7 @@ impl World {
         Ok(())
     }
 
-    fn machine(&mut self, place: Place) -> Option<&mut Machine> {
+    pub fn machine(&mut self, place: Place) -> Option<&mut Machine> {
         self.brokers[place.broker].coordinators.get_mut(&place.partition)?.machines.get_mut(&place.id)
     }
 
@@ -101,8 +103,11 @@ impl World {
             let entry = Entry { leader_epoch: leads.epoch, stamp, is_transactional: false, payload };
             replica.append_state(entry, self.now)
         });
+        let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
+        // A broker that is alone gives up what it has appended only with its log, to which nothing is added then.
+        let is_in_doubt = luck == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
-        if machine.in_flight.replace(InFlight { end, is_in_doubt: luck == 1 }).is_some() {
+        if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {
             return Err(format!("a second record of {place:?} is in flight: {record:?}"));
         }
         let Some(record) = record.filter(|record| record.state.is_prepared()) else { return Ok(()) };
@@ -157,7 +162,12 @@ impl World {
     }
 
     pub fn send_marker(&mut self, broker: BrokerId, marking: Marking) {
-        let leader = self.brokers[broker].known[marking.partition].1;
+        let leader = match marking.partition {
+            // Its own broker writes it, or another one that may have the store.
+            DISKLESS if self.brokers[broker].has_store => broker,
+            DISKLESS => self.random.below(BROKERS),
+            at => self.brokers[broker].known[at].1,
+        };
         let (to, by) = (self.brokers[leader].process(), self.brokers[broker].process());
         self.send(Message::Mark { to, by, marking });
     }
@@ -170,6 +180,7 @@ impl World {
         if !marking.version.supports_epoch_bump() {
             // With the old protocol a marker that comes once more would end the next transaction.
             self.forget(|message| matches!(message, Message::Mark { marking: other, .. } if *other == marking));
+            self.forget_queued(&marking);
         }
         let name = name_of(marking.partition);
         self.event(place, |transaction, turn| transaction.markers_written(marking.decision, [&name], turn))
@@ -268,15 +279,23 @@ impl World {
         coordinator.is_loaded = true;
         let epoch = coordinator.epoch;
         let upto = if reads_all { replica.log.len() } else { leads.high_watermark };
-        for (id, state) in last_states(&replica.log[..upto]) {
+        let states = last_states(&replica.log[..upto]);
+        if self.fault != Some(Fault::LoadsUnflushed) {
+            self.flush(partition, upto);
+        }
+        for (id, state) in states {
             let mut record = TransactionMetadata { last_producer_epoch: -1, ..(*state).clone() };
             if self.settings.server_version == TransactionVersion::V0 {
                 // As records of version 0 have it.
                 (record.previous_producer_id, record.next_producer_id) = (-1, -1);
                 record.client_version = TransactionVersion::V0;
             }
+            let may_lack = self.may_lack_ends();
             self.event(Place { broker, partition, id }, |transaction, turn| {
-                *transaction = Transaction::load(epoch, record, turn);
+                *transaction = match may_lack {
+                    true => Transaction::load_unsure(epoch, record, turn),
+                    false => Transaction::load(epoch, record, turn),
+                };
             })?;
         }
         Ok(())
@@ -315,7 +334,7 @@ impl World {
         let leads = self.partitions[place.partition].replicas[place.broker].leads;
         let keeps_early = self.fault == Some(Fault::KeepsOnOneReplica);
         let Some(machine) = self.machine(place) else { return Ok(()) };
-        let Some(InFlight { end, is_in_doubt }) = machine.in_flight else { return Ok(()) };
+        let Some(InFlight { end, is_in_doubt, is_flushed }) = machine.in_flight else { return Ok(()) };
         let result = match (end, leads) {
             (None, _) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             (Some(_), _) if is_in_doubt => Err(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND),
@@ -323,6 +342,9 @@ impl World {
             _ => return Ok(()),
         };
         machine.in_flight = None;
+        if let (Some(end), Ok(()), true) = (end, &result, is_flushed) {
+            self.flush(place.partition, end);
+        }
         self.event(place, |transaction, turn| transaction.persisted(result, turn))
     }
 

@@ -8,8 +8,11 @@ use fullbore_wire::Text;
 
 /// Brokers of the cluster.
 pub const BROKERS: usize = 3;
-/// Partitions that records are written to. The last one is compacted, and the one before it is deleted and made again.
-pub const DATA: usize = 4;
+/// Partitions that records are written to. The last one is compacted, the one before it is deleted and made again, and
+/// the one before that is diskless.
+pub const DATA: usize = 5;
+/// The diskless partition, which has no leader and no replicas.
+pub const DISKLESS: PartitionId = DATA - 3;
 /// The partition whose topic is made again.
 pub const MADE_AGAIN: PartitionId = DATA - 2;
 /// The partition that is compacted.
@@ -39,11 +42,12 @@ pub fn state_of(id: TransactionalId) -> PartitionId {
 pub fn name_of(partition: PartitionId) -> TopicPartition {
     let topic = match partition {
         OFFSETS => Text::from_static("__consumer_offsets"),
+        DISKLESS => Text::from_static("diskless"),
         MADE_AGAIN => Text::from_static("made-again"),
         COMPACTED => Text::from_static("compacted"),
         _ => Text::from_static("data"),
     };
-    let index = if partition < MADE_AGAIN { partition as i32 } else { 0 };
+    let index = if partition < DISKLESS { partition as i32 } else { 0 };
     TopicPartition { topic, partition: index }
 }
 

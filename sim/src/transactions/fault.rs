@@ -35,10 +35,26 @@ pub enum Fault {
     AsksNoCoordinator,
     /// The coordinator's word holds although a marker has come since.
     BelievesOldWord,
+    /// The index takes a marker of the old protocol that another broker has written meanwhile.
+    IndexTakesLateMarkers,
+    /// A marker counts as written whose object did not get into the store.
+    CountsFailedMarkers,
+    /// Consumers at read_committed read a diskless partition up to its end.
+    StableIsIndexEnd,
+    /// A commit is answered before its records and its decision are on the disk.
+    FlushesNothing,
+    /// What a kill has left of decisions is carried out before it is on the disk.
+    LoadsUnflushed,
+    /// Ids are loaded after a power cut as if no record of theirs were lost.
+    LoadsSure,
+    /// Transactions that no id has are not looked for in logs after a power cut.
+    LooksInNoLog,
+    /// Transactions that no id has are not looked for in the index after a power cut.
+    LooksInNoIndex,
 }
 
 /// All of them.
-pub const FAULTS: [Fault; 16] = [
+pub const FAULTS: [Fault; 24] = [
     Fault::MarksBeforeDecision,
     Fault::AnswersBeforeDecision,
     Fault::KeepsOnOneReplica,
@@ -55,4 +71,12 @@ pub const FAULTS: [Fault; 16] = [
     Fault::SnapshotsForgetOpen,
     Fault::AsksNoCoordinator,
     Fault::BelievesOldWord,
+    Fault::IndexTakesLateMarkers,
+    Fault::CountsFailedMarkers,
+    Fault::StableIsIndexEnd,
+    Fault::FlushesNothing,
+    Fault::LoadsUnflushed,
+    Fault::LoadsSure,
+    Fault::LooksInNoLog,
+    Fault::LooksInNoIndex,
 ];

@@ -10,6 +10,10 @@
 //! - Leaders move, and hear of it late: two coordinators believe to lead, and so do two leaders of a partition. What
 //!   the former one writes is never replicated. Brokers are killed and paused between any two steps; a topic is deleted
 //!   and made again.
+//! - A diskless partition is written by every broker, by way of objects and one index: the store is away or refuses
+//!   objects, and the answer to a commit is lost.
+//! - In some worlds one broker is alone, with `fullbore.transaction.flush`, and its power is cut: of each log any part
+//!   that is not on the disk is lost ([`power`]).
 //! - Clients time out, give up, start again, and go on as zombies of each other.
 //!
 //! Left out with the old protocol (`transaction.version` 0 and 1): requests and markers that come once their sender has
@@ -26,10 +30,12 @@ mod broker;
 mod check;
 mod client;
 mod coordinate;
+mod diskless;
 mod entry;
 pub mod fault;
 mod message;
 mod partition;
+mod power;
 mod reader;
 mod replica;
 mod serve;

@@ -30,6 +30,8 @@ pub struct Partition {
     pub open: BTreeMap<i64, Vec<usize>>,
     /// Committed markers by producer and epoch.
     pub markers: BTreeMap<(i64, i16), bool>,
+    /// Entries that a power cut leaves.
+    pub flushed: usize,
     /// The last stable offset last seen, by broker and epoch.
     stable: BTreeMap<(BrokerId, i32), usize>,
 }
@@ -47,6 +49,7 @@ impl Partition {
             outcomes: Vec::new(),
             open: BTreeMap::new(),
             markers: BTreeMap::new(),
+            flushed: 0,
             stable: BTreeMap::new(),
         }
     }
@@ -130,10 +133,27 @@ impl Partition {
         self.open.values().filter_map(|offsets| offsets.first().copied()).min()
     }
 
-    /// Looks at the last stable offset of a broker that believes to lead.
-    pub fn check_stable(&mut self, broker: BrokerId, stable: usize) -> Result<(), String> {
-        let Some(leads) = self.replicas[broker].leads else { return Ok(()) };
-        let before = self.stable.insert((broker, leads.epoch), stable).unwrap_or(0);
+    /// The power is cut: of what is not on the disk any part of the end is lost.
+    pub fn lose_end(&mut self, random: &mut Random) {
+        let log = self.elected.take().unwrap_or_else(|| self.replicas[self.leader].log.clone());
+        let len = random.between(self.flushed.min(log.len()), log.len() + 1);
+        self.elected = Some(log[..len].to_vec());
+        self.flushed = len;
+        self.snapshots.retain(|snapshot| snapshot.offset <= len);
+        if self.committed.len() > len {
+            let committed = self.committed[..len].to_vec();
+            (self.committed, self.outcomes) = (Vec::new(), Vec::new());
+            (self.open, self.markers) = (BTreeMap::new(), BTreeMap::new());
+            for (at, entry) in committed.into_iter().enumerate() {
+                self.committed.push(entry.clone());
+                self.settle(at, &entry);
+            }
+        }
+    }
+
+    /// Looks at the last stable offset of a broker that believes to lead, by the broker and its epoch.
+    pub fn check_stable(&mut self, by: (BrokerId, i32), stable: usize) -> Result<(), String> {
+        let before = self.stable.insert(by, stable).unwrap_or(0);
         if stable < before {
             return Err(format!("the last stable offset fell from {before} to {stable}"));
         }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::entry::{BrokerId, COMPACTED, Entry, PartitionId, Payload};
+use super::diskless::Index;
+use super::entry::{BrokerId, COMPACTED, DISKLESS, Entry, PartitionId, Payload};
 use super::fault::Fault;
 use super::partition::Partition;
-use super::replica::Replica;
+use super::replica::{Replica, aborted_within};
 use fullbore_rules::compaction::{Horizon, TransactionScan, survives};
 use fullbore_rules::sequence::AbortedTransaction;
 use fullbore_schedules::Random;
@@ -38,22 +39,44 @@ impl Reader {
             return Ok(());
         }
         let stable = partition.replicas[broker].last_stable(fault);
+        let replica = &partition.replicas[broker];
+        self.read(at, &partition.outcomes, (&replica.log, &replica.aborted, stable), fault, random)
+    }
+
+    /// Fetches from the index as [`Reader::fetch`] does from a leader.
+    pub fn fetch_diskless(
+        &mut self,
+        partition: &Partition,
+        index: &Index,
+        fault: Option<Fault>,
+        random: &mut Random,
+    ) -> Result<(), String> {
+        let stable = index.last_stable(fault);
+        self.read(DISKLESS, &partition.outcomes, (&index.log, &index.aborted, stable), fault, random)
+    }
+
+    fn read(
+        &mut self,
+        at: PartitionId,
+        outcomes: &[Option<bool>],
+        (log, aborted, stable): (&[Entry], &[AbortedTransaction], usize),
+        fault: Option<Fault>,
+        random: &mut Random,
+    ) -> Result<(), String> {
         let from = if random.one_in(5) { random.below(self.position + 1) } else { self.position };
         let upto = stable.min(from + 1 + random.below(FETCHED_MAX));
         if upto <= from {
             return Ok(());
         }
-        let replica = &partition.replicas[broker];
         let aborted = match fault {
             Some(Fault::NoAbortedList) => Vec::new(),
-            _ => replica.aborted_within(from, upto),
+            _ => aborted_within(aborted, from, upto),
         };
-        let seen = visible(&replica.log, from, upto, &aborted);
-        for offset in from..upto {
-            let outcome = partition.outcomes.get(offset).copied().flatten();
-            let is_data = !matches!(replica.log[offset].payload, Payload::Marker(_));
+        let seen = visible(log, from, upto, &aborted);
+        for (offset, entry) in log.iter().enumerate().take(upto).skip(from) {
+            let outcome = outcomes.get(offset).copied().flatten();
+            let is_data = !matches!(entry.payload, Payload::Marker(_));
             if outcome.is_none() || is_data && outcome != Some(seen.contains(&offset)) {
-                let entry = &replica.log[offset];
                 return Err(format!("{at}: {entry:?} at {offset} is read: {}, {outcome:?}", seen.contains(&offset)));
             }
         }

@@ -3,8 +3,9 @@
 //!
 //! It has the whole log and no files. Invariant: `producers` and `aborted` are what the log makes them.
 
+use fullbore_rules::commit::Verified;
 use fullbore_rules::sequence::{
-    AbortedTransaction, CompletedTransaction, Marker, Producers, SequenceRefusal, SnapshotEntry, Stamp,
+    AbortedTransaction, CompletedTransaction, Marker, ProducerState, Producers, SequenceRefusal, SnapshotEntry, Stamp,
     TransactionOfBatch, TransactionsSeen, Verdict, VersionedMarker,
 };
 
@@ -12,7 +13,7 @@ use super::entry::{Entry, Payload};
 use super::fault::Fault;
 
 /// Producers that a partition remembers beside those whose transactions are open.
-const PRODUCERS_MAX: usize = 12;
+pub const PRODUCERS_MAX: usize = 12;
 /// Batches that it remembers of each.
 const WINDOW: usize = 5;
 
@@ -39,9 +40,16 @@ pub struct Moment {
     seen: TransactionsSeen,
     /// The coordinator's epoch, of a batch of offsets: it has no sequence by which a late one shows.
     coordinator_epoch: Option<i32>,
+    /// The end of the diskless partition as the broker knew it.
+    next_offset: i64,
 }
 
 impl Moment {
+    /// Returns the moment at which a broker knew the diskless partition up to this offset.
+    pub fn of_index(next_offset: i64) -> Moment {
+        Moment { leader_epoch: 0, seen: TransactionsSeen::default(), coordinator_epoch: None, next_offset }
+    }
+
     /// Returns the moment with the epoch of the coordinator that answered.
     pub fn of_coordinator(self, coordinator_epoch: Option<i32>) -> Moment {
         Moment { coordinator_epoch, ..self }
@@ -56,6 +64,17 @@ pub enum Word {
     Found(Moment),
     /// The coordinator has added it.
     Added(Moment),
+}
+
+impl Word {
+    /// Returns the word as the commit to a diskless partition needs it.
+    pub fn verified(self) -> Option<Verified> {
+        match self {
+            Word::None => None,
+            Word::Found(at) => Some(Verified { next_offset: at.next_offset, is_added: false }),
+            Word::Added(at) => Some(Verified { next_offset: at.next_offset, is_added: true }),
+        }
+    }
 }
 
 /// What becomes of a batch.
@@ -129,11 +148,17 @@ impl Replica {
         }
     }
 
+    /// Returns each producer whose transaction is open, with its epoch and that of its last coordinator.
+    pub fn open(&self) -> Vec<ProducerState> {
+        let producers = self.producers.iter().flat_map(|producers| producers.iter());
+        producers.filter(|state| state.open_from.is_some()).collect()
+    }
+
     /// The moment at which the coordinator is asked about a producer's batch.
     pub fn moment(&self, producer_id: i64) -> Moment {
         let seen = self.producers.as_ref().map(|producers| producers.transactions_seen(producer_id));
         let leader_epoch = self.leads.map_or(-1, |leads| leads.epoch);
-        Moment { leader_epoch, seen: seen.unwrap_or_default(), coordinator_epoch: None }
+        Moment { leader_epoch, seen: seen.unwrap_or_default(), coordinator_epoch: None, next_offset: 0 }
     }
 
     /// Appends a batch as the leader, or finds it.
@@ -241,16 +266,21 @@ impl Replica {
 
     /// The aborted transactions of a fetch, as the index of a segment finds them.
     pub fn aborted_within(&self, from: usize, upto: usize) -> Vec<AbortedTransaction> {
-        let (from, upto) = (from as i64, upto as i64);
-        let mut found = Vec::new();
-        for entry in self.aborted.iter().filter(|entry| entry.last_offset >= from) {
-            if entry.first_offset < upto {
-                found.push(*entry);
-            }
-            if entry.last_stable_offset >= upto {
-                break;
-            }
-        }
-        found
+        aborted_within(&self.aborted, from, upto)
     }
+}
+
+/// Returns those of `aborted`, in the order of their markers, with records among these offsets.
+pub fn aborted_within(aborted: &[AbortedTransaction], from: usize, upto: usize) -> Vec<AbortedTransaction> {
+    let (from, upto) = (from as i64, upto as i64);
+    let mut found = Vec::new();
+    for entry in aborted.iter().filter(|entry| entry.last_offset >= from) {
+        if entry.first_offset < upto {
+            found.push(*entry);
+        }
+        if entry.last_stable_offset >= upto {
+            break;
+        }
+    }
+    found
 }

@@ -2,9 +2,9 @@
 
 use super::broker::{GroupOffsets, Parked, Waiter, Waiting};
 use super::coordinate::Place;
-use super::entry::{BrokerId, Entry, OFFSETS, PartitionId, Payload, STATE, state_of};
+use super::entry::{BrokerId, DISKLESS, Entry, OFFSETS, PartitionId, Payload, STATE, state_of};
 use super::message::{Answer, Asked, BrokerProcess, Marking, Message, Request, Write};
-use super::replica::{Offer, Word};
+use super::replica::{Moment, Offer, Word};
 use super::world::World;
 use fullbore_rules::sequence::{NO_PRODUCER_ID, SequenceRefusal};
 use fullbore_wire::ErrorCode;
@@ -94,6 +94,9 @@ impl World {
     /// A batch comes, or comes again with its coordinator's word.
     fn write(&mut self, broker: BrokerId, asked: Asked, word: Word) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
+        if write.partition == DISKLESS {
+            return self.write_diskless(broker, asked, word);
+        }
         let answer = match self.offer(broker, &write, word) {
             Ok(Offer::Written(end)) => {
                 self.wait(broker, write.partition, end, Waiter::Client(asked));
@@ -136,10 +139,13 @@ impl World {
         Ok(offer)
     }
 
-    fn park(&mut self, broker: BrokerId, asked: Asked, write: &Write) {
+    pub fn park(&mut self, broker: BrokerId, asked: Asked, write: &Write) {
         self.parked += 1;
         let (waits, by) = (self.parked, self.brokers[broker].process());
-        let since = self.partitions[write.partition].replicas[broker].moment(write.stamp.producer_id);
+        let since = match write.partition {
+            DISKLESS => Moment::of_index(self.brokers[broker].pipeline.known.next_offset),
+            at => self.partitions[at].replicas[broker].moment(write.stamp.producer_id),
+        };
         let coordinator = self.brokers[broker].known[state_of(asked.id)].1;
         let to = self.brokers[coordinator].process();
         self.brokers[broker].parked.insert(waits, Parked { asked: asked.clone(), since });
@@ -163,6 +169,10 @@ impl World {
     /// A coordinator has a marker written.
     fn mark(&mut self, broker: BrokerId, by: BrokerProcess, marking: Marking) -> Result<(), String> {
         let version = i8::try_from(marking.version.level()).unwrap_or(i8::MAX);
+        if marking.partition == DISKLESS {
+            self.mark_in_index(broker, by, marking);
+            return Ok(());
+        }
         if self.is_of_old_protocol_to_a_new_topic(&marking) {
             return Ok(());
         }
@@ -236,7 +246,7 @@ impl World {
         let Some(leads) = self.partitions[at].replicas[broker].leads else { return Ok(()) };
         let stable = self.partitions[at].replicas[broker].last_stable(self.fault);
         if at <= OFFSETS {
-            self.partitions[at].check_stable(broker, stable)?;
+            self.partitions[at].check_stable((broker, leads.epoch), stable)?;
         }
         if let Some(groups) = self.brokers[broker].groups.as_mut().filter(|_| at == OFFSETS)
             && leads.high_watermark >= leads.begins
@@ -250,10 +260,16 @@ impl World {
         let (done, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_done);
         self.brokers[broker].waiting = waiting;
         for waiting in done {
-            self.send(match waiting.whom {
+            let message = match waiting.whom {
                 Waiter::Client(asked) => Message::Answer(asked, Answer::Written(Ok(()))),
-                Waiter::Coordinator(to, marking) => Message::Marked { to, marking },
-            });
+                Waiter::Coordinator(to, marking) => {
+                    if marking.marker.is_commit {
+                        self.flush(at, waiting.end);
+                    }
+                    Message::Marked { to, marking }
+                }
+            };
+            self.send(message);
         }
         if at >= STATE {
             self.load(broker, at)?;

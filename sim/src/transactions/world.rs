@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use super::broker::Broker;
 use super::check::Check;
 use super::client::{Client, Next};
+use super::diskless::Index;
 use super::entry::{
-    BROKERS, BrokerId, COMPACTED, DATA, MADE_AGAIN, OFFSETS, PARTITIONS, PartitionId, Payload, STATE, TransactionalId,
-    state_of,
+    BROKERS, BrokerId, COMPACTED, DATA, DISKLESS, MADE_AGAIN, OFFSETS, PARTITIONS, PartitionId, Payload, STATE,
+    TransactionalId, state_of,
 };
 use super::fault::Fault;
 use super::message::{Answer, Asked, BrokerProcess, ClientProcess, Message, Request, Write};
@@ -37,9 +38,15 @@ pub struct World {
     network: Vec<Message>,
     /// Messages that are much too late, with the time from which on they are under way.
     late: Vec<(i64, Message)>,
+    /// The index of the diskless partition.
+    pub index: Index,
     pub check: Check,
     clients: Vec<Client>,
-    readers: Vec<Reader>,
+    pub readers: Vec<Reader>,
+    /// True if one broker is alone: it flushes, and its power is cut.
+    pub is_alone: bool,
+    /// True while transactions may have lost their state.
+    pub is_unsettled: bool,
     incarnations: usize,
     numbers: u64,
     producer_ids: i64,
@@ -63,12 +70,15 @@ impl World {
             settings,
             now: 100_000,
             brokers: (0..BROKERS).map(Broker::new).collect(),
-            partitions: (0..PARTITIONS).map(|at| Partition::new(at % BROKERS, 1, 1)).collect(),
+            partitions: Vec::new(),
             network: Vec::new(),
             late: Vec::new(),
+            index: Index::default(),
             check: Check::default(),
             clients: Vec::new(),
             readers: vec![Reader::default(); DATA],
+            is_alone: random.one_in(4),
+            is_unsettled: false,
             incarnations: 0,
             numbers: 0,
             producer_ids: 0,
@@ -79,11 +89,14 @@ impl World {
             wrong: None,
             random,
         };
+        let brokers = if world.is_alone { 1 } else { BROKERS };
+        world.brokers.iter_mut().skip(brokers).for_each(|broker| broker.is_up = false);
+        world.partitions = (0..PARTITIONS).map(|at| Partition::new(at % brokers, 1, 1)).collect();
         for id in (0..IDS).flat_map(|id| [id; CLIENTS]) {
             let client = world.new_client(id);
             world.clients.push(client);
         }
-        (0..PARTITIONS).for_each(|at| world.publish(at));
+        (0..PARTITIONS).filter(|at| *at != DISKLESS).for_each(|at| world.publish(at));
         world
     }
 
@@ -143,8 +156,12 @@ impl World {
         self.wrong.take().map_or(Ok(()), Err)
     }
 
+    fn any_broker(&mut self) -> BrokerId {
+        if self.is_alone { 0 } else { self.random.below(BROKERS) }
+    }
+
     fn any_broker_up(&mut self) -> Option<BrokerId> {
-        let at = self.random.below(BROKERS);
+        let at = self.any_broker();
         let broker = &self.brokers[at];
         (broker.is_up && !broker.is_paused).then_some(at)
     }
@@ -175,6 +192,8 @@ impl World {
 
     fn coordinate(&mut self) -> Result<(), String> {
         let Some(broker) = self.any_broker_up() else { return Ok(()) };
+        self.drive(broker)?;
+        self.settle_once(broker)?;
         for place in self.places(broker) {
             match self.random.below(9) {
                 0..=2 => self.report(place)?,
@@ -195,6 +214,9 @@ impl World {
         let Some(broker) = self.any_broker_up() else { return Ok(()) };
         let at = self.random.below(DATA);
         let (partition, random) = (&mut self.partitions[at], &mut self.random);
+        if at == DISKLESS {
+            return self.readers[at].fetch_diskless(partition, &self.index, self.fault, random);
+        }
         self.readers[at].fetch(at, partition, broker, self.fault, random)?;
         if at == COMPACTED && partition.is_led_by(broker) {
             compact(partition, broker, self.fault)?;
@@ -217,7 +239,7 @@ impl World {
 
     fn misfortune(&mut self) -> Result<(), String> {
         let at = self.random.below(PARTITIONS);
-        let broker = self.random.below(BROKERS);
+        let broker = self.any_broker();
         match self.random.below(16) {
             0..=2 => self.elect(at),
             4 => self.kill(broker),
@@ -228,6 +250,8 @@ impl World {
                 self.partitions[at].replicas[broker].evict_open(self.now);
             }
             13 | 14 => self.keep_snapshot(at),
+            6 => self.brokers[broker].has_store = self.random.one_in(4),
+            7 if self.is_alone && self.random.one_in(2) => self.cut_power(),
             _ => {}
         }
         Ok(())
@@ -235,8 +259,9 @@ impl World {
 
     /// A broker that was killed starts again, or one that stood still goes on.
     fn recover(&mut self) {
-        let broker = self.random.below(BROKERS);
+        let broker = self.any_broker();
         match self.brokers[broker].is_up {
+            true if self.random.one_in(3) => self.brokers[broker].has_store = true,
             true => self.brokers[broker].is_paused = false,
             false => self.start(broker),
         }
@@ -245,7 +270,7 @@ impl World {
     /// Another broker leads, or the same one in another epoch.
     fn elect(&mut self, at: PartitionId) {
         let leader = self.random.below(BROKERS);
-        if self.brokers[leader].is_up {
+        if self.brokers[leader].is_up && at != DISKLESS {
             self.elections += 1;
             self.partitions[at].elect(leader, &mut self.random);
             self.publish(at);
@@ -253,7 +278,7 @@ impl World {
     }
 
     /// kill -9 of one broker; the others lead what it led, or it does again once it is back.
-    fn kill(&mut self, broker: BrokerId) {
+    pub fn kill(&mut self, broker: BrokerId) {
         if !self.brokers[broker].is_up {
             return;
         }
@@ -268,7 +293,7 @@ impl World {
     /// A start; what it still leads, it leads in another epoch.
     fn start(&mut self, broker: BrokerId) {
         self.brokers[broker].start();
-        for at in 0..PARTITIONS {
+        for at in (0..PARTITIONS).filter(|at| *at != DISKLESS) {
             let partition = &mut self.partitions[at];
             if partition.leader == broker {
                 partition.elect(broker, &mut self.random);
@@ -382,7 +407,8 @@ impl World {
             Request::Init(_) | Request::Add(..) | Request::End(..) => state_of(id),
         };
         let leader = self.partitions[partition].leader;
-        let broker = if self.random.one_in(8) { self.random.below(BROKERS) } else { leader };
+        let strays = self.random.one_in(if partition == DISKLESS { 3 } else { 8 });
+        let broker = if strays { self.random.below(BROKERS) } else { leader };
         let transaction = self.clients[slot].open.as_ref().map(|open| open.number);
         let by = ClientProcess { slot, incarnation };
         let asked = Asked { by, number, id, version, transaction, request };
@@ -428,8 +454,9 @@ impl World {
     pub fn end(&mut self) -> Result<(), String> {
         self.is_quiet = true;
         self.network.extend(self.late.drain(..).map(|(_, message)| message));
-        self.brokers.iter_mut().for_each(|broker| broker.is_paused = false);
-        (0..BROKERS)
+        self.brokers.iter_mut().for_each(|broker| (broker.is_paused, broker.has_store) = (false, true));
+        let brokers = if self.is_alone { 1 } else { BROKERS };
+        (0..brokers)
             .filter(|at| !self.brokers[*at].is_up)
             .collect::<Vec<_>>()
             .into_iter()
@@ -440,6 +467,10 @@ impl World {
                 self.deliver(message)?;
             }
             (0..PARTITIONS).try_for_each(|at| self.replicate(at))?;
+            for broker in 0..brokers {
+                self.drive(broker)?;
+                self.settle_once(broker)?;
+            }
             for place in (0..BROKERS).flat_map(|broker| self.places(broker)).collect::<Vec<_>>() {
                 self.report(place)?;
                 self.give_id(place)?;
@@ -454,7 +485,15 @@ impl World {
 
     fn check_end(&mut self) -> Result<(), String> {
         self.wrong.take().map_or(Ok(()), Err)?;
-        for at in 0..STATE {
+        let (end, stable) = (self.index.log.len(), self.index.last_stable(self.fault));
+        if stable != end {
+            return Err(format!("the index ends at {end}, and is stable up to {stable}"));
+        }
+        while self.readers[DISKLESS].position < end {
+            let partition = &self.partitions[DISKLESS];
+            self.readers[DISKLESS].fetch_diskless(partition, &self.index, self.fault, &mut self.random)?;
+        }
+        for at in (0..STATE).filter(|at| *at != DISKLESS) {
             let partition = &mut self.partitions[at];
             let leader = partition.leader;
             let end = partition.replicas[leader].log.len();

@@ -32,7 +32,9 @@ mod tests;
 mod transactions_tests;
 mod tries;
 
+use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -56,6 +58,7 @@ use fullbore_config::{BrokerConfig, DisklessConfig, TopicConfig};
 use fullbore_control::identity_of;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::metrics::Metrics;
+use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::left_out::LeftOut;
 use housekeeping::{DisklessTopics, Expiring};
 use index::{
@@ -72,6 +75,8 @@ use response_budget::ResponseBudget;
 
 /// GETs at a time.
 const GETS: usize = 16;
+/// Partitions whose rows are read at a time.
+const ROWS_LOOKED_AT: usize = 1_000;
 
 /// Every diskless partition of a broker, and what they share.
 pub struct Diskless {
@@ -156,6 +161,11 @@ pub fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
         Some(lacks) => Err(OpenDisklessError::OlderIndex(lacks)),
         None => Ok(()),
     }
+}
+
+/// Returns true if a data folder has the index of its broker, and with it diskless partitions.
+pub fn has_index(data_dir: &Path) -> bool {
+    data_dir.join(index::SQLITE_FILE).exists()
 }
 
 fn of_index(error: impl fmt::Display) -> OpenDisklessError {
@@ -358,6 +368,37 @@ impl Diskless {
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<DisklessPartition>> {
         let topics = self.topics.read();
         topics.get(topic_id)?.get(usize::try_from(index).ok()?).cloned()
+    }
+
+    /// Returns the most records between last stable offset and high watermark, as far as this broker knows.
+    pub fn stable_lag_max(&self) -> u64 {
+        let lag = |partition: &Arc<DisklessPartition>| {
+            let bounds = partition.known.bounds();
+            bounds.offsets.high_watermark.saturating_sub(bounds.last_stable_offset)
+        };
+        let most = self.topics.read().values().flatten().map(lag).max().unwrap_or(0);
+        u64::try_from(most).unwrap_or(0)
+    }
+
+    /// Returns the partitions in which the index has open transactions, once the index has all partitions.
+    ///
+    /// # Errors
+    /// [`ReadError::Storage`]: the index cannot be read.
+    pub async fn with_open_transactions(&self) -> Result<Vec<Arc<DisklessPartition>>, ReadError> {
+        let all: Vec<_> = self.topics.read().values().flatten().cloned().collect();
+        let mut by_number = HashMap::new();
+        for partition in all {
+            partition.known.opened().await;
+            by_number.extend(partition.known.number().map(|number| (number, partition)));
+        }
+        let (numbers, mut found) = (by_number.keys().copied().collect::<Vec<_>>(), Vec::new());
+        for numbers in numbers.chunks(ROWS_LOOKED_AT) {
+            let rows = self.services.reader.finder().partitions(numbers.to_vec()).await;
+            let rows = rows.map_err(|_| ReadError::Storage)?;
+            let open = rows.iter().filter(|row| row.first_unstable.is_some());
+            found.extend(open.filter_map(|row| by_number.remove(&row.id)));
+        }
+        Ok(found)
     }
 
     /// Returns the counts of requests to the object store.

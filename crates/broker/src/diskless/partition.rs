@@ -87,7 +87,8 @@ impl DisklessPartition {
     /// broker has admitted of its producer when the future is polled first, if the partition is settled.
     ///
     /// # Errors
-    /// As [`Pipeline::write_marker`]; [`AppendError::Storage`] until the store is claimed.
+    /// As [`Pipeline::write_marker`]; [`AppendError::Storage`] until the store is claimed; NOT_LEADER_OR_FOLLOWER once the
+    /// broker is left out, since another one may write the marker while a PUT hangs here.
     pub async fn write_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), AppendError> {
         if !self.services.claim.is_made() {
             return Err(AppendError::Storage);
@@ -95,7 +96,8 @@ impl DisklessPartition {
         self.known.opened().await;
         let number = self.known.number().ok_or_else(|| self.known.gone())?;
         let partition = IndexedPartition { view: &self.known, number };
-        self.services.pipeline.write_marker(partition, marker, transaction_version).await
+        let written = self.services.pipeline.write_marker(partition, marker, transaction_version);
+        self.services.left_out.unless(written).await.map_err(AppendError::Role)?
     }
 
     /// Returns the state of this broker, which may be left out.
@@ -334,11 +336,13 @@ impl DisklessPartition {
         moving.await.unwrap_or_else(|_| asked.iter().map(|_| Err(ReadError::Storage)).collect())
     }
 
-    /// Deletes what retention does not keep, in whole runs.
+    /// Deletes what retention does not keep, in whole runs. Records of an open transaction stay, and those behind them.
     pub(super) async fn retain(self: &Arc<Self>, now_ms: i64) {
         let (bytes, ms) = self.known.config().retention();
         let since_ms = ms.map(|ms| now_ms.saturating_sub(ms));
+        let stable = self.known.bounds().last_stable_offset;
         let kept = retention::kept_from(self.services.reader.finder(), &self.known, bytes, since_ms).await;
+        let kept = kept.map(|kept| kept.min(stable));
         if kept.is_some_and(|kept| kept > self.known.offsets().log_start)
             && let Some(kept) = kept
         {

@@ -236,6 +236,48 @@ async fn marker_is_in_an_object_that_is_not_uploaded_it_fails_and_the_next_try_i
     assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
 }
 
+/// Others have the store: the coordinator has one of them write the marker, rather than wait for a PUT that hangs.
+#[tokio::test(start_paused = true)]
+async fn broker_loses_the_store_with_a_marker_under_way_its_coordinator_is_told_at_once() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    broker.write(stamp(7, 0)).await;
+    broker.store.hang_next(1_000);
+    let partition = broker.partition(0);
+    let end = tokio::spawn(async move { partition.write_marker(&marker(stamp(7, 0), true), 1).await });
+    tokio::time::sleep(PUT).await;
+    let began = Instant::now();
+    broker.diskless.leave_out(true);
+    let left_out = Err(AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+    assert_eq!((end.await.expect("no panic"), began.elapsed()), (left_out, Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn transaction_is_open_retention_leaves_its_records_until_it_ends() {
+    let broker = OneBroker::start(64 << 20, 1).await;
+    for producer in [7, 8, 9] {
+        broker.write(stamp(producer, 0)).await;
+        if producer != 8 {
+            broker.end(stamp(producer, 0), false).await.expect("written");
+        }
+    }
+    let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+    let config = Arc::new(TopicConfig { retention_bytes: Some(1), ..config.topics.defaults });
+    broker.diskless.put_topic(("topic", TOPIC), 1, &config, Box::new(|_| Stops::default()));
+    let log_start = || broker.partition(0).known.offsets().log_start;
+    broker.partition(0).retain(0).await;
+    assert_eq!(log_start(), 2, "the one of 8 is open");
+    broker.end(stamp(8, 0), true).await.expect("written");
+    broker.partition(0).retain(0).await;
+    assert_eq!(log_start(), 5, "but for the last object");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let rows = broker.diskless.services.reader.finder().aborted(1, 0..10, 10).await.expect("read");
+    assert_eq!(
+        rows.transactions.iter().map(|aborted| aborted.first_offset).collect::<Vec<_>>(),
+        [0; 0],
+        "they go with their ranges"
+    );
+}
+
 /// A refused batch takes those behind it along, and not the end of their transaction.
 #[tokio::test(start_paused = true)]
 async fn batch_before_a_marker_is_not_uploaded_the_marker_is_written() {
@@ -387,6 +429,7 @@ async fn transactions_are_aborted_reads_name_those_with_records_in_what_they_ret
     assert_eq!(open, 6);
     let read = broker.read(0).await;
     assert_eq!((read.last_stable_offset, read.high_watermark, read.end_offset, read.is_cut), (6, 7, Some(6), false));
+    assert_eq!(broker.diskless.stable_lag_max(), 1, "the metric has it");
     assert_eq!(broker.aborted(0).await, [0, 4]);
     assert_eq!(broker.aborted(2).await, [4]);
     assert_eq!(broker.aborted(6).await, [0; 0]);

@@ -165,7 +165,7 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Time of a commit by part: decision, until it is on record (and on the disk with fullbore.transaction.flush); markers, from then until every partition has its marker.",
         write: commit_durations },
     Family { name: "fullbore_last_stable_offset_lag_max", unit: None, kind: Gauge, labels: &[],
-        help: "The most records between last stable offset and high watermark of a classic partition that this broker leads: those that consumers at read_committed wait for.",
+        help: "The most records between last stable offset and high watermark of a classic partition that this broker leads, or of a diskless one: those that consumers at read_committed wait for.",
         write: |page, encoder| gauge(encoder, page.gauges.stable_lag_max) },
     Family { name: "fullbore_group_rebalances", unit: None, kind: Counter, labels: &[],
         help: "Times a group of the classic protocol became stable with a new assignment.",

@@ -422,10 +422,11 @@ impl Partitions {
         in_use.map(|partition| (partition.topic_id(), partition.index())).collect()
     }
 
-    /// Returns the most records between last stable offset and high watermark, of partitions that this broker leads.
-    /// Logs that are not open, or in use at this moment, are passed over.
+    /// Returns the most records between last stable offset and high watermark, of partitions that this broker leads and
+    /// of diskless ones. Logs that are not open, or in use at this moment, are passed over.
     pub fn stable_lag_max(&self) -> u64 {
-        self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max().unwrap_or(0)
+        let led = self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max();
+        led.max(self.diskless().map(Diskless::stable_lag_max)).unwrap_or(0)
     }
 
     /// Every partition known.

@@ -9,7 +9,9 @@ use fullbore_host::files::now_ms;
 use fullbore_rules::transaction::{Transaction, TransactionMetadata, Turn};
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
+use tokio::runtime::Handle;
 
 impl Coordinator for Transactions {
     const STATE: &'static str = "transactional ids";
@@ -29,6 +31,7 @@ impl Coordinator for Transactions {
             }
             Ok(())
         })?;
+        self.flush_loaded(shard)?;
         if shard.partition().lacks_committed() && !self.unsettled.is_set() {
             self.unsettled.set();
         }
@@ -56,6 +59,18 @@ impl Coordinator for Transactions {
 }
 
 impl Transactions {
+    /// Brings to the disk what was read of a shard: a kill may have come before the flush of a decision, whose markers
+    /// are written next.
+    fn flush_loaded(&self, shard: &Shard) -> Result<(), ReplayError> {
+        if !self.config.flushes {
+            return Ok(());
+        }
+        match shard.partition().flush_all() {
+            Some(ticket) => Ok(Handle::current().block_on(ticket.wait()).map_err(io::Error::other)?),
+            None => Ok(()),
+        }
+    }
+
     /// Takes these ids out of service: another broker coordinates them.
     fn kill_all(&self, is_meant: impl Fn(&Entry) -> bool) {
         let left: Vec<_> = self.ids.lock().values().filter(|entry| is_meant(entry)).cloned().collect();

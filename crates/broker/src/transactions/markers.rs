@@ -328,7 +328,11 @@ async fn replicated(written: WrittenBatch, within: Duration) -> Result<(), Appen
 
 /// Waits until a marker of a diskless partition is decided on.
 async fn committed(pending: Pin<Box<dyn Future<Output = Result<(), AppendError>> + Send>>) -> Marked {
-    of_outcome(pending.await)
+    let outcome = pending.await;
+    if outcome.is_ok() {
+        fault_point::reached(FaultPoint::Marked);
+    }
+    of_outcome(outcome)
 }
 
 /// Waits for a coordinator's write of a marker.

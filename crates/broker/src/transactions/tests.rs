@@ -1,15 +1,19 @@
 //! The coordinator on one broker, over logs that break.
 
 use super::*;
+use crate::coordinator::Coordinator;
+use crate::diskless::{Diskless, DisklessPartition};
 use crate::groups::Groups;
-use crate::partitions::{Acks, AppendStep, AppendTerms, Origin, Replica};
-use bytes::BytesMut;
+use crate::partitions::{Acks, AnyPartition, AppendStep, AppendTerms, Origin, Replica};
+use bytes::{Bytes, BytesMut};
 use fullbore_config::Properties;
 use fullbore_control::{CreateTopic, CreateTopics, FolderLock, RegistrationInfo};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::Verification;
+use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::validation::ValidBatch;
 use fullbore_rules::cluster::PreviousShutdown;
+use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::{AddPartitions, EndTxn, InitProducerId, TransactionAnswer};
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
@@ -18,6 +22,8 @@ use tokio::sync::watch;
 
 const ID: &str = "id";
 const TOPIC: &str = "t";
+/// A diskless topic.
+const REMOTE: &str = "remote";
 
 struct Opened {
     transactions: Arc<Transactions>,
@@ -28,13 +34,16 @@ struct Opened {
 }
 
 async fn opened(folder: &Path, text: &str) -> Opened {
-    let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
+    let text = format!("log.dirs={}\n{text}", folder.display());
+    let config = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid").0;
     let config = Arc::new(config);
     let lock = FolderLock::take(folder).expect("free");
     let space = Arc::new(DiskSpace::open(lock.folder(), 0));
     let opened = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), RegistrationInfo::nowhere());
     let (control, _) = opened.expect("opens");
-    let logs = Partitions::open_with(folder, &config, space).expect("opens");
+    let logs = Partitions::open_with(folder, &config, Arc::clone(&space)).expect("opens");
+    let diskless = Diskless::open(&config, control.cluster_id(), space, Metrics::default()).await.expect("opens");
+    logs.serve_diskless(diskless);
     let (followed, of_config) = (Arc::clone(&logs), Arc::clone(&config));
     control.follow(Box::new(move |before, after| {
         crate::follow_image::follow(&followed, &of_config, before, after, Origin::New);
@@ -46,7 +55,9 @@ async fn opened(folder: &Path, text: &str) -> Opened {
     let stop = watch::Sender::new(false);
     transactions.start(&stop);
     let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
-    let made = control.create_topics(CreateTopics { topics: vec![topic], validate_only: false }).await;
+    let configs = vec![("diskless.enable".to_owned(), Some("true".to_owned()))];
+    let remote = CreateTopic { name: REMOTE.into(), num_partitions: 2, configs, ..topic.clone() };
+    let made = control.create_topics(CreateTopics { topics: vec![topic, remote], validate_only: false }).await;
     assert!(made.iter().all(Result::is_ok), "{made:?}");
     Opened { transactions, control, logs, _stop: stop, _lock: lock }
 }
@@ -71,14 +82,30 @@ impl Opened {
         let add = AddPartitions { producer, partitions, version: TransactionVersion::V2, wait_until: None };
         let added = self.answer(|transaction, ticket, turn| transaction.add_partitions(add, ticket, turn)).await;
         assert_eq!(added, TransactionAnswer::AddPartitions(Ok(())));
-        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None).transactional();
-        builder.append(0, None, Some(b"v"), &[]);
-        let stamp = Stamp { producer_id: producer.id, producer_epoch: producer.epoch, base_sequence: 0 };
-        let bytes = builder.seal(stamp).expect("sealed").0;
-        let terms = AppendTerms { verification: Verification::Added, ..AppendTerms::in_turn(Acks::Leader, 0) };
-        let appended = self.partition().append(&ValidBatch::unchecked(&bytes), terms).expect("appended");
+        let bytes = first_batch(producer);
+        let appended = self.partition().append(&ValidBatch::unchecked(&bytes), terms_of_added()).expect("appended");
         assert!(matches!(appended, AppendStep::Done(_)));
         producer
+    }
+
+    /// Opens a transaction in a diskless partition, which no id has.
+    async fn begin_in(&self, partition: &DisklessPartition, producer: ProducerIdAndEpoch) {
+        let (bytes, key) = (first_batch(producer), ProducerKey::Id(producer.id));
+        let batch = ValidBatch::unchecked(&bytes);
+        match partition.append(&batch, terms_of_added(), key, Freshness::Current, None).expect("taken") {
+            AppendStep::Pending(ticket) => {
+                let far = tokio::time::Instant::now() + std::time::Duration::from_secs(3_600);
+                ticket.wait(far, std::future::pending(), &Metrics::default()).await.expect("written");
+            }
+            AppendStep::Done(_) | AppendStep::Blocked(_) => panic!("it is not written yet"),
+        }
+    }
+
+    async fn remote(&self, index: i32) -> Arc<DisklessPartition> {
+        let id = self.control.image().topic(REMOTE).expect("it was made").id;
+        let Some(AnyPartition::Diskless(partition)) = self.logs.find_any(&id, index) else { panic!("it is diskless") };
+        partition.known.opened().await;
+        partition
     }
 
     async fn commit(&self, producer: ProducerIdAndEpoch) -> Result<Option<ProducerIdAndEpoch>, ErrorCode> {
@@ -99,6 +126,18 @@ impl Opened {
     }
 }
 
+fn first_batch(producer: ProducerIdAndEpoch) -> Bytes {
+    let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None).transactional();
+    builder.append(0, None, Some(b"v"), &[]);
+    let stamp = Stamp { producer_id: producer.id, producer_epoch: producer.epoch, base_sequence: 0 };
+    builder.seal(stamp).expect("sealed").0.freeze()
+}
+
+/// The terms of a batch whose partition the coordinator has added.
+fn terms_of_added() -> AppendTerms<'static> {
+    AppendTerms { verification: Verification::Added, ..AppendTerms::in_turn(Acks::Leader, 0) }
+}
+
 #[tokio::test]
 async fn mode_is_flush_a_commit_is_answered_its_records_and_its_decision_are_on_the_disk() {
     for (text, is_flushed) in [("fullbore.transaction.flush=true", true), ("", false)] {
@@ -116,6 +155,21 @@ async fn mode_is_flush_a_commit_is_answered_its_records_and_its_decision_are_on_
     }
 }
 
+/// A kill may have come between the append of a decision and its flush; a power cut after the markers would take it.
+#[tokio::test]
+async fn mode_is_flush_what_is_loaded_is_on_the_disk_before_it_is_carried_out() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let opened = opened(folder.path(), "fullbore.transaction.flush=true").await;
+    opened.begin().await;
+    let shard = opened.transactions.serving(ID).expect("loaded");
+    let recovery_point = || shard.partition().noted().expect("open").recovery_point;
+    assert_eq!(recovery_point(), 0, "nothing relies on it yet");
+    let (transactions, loading) = (Arc::clone(&opened.transactions), Arc::clone(&shard));
+    let loaded = tokio::task::spawn_blocking(move || transactions.install(&loading)).await.expect("no panic");
+    assert!(loaded.is_ok());
+    assert_eq!(recovery_point(), 2, "the producer, and its transaction");
+}
+
 #[tokio::test]
 async fn records_cannot_be_flushed_the_transaction_is_not_committed() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -124,6 +178,29 @@ async fn records_cannot_be_flushed_the_transaction_is_not_committed() {
     opened.partition().break_down();
     assert_eq!(opened.commit(producer).await, Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     assert_eq!(opened.state(), TransactionState::Ongoing);
+}
+
+/// As a power cut leaves it: the index has its commits, and the log with the ids has lost its end.
+#[tokio::test]
+async fn state_of_transactions_is_lost_those_that_are_open_in_diskless_partitions_are_aborted() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let opened = opened(folder.path(), "").await;
+    let partitions = [opened.remote(0).await, opened.remote(1).await];
+    for (id, partition) in (1_000..).zip([0, 0, 1, 1]) {
+        opened.begin_in(&partitions[partition], ProducerIdAndEpoch { id, epoch: 3 }).await;
+    }
+    // Nothing of the second one is left but what is open.
+    partitions[1].delete_records_before(-1).await.expect("deleted");
+    opened.transactions.unsettled.set();
+    while opened.transactions.unsettled.is_set() {
+        tokio::task::yield_now().await;
+    }
+    for partition in &partitions {
+        let bounds = partition.known.bounds();
+        assert_eq!((bounds.last_stable_offset, bounds.offsets.log_end), (4, 4), "two records, and two markers");
+        let producers = partition.producers().await.expect("known");
+        assert!(producers.iter().all(|of| of.open_from.is_none() && of.producer_epoch == 4), "{producers:?}");
+    }
 }
 
 #[tokio::test]

@@ -12,12 +12,13 @@ use super::Transactions;
 use super::peers::MarkerRoute;
 use crate::coordinator::Status;
 use fullbore_control::{CreateTopic, CreateTopics, Image, TRANSACTION_STATE};
-use fullbore_rules::sequence::Marker;
+use fullbore_rules::sequence::{Marker, ProducerState};
 use fullbore_rules::transaction::{ProducerIdAndEpoch, TopicPartition, TransactionState};
 use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest};
 use fullbore_wire::apis::describe_transactions::DescribeTransactionsRequest;
 use fullbore_wire::apis::list_transactions::ListTransactionsRequest;
 use fullbore_wire::{ErrorCode, Text};
+use futures_util::future::join_all;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,6 +27,8 @@ use std::sync::atomic::Ordering;
 pub(super) const TURN: usize = 256;
 /// Partitions, producers or ids of one request.
 const ASKED_MAX: usize = 1_000;
+/// Transactions that are aborted at a time: markers of diskless partitions share a PUT.
+const ABORTS: usize = 256;
 
 /// Transaction that is open in a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +38,18 @@ struct OpenTransaction {
     /// The epoch of the coordinator that ended the producer's last transaction there.
     coordinator_epoch: i32,
     first_offset: i64,
+}
+
+impl OpenTransaction {
+    /// Returns the open transaction of a producer, if it has one.
+    fn of(partition: &TopicPartition, state: &ProducerState) -> Option<OpenTransaction> {
+        Some(OpenTransaction {
+            partition: partition.clone(),
+            producer: ProducerIdAndEpoch { id: state.producer_id, epoch: state.producer_epoch },
+            coordinator_epoch: state.coordinator_epoch,
+            first_offset: state.open_from?,
+        })
+    }
 }
 
 /// Partitions by the broker that leads them.
@@ -47,7 +62,8 @@ impl Transactions {
     /// Aborts the transactions that no id has. Returns true if none is left.
     pub(super) async fn abort_unknown(self: &Arc<Self>) -> bool {
         let (led, is_led) = led_partitions(&self.control.image());
-        let (open, is_whole) = self.open_transactions(&led).await;
+        let (mut open, mut is_whole) = self.open_transactions(&led).await;
+        is_whole &= self.open_in_index(&mut open).await;
         if open.is_empty() {
             return is_led && is_whole;
         }
@@ -59,12 +75,33 @@ impl Transactions {
         let places: HashSet<&TopicPartition> = unknown.iter().map(|open| &open.partition).collect();
         let (mut led, _) = led_partitions(&image);
         led.values_mut().for_each(|partitions| partitions.retain(|partition| places.contains(partition)));
-        let (open, is_whole_still) = self.open_transactions(&led).await;
+        let (mut open, mut is_whole_still) = self.open_transactions(&led).await;
+        is_whole_still &= self.open_in_index(&mut open).await;
+        open.retain(|open| unknown.contains(open));
         let mut is_done = is_led && is_whole && is_whole_still;
-        for open in open.into_iter().filter(|open| unknown.contains(open)) {
-            is_done &= self.abort(&led, &open).await;
+        for open in open.chunks(ABORTS) {
+            let aborted = join_all(open.iter().map(|open| self.abort(&led, open))).await;
+            is_done &= aborted.into_iter().all(|is_over| is_over);
         }
         is_done
+    }
+
+    /// Adds the transactions that are open in diskless partitions, as the index has them. Returns true if it could be
+    /// read.
+    async fn open_in_index(&self, open: &mut Vec<OpenTransaction>) -> bool {
+        let Some(diskless) = self.logs.diskless() else { return true };
+        let Ok(partitions) = diskless.with_open_transactions().await else { return false };
+        let mut is_whole = true;
+        for of in partitions {
+            let partition = TopicPartition { topic: Text::from(of.known.topic()), partition: of.known.index() };
+            match of.producers().await {
+                Ok(producers) => {
+                    open.extend(producers.iter().filter_map(|state| OpenTransaction::of(&partition, state)))
+                }
+                Err(_) => is_whole &= of.known.is_gone(),
+            }
+        }
+        is_whole
     }
 
     /// Returns the transactions that are open in these partitions, and true if each partition could be looked at.
@@ -97,15 +134,8 @@ impl Transactions {
                 continue;
             }
             // A partition that cannot be read serves no client before the next start.
-            let producers = replica.producers().unwrap_or_default().into_iter();
-            open.extend(producers.filter_map(|producer| {
-                Some(OpenTransaction {
-                    partition: partition.clone(),
-                    producer: ProducerIdAndEpoch { id: producer.producer_id, epoch: producer.producer_epoch },
-                    coordinator_epoch: producer.coordinator_epoch,
-                    first_offset: producer.open_from?,
-                })
-            }));
+            let producers = replica.producers().unwrap_or_default();
+            open.extend(producers.iter().filter_map(|state| OpenTransaction::of(partition, state)));
         }
         is_whole
     }

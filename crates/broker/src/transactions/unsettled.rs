@@ -15,6 +15,7 @@
 use super::Transactions;
 use super::unknown::TURN;
 use crate::coordinator::Shard;
+use crate::diskless;
 use fullbore_host::files::CHANGES;
 use fullbore_log::files;
 use fullbore_rules::cluster::PreviousShutdown;
@@ -59,7 +60,9 @@ impl Unsettled {
         let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
         let (changed, is_to_look) = (Notify::new(), AtomicBool::new(false));
         let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, is_to_look };
-        let has_partitions = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
+        // The folders of `__transaction_state` may be lost, and diskless partitions have none.
+        let has_folders = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
+        let has_partitions = has_folders || diskless::has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {
             unsettled.set();
         }
@@ -186,6 +189,9 @@ mod tests {
         fs::create_dir(folder.path().join("t-0")).expect("created");
         assert!(!look(PreviousShutdown::Killed).is_set());
         assert!(look(PreviousShutdown::Lost).is_set());
+        let diskless = tempfile::tempdir().expect("temporary folder");
+        fs::write(diskless.path().join("diskless.db"), "").expect("written");
+        assert!(Unsettled::look(diskless.path(), PreviousShutdown::Lost).is_set(), "its partitions have no folders");
         let unsettled = look(PreviousShutdown::Killed);
         let seen = unsettled.seen().expect("a kill changes nothing");
         unsettled.set();

@@ -25,7 +25,8 @@ pub struct ObjectBatch {
     /// Part of the batch in a transaction.
     pub kind: BatchKind,
     /// Confirmation of the coordinator that the partition is in the producer's transaction, which the commit needs of a
-    /// batch that opens one here. `None` of a batch that was not verified.
+    /// batch that opens one here. `None` of a batch that was not verified. Of a
+    /// marker, the moment of its request.
     pub verified: Option<Verified>,
 }
 

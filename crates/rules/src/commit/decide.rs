@@ -139,6 +139,9 @@ impl Deciding<'_, '_> {
             if let Err(why) = partition.check_marker(&marker) {
                 return CommitVerdict::Refused(Refusal::Sequence(why));
             }
+            if partition.has_overtaken(batch, marker.transaction_version) {
+                return CommitVerdict::Refused(Refusal::Unverified);
+            }
             let (appended, aborted) = partition.append_marker(batch, now_ms);
             self.note_producer(batch.partition, appended);
             let aborted = aborted.map(|transaction| PartitionAborted { partition: batch.partition, transaction });
@@ -194,6 +197,10 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
     let Some(partition) = coordinator.partitions.get(&batch.partition) else { return gone(coordinator.deleted, batch) };
     if let Some(marker) = batch.marker() {
         return match partition.check_marker(&marker) {
+            // Refused before, or appended and its run is cleared: the coordinator writes it once more.
+            Ok(()) if partition.has_overtaken(batch, marker.transaction_version) => {
+                CommitVerdict::Refused(Refusal::Unverified)
+            }
             // A marker that is refused once stays refused: this one was appended, and its run is cleared.
             Ok(()) => CommitVerdict::Duplicate { base_offset: -1, timestamp: -1 },
             Err(why) => CommitVerdict::Refused(Refusal::Sequence(why)),

@@ -30,6 +30,8 @@ pub struct PartitionState {
     pub expired_to: i64,
     /// The offset of the newest marker that has aborted a transaction; -1 if none has.
     pub aborted_to: i64,
+    /// False until [`PartitionState::note_read`].
+    pub(super) is_read: bool,
 }
 
 impl PartitionState {
@@ -45,6 +47,16 @@ impl PartitionState {
             window,
             expired_to: -1,
             aborted_to: -1,
+            is_read: false,
+        }
+    }
+
+    /// Notes that the state is read from rows up to its next offset. The rows may lack markers of producers that were
+    /// forgotten before.
+    pub fn note_read(&mut self) {
+        let may_lack_markers = self.has_forgotten || self.expired_to >= 0;
+        if !std::mem::replace(&mut self.is_read, true) && may_lack_markers {
+            self.producers.note_forgotten_markers(self.next_offset);
         }
     }
 
@@ -93,8 +105,17 @@ impl PartitionState {
         self.producers.check_marker(versioned)
     }
 
+    /// Returns true if a marker with transaction version 1 has come since this one was queued: this one may be a copy,
+    /// and would end the next transaction, whose epoch is the same.
+    pub(super) fn has_overtaken(&self, marker: &ObjectBatch, transaction_version: i8) -> bool {
+        let ObjectBatch { stamp, verified, .. } = marker;
+        let has_come = |verified: &Verified| self.producers.has_ended_since(stamp, verified.next_offset);
+        transaction_version < 2 && self.producers.knows(stamp.producer_id) && verified.as_ref().is_some_and(has_come)
+    }
+
     /// Decides if a batch may open a transaction: the coordinator has confirmed that, and no marker has ended the
-    /// transaction since. With transaction version 2 the marker's epoch refuses the batch.
+    /// transaction since. With transaction version 2 the marker's epoch refuses the batch, unless the producer was
+    /// forgotten since.
     fn check_opening(&self, batch: &ObjectBatch) -> Result<(), Refusal> {
         let Verified { next_offset, is_added } = batch.verified.ok_or(Refusal::Unverified)?;
         if self.producers.has_ended_since(&batch.stamp, next_offset) {

@@ -140,6 +140,58 @@ fn marker_has_the_next_epoch_the_coordinators_word_of_that_epoch_is_never_too_ol
     assert_eq!(case.verdict(verified(stamp(9, 3, 1), 3)), appended(3), "its state may have expired");
 }
 
+/// The producer's batch is in an object that takes its time. Its transaction is aborted meanwhile, and others write so
+/// much that the producer is forgotten: no marker would end what the batch opens.
+#[test]
+fn producer_is_forgotten_with_its_marker_a_batch_that_was_verified_before_is_refused() {
+    for (version, late) in [(1, verified(stamp(7, 0, 0), 0)), (2, added(stamp(7, 0, 0), 0))] {
+        let mut case = Case::new(1);
+        case.partitions.get_mut(&0).expect("there").producers = Producers::bounded(3);
+        let marker = marker((7, i16::from(version == 2)), 4, false, version);
+        assert_eq!(case.verdict(marker), appended(0));
+        (10..13).for_each(|producer_id| _ = case.verdict(batch(0, stamp(producer_id, 0, 0))));
+        assert!(!case.state().producers.knows(7) && case.state().has_forgotten);
+        assert_eq!(case.verdict(late), UNVERIFIED, "version {version}");
+        let verified_since = |next_offset| ObjectBatch {
+            verified: late.verified.map(|verified| Verified { next_offset, ..verified }),
+            ..late
+        };
+        // A state that is read from rows which lack the marker knows that it may.
+        let mut read = PartitionState::new(5);
+        (read.next_offset, read.has_forgotten) = (4, true);
+        read.note_read();
+        let mut other = Case::new(1);
+        other.partitions.insert(0, read);
+        assert_eq!(other.verdicts(1, &[verified_since(3)]), [UNVERIFIED]);
+        assert_eq!(other.verdicts(2, &[verified_since(4)]), [appended(4)]);
+        assert_eq!(case.verdict(verified_since(1)), appended(4), "of the next transaction");
+    }
+}
+
+/// A broker stood still with the marker in its object, and the coordinator had another broker write it. With transaction
+/// version 1 nothing else tells the copy from the marker of the next transaction.
+#[test]
+fn marker_comes_late_and_another_broker_has_written_it_the_next_transaction_stays_open() {
+    let queued = |marker: ObjectBatch, next_offset| ObjectBatch {
+        verified: Some(Verified { next_offset, is_added: false }),
+        ..marker
+    };
+    let mut case = Case::new(1);
+    case.verdicts(1, &[verified(stamp(7, 0, 0), 0)]);
+    let late = queued(marker((7, 0), 4, true, 1), 1);
+    assert_eq!(case.verdict(queued(marker((7, 0), 4, true, 1), 1)), appended(1));
+    assert_eq!(case.verdict(verified(stamp(7, 0, 1), 2)), appended(2));
+    let first = case.commit(&[object(2, &[late, batch(0, stamp(8, 0, 0))])]);
+    assert_eq!(first.verdicts[0], [UNVERIFIED, appended(3)]);
+    assert_eq!(case.open_from(7), Some(2));
+    let again = object(2, &[late, batch(0, stamp(8, 0, 0))]);
+    let again = FinishedObject { state: ObjectState::Live(first.runs), ..again };
+    assert_eq!(case.commit(&[again]).verdicts[0], [UNVERIFIED, appended(3)], "the answer was lost");
+    // One that was queued since is of the next transaction, or harmless.
+    assert_eq!(case.verdict(queued(marker((7, 0), 4, false, 1), 2)), appended(4));
+    assert_eq!(case.open_from(7), None);
+}
+
 #[test]
 fn plain_batch_comes_within_a_transaction_it_is_refused() {
     let mut case = Case::new(1);

@@ -154,6 +154,8 @@ pub struct Producers {
     has_forgotten: bool,
     /// Producers that were forgotten have lesser ids.
     forgotten_below: i64,
+    /// Offset of the newest marker of those that were forgotten; -1 if none is known.
+    pub(super) forgotten_marker: i64,
 }
 
 impl Default for Producers {
@@ -177,6 +179,7 @@ impl Producers {
             predecessor: Stops::default(),
             has_forgotten: false,
             forgotten_below: 0,
+            forgotten_marker: -1,
         }
     }
 
@@ -490,6 +493,7 @@ impl Producers {
         let Some((_, producer_id)) = self.idle.pop_first() else { return false };
         if let Some(producer) = self.by_id.remove(&producer_id) {
             self.forgotten = self.forgotten.max(producer.number);
+            self.forgotten_marker = self.forgotten_marker.max(producer.last_unsequenced.unwrap_or(-1));
         }
         self.forgotten_below = self.forgotten_below.max(producer_id.saturating_add(1));
         true

@@ -301,10 +301,21 @@ impl Producers {
         completed
     }
 
-    /// Returns true if a marker of the batch's epoch, which left that epoch as it was, stands at `offset` or later.
+    /// Returns true if a marker of the batch's epoch, which left that epoch as it was, stands at `offset` or later. Of a
+    /// producer that is not known any forgotten marker counts.
     pub fn has_ended_since(&self, stamp: &Stamp, offset: i64) -> bool {
-        let producer = self.by_id.get(&stamp.producer_id).filter(|producer| producer.epoch == stamp.producer_epoch);
-        producer.and_then(|producer| producer.last_marker).is_some_and(|last_marker| last_marker >= offset)
+        match self.by_id.get(&stamp.producer_id) {
+            None => self.forgotten_marker >= offset,
+            Some(producer) if producer.epoch == stamp.producer_epoch => {
+                producer.last_marker.is_some_and(|last_marker| last_marker >= offset)
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// Notes that markers before `offset` may be forgotten with their producers.
+    pub fn note_forgotten_markers(&mut self, offset: i64) {
+        self.forgotten_marker = self.forgotten_marker.max(offset.saturating_sub(1));
     }
 
     /// Remembers the epoch of a marker at `offset` whose record compaction has removed, with all data of its

@@ -5,7 +5,7 @@
 //! `FULLBORE_POWER_ROUNDS` is the number of cuts (by default 3, in `make soak` 60); each round has a seed, printed when it
 //! begins.
 
-use super::SOON;
+use super::{DISKLESS, SOON};
 use fullbore_tests::{Broker, Client, Disk, Protocol, Random, Transactional, another_boot, wait_until};
 use fullbore_wire::apis::add_offsets_to_txn::AddOffsetsToTxnRequest;
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics};
@@ -19,6 +19,7 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 const TOPIC: &str = "cut";
+const REMOTE: &str = "cut-remote";
 const PARTITIONS: i32 = 3;
 const IDS: usize = 5;
 const PAGE: u64 = 4096;
@@ -308,4 +309,43 @@ fn power_is_cut_and_topics_flush_each_message_each_committed_transaction_is_whol
 #[test]
 fn power_is_cut_without_flushes_nothing_hangs_and_no_producer_of_before_goes_on() {
     survives(Mode::Plain, 3_000);
+}
+
+/// The index and the store have what they had, and `__transaction_state` has nothing: no id has these transactions.
+#[test]
+fn power_is_cut_with_transactions_open_on_a_diskless_topic_they_are_aborted_and_their_producers_fenced() {
+    let Some(disk) = Disk::make() else { return };
+    let mut broker = Broker::start_in(&disk.data(), SETS);
+    let mut client = broker.client();
+    client.create_topic(REMOTE, PARTITIONS, DISKLESS);
+    disk.commit();
+    let mut producers = super::both(&mut client, "cut");
+    for producer in &mut producers {
+        producer.write(&mut client, REMOTE, 0, &["committed"]);
+        producer.end(&mut client, true);
+        for partition in 0..PARTITIONS {
+            producer.write(&mut client, REMOTE, partition, &["open"]);
+        }
+    }
+    let cut = disk.cut_power();
+    broker.kill();
+    another_boot(&cut.data());
+    let broker = Broker::start_in(&cut.data(), SETS);
+    let mut client = broker.client();
+    for partition in 0..PARTITIONS {
+        let expected: &[&str] = if partition == 0 { &["committed", "committed"] } else { &[] };
+        assert_eq!(super::settled(&mut client, REMOTE, partition), expected);
+    }
+    wait_until("transactions are settled", SOON, || !broker.data_dir().join(UNSETTLED).exists());
+    for producer in &mut producers {
+        let refused = producer.try_end(&mut client, true).error_code;
+        let fenced = [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_PRODUCER_ID_MAPPING];
+        assert!(fenced.contains(&refused), "{}: {refused}", producer.transactional_id);
+        let late = producer.batch(REMOTE, 0, &["late"]);
+        assert!(producer.send(&mut client, REMOTE, 0, &late).error_code.is_err());
+        let mut new = Transactional::begin(&mut client, &producer.transactional_id, producer.protocol);
+        new.write(&mut client, REMOTE, 1, &["after"]);
+        new.end(&mut client, true);
+    }
+    assert_eq!(super::settled(&mut client, REMOTE, 1), ["after", "after"]);
 }

@@ -50,7 +50,7 @@ use fullbore_wire::Uuid;
 pub use finder::{IndexChanges, RunFinder};
 pub use noted::{FILE as NOTED_CHANGES, Lacking, lacking, noted_changes};
 pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueuePlace, StopsBefore};
-pub use sqlite::{OpenFileError, SqliteIndex};
+pub use sqlite::{NAME as SQLITE_FILE, OpenFileError, SqliteIndex};
 pub use store::{
     AbortedTransactions, ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore,
     PartitionRow, ProducerRow, ProducerRowPlace, RunSource, UnusedObject,

@@ -407,6 +407,7 @@ impl PartitionRow {
         state.window = state.window.max(window);
         state.expired_to = state.expired_to.max(expired_to);
         state.aborted_to = state.aborted_to.max(self.aborted_to);
+        state.note_read();
     }
 }
 

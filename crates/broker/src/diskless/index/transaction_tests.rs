@@ -281,7 +281,7 @@ fn producer_has_an_open_transaction_it_does_not_expire<B: BackEnd>() {
     expire(&mut opened, late);
     assert_eq!((ids(shown(&mut opened.index, partition)), opened.back_end.producer_rows(partition)), (vec![], 0));
     // Of a deleted partition nothing stays for ever.
-    let opens = of_epoch(1, verified(batch(partition, 0, 0), 21));
+    let opens = of_epoch(1, verified(batch(partition, 0, 0), 31));
     assert_eq!(opened.answer(vec![opens]).verdicts, [[appended(31)]]);
     opened.index.delete(TOPIC, &[partition]).expect("deleted");
     opened.again();

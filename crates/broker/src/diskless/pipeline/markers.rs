@@ -13,7 +13,7 @@ use std::sync::Arc;
 use fullbore_host::files::now_ms;
 use fullbore_rules::commit::admission::TicketId;
 use fullbore_rules::commit::rotation::OBJECT_BATCHES_MAX;
-use fullbore_rules::commit::{BatchKind, DisklessPartitionId};
+use fullbore_rules::commit::{BatchKind, DisklessPartitionId, Verified};
 use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_wire::batch::{BatchView, EndTransactionMarker};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -181,7 +181,7 @@ fn batch_of(partition: IndexedPartition<'_>, marker: &Marker) -> Result<NewBatch
         stamp: Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 },
         max_timestamp,
         kind: BatchKind::Plain,
-        verified: None,
+        verified: Some(Verified { next_offset: partition.view.offsets().log_end, is_added: false }),
         ends_transaction: true,
         room: None,
     })

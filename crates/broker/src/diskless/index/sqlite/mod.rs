@@ -29,7 +29,7 @@ use super::store::{
 };
 use super::{damaged, random_numbers};
 use cleaning::{clear_runs, note_expired, remove_partitions, succeed_classic};
-pub use file::OpenFileError;
+pub use file::{NAME, OpenFileError};
 pub use finder::SqliteFinder;
 use fullbore_db::sqlite::{failed as sqlite_failed, not_committed as sqlite_not_committed};
 use fullbore_db::{CommitError, StoreError};

@@ -1,0 +1,415 @@
+//! A diskless partition: every broker gathers batches and markers into objects, puts these into the store, and commits
+//! them to the one index.
+//!
+//! What a broker admits and what a commit makes of it is `fullbore_rules::commit`'s. The way of an object, outages of
+//! the store and answers that are lost are as `diskless/pipeline` of the broker has them.
+//!
+//! Invariant: the log of the index is what is committed, in the order of its offsets.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use super::broker::Waiter;
+use super::entry::{BrokerId, DISKLESS, Entry, Payload};
+use super::fault::Fault;
+use super::message::{Answer, Asked, Marking, Message, Request, Write};
+use super::replica::{PRODUCERS_MAX, Word};
+use super::world::World;
+use fullbore_rules::commit::admission::{Admission, Freshness, Opening, PartitionAdmission, TicketId};
+use fullbore_rules::commit::{
+    BatchKind, BatchRun, CommitVerdict, Coordinator, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId,
+    ObjectState, PartitionState, Refusal, Verified, commit,
+};
+use fullbore_rules::sequence::{AbortedTransaction, Marker, Producers, SequenceRefusal, Stamp};
+use fullbore_wire::ErrorCode;
+
+/// The partition's number in the index.
+const NUMBER: DisklessPartitionId = 1;
+/// Batches that the index retains of each producer.
+const WINDOW: usize = 5;
+
+/// The index, which all brokers share.
+#[derive(Debug)]
+pub struct Index {
+    pub state: PartitionState,
+    pub log: Vec<Entry>,
+    pub aborted: Vec<AbortedTransaction>,
+    /// Runs of the objects that are committed.
+    objects: BTreeMap<ObjectId, Vec<BatchRun>>,
+    next_object: ObjectId,
+}
+
+impl Default for Index {
+    fn default() -> Index {
+        let mut state = PartitionState::new(WINDOW);
+        state.producers = Producers::bounded(PRODUCERS_MAX);
+        Index { state, log: Vec::new(), aborted: Vec::new(), objects: BTreeMap::new(), next_object: 0 }
+    }
+}
+
+impl Index {
+    /// The offset before which consumers at read_committed read.
+    pub fn last_stable(&self, fault: Option<Fault>) -> usize {
+        match fault {
+            Some(Fault::StableIsIndexEnd) => self.log.len(),
+            _ => usize::try_from(self.state.last_stable_offset()).unwrap_or(0),
+        }
+    }
+
+    /// Commits an object, and returns the verdicts with what is new in the log.
+    fn commit(&mut self, object: &Object, now: i64) -> (Vec<CommitVerdict>, Vec<Entry>) {
+        let state = match self.objects.get(&object.id) {
+            Some(runs) => ObjectState::Live(runs.clone()),
+            None => ObjectState::Registered,
+        };
+        let is_new = state == ObjectState::Registered;
+        let batches = object.batches.iter().map(|queued| queued.batch).collect();
+        let mut partitions = HashMap::from([(NUMBER, self.state.clone())]);
+        let mut coordinator = Coordinator { partitions: &mut partitions, deleted: &HashMap::new(), now_ms: now };
+        let decided = commit(&mut coordinator, &[FinishedObject { id: object.id, state, batches }]);
+        let verdicts = decided.verdicts.into_iter().flatten().collect::<Vec<_>>();
+        if !is_new {
+            return (verdicts, Vec::new());
+        }
+        self.state = partitions.remove(&NUMBER).expect("nothing deletes it");
+        self.aborted.extend(decided.aborted.iter().map(|of| of.transaction));
+        self.objects.insert(object.id, decided.runs);
+        let is_appended = |verdict: &CommitVerdict| matches!(verdict, CommitVerdict::Appended { .. });
+        let appended = object.batches.iter().zip(&verdicts).filter(|(_, verdict)| is_appended(verdict));
+        let appended: Vec<_> = appended.map(|(queued, _)| queued.entry.clone()).collect();
+        self.log.extend(appended.iter().cloned());
+        assert_eq!(self.state.next_offset, self.log.len() as i64, "offsets are dense");
+        (verdicts, appended)
+    }
+}
+
+/// Batches and markers that a broker has admitted and not answered.
+#[derive(Debug)]
+pub struct Pipeline {
+    /// The index as the broker saw it last.
+    pub known: PartitionState,
+    admission: PartitionAdmission,
+    gathering: Vec<Queued>,
+    objects: VecDeque<Object>,
+    next_ticket: TicketId,
+}
+
+impl Default for Pipeline {
+    fn default() -> Pipeline {
+        Pipeline {
+            known: PartitionState::new(WINDOW),
+            admission: PartitionAdmission::default(),
+            gathering: Vec::new(),
+            objects: VecDeque::new(),
+            next_ticket: 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Queued {
+    ticket: TicketId,
+    batch: ObjectBatch,
+    entry: Entry,
+    /// `None` for the marker of a transaction that no id has.
+    whom: Option<Waiter>,
+}
+
+#[derive(Debug)]
+struct Object {
+    id: ObjectId,
+    batches: Vec<Queued>,
+    upload: Upload,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Upload {
+    UnderWay,
+    Failed,
+    Done,
+    /// A commit was tried.
+    Tried,
+}
+
+/// Answer to a batch that is offered to a broker.
+enum Taken {
+    /// It is in an object, or a copy of it is.
+    Pending,
+    /// The coordinator is to be asked.
+    Unverified,
+    Answered(Result<(), ErrorCode>),
+}
+
+impl Pipeline {
+    /// Queues a batch for the next object.
+    fn queue(&mut self, batch: ObjectBatch, entry: Entry, whom: Option<Waiter>) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        if batch.is_sequenced() {
+            self.admission.admitted(&batch.stamp, ticket, batch.verified);
+        }
+        self.gathering.push(Queued { ticket, batch, entry, whom });
+    }
+
+    fn queued(&self) -> impl Iterator<Item = &Queued> {
+        self.objects.iter().flat_map(|object| &object.batches).chain(&self.gathering)
+    }
+
+    fn close(&mut self, id: ObjectId) {
+        let mut batches = std::mem::take(&mut self.gathering);
+        (0..).zip(&mut batches).for_each(|(position, queued)| queued.batch.position = position);
+        self.objects.push_back(Object { id, batches, upload: Upload::UnderWay });
+    }
+
+    /// Takes a batch out that is refused, and those behind it of its producer, which are to be sent again.
+    fn failed(&mut self, queued: &Queued, code: ErrorCode, now: Duration, dead: &mut BTreeSet<TicketId>) {
+        if queued.batch.is_sequenced() {
+            dead.extend(self.admission.failed(&queued.batch.stamp, queued.ticket, code, now));
+        }
+    }
+
+    /// Takes dead batches out of what was not tried to be committed.
+    fn drop_dead(&mut self, dead: &BTreeSet<TicketId>) -> Vec<Queued> {
+        let mut dropped = Vec::new();
+        let untried = self.objects.iter_mut().filter(|object| object.upload != Upload::Tried);
+        for batches in untried.map(|object| &mut object.batches).chain([&mut self.gathering]) {
+            dropped.extend(batches.extract_if(.., |queued| dead.contains(&queued.ticket)));
+        }
+        dropped
+    }
+}
+
+impl World {
+    /// A batch comes to a broker, or comes again with its coordinator's word.
+    pub fn write_diskless(&mut self, broker: BrokerId, asked: Asked, word: Word) -> Result<(), String> {
+        let Request::Write(write) = asked.request.clone() else { return Ok(()) };
+        let answer = match self.take(broker, &asked, &write, word) {
+            Taken::Pending => return Ok(()),
+            Taken::Unverified => {
+                self.park(broker, asked, &write);
+                return Ok(());
+            }
+            Taken::Answered(answer) => answer,
+        };
+        self.send(Message::Answer(asked, Answer::Written(answer)));
+        Ok(())
+    }
+
+    fn take(&mut self, broker: BrokerId, asked: &Asked, write: &Write, word: Word) -> Taken {
+        let (now, stamp) = (self.clock(), write.stamp);
+        let is_transactional = !matches!(write.payload, Payload::Plain);
+        // A broker hears of most commits of others soon.
+        let hears = self.is_quiet || self.random.one_in(2);
+        let pipeline = &mut self.brokers[broker].pipeline;
+        for freshness in [Freshness::MayBeStale, Freshness::Current] {
+            let is_current = freshness == Freshness::Current;
+            if is_current {
+                pipeline.known = self.index.state.clone();
+            }
+            let admission = match pipeline.admission.ahead(&stamp, &pipeline.known) {
+                1.. if !is_current => Admission::Ask,
+                1.. => Admission::Refuse(SequenceRefusal::OutOfOrderSequence),
+                _ => pipeline.admission.check(&stamp, &pipeline.known, freshness, now),
+            };
+            match admission {
+                Admission::Ask => continue,
+                Admission::Refuse(why) => return Taken::Answered(Err(why.code())),
+                Admission::Duplicate { .. } => return Taken::Answered(Ok(())),
+                Admission::Shares(_) => return Taken::Pending,
+                Admission::Admit => {}
+            }
+            let mut verified = word.verified();
+            if is_transactional {
+                match pipeline.admission.transaction_of(&stamp, &pipeline.known) {
+                    Opening::Open { verified: None } if !is_current && hears => continue,
+                    Opening::Open { verified: of } => verified = verified.or(of),
+                    Opening::Unverified if verified.is_none() => return Taken::Unverified,
+                    Opening::Unverified => {}
+                }
+            }
+            let kind = if is_transactional { BatchKind::Transactional } else { BatchKind::Plain };
+            let batch = placed(stamp, kind, verified);
+            let entry = Entry { leader_epoch: 0, stamp, is_transactional, payload: write.payload.clone() };
+            pipeline.queue(batch, entry, Some(Waiter::Client(asked.clone())));
+            return Taken::Pending;
+        }
+        Taken::Answered(Err(ErrorCode::NOT_ENOUGH_REPLICAS))
+    }
+
+    /// Queues a marker for the next object, unless it is queued already.
+    pub fn mark_diskless(&mut self, broker: BrokerId, marker: Marker, version: i8, whom: Option<Waiter>) {
+        let Marker { producer_id, producer_epoch, .. } = marker;
+        let stamp = Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 };
+        let pipeline = &mut self.brokers[broker].pipeline;
+        let entry = Entry { leader_epoch: 0, stamp, is_transactional: true, payload: Payload::Marker(marker) };
+        if pipeline.queued().any(|queued| queued.entry == entry) {
+            return;
+        }
+        let since = Verified { next_offset: pipeline.known.next_offset, is_added: false };
+        let since = Some(since).filter(|_| self.fault != Some(Fault::IndexTakesLateMarkers));
+        pipeline.queue(placed(stamp, BatchKind::marker(&marker, version), since), entry, whom);
+    }
+
+    /// Goes on with what a broker has queued: closes an object, uploads, commits.
+    pub fn drive(&mut self, broker: BrokerId) -> Result<(), String> {
+        let luck = if self.is_quiet { 0 } else { self.random.below(8) };
+        let (is_quiet, has_store) = (self.is_quiet, self.brokers[broker].has_store);
+        let pipeline = &mut self.brokers[broker].pipeline;
+        if !pipeline.gathering.is_empty() && luck < 4 {
+            self.index.next_object += 1;
+            pipeline.close(self.index.next_object);
+        }
+        for object in pipeline.objects.iter_mut().filter(|object| object.upload == Upload::UnderWay) {
+            // A PUT that is done and answered with an error is one that failed: its number is never committed.
+            let fails = !is_quiet && self.random.one_in(if has_store { 60 } else { 6 });
+            match (fails, has_store) {
+                (true, _) => object.upload = Upload::Failed,
+                (false, true) if is_quiet || self.random.one_in(3) => object.upload = Upload::Done,
+                (false, _) => {}
+            }
+        }
+        match luck {
+            7 if self.random.one_in(2) => self.brokers[broker].pipeline.known = self.index.state.clone(),
+            _ => {}
+        }
+        self.commit_next(broker)
+    }
+
+    /// Commits the objects at the head of the queue, one after the other.
+    fn commit_next(&mut self, broker: BrokerId) -> Result<(), String> {
+        while let Some(mut object) = self.brokers[broker].pipeline.objects.pop_front() {
+            match object.upload {
+                Upload::UnderWay => {
+                    self.brokers[broker].pipeline.objects.push_front(object);
+                    return Ok(());
+                }
+                Upload::Failed => {
+                    self.give_up(broker, object);
+                    continue;
+                }
+                Upload::Done | Upload::Tried => object.upload = Upload::Tried,
+            }
+            let luck = if self.is_quiet { 9 } else { self.random.below(12) };
+            if luck > 0 {
+                let (verdicts, appended) = self.index.commit(&object, self.now);
+                self.appended_to_index(&appended)?;
+                if luck > 1 {
+                    self.committed(broker, object, &verdicts);
+                    continue;
+                }
+            }
+            // The database is away, before or after the commit: the same is asked for again.
+            self.brokers[broker].pipeline.objects.push_front(object);
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// Holds what the index has appended to what is on record.
+    fn appended_to_index(&mut self, appended: &[Entry]) -> Result<(), String> {
+        for entry in appended {
+            match &entry.payload {
+                Payload::Marker(marker) => self.check.marked(marker, DISKLESS)?,
+                Payload::Plain => {}
+                _ => self.check.appended(&entry.stamp, DISKLESS)?,
+            }
+            let partition = &mut self.partitions[DISKLESS];
+            let at = partition.committed.len();
+            partition.committed.push(entry.clone());
+            for (transaction, is_commit) in partition.settle(at, entry) {
+                self.check.ended(transaction, is_commit)?;
+            }
+        }
+        let stable = self.index.last_stable(self.fault);
+        self.partitions[DISKLESS].check_stable((0, 0), stable)
+    }
+
+    /// The commit is known.
+    fn committed(&mut self, broker: BrokerId, object: Object, verdicts: &[CommitVerdict]) {
+        let now = self.clock();
+        let (mut dead, mut answers) = (BTreeSet::new(), Vec::new());
+        let pipeline = &mut self.brokers[broker].pipeline;
+        pipeline.known = self.index.state.clone();
+        for (queued, verdict) in object.batches.into_iter().zip(verdicts) {
+            let result = match *verdict {
+                CommitVerdict::Appended { .. } | CommitVerdict::Duplicate { .. } => Ok(()),
+                CommitVerdict::Refused(why) => {
+                    pipeline.failed(&queued, why.code(), now, &mut dead);
+                    Err(why)
+                }
+            };
+            if result.is_ok() && queued.batch.is_sequenced() {
+                pipeline.admission.committed(&queued.batch.stamp, queued.ticket);
+            }
+            answers.push((queued, result));
+        }
+        answers.iter().for_each(|(queued, _)| _ = dead.remove(&queued.ticket));
+        let dropped = pipeline.drop_dead(&dead);
+        answers.into_iter().for_each(|(queued, result)| self.answer_queued(queued, result));
+        dropped.into_iter().for_each(|queued| self.answer_queued(queued, Err(Refusal::Behind)));
+    }
+
+    /// The object did not get into the store.
+    fn give_up(&mut self, broker: BrokerId, object: Object) {
+        let now = self.clock();
+        let mut dead = BTreeSet::new();
+        let pipeline = &mut self.brokers[broker].pipeline;
+        for queued in &object.batches {
+            pipeline.failed(queued, ErrorCode::KAFKA_STORAGE_ERROR, now, &mut dead);
+        }
+        let dropped = pipeline.drop_dead(&dead);
+        for queued in object.batches.into_iter().chain(dropped) {
+            let counts = self.fault == Some(Fault::CountsFailedMarkers) && queued.batch.kind.is_marker();
+            self.answer_queued(queued, if counts { Ok(()) } else { Err(Refusal::ObjectGone) });
+        }
+    }
+
+    fn answer_queued(&mut self, queued: Queued, result: Result<(), Refusal>) {
+        let is_past = result == Err(Refusal::Sequence(SequenceRefusal::InvalidProducerEpoch));
+        match queued.whom {
+            Some(Waiter::Client(asked)) => {
+                let code = |why| match why {
+                    Refusal::Sequence(why) => why.code(),
+                    _ => ErrorCode::NOT_ENOUGH_REPLICAS,
+                };
+                self.send(Message::Answer(asked, Answer::Written(result.map_err(code))));
+            }
+            // A marker that is not written is sent again.
+            Some(Waiter::Coordinator(to, marking)) if result.is_ok() || is_past => {
+                self.send(Message::Marked { to, marking });
+            }
+            Some(Waiter::Coordinator(..)) | None => {}
+        }
+    }
+
+    /// A coordinator has a marker of the diskless partition written, by its own broker if that has the store.
+    pub fn mark_in_index(&mut self, broker: BrokerId, by: super::message::BrokerProcess, marking: Marking) {
+        let version = i8::try_from(marking.version.level()).unwrap_or(i8::MAX);
+        self.mark_diskless(broker, marking.marker, version, Some(Waiter::Coordinator(by, marking)));
+    }
+
+    /// Loses copies of a marker of the old protocol that were queued since the marker is in the index: nothing tells
+    /// them from the marker of the next transaction.
+    pub fn forget_queued(&mut self, marking: &Marking) {
+        let is_it = |entry: &Entry| entry.payload == Payload::Marker(marking.marker);
+        let Some(written) = self.index.log.iter().rposition(is_it).filter(|_| marking.partition == DISKLESS) else {
+            return;
+        };
+        let is_untold = |queued: &Queued| {
+            let since = queued.batch.verified.map(|since| since.next_offset);
+            is_it(&queued.entry) && since.is_some_and(|since| since > written as i64)
+        };
+        for pipeline in self.brokers.iter_mut().map(|broker| &mut broker.pipeline) {
+            let objects = pipeline.objects.iter_mut().map(|object| &mut object.batches);
+            objects.chain([&mut pipeline.gathering]).for_each(|batches| batches.retain(|queued| !is_untold(queued)));
+        }
+    }
+
+    fn clock(&self) -> Duration {
+        Duration::from_millis(self.now.unsigned_abs())
+    }
+}
+
+fn placed(stamp: Stamp, kind: BatchKind, verified: Option<Verified>) -> ObjectBatch {
+    ObjectBatch { partition: NUMBER, position: 0, size: 1, stamp, max_timestamp: 0, kind, verified }
+}
