@@ -91,7 +91,12 @@ impl Log {
 }
 
 fn producer(bootstrap: &str, id: &str) -> Result<Producer, Failure> {
-    let properties = [("bootstrap.servers", bootstrap), ("transactional.id", id), ("transaction.timeout.ms", "900000")];
+    let properties = [
+        ("bootstrap.servers", bootstrap),
+        ("transactional.id", id),
+        ("transaction.timeout.ms", "900000"),
+        ("linger.ms", "0"),
+    ];
     Ok(Producer::from_properties(properties)?)
 }
 

@@ -223,6 +223,12 @@ impl Shard {
         self.unreplicated.tell_in_turn(written, told, move || shard.flush_elsewhere());
     }
 
+    /// Keeps others from appending while the guard lives, as a thread does that appends.
+    #[cfg(test)]
+    pub fn hold(&self) -> parking_lot::MutexGuard<'_, BytesMut> {
+        self.writer.lock()
+    }
+
     /// Appends what waits, or leaves it to who does so at this moment. Blocks on the disk while the partition has no log yet.
     pub fn flush(self: &Arc<Self>) {
         // The write is in the queue before the lock is looked at.

@@ -257,3 +257,26 @@ async fn markers_take_several_turns_the_transaction_is_complete_behind_its_answe
     };
     tokio::time::timeout(std::time::Duration::from_secs(60), completed).await.expect("it is completed");
 }
+
+#[tokio::test]
+async fn another_thread_appends_meanwhile_a_commit_is_answered_and_complete_all_the_same() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let opened = opened(folder.path(), "").await;
+    let producer = opened.begin().await;
+    let unwritten = Unwritten::default();
+    let end = EndTxn { producer, is_commit: true, version: TransactionVersion::V2 };
+    let event = |transaction: &mut Transaction, ticket, turn: &mut Turn<'_>| transaction.end_txn(end, ticket, turn);
+    let shard = opened.transactions.serving(ID).expect("it serves");
+    let held = shard.hold();
+    let pending = opened.transactions.put_to(ID, Some(&unwritten), event).expect("it serves");
+    assert!(!pending.is_answered());
+    drop(held);
+    shard.flush();
+    assert!(matches!(pending.answer().await, Ok(TransactionAnswer::EndTxn(Ok(_)))));
+    let completed = async {
+        while opened.state() != TransactionState::CompleteCommit {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), completed).await.expect("it is completed");
+}
