@@ -151,6 +151,8 @@ impl TransactionTask {
                 // never comes.
                 let is_fenced = is_over && self.adds_partitions;
                 if is_fenced || self.is_done_with(scope.number) {
+                    // The last record may have failed since the look at the failure.
+                    let is_over = is_over || scope.has_failed();
                     return Ok(if is_over { Wish::Abort } else { Wish::Commit });
                 }
             }

@@ -82,6 +82,8 @@ struct LedgerState {
     begun: u64,
     /// Transactions without an outcome, oldest first.
     unended: VecDeque<Arc<TransactionScope>>,
+    /// The last transaction, if it was not committed though the application wanted that.
+    uncommitted: Option<Arc<TransactionScope>>,
     pass: Option<TransactionPass>,
     /// Partitions that wait until the coordinator has them in the transaction.
     joining: Vec<Arc<Partition>>,
@@ -108,6 +110,7 @@ impl TransactionLedger {
             phase: Phase::New(None),
             begun: 0,
             unended: VecDeque::new(),
+            uncommitted: None,
             pass: None,
             joining: Vec::new(),
             offsets: VecDeque::new(),
@@ -167,6 +170,10 @@ impl TransactionLedger {
         }
         state.begun += 1;
         let scope = TransactionScope::new(state.begun, self.wake.clone());
+        let uncommitted = state.uncommitted.take();
+        if let Some(error) = uncommitted.and_then(|uncommitted| uncommitted.unobserved_error()) {
+            scope.fail(TransactionError::Previous(error.to_string()));
+        }
         state.unended.push_back(scope.clone());
         self.wake.notify_one();
         Ok(Some(scope))
@@ -194,7 +201,8 @@ impl TransactionLedger {
     }
 
     /// Gives the oldest transaction its outcome. One that was not committed though the application wanted it takes the
-    /// next with it, if that has begun: its offsets would pass over the records of this one.
+    /// next with it, unless that begins once the application has the outcome: its offsets would pass over the records of
+    /// this one.
     pub(crate) fn finish_oldest(&self, outcome: Result<(), TransactionError>, takes_next: bool) {
         let mut state = self.state.lock();
         state.pass = None;
@@ -203,7 +211,9 @@ impl TransactionLedger {
         if let (Err(error), Some(next), true) = (&outcome, state.unended.front(), takes_next) {
             next.fail(TransactionError::Previous(error.to_string()));
         }
+        let is_uncommitted = outcome.is_err() && takes_next;
         ended.finish(outcome);
+        state.uncommitted = Some(ended).filter(|_| is_uncommitted && state.unended.is_empty());
         drop(state);
         self.notify();
     }
@@ -269,5 +279,55 @@ impl TransactionLedger {
 
     pub(crate) fn trouble(&self) -> String {
         self.state.lock().trouble.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scope::Wish;
+
+    fn ready() -> Arc<TransactionLedger> {
+        let ledger = TransactionLedger::new("id");
+        ledger.set_phase(Phase::Ready);
+        ledger
+    }
+
+    fn begun(ledger: &TransactionLedger) -> Arc<TransactionScope> {
+        ledger.begin().expect("ready").expect("the one before has ended")
+    }
+
+    fn refused(ledger: &TransactionLedger, wish: Wish) -> Arc<TransactionScope> {
+        let scope = begun(ledger);
+        scope.end(wish);
+        ledger.finish_oldest(Err(TransactionError::State("refused")), wish == Wish::Commit);
+        scope
+    }
+
+    #[test]
+    fn commit_failed_unobserved_the_next_transaction_fails_and_the_one_after_that_outcome_does_not() {
+        let ledger = ready();
+        let first = refused(&ledger, Wish::Commit);
+        let second = begun(&ledger);
+        assert!(matches!(second.failure(), Some(TransactionError::Previous(_))), "offsets would pass over records");
+        second.end(Wish::Commit);
+        ledger.finish_oldest(Err(TransactionError::State("failed with the first")), true);
+        assert!(first.outcome().is_some_and(|outcome| outcome.is_err()));
+        let third = begun(&ledger);
+        assert!(third.has_failed(), "the outcome of the second is not observed");
+        third.end(Wish::Abort);
+        ledger.finish_oldest(Ok(()), false);
+        assert!(!begun(&ledger).has_failed(), "it was aborted on purpose");
+    }
+
+    #[test]
+    fn failed_commit_is_observed_or_an_abort_the_next_transaction_goes_on() {
+        let ledger = ready();
+        assert!(refused(&ledger, Wish::Commit).outcome().is_some());
+        let next = begun(&ledger);
+        assert!(!next.has_failed());
+        next.end(Wish::Abort);
+        ledger.finish_oldest(Err(TransactionError::State("refused")), false);
+        assert!(!begun(&ledger).has_failed(), "nothing of an abort is missed");
     }
 }

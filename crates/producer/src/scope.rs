@@ -21,6 +21,8 @@ struct ScopeState {
     failure: Option<TransactionError>,
     wish: Option<Wish>,
     outcome: Option<Result<(), TransactionError>>,
+    /// True once the application has the outcome.
+    is_observed: bool,
 }
 
 /// A transaction.
@@ -110,8 +112,17 @@ impl TransactionScope {
         self.state.lock().outcome.get_or_insert(outcome);
     }
 
-    /// Returns the outcome, once there is one.
+    /// Returns the outcome to the application, once there is one.
     pub(crate) fn outcome(&self) -> Option<Result<(), TransactionError>> {
-        self.state.lock().outcome.clone()
+        let mut state = self.state.lock();
+        state.is_observed |= state.outcome.is_some();
+        state.outcome.clone()
+    }
+
+    /// Returns the error of an outcome that the application does not have yet.
+    pub(crate) fn unobserved_error(&self) -> Option<TransactionError> {
+        let state = self.state.lock();
+        let outcome = state.outcome.as_ref().filter(|_| !state.is_observed);
+        outcome.and_then(|outcome| outcome.as_ref().err().cloned())
     }
 }

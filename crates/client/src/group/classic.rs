@@ -21,7 +21,7 @@ use fullbore_wire::apis::offset_fetch::OffsetFetchRequest;
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription};
 use fullbore_wire::{ErrorCode, Text, Uuid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// The protocol type of consumers.
@@ -56,7 +56,7 @@ pub(super) struct Classic<'a> {
     counted: Instant,
     /// The partitions of topics, as they were when the group had been joined.
     described: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// Partitions that this member as the leader gives to itself.
+    /// Partitions that this member as the leader gives to itself, and that it does not hold yet.
     own: Vec<(TopicPartition, Uuid)>,
 }
 
@@ -264,7 +264,10 @@ impl<'a> Classic<'a> {
         let assigned = chosen.assign(&members, &self.counts);
         let own = assigned.iter().filter(|(id, _)| **id == self.member_id).flat_map(|(_, partitions)| partitions);
         let id_of = |topic: &Text| places.get(topic).and_then(|places| Some(places.first()?.topic_id));
-        self.own = own.map(|of| (of.clone(), id_of(&of.0).unwrap_or_default())).collect();
+        // The reader goes on committing what it holds.
+        let held: HashSet<TopicPartition> = self.shared.held().into_iter().collect();
+        let new = own.filter(|of| !held.contains(of));
+        self.own = new.map(|of| (of.clone(), id_of(&of.0).unwrap_or_default())).collect();
         let assignment = |(member_id, partitions): (Text, Vec<TopicPartition>)| {
             let assigned_partitions = by_topic(&partitions);
             let message = ConsumerProtocolAssignment { assigned_partitions, ..Default::default() };
@@ -291,7 +294,7 @@ impl<'a> Classic<'a> {
             ..Default::default()
         };
         let version = self.coordinator.connection()?.version::<OffsetFetchRequest>();
-        // Who knows what it is given asks where that begins, too; every other member has let go of it.
+        // A leader that gives itself partitions fetches their offsets, too: every other member has let go of them.
         let is_short = (1..=OFFSETS_MAX).contains(&self.own.len());
         let version = version.ok().filter(|_| is_short);
         let question = version.map(|version| OffsetsQuestion::new(&self.config, None, &self.own, version));
