@@ -37,7 +37,6 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Fetch, "nextoffset"),
     (ApiKey::AddPartitionsToTxn, "coordinatorepoch"),
     (ApiKey::ListTransactions, "namesserved"),
-    (ApiKey::ListTransactions, "served"),
     (ApiKey::Fetch, "carriedout"),
     (ApiKey::Fetch, "readon"),
     (ApiKey::Fetch, "inepoch"),
@@ -53,6 +52,9 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     // It has no flexible version.
     (ApiKey::OffsetDelete, "tagged"),
 ];
+
+/// Lists of structs that are in none of the oracle's versions.
+const LISTS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[(ApiKey::ListTransactions, "served")];
 
 fn oracle_key(key: ApiKey) -> OracleKey {
     OracleKey::try_from(key.code()).expect("the oracle knows every API of ours")
@@ -83,7 +85,8 @@ fn oracle_recode(key: ApiKey, side: Side, version: Version, mut bytes: Bytes) ->
 
 /// The names of all fields of a message of `key` in the order of their values, as `{:?}` shows them.
 fn field_names(key: ApiKey, debug: &str) -> Vec<String> {
-    let debug = without_values_in_quotes(debug);
+    let lists = LISTS_NOT_IN_ORACLE.iter().filter(|(of, _)| *of == key);
+    let debug = lists.fold(without_values_in_quotes(debug), |debug, (_, name)| without_list(&debug, name));
     let ends = debug.match_indices(": ").map(|(end, _)| end);
     let word = |end: usize| debug[..end].rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
     let ours = |name: &str| match name {
@@ -95,6 +98,17 @@ fn field_names(key: ApiKey, debug: &str) -> Vec<String> {
         .filter(|name| !name.is_empty() && name.parse::<u32>().is_err())
         .filter(known)
         .collect()
+}
+
+/// Returns a debug text without one of its lists.
+fn without_list(debug: &str, name: &str) -> String {
+    let Some((before, list)) = debug.split_once(&format!("{name}: [")) else { return debug.to_owned() };
+    let mut depth = 1;
+    let after = list.find(|c: char| {
+        depth += i32::from(c == '[') - i32::from(c == ']');
+        depth == 0
+    });
+    format!("{before}{}", &list[after.expect("a list ends") + 1..])
 }
 
 /// What `{:?}` shows, without strings and bytes, which may look like fields: `name: "d: 1"` becomes `name: ""`.
