@@ -132,6 +132,14 @@ impl Peers {
         self.call(broker, &peer.looks, || Some(request), LOOKED_WITHIN).await
     }
 
+    /// Closes the connections for requests that look for transactions, which are rare.
+    pub async fn end_looks(&self) {
+        let peers: Vec<_> = self.peers.lock().values().cloned().collect();
+        for peer in peers {
+            *peer.looks.connection.lock().await = None;
+        }
+    }
+
     /// Returns the lanes of a route.
     pub fn peer(&self, route: MarkerRoute) -> Arc<Peer> {
         Arc::clone(self.peers.lock().entry(route).or_default())

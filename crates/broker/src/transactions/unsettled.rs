@@ -139,6 +139,7 @@ impl Transactions {
                 sleep(pause).await;
                 pause = (pause * 2).min(LOOK_MOST);
             }
+            self.peers.end_looks().await;
             self.unsettled.is_to_look.store(false, Ordering::Relaxed);
             match seen.map_or(Ok(()), |seen| self.unsettled.clear(seen)) {
                 Ok(()) if self.unsettled.has_found.swap(false, Ordering::Relaxed) => {

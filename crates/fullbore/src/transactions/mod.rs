@@ -180,8 +180,7 @@ mod tests {
     #[test]
     fn one_cell_is_very_long_other_rows_are_not_padded_to_it() {
         let long = "x".repeat(WIDTH_MAX + 1);
-        let rows =
-            [["Id", "State"], ["a-very-short-one", "Empty"], [&long, "Ongoing"]].map(row).to_vec();
+        let rows = [["Id", "State"], ["a-very-short-one", "Empty"], [&long, "Ongoing"]].map(row).to_vec();
         let expected = [
             "Id              \tState  \t".to_owned(),
             "a-very-short-one\tEmpty  \t".to_owned(),
