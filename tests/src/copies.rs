@@ -4,10 +4,11 @@ use crate::process::binary;
 use crate::{Random, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
 /// Time within which a copier does what it is to do, on a machine that is busy.
@@ -187,12 +188,24 @@ impl<'a> Copied<'a> {
             let (of, are) = (read.get(at), written.get(at));
             assert!(
                 read == written,
-                "partition {partition}: {} records of {}; at {at}: {are:?}, not {of:?}",
+                "partition {partition}: {} records of {}; at {at}: {are:?}, not {of:?}; {}",
                 written.len(),
-                read.len()
+                read.len(),
+                difference(read, written)
             );
         }
         self.check_lag(group);
+    }
+
+    /// Waits until so many records are in the target. Fails if they are not, and says which are missing.
+    pub fn has(&self, records: usize, group: &str) {
+        let started = Instant::now();
+        while self.count() < records {
+            if started.elapsed() >= SOON {
+                self.check(group);
+                panic!("{} records of {records} are copied", self.count());
+            }
+        }
     }
 
     /// Fails unless the same records are in the target in whatever partitions.
@@ -216,4 +229,16 @@ impl<'a> Copied<'a> {
             printed.split("\"lag\":").skip(1).map(|rest| rest.split([',', '}']).next().unwrap_or("")).collect();
         assert!(!lags.is_empty() && lags.iter().all(|lag| lag.trim() == "0"), "{printed}");
     }
+}
+
+/// Returns which records of a partition, by their place in the source, are missing in the target, and which are there
+/// several times at which places.
+fn difference(read: &[String], written: &[String]) -> String {
+    let mut places: HashMap<&String, Vec<usize>> = HashMap::new();
+    written.iter().enumerate().for_each(|(place, record)| places.entry(record).or_default().push(place));
+    let of = |record: &String| places.get(record).map_or(&[][..], Vec::as_slice);
+    let missing: Vec<usize> = (0..read.len()).filter(|at| of(&read[*at]).is_empty()).collect();
+    let twice: Vec<(usize, &[usize])> =
+        read.iter().map(of).enumerate().filter(|(_, places)| places.len() > 1).collect();
+    format!("missing: {missing:?}; several times, at: {twice:?}")
 }

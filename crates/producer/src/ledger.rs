@@ -82,7 +82,7 @@ struct LedgerState {
     begun: u64,
     /// Transactions without an outcome, oldest first.
     unended: VecDeque<Arc<TransactionScope>>,
-    /// The last transaction, if it was not committed though the application wanted that.
+    /// The last transaction that was not committed though the application wanted that.
     uncommitted: Option<Arc<TransactionScope>>,
     pass: Option<TransactionPass>,
     /// Partitions that wait until the coordinator has them in the transaction.
@@ -170,9 +170,9 @@ impl TransactionLedger {
         }
         state.begun += 1;
         let scope = TransactionScope::new(state.begun, self.wake.clone());
-        let uncommitted = state.uncommitted.take();
-        if let Some(error) = uncommitted.and_then(|uncommitted| uncommitted.unobserved_error()) {
-            scope.fail(TransactionError::Previous(error.to_string()));
+        match state.uncommitted.as_ref().and_then(|uncommitted| uncommitted.unobserved_error()) {
+            Some(error) => scope.fail(TransactionError::Previous(error.to_string())),
+            None => state.uncommitted = None,
         }
         state.unended.push_back(scope.clone());
         self.wake.notify_one();
@@ -200,8 +200,8 @@ impl TransactionLedger {
         self.state.lock().pass
     }
 
-    /// Gives the oldest transaction its outcome. One that was not committed though the application wanted it takes the
-    /// next with it, unless that begins once the application has the outcome: its offsets would pass over the records of
+    /// Gives the oldest transaction its outcome. One that was not committed though the application wanted it takes each
+    /// later one with it that begins before the application has the outcome: its offsets would pass over the records of
     /// this one.
     pub(crate) fn finish_oldest(&self, outcome: Result<(), TransactionError>, takes_next: bool) {
         let mut state = self.state.lock();
@@ -213,7 +213,9 @@ impl TransactionLedger {
         }
         let is_uncommitted = outcome.is_err() && takes_next;
         ended.finish(outcome);
-        state.uncommitted = Some(ended).filter(|_| is_uncommitted && state.unended.is_empty());
+        if is_uncommitted {
+            state.uncommitted = Some(ended);
+        }
         drop(state);
         self.notify();
     }
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn commit_failed_unobserved_the_next_transaction_fails_and_the_one_after_that_outcome_does_not() {
+    fn commit_failed_unobserved_the_next_transaction_fails_and_the_one_after_its_outcome_does_not() {
         let ledger = ready();
         let first = refused(&ledger, Wish::Commit);
         let second = begun(&ledger);
@@ -317,7 +319,8 @@ mod tests {
         assert!(third.has_failed(), "the outcome of the second is not observed");
         third.end(Wish::Abort);
         ledger.finish_oldest(Ok(()), false);
-        assert!(!begun(&ledger).has_failed(), "it was aborted on purpose");
+        assert!(second.outcome().is_some_and(|outcome| outcome.is_err()));
+        assert!(!begun(&ledger).has_failed(), "the third was aborted on purpose");
     }
 
     #[test]
@@ -329,5 +332,32 @@ mod tests {
         next.end(Wish::Abort);
         ledger.finish_oldest(Err(TransactionError::State("refused")), false);
         assert!(!begun(&ledger).has_failed(), "nothing of an abort is missed");
+    }
+
+    #[test]
+    fn commit_failed_unobserved_each_transaction_fails_until_its_outcome_is_observed_or_disregarded() {
+        let ledger = ready();
+        for disregards in [false, true] {
+            let first = begun(&ledger);
+            first.end(Wish::Commit);
+            let second = begun(&ledger);
+            second.end(Wish::Abort);
+            ledger.finish_oldest(Err(TransactionError::State("refused")), true);
+            ledger.finish_oldest(Ok(()), false);
+            for _ in 0..2 {
+                let next = begun(&ledger);
+                assert!(next.has_failed(), "the outcome of the first is not observed");
+                next.end(Wish::Abort);
+                ledger.finish_oldest(Ok(()), false);
+            }
+            match disregards {
+                true => first.disregard(),
+                false => drop(first.outcome()),
+            }
+            let last = begun(&ledger);
+            assert!(!last.has_failed(), "{disregards}");
+            last.end(Wish::Abort);
+            ledger.finish_oldest(Ok(()), false);
+        }
     }
 }

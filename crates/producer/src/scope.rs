@@ -21,7 +21,7 @@ struct ScopeState {
     failure: Option<TransactionError>,
     wish: Option<Wish>,
     outcome: Option<Result<(), TransactionError>>,
-    /// True once the application has the outcome.
+    /// True once the application has the outcome, or wants none.
     is_observed: bool,
 }
 
@@ -119,7 +119,12 @@ impl TransactionScope {
         state.outcome.clone()
     }
 
-    /// Returns the error of an outcome that the application does not have yet.
+    /// Notes that the application wants no outcome.
+    pub(crate) fn disregard(&self) {
+        self.state.lock().is_observed = true;
+    }
+
+    /// Returns the error of an outcome that the application wants, and does not have yet.
     pub(crate) fn unobserved_error(&self) -> Option<TransactionError> {
         let state = self.state.lock();
         let outcome = state.outcome.as_ref().filter(|_| !state.is_observed);

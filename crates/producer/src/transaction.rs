@@ -40,8 +40,8 @@ impl Producer {
     /// Begins a transaction. The one before may still be ending: records of the new one are gathered, and leave when it
     /// has ended. Waits, for max.block.ms at most, only while the one before that one is ending, too.
     ///
-    /// If the application wanted the transaction before to be committed and it is not, one that begins before the
-    /// application has that outcome fails as well: offsets that it commits would pass over the records of the other.
+    /// If the application wanted a transaction to be committed and it is not, each one fails as well that begins before
+    /// its [`Ending`] has returned that, or is dropped: offsets that it commits would pass over the records of the other.
     ///
     /// # Errors
     /// The producer is not initialised or can do nothing more, or a transaction is open.
@@ -259,6 +259,12 @@ pub struct Ending<'a> {
     producer: &'a Producer,
     scope: Arc<TransactionScope>,
     action: &'static str,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.scope.disregard();
+    }
 }
 
 impl Ending<'_> {

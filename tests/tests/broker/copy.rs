@@ -125,7 +125,7 @@ fn copiers_that_come_and_go_share_the_partitions_and_copy_each_record_once() {
     copied.goes_on(200);
     second.kill();
     copied.fill(4_000, 2);
-    wait_until("everything is copied", SOON, || copied.count() >= 12_000);
+    copied.has(12_000, "shared");
     third.terminate();
     copied.check("shared");
 }

@@ -43,7 +43,7 @@ struct Membership {
     target: Target,
     confirmed: Target,
     identity: MemberIdentity,
-    /// Offsets that came with an assignment, and are not used yet.
+    /// Offsets that came with an assignment, until they are used or the reader has confirmed it.
     committed: Option<CommittedWith>,
     trouble: Option<String>,
     /// Ends the request that may take as long as a rebalance.
@@ -108,7 +108,11 @@ impl SharedMembership {
     }
 
     pub(super) fn confirm(&self, target: &Target) {
-        self.lock().confirmed = target.clone();
+        let mut state = self.lock();
+        state.confirmed = target.clone();
+        // From now on the reader commits later ones.
+        state.committed = None;
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -250,6 +254,9 @@ mod tests {
         assert_eq!(shared.take_committed(&[of(0)]), None, "the member may have committed since");
         came(1);
         assert_eq!(shared.take_committed(&[of(0), of(2)]), None, "not all of them came");
+        came(1);
+        shared.confirm(&Target::default());
+        assert_eq!(shared.take_committed(&[of(0)]), None, "its reader reads, and may have committed since");
         came(1);
         shared.set_identity(&"me".into(), 2);
         assert_eq!(shared.take_committed(&[of(0)]), None, "others may have committed since");

@@ -3,7 +3,7 @@
 use super::several::{Asked, cluster, listeners, metadata, serve};
 use fullbore_client::ClientError;
 use fullbore_client::admin::GroupAdmin;
-use fullbore_client::group::{GroupConfig, Member, Protocol};
+use fullbore_client::group::{Assignor, GroupConfig, Member, Protocol};
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::consumer_group_heartbeat::{
     Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
@@ -14,10 +14,13 @@ use fullbore_wire::apis::heartbeat::{HeartbeatRequest, HeartbeatResponse};
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember};
 use fullbore_wire::apis::leave_group::{LeaveGroupRequest, LeaveGroupResponse};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataResponse};
-use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup};
+use fullbore_wire::apis::offset_fetch::{
+    OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+};
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupResponse};
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -129,23 +132,28 @@ fn a_group_that_is_gone_after_a_lost_answer_was_deleted() {
 /// Codes that JoinGroup was answered with, in order.
 type Joins = Arc<Mutex<Vec<ErrorCode>>>;
 
+/// Returns the answer to a group's only member that joins.
+fn joined(asked: &Asked, generation_id: i32) -> Frame {
+    asked.answer::<JoinGroupRequest>(|request| {
+        let member_id = if request.member_id.is_empty() { "m".into() } else { request.member_id };
+        let metadata = request.protocols[0].metadata.clone();
+        let member = JoinGroupResponseMember { member_id: member_id.clone(), metadata, ..Default::default() };
+        JoinGroupResponse {
+            generation_id,
+            protocol_type: Some(request.protocol_type),
+            protocol_name: Some(request.protocols[0].name.clone()),
+            leader: member_id.clone(),
+            member_id,
+            members: vec![member],
+            ..Default::default()
+        }
+    })
+}
+
 /// A classic coordinator's answers to a group's only member, who is given partition 0 of "t".
 fn only_member(key: ApiKey, asked: &Asked) -> Option<Frame> {
     Some(match key {
-        ApiKey::JoinGroup => asked.answer::<JoinGroupRequest>(|request| {
-            let member_id = if request.member_id.is_empty() { "m".into() } else { request.member_id };
-            let metadata = request.protocols[0].metadata.clone();
-            let member = JoinGroupResponseMember { member_id: member_id.clone(), metadata, ..Default::default() };
-            JoinGroupResponse {
-                generation_id: 1,
-                protocol_type: Some(request.protocol_type),
-                protocol_name: Some(request.protocols[0].name.clone()),
-                leader: member_id.clone(),
-                member_id,
-                members: vec![member],
-                ..Default::default()
-            }
-        }),
+        ApiKey::JoinGroup => joined(asked, 1),
         ApiKey::SyncGroup => asked.answer::<SyncGroupRequest>(|request| {
             let assignment = request.assignments.into_iter().next().map(|of| of.assignment).unwrap_or_default();
             SyncGroupResponse { assignment, ..Default::default() }
@@ -222,4 +230,64 @@ fn a_member_whose_coordinator_has_moved_when_it_joins_looks_for_it_again_and_joi
     let codes = joins.lock().expect("no panic");
     // Beside the first look-up, at who was found, and beside the second look-up.
     assert!(codes.starts_with(&[refused, refused, refused, ErrorCode::NONE]), "{codes:?}");
+}
+
+/// Returns the answer that the group has committed `offset` of partition 0 of "t".
+fn committed(asked: &Asked, offset: i64) -> Frame {
+    asked.answer::<OffsetFetchRequest>(|_| {
+        let partition = OffsetFetchResponsePartitions { committed_offset: offset, ..Default::default() };
+        let topic = OffsetFetchResponseTopics { name: "t".into(), partitions: vec![partition], ..Default::default() };
+        let groups = vec![OffsetFetchResponseGroup { topics: vec![topic], ..Default::default() }];
+        OffsetFetchResponse { groups, ..Default::default() }
+    })
+}
+
+#[test]
+fn leader_keeps_its_partition_over_a_cooperative_rebalance_its_offset_is_the_one_committed_since() {
+    let ([listener], ports) = listeners();
+    let port = ports[0];
+    // The generation, its last heartbeat, and what the reader has committed.
+    let (generation, beaten, offset) = (AtomicI32::new(1), AtomicI32::new(0), AtomicI64::new(5));
+    let group = Arc::new((generation, beaten, offset));
+    let of_group = group.clone();
+    serve(listener, move |key, asked| {
+        let (generation, beaten, offset) = &*of_group;
+        Some(match key {
+            ApiKey::FindCoordinator => asked.answer::<FindCoordinatorRequest>(|request| {
+                let of =
+                    |key| Coordinator { key, host: "127.0.0.1".into(), port: i32::from(port), ..Default::default() };
+                let coordinators = request.coordinator_keys.into_iter().map(of).collect();
+                FindCoordinatorResponse { coordinators, ..Default::default() }
+            }),
+            ApiKey::Metadata => asked.answer::<MetadataRequest>(|_| metadata(&[port], 1)),
+            ApiKey::JoinGroup => joined(asked, generation.load(SeqCst)),
+            ApiKey::Heartbeat => asked.answer::<HeartbeatRequest>(|request| {
+                beaten.store(request.generation_id, SeqCst);
+                let is_old = request.generation_id < generation.load(SeqCst);
+                let error_code = if is_old { ErrorCode::REBALANCE_IN_PROGRESS } else { ErrorCode::NONE };
+                HeartbeatResponse { error_code, ..Default::default() }
+            }),
+            ApiKey::OffsetFetch => committed(asked, offset.load(SeqCst)),
+            key => return only_member(key, asked),
+        })
+    });
+    let assignors = vec![Assignor::CooperativeSticky];
+    let heartbeat_interval = Duration::from_millis(10);
+    let config = GroupConfig { assignors, heartbeat_interval, ..GroupConfig::new("g".into(), vec!["t".into()]) };
+    let mut member = Member::start(config, cluster(port), cluster(port)).expect("a thread");
+    let of = [(("t".into(), 0), Uuid::default())];
+    let patience = Duration::from_secs(60);
+    let target = member.target(patience).expect("a member").expect("a partition");
+    assert_eq!(member.committed(&of, patience).expect("answered"), Some(vec![Some(5)]));
+    member.confirm(&target);
+    let (generation, beaten, offset) = &*group;
+    generation.store(2, SeqCst);
+    let until = Instant::now() + patience;
+    while beaten.load(SeqCst) < 2 && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    assert_eq!(member.newest(), target.serial, "it keeps what it has");
+    offset.store(20, SeqCst);
+    assert_eq!(member.committed(&of, patience).expect("answered"), Some(vec![Some(20)]));
+    member.leave(Duration::ZERO);
 }

@@ -2,7 +2,7 @@
 
 use crate::fake::{Fake, Fate, Says, TransactionFate, Transactions};
 use fullbore_producer::{
-    Delivery, GroupMetadata, ProduceError, Producer, ProducerRecord, SendError, Transaction, TransactionError,
+    Delivery, Ending, GroupMetadata, ProduceError, Producer, ProducerRecord, SendError, Transaction, TransactionError,
     TransactionOffset,
 };
 use fullbore_schedules::{Random, run_each};
@@ -406,38 +406,47 @@ async fn schedule(seed: u64) -> Result<(), String> {
             }
             values[partition].push(value);
         }
-        if let Some((ending, values)) = last.take() {
-            settle(ending, values, &mut expected).await?;
+        // One that began before the outcome of the last one was known must not pass over its records.
+        let mut passes_over = false;
+        if let Some(before) = last.take() {
+            passes_over = !settle(before, &mut expected).await?;
         }
         match random.below(5) {
             0 => drop(transaction),
             1 => transaction.abort().await.map_err(|error| format!("abort: {error}"))?,
-            _ => last = Some((transaction.commit(), values)),
+            _ => last = Some(Committing { ending: transaction.commit(), values, passes_over }),
         }
         if random.below(2) == 0
-            && let Some((ending, values)) = last.take()
+            && let Some(last) = last.take()
         {
-            settle(ending, values, &mut expected).await?;
+            settle(last, &mut expected).await?;
         }
     }
-    if let Some((ending, values)) = last.take() {
-        settle(ending, values, &mut expected).await?;
+    if let Some(last) = last.take() {
+        settle(last, &mut expected).await?;
     }
     producer.close(Duration::from_secs(30)).await;
     let found = [committed(&fake, 0), committed(&fake, 1)];
     if found == expected { Ok(()) } else { Err(format!("committed {found:?}, expected {expected:?}")) }
 }
 
-/// Adds the values of a transaction to those expected if it is committed.
-async fn settle(
-    ending: fullbore_producer::Ending<'_>,
+/// A transaction that commits.
+struct Committing<'a> {
+    ending: Ending<'a>,
     values: [Vec<String>; 2],
-    expected: &mut [Vec<String>; 2],
-) -> Result<(), String> {
-    match ending.await {
-        Ok(()) => expected.iter_mut().zip(values).for_each(|(all, of)| all.extend(of)),
-        Err(error) if error.is_abortable() && !error.may_have_been_written() => {}
-        Err(error) => return Err(format!("commit: {error}")),
+    /// True if it must fail, since the one before has.
+    passes_over: bool,
+}
+
+/// Adds the values of a transaction to those expected if it is committed. Returns false if it is not.
+async fn settle(of: Committing<'_>, expected: &mut [Vec<String>; 2]) -> Result<bool, String> {
+    match of.ending.await {
+        Ok(()) if of.passes_over => Err("a transaction passed over the records of the last one".to_owned()),
+        Ok(()) => {
+            expected.iter_mut().zip(of.values).for_each(|(all, of)| all.extend(of));
+            Ok(true)
+        }
+        Err(error) if error.is_abortable() && !error.may_have_been_written() => Ok(false),
+        Err(error) => Err(format!("commit: {error}")),
     }
-    Ok(())
 }
