@@ -242,7 +242,7 @@ impl<'a> Transaction<'a> {
     fn end(self, wish: Wish) -> Ending<'a> {
         self.scope.end(wish);
         let action = if wish == Wish::Commit { "commit the transaction" } else { "abort the transaction" };
-        Ending { producer: self.producer, scope: self.scope.clone(), action }
+        Ending { producer: self.producer, wanted: WantedOutcome(self.scope.clone()), action }
     }
 }
 
@@ -257,13 +257,17 @@ impl Drop for Transaction<'_> {
 #[must_use = "a commit may fail; await its outcome, or drop it on purpose"]
 pub struct Ending<'a> {
     producer: &'a Producer,
-    scope: Arc<TransactionScope>,
+    wanted: WantedOutcome,
     action: &'static str,
 }
 
-impl Drop for Ending<'_> {
+/// Transaction whose outcome is wanted for as long as this lives. It borrows nothing, so that an [`Ending`] may outlive
+/// its last use.
+struct WantedOutcome(Arc<TransactionScope>);
+
+impl Drop for WantedOutcome {
     fn drop(&mut self) {
-        self.scope.disregard();
+        self.0.disregard();
     }
 }
 
@@ -273,13 +277,13 @@ impl Ending<'_> {
     /// # Errors
     /// The reason why the transaction is not committed, or not aborted.
     pub async fn wait(&self) -> Result<(), TransactionError> {
-        let scope = &self.scope;
+        let scope = &self.wanted.0;
         self.producer.until(self.action, Some(scope), || scope.outcome()).await
     }
 
     /// Returns the outcome if there is one yet.
     pub fn outcome(&self) -> Option<Result<(), TransactionError>> {
-        self.scope.outcome()
+        self.wanted.0.outcome()
     }
 }
 
