@@ -177,6 +177,32 @@ async fn transaction_begun_before_the_failure_of_the_last_one_was_known_fails_wi
 }
 
 #[tokio::test]
+async fn commit_has_failed_unobserved_a_transaction_that_begins_then_passes_over_no_offsets() {
+    let fake = cluster(2, 1, 1).await;
+    let producer = initialised(&fake, &[]).await;
+    fake.transactions(|of| {
+        of.script = Box::new(|key, nth| match (key, nth) {
+            (ApiKey::TxnOffsetCommit, 1) => TransactionFate::Refused(ErrorCode::ILLEGAL_GENERATION),
+            _ => TransactionFate::Normal,
+        });
+    });
+    let first = producer.begin().await.expect("begun");
+    drop(send(&first, 0, "first").await);
+    first.queue_offsets(&[offset(5)], &GroupMetadata::new("g")).expect("queued");
+    let ending = first.commit();
+    // Transactions end in order: with this one the first has its outcome, too.
+    producer.begin().await.expect("begun").abort().await.expect("aborted");
+    let next = producer.begin().await.expect("begun");
+    let error = next.queue_offsets(&[offset(6)], &GroupMetadata::new("g")).expect_err("would pass over the first");
+    assert!(matches!(error, TransactionError::Previous(_)) && error.is_abortable(), "{error}");
+    next.abort().await.expect("aborted");
+    ending.wait().await.expect_err("refused");
+    let next = producer.begin().await.expect("begun");
+    next.queue_offsets(&[offset(5)], &GroupMetadata::new("g")).expect("the application knows");
+    next.commit().await.expect("committed");
+}
+
+#[tokio::test]
 async fn offsets_are_committed_with_the_records_under_the_generation_of_the_member() {
     for version in VERSIONS {
         let fake = cluster(version, 1, 1).await;
