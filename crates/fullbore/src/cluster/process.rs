@@ -192,6 +192,10 @@ mod tests {
         let moved = daemon(folder.path(), &["serve", "--config", "y"]);
         assert!(!moved.may_run_elsewhere(), "no file");
         let mut started = known.start(shell("read a; sleep 1000 & wait")).expect("there is a shell");
+        // `spawn` returns before the kernel shows the words.
+        while fs::read(format!("/proc/{}/cmdline", started.child.id())).expect("ours").is_empty() {
+            std::thread::sleep(LOOK_EVERY);
+        }
         fs::write(&known.pid_file, started.child.id().to_string()).expect("written");
         assert_eq!((moved.pid(), moved.may_run_elsewhere(), known.may_run_elsewhere()), (None, true, false));
         fs::write(&known.pid_file, std::process::id().to_string()).expect("written");
