@@ -391,4 +391,15 @@ impl Replica {
             }
         }
     }
+
+    /// Opens the log, or waits for the thread that is opening it: the log is recovered only then. Returns true if the
+    /// partition is of use.
+    pub(super) fn recover_now(&self) -> bool {
+        let mut state = self.lock();
+        while matches!(state.log, LogState::Opening(_) | LogState::Creating(_)) {
+            self.opening_ended.wait(&mut state);
+        }
+        drop(state);
+        self.open_now()
+    }
 }

@@ -26,6 +26,7 @@ enum Call {
     Read,
     AskToOpen,
     OpenNow,
+    RecoverNow,
     Hurry,
     /// The metadata names this broker the leader, or the other one.
     Lead(bool),
@@ -90,6 +91,7 @@ impl Broker {
             Call::Read => drop(partition.read(0, 1000, true)),
             Call::AskToOpen => partition.ask_to_open(),
             Call::OpenNow => _ = partition.open_now(),
+            Call::RecoverNow => _ = partition.recover_now(),
             Call::Hurry => partition.hurry(),
             Call::Lead(leads) => {
                 let mut leader_epoch = self.leader_epoch.lock();
@@ -157,6 +159,7 @@ fn calls() -> impl Strategy<Value = Call> {
         3 => Just(Call::Read),
         1 => Just(Call::AskToOpen),
         3 => Just(Call::OpenNow),
+        2 => Just(Call::RecoverNow),
         1 => Just(Call::Hurry),
         2 => any::<bool>().prop_map(Call::Lead),
         2 => Just(Call::AppendFromLeader),

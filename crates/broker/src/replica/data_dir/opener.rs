@@ -170,8 +170,10 @@ impl Opener {
             // Before it is looked at: who asks from now on may ask for another try.
             let asked = if is_asked_for { &partition.asked.by_somebody } else { &partition.asked.in_time };
             asked.store(false, Release);
-            let is_of_use = partition.open_now();
-            if !is_asked_for {
+            if is_asked_for {
+                partition.open_now();
+            } else {
+                let is_of_use = partition.recover_now();
                 self.queue.lock().note_opened(is_of_use);
             }
         }
