@@ -197,7 +197,7 @@ impl<'a> Copied<'a> {
         self.check_lag(group);
     }
 
-    /// Waits until so many records are in the target. Fails if they are not, and says which are missing.
+    /// Waits until the target has `records` records. Fails if it does not get them, and prints which are missing.
     pub fn has(&self, records: usize, group: &str) {
         let started = Instant::now();
         while self.count() < records {

@@ -133,7 +133,7 @@ enum Upload {
 
 /// Answer to a batch that is offered to a broker.
 enum Taken {
-    /// It is in an object, or a copy of it is.
+    /// The batch, or a copy of it, is in an object.
     Pending,
     /// The coordinator is to be asked.
     Unverified,
@@ -198,7 +198,7 @@ impl World {
     fn take(&mut self, broker: BrokerId, asked: &Asked, write: &Write, word: Word) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
-        // A broker hears of most commits of others soon.
+        // Most commits of others reach a broker soon.
         let hears = self.is_quiet || self.random.one_in(2);
         let pipeline = &mut self.brokers[broker].pipeline;
         for freshness in [Freshness::MayBeStale, Freshness::Current] {

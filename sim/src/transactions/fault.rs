@@ -43,7 +43,7 @@ pub enum Fault {
     StableIsIndexEnd,
     /// A commit is answered before its records and its decision are on the disk.
     FlushesNothing,
-    /// What a kill has left of decisions is carried out before it is on the disk.
+    /// Decisions that a kill has left are carried out before they are on the disk.
     LoadsUnflushed,
     /// Ids are loaded after a power cut as if no record of theirs were lost.
     LoadsSure,

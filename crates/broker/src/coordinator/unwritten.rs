@@ -32,7 +32,7 @@ impl Unwritten {
         self.is_any.store(true, Relaxed);
     }
 
-    /// Has `following` carried out once the answer that is ready was sent, or stands still.
+    /// Carries out `following` once the answer that is ready was sent.
     pub fn follow(&self, following: BoxFuture<()>) {
         self.following.lock().push(following);
         self.is_any.store(true, Relaxed);

@@ -227,7 +227,7 @@ async fn nothing_stands_in_the_way_a_commit_is_answered_at_once_and_complete_beh
     }
 }
 
-/// Markers of so many partitions are written in several turns: the request goes on in a task of its own.
+/// Markers of 128 partitions take several turns: the request goes on in a task of its own.
 #[tokio::test]
 async fn markers_take_several_turns_the_transaction_is_complete_behind_its_answer() {
     const PARTITIONS: i32 = 2 * MARKERS_A_TURN as i32;

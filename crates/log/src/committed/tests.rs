@@ -1,4 +1,4 @@
-//! What a client at read_committed makes of a slice with gaps, beside what it makes of the whole slice.
+//! View of a client at read_committed of a slice with gaps, beside its view of the whole slice.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;

@@ -112,7 +112,7 @@ fn many_transactions_are_aborted_a_range_finds_its_own() {
     }
 }
 
-/// One transaction is open from the first offset on, while many are aborted.
+/// Opens one transaction at the first offset, and aborts many behind it.
 #[test]
 fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_more() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -147,7 +147,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
         std::os::unix::fs::FileExt::write_all_at(&file, &3_i64.to_be_bytes(), entry * 34 + 10).expect("written");
     }
     assert_eq!(firsts(&log, 2), expected(2).chain([0]).collect::<Vec<_>>(), "they are not read again");
-    // What takes the place of entries that are cut off is read.
+    // The entries in place of those that are cut off are read.
     log.truncate_to(1_601, 0, &config).expect("cut off");
     append(&mut log, 8, 1);
     for sequence in 800..3_200 {

@@ -252,7 +252,7 @@ async fn coordinator_that_verified_was_replaced_before_the_marker_offsets_are_se
     assert_eq!(ask(Some(4)).done().await, Ok(vec![]), "the transaction that is open ends by its marker");
 }
 
-/// Without the producer nothing says that the coordinator which has verified was replaced.
+/// A forgotten producer leaves no proof that the coordinator which verified was replaced.
 #[tokio::test]
 async fn producer_is_forgotten_after_its_commit_was_verified_offsets_are_sent_back() {
     let folder = tempfile::tempdir().expect("tempdir");
