@@ -1,5 +1,5 @@
 //! `fullbore-sim [--world cluster|transactions] [--schedules N] [--seed SEED] [--fault NAME]`: runs schedules on all
-//! processors, and names the seeds at which something was wrong. One schedule alone tells what it came to.
+//! processors, and names the seeds at which something was wrong. A single schedule prints its outcome.
 
 use std::fmt::Debug;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! What must hold: each transaction has one outcome, the one that was answered, and nothing follows from a decision
+//! Checks of a run: each transaction has one outcome, the one that was answered, and nothing follows from a decision
 //! before that is on record.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
 //! A diskless partition: every broker gathers batches and markers into objects, puts these into the store, and commits
 //! them to the one index.
 //!
-//! What a broker admits and what a commit makes of it is `fullbore_rules::commit`'s. The way of an object, outages of
-//! the store and answers that are lost are as `diskless/pipeline` of the broker has them.
+//! Admissions and commits are decided by `fullbore_rules::commit`. Objects, outages of the store and lost answers are
+//! as in `diskless/pipeline` of the broker.
 //!
 //! Invariant: the log of the index is what is committed, in the order of its offsets.
 
@@ -388,8 +388,8 @@ impl World {
         self.mark_diskless(broker, marking.marker, version, Some(Waiter::Coordinator(by, marking)));
     }
 
-    /// Loses copies of a marker of the old protocol that were queued since the marker is in the index: nothing tells
-    /// them from the marker of the next transaction.
+    /// Loses copies of a marker of the old protocol that were queued since the marker is in the index: they
+    /// look like the marker of the next transaction.
     pub fn forget_queued(&mut self, marking: &Marking) {
         let is_it = |entry: &Entry| entry.payload == Payload::Marker(marking.marker);
         let Some(written) = self.index.log.iter().rposition(is_it).filter(|_| marking.partition == DISKLESS) else {

@@ -1,6 +1,6 @@
 //! A replicated partition: who leads it, a copy on each broker, and what is replicated for good.
 //!
-//! Replication is as the other simulation of this crate shows it to be: whoever is elected has all that was committed,
+//! Replication is as the other simulation of this crate shows it to be: an elected leader has all that was committed,
 //! and any more of the leader's log; a leader that was replaced commits nothing more, whatever it believes. Invariant:
 //! `committed` only grows, and is how the log of each leader begins.
 

@@ -1,5 +1,5 @@
-//! One broker's copy of a partition, with what it remembers of producers: the rules of `sequence`, as the broker's log
-//! calls them.
+//! Copy of a partition on a broker, with its state of producers: the rules of `sequence`, as the broker's log calls
+//! them.
 //!
 //! It has the whole log and no files. Invariant: `producers` and `aborted` are what the log makes them.
 

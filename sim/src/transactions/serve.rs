@@ -194,8 +194,8 @@ impl World {
         Ok(())
     }
 
-    /// A marker of a coordinator that was replaced, to a topic that was made again: with the old protocol nothing there
-    /// tells it from one of now.
+    /// A marker of a coordinator that was replaced, to a topic that was made again: with the old protocol it
+    /// looks like one of the present coordinator.
     fn is_of_old_protocol_to_a_new_topic(&self, marking: &Marking) -> bool {
         let is_old = marking.marker.coordinator_epoch < self.partitions[state_of(marking.id)].epoch;
         is_old && !marking.version.supports_epoch_bump() && self.partitions[marking.partition].life > 1

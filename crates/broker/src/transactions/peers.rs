@@ -222,7 +222,9 @@ fn request_of_wanted(batch: &mut Vec<QueuedMarker>) -> Option<WriteTxnMarkersReq
 /// entry.
 fn request(batch: &[QueuedMarker]) -> WriteTxnMarkersRequest {
     let mut markers: Vec<WritableTxnMarker> = Vec::new();
-    let same = |chunk: &QueuedMarker, next: &QueuedMarker| chunk.marker == next.marker;
+    let same = |chunk: &QueuedMarker, next: &QueuedMarker| {
+        (chunk.marker, chunk.transaction_version) == (next.marker, next.transaction_version)
+    };
     for chunk in batch.chunk_by(same) {
         let QueuedMarker { marker, transaction_version, .. } = chunk[0];
         let topics = TopicPartition::by_topic(chunk.iter().map(|queued| queued.partition.clone())).into_iter();

@@ -2,9 +2,10 @@
 //! aborted.
 //!
 //! A partition is in the state of its transaction before its first record, and in it until its marker is written. So a
-//! transaction that is open before and after a look at all ids, and that none of them has, is nobody's. In a cluster the
-//! look counts only if each partition of `__transaction_state` is answered for by a broker in the leader epoch of the
-//! newest metadata, or a later one: a coordinator that was replaced does not know what its successor has begun.
+//! transaction that is open before and after a look at all ids, and that none of them has, has lost its state. In a
+//! cluster the look counts only if each partition of `__transaction_state` is answered for by a broker in the leader
+//! epoch of the newest metadata, or a later one: a coordinator that was replaced does not know what its successor has
+//! begun.
 //!
 //! Invariant: nothing is aborted unless every coordinator has answered.
 

@@ -47,6 +47,16 @@ fn committed(fake: &Fake, partition: i32) -> Vec<String> {
     fake.transactions(|transactions| transactions.committed.get(&partition).cloned().unwrap_or_default())
 }
 
+/// Refuses the first TxnOffsetCommit.
+fn refuse_first_offsets(fake: &Fake) {
+    fake.transactions(|of| {
+        of.script = Box::new(|key, nth| match (key, nth) {
+            (ApiKey::TxnOffsetCommit, 1) => TransactionFate::Refused(ErrorCode::ILLEGAL_GENERATION),
+            _ => TransactionFate::Normal,
+        });
+    });
+}
+
 fn requests(fake: &Fake) -> Vec<String> {
     fake.transactions(|transactions| transactions.requests.clone())
 }
@@ -180,12 +190,7 @@ async fn transaction_begun_before_the_failure_of_the_last_one_was_known_fails_wi
 async fn commit_has_failed_unobserved_a_transaction_that_begins_then_passes_over_no_offsets() {
     let fake = cluster(2, 1, 1).await;
     let producer = initialised(&fake, &[]).await;
-    fake.transactions(|of| {
-        of.script = Box::new(|key, nth| match (key, nth) {
-            (ApiKey::TxnOffsetCommit, 1) => TransactionFate::Refused(ErrorCode::ILLEGAL_GENERATION),
-            _ => TransactionFate::Normal,
-        });
-    });
+    refuse_first_offsets(&fake);
     let first = producer.begin().await.expect("begun");
     drop(send(&first, 0, "first").await);
     first.queue_offsets(&[offset(5)], &GroupMetadata::new("g")).expect("queued");
@@ -230,12 +235,7 @@ async fn offsets_are_committed_with_the_records_under_the_generation_of_the_memb
 async fn offsets_of_a_member_that_is_fenced_abort_the_transaction_alone() {
     let fake = cluster(2, 1, 1).await;
     let producer = initialised(&fake, &[]).await;
-    fake.transactions(|of| {
-        of.script = Box::new(|key, nth| match (key, nth) {
-            (ApiKey::TxnOffsetCommit, 1) => TransactionFate::Refused(ErrorCode::ILLEGAL_GENERATION),
-            _ => TransactionFate::Normal,
-        });
-    });
+    refuse_first_offsets(&fake);
     let transaction = producer.begin().await.expect("begun");
     let error = transaction.send_offsets(&[offset(5)], &GroupMetadata::new("g")).await.expect_err("refused");
     assert!(error.is_abortable(), "{error}");
@@ -432,7 +432,7 @@ async fn schedule(seed: u64) -> Result<(), String> {
             }
             values[partition].push(value);
         }
-        // One that began before the outcome of the last one was known must not pass over its records.
+        // A transaction that began before the outcome of the last one was known must not pass over its records.
         let mut passes_over = false;
         if let Some(before) = last.take() {
             passes_over = !settle(before, &mut expected).await?;

@@ -169,7 +169,7 @@ fn producer_is_forgotten_with_its_marker_a_batch_that_was_verified_before_is_ref
 }
 
 /// A broker stood still with the marker in its object, and the coordinator had another broker write it. With transaction
-/// version 1 nothing else tells the copy from the marker of the next transaction.
+/// version 1 the copy differs from the marker of the next transaction in nothing else.
 #[test]
 fn marker_comes_late_and_another_broker_has_written_it_the_next_transaction_stays_open() {
     let queued = |marker: ObjectBatch, next_offset| ObjectBatch {
@@ -187,7 +187,7 @@ fn marker_comes_late_and_another_broker_has_written_it_the_next_transaction_stay
     let again = object(2, &[late, batch(0, stamp(8, 0, 0))]);
     let again = FinishedObject { state: ObjectState::Live(first.runs), ..again };
     assert_eq!(case.commit(&[again]).verdicts[0], [UNVERIFIED, appended(3)], "the answer was lost");
-    // One that was queued since is of the next transaction, or harmless.
+    // A marker that was queued since is of the next transaction, or harmless.
     assert_eq!(case.verdict(queued(marker((7, 0), 4, false, 1), 2)), appended(4));
     assert_eq!(case.open_from(7), None);
 }
