@@ -1,6 +1,6 @@
-//! What the fuzz targets do with an input. Not here: the targets themselves, in `fuzz_targets`, which libFuzzer drives, and
-//! `crates/wire/tests/wire/fuzz.rs`, which runs the same for a moment as part of the tests; so this file uses the standard
-//! library, `bytes` and `fullbore_wire` alone.
+//! What the fuzz targets do with an input. Not here: the targets themselves, in
+//! `fuzz_targets`, which libFuzzer drives, and `crates/wire/tests/wire/fuzz.rs`, which runs the same for a moment as
+//! part of the tests; so this file uses the standard library, `bytes` and `fullbore_wire` alone.
 //!
 //! Invariant: any input is fine; only a panic, or a message that does not survive its own encoding, is a finding.
 

@@ -1,7 +1,8 @@
 //! What must hold after every step, from what clients and disks show (`TESTING.md`, "Invariants").
 //!
-//! What was below anybody's high watermark is *committed*: it is one log, which only grows. Whoever may lead has all of it; whatever was
-//! acknowledged is in it; and each idempotent producer's records are in it once each, in sequence order.
+//! What was below anybody's high watermark is *committed*: it is one log, which only grows. Whoever may lead has all of
+//! it; whatever was acknowledged is in it; and each idempotent producer's records are in it once each, in sequence
+//! order.
 
 use std::collections::BTreeMap;
 

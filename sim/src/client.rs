@@ -1,5 +1,5 @@
-//! Producers. One that is idempotent sends its records in sequence order, over one connection at a time, until each is acknowledged by
-//! acks=all. One that is not asks for acks=1 and gives a record up that fails.
+//! Producers. One that is idempotent sends its records in sequence order, over one connection at a time, until each is
+//! acknowledged by acks=all. One that is not asks for acks=1 and gives a record up that fails.
 
 use std::collections::VecDeque;
 

@@ -73,8 +73,8 @@ impl Cluster {
         Cluster { members, brokers, partition, ends: Vec::new(), min_insync_replicas }
     }
 
-    /// The cluster after the command; `None` if that changes nothing. The partition is in the first piece of what a change of brokers
-    /// comes to, or in a later one.
+    /// The cluster after the command; `None` if that changes nothing. The partition is in the first piece of what a
+    /// change of brokers comes to, or in a later one.
     pub fn decide(
         &self,
         command: &Command,

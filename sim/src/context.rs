@@ -1,4 +1,5 @@
-//! What everybody has a hand in: time, the network, the database, and what is to happen. One queue: the order of events is the seed's.
+//! What everybody has a hand in: time, the network, the database, and what is to happen. One queue: the order of events
+//! is the seed's.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! The database: versions of the metadata, each with a mark, and the brokers' beats.
 //!
-//! A transaction is decided on the newest version, as the one lock has it, and takes no time of its own. What is lost is on
-//! the way: the command, or the answer to its commit.
+//! A transaction is decided on the newest version, as the one lock has it, and takes no time of its own. What is lost
+//! is on the way: the command, or the answer to its commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A cluster in one process: brokers that decide by [`fullbore_rules`], and a network, disks, a database and clients that
-//! are models. A seed says everything that happens, so that what it finds can be repeated.
+//! A cluster in one process: brokers that decide by [`fullbore_rules`], and a network, disks, a database and clients
+//! that are models. A seed says everything that happens, so that what it finds can be repeated.
 //!
 //! - [`schedule`]: what befalls the cluster, drawn from the seed, and that all is well in the end.
 //! - `world`: the brokers and clients, how an event comes to whom it is for, and what a misfortune (`befalling`) does.

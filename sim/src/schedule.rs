@@ -139,8 +139,8 @@ fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
     times.collect()
 }
 
-/// The disk of a broker, which is stopped for that or runs on, is copied, and put back later, when no broker runs; that broker is the first
-/// to start again.
+/// The disk of a broker, which is stopped for that or runs on, is copied, and put back later, when no broker runs; that
+/// broker is the first to start again.
 fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, Befalling)> {
     let (mut at, is_stopped) = (0, rng.bool());
     let mut after = |us| {

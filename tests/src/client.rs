@@ -1,6 +1,7 @@
 //! One raw connection: requests as `fullbore_wire` writes them, or any bytes at all.
 //!
-//! Plain, or over TLS. No retries, no metadata, no versions agreed: the test says what goes out and looks at what comes back.
+//! Plain, or over TLS. No retries, no metadata, no versions agreed: the test says what goes out and looks at what comes
+//! back.
 
 use crate::tls::{Tls, TlsStream};
 use bytes::Bytes;

@@ -1,5 +1,6 @@
-//! Several brokers over a database of their own, each a process with a folder of its own, on ports of this machine that stay. The
-//! PostgreSQL of it is the one that all tests of a program share, or the cluster's own where a test stops or freezes it.
+//! Several brokers over a database of their own, each a process with a folder of its own, on ports of this machine that
+//! stay. The PostgreSQL of it is the one that all tests of a program share, or the cluster's own where a test stops or
+//! freezes it.
 //!
 //! Invariant: no process outlives its `Cluster`.
 
@@ -210,7 +211,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until all brokers tell the same id of a topic: each has heard of the deletion of an earlier one of that name.
+    /// Waits until all brokers tell the same id of a topic: each has heard of the deletion of an earlier one of that
+    /// name.
     pub fn wait_for_same_topic(&self, topic: &str) {
         wait_until(&format!("all brokers tell of the same {topic}"), CHANGE_MAX, || {
             let told = |id| Client::connect(self.address(id)).metadata(&[topic]).topics.remove(0);
@@ -233,7 +235,8 @@ impl Cluster {
         });
     }
 
-    /// Waits until another than `former` leads a partition, as the broker of this id tells, and knows that itself; its id.
+    /// Waits until another than `former` leads a partition, as the broker of this id tells, and knows that itself; its
+    /// id.
     pub fn wait_for_leader(&self, id: i32, topic: &str, partition: i32, former: i32) -> i32 {
         let mut leader = -1;
         wait_until(&format!("{topic}-{partition} is led by another than {former}"), CHANGE_MAX, || {

@@ -58,7 +58,8 @@ pub struct Copier<'a> {
     partitions: i32,
     protocol: Protocol,
     resolve: Resolve,
-    /// Returns the addresses of brokers. Called again when one does not answer: a test starts it again, or does not yet.
+    /// Returns the addresses of brokers. Called again when one does not answer: a test starts it again, or does not
+    /// yet.
     brokers: Box<dyn FnMut(i64) -> Vec<SocketAddr> + 'a>,
     known: Vec<SocketAddr>,
     connections: HashMap<SocketAddr, Client>,

@@ -1,5 +1,5 @@
-//! A machine's disk that can be made to hang, and what a power cut leaves of it: ext4 on a loop device that commits its journal when it is asked to, of which the
-//! image is copied. What was not flushed is not in the copy, or with holes.
+//! A machine's disk that can be made to hang, and what a power cut leaves of it: ext4 on a loop device that commits its
+//! journal when it is asked to, of which the image is copied. What was not flushed is not in the copy, or with holes.
 //!
 //! Both brokers run in one boot of this machine, so the copy is told that it is another one ([`another_boot`]).
 

@@ -38,8 +38,8 @@ pub use transactional::{Protocol, TRANSIENT, Transactional, init_request, transa
 
 use std::time::{Duration, Instant};
 
-/// How often a loop of kills or of random schedules goes round: what the variable says, or else `many` times in `make soak` (which sets
-/// `FULLBORE_SOAK`), or else `few`.
+/// How often a loop of kills or of random schedules goes round: what the variable says, or else `many` times in `make
+/// soak` (which sets `FULLBORE_SOAK`), or else `few`.
 pub fn rounds(variable: &str, few: usize, many: usize) -> usize {
     match std::env::var(variable) {
         Ok(rounds) => rounds.parse().unwrap_or_else(|_| panic!("{variable} is a number")),
@@ -51,7 +51,8 @@ pub fn rounds(variable: &str, few: usize, many: usize) -> usize {
 /// Ports that Linux gives out to no connection by itself.
 const STABLE: std::ops::Range<u16> = 10_000..32_000;
 
-/// So many ports that nobody has, and that the system gives to no connection: a broker that is started again finds its own free.
+/// So many ports that nobody has, and that the system gives to no connection: a broker that is started again finds its
+/// own free.
 pub fn stable_ports(count: usize) -> Vec<u16> {
     (0..count).map(|_| stable_ports_in_a_row(1)).collect()
 }

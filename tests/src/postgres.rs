@@ -58,7 +58,8 @@ impl Database {
     }
 }
 
-/// A running server. Roles `secretive` and `encrypted` need a password over TCP, the latter TLS as well; nobody else needs any.
+/// A running server. Roles `secretive` and `encrypted` need a password over TCP, the latter TLS as well; nobody else
+/// needs any.
 pub struct PostgresServer {
     folder: PathBuf,
     port: u16,

@@ -89,7 +89,8 @@ pub struct Refused {
 }
 
 impl Broker {
-    /// Starts a broker in a new folder, with `key=value` settings, `--flags` and `env:NAME=VALUE`; it accepts connections when this returns.
+    /// Starts a broker in a new folder, with `key=value` settings, `--flags` and `env:NAME=VALUE`; it accepts
+    /// connections when this returns.
     pub fn start(sets: &[&str]) -> Broker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Broker::with_folder(Folder::Temporary(folder), sets)

@@ -1,7 +1,7 @@
 //! Links between the processes of a cluster, each of which can be cut, held back or slowed by itself.
 //!
-//! A relay stands before one listener and tells by the client id in its first request which broker a connection is of. Not network
-//! namespaces: nobody needs to be root, and to cut one way is to hold the answers back.
+//! A relay stands before one listener and tells by the client id in its first request which broker a connection is of.
+//! Not network namespaces: nobody needs to be root, and to cut one way is to hold the answers back.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -142,7 +142,8 @@ impl Shared {
     }
 }
 
-/// The id of the broker that follows over a connection whose first request begins so: its client id is `broker-1-fetcher`.
+/// The id of the broker that follows over a connection whose first request begins so: its client id is
+/// `broker-1-fetcher`.
 fn broker_in(first: &[u8]) -> Option<i32> {
     // Length, API key, version and correlation id come before.
     let len = i16::from_be_bytes(first.get(12..14)?.try_into().ok()?);

@@ -238,7 +238,8 @@ impl Client {
             let mut response = self.call(&request, FETCH);
             assert_eq!(response.error_code, ErrorCode::NONE);
             let data = response.responses.remove(0).partitions.remove(0);
-            // A log is still being opened after a crash, or records are fetched from a store, on a machine with much to do.
+            // A log is still being opened after a crash, or records are fetched from a store, on a machine with much to
+            // do.
             let is_awaited = data.high_watermark == -1
                 || data.high_watermark > offset && data.records.as_ref().is_none_or(|records| records.is_empty());
             if data.error_code.is_err() || !is_awaited {

@@ -1,5 +1,6 @@
-//! Every command of README.md and of the pages in docs/ that show some does what it is there for, and what docs/troubleshooting.md quotes is in the
-//! source. `make test` is what runs this; a `serve` is run on a free port and a data folder of its own, and the others are told so.
+//! Every command of README.md and of the pages in docs/ that show some does what it is there for, and what
+//! docs/troubleshooting.md quotes is in the source. `make test` is what runs this; a `serve` is run on a free port and
+//! a data folder of its own, and the others are told so.
 //!
 //! Commands are the indented lines of a page; what needs Kafka's own tools stands between fences, and is not run.
 

@@ -1,8 +1,8 @@
 //! Fetches from a log of many aborted transactions, each timed: of partition 0 of a topic.
 //!
-//!     fill BOOTSTRAP TOPIC COUNT [long]   aborts COUNT transactions of a record, one after the other; with `long` within
-//!                                         another one that is committed at the end
-//!     measure BOOTSTRAP TOPIC FETCHES     fetches of 1 MiB from offsets anywhere, at both isolation levels
+//!     fill BOOTSTRAP TOPIC COUNT [long] aborts COUNT transactions of a record, one after the other; with `long` within
+//!     another one that is committed at the end measure BOOTSTRAP TOPIC FETCHES fetches of 1 MiB from offsets anywhere,
+//!     at both isolation levels
 //!
 //! `fill ... long` measures while the long transaction is open, too. Not a part of `fullbore`: docs/benchmarks.md has
 //! the figures.

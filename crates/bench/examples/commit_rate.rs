@@ -1,9 +1,11 @@
-//! How many offsets a broker, or a cluster by any of its brokers, commits a second: HOST:PORT CONNECTIONS IN_FLIGHT SECONDS.
+//! How many offsets a broker, or a cluster by any of its brokers, commits a second: HOST:PORT CONNECTIONS IN_FLIGHT
+//! SECONDS.
 //!
-//! Each connection commits for a group of its own at its coordinator, one partition a request, and so many requests go out together when the
-//! answers to those before are in: one as `commitSync` does, more as a consumer that calls `commitAsync`. Requests are made
-//! once and patched, so that it is the broker that is measured. Not a part of `fullbore`: this is what `bench/compare commit`
-//! runs against two brokers in turn.
+//! Each connection commits for a group of its own at its coordinator, one partition a request, and so many requests go
+//! out together when the answers to those before are in: one as
+//! `commitSync` does, more as a consumer that calls `commitAsync`. Requests are made once and patched, so that it is
+//! the broker that is measured. Not a part of `fullbore`: this is what `bench/compare commit` runs against two brokers
+//! in turn.
 
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};

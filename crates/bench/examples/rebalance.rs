@@ -1,10 +1,10 @@
 //! How long a classic group takes from a change of its members until all are stable again, at any Kafka broker.
 //!
-//! Raw members: one thread and one connection each, which join, sync, and heartbeat at a fixed interval; nothing is fetched
-//! or committed. Four changes are timed: everybody joins an empty group; everybody joins again at once, as members do whose
-//! subscription has changed; one more joins; one leaves. A change ends when every member has its assignment of one and the
-//! same generation with exactly the members there should be. In all but the second, members learn of it by their next
-//! heartbeat, which is the interval's doing and not the broker's.
+//! Raw members: one thread and one connection each, which join, sync, and heartbeat at a fixed interval; nothing is
+//! fetched or committed. Four changes are timed: everybody joins an empty group; everybody joins again at once, as
+//! members do whose subscription has changed; one more joins; one leaves. A change ends when every member has its
+//! assignment of one and the same generation with exactly the members there should be. In all but the second, members
+//! learn of it by their next heartbeat, which is the interval's doing and not the broker's.
 //!
 //! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]`;
 //! `bench/compare rebalance` runs it against two brokers in turn.

@@ -1,10 +1,12 @@
-//! What a new image of the metadata means for the logs: which partitions there are, with which settings, and what is deleted.
+//! What a new image of the metadata means for the logs: which partitions there are, with which settings, and what is
+//! deleted.
 //!
 //! It is called by who publishes images, in their order and before anybody can read them, so that a request always
 //! finds what its image promises, and never changes anything by carrying an older one. Nothing here waits: what
 //! takes long is handed over.
 //!
-//! Invariant: the logs are as the last image says, whoever asked for the change and whether or not they are still there.
+//! Invariant: the logs are as the last image says, whoever asked for the change and whether or not they are still
+//! there.
 
 use crate::partitions::{Origin, Partitions, led_by};
 use fullbore_config::BrokerConfig;
@@ -22,8 +24,8 @@ pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: 
     }
 }
 
-/// Topics that were deleted while this broker was away: it has folders of them, and the cluster does not know them any more. Not for one
-/// machine, whose metadata may have been lost.
+/// Topics that were deleted while this broker was away: it has folders of them, and the cluster does not know them any
+/// more. Not for one machine, whose metadata may have been lost.
 pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> {
     let on_disk = logs.topics_on_disk().unwrap_or_else(|error| {
         tracing::error!(%error, "not known which partitions the data folder has; what is left of deleted topics stays");

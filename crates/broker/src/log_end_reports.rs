@@ -1,5 +1,5 @@
-//! Reports the log ends of this broker, for partitions without a leader of which no replica has every record any more. Once all
-//! contenders have reported, the broker whose log ends last leads.
+//! Reports the log ends of this broker, for partitions without a leader of which no replica has every record any more.
+//! Once all contenders have reported, the broker whose log ends last leads.
 //!
 //! Not the election, which is the control plane's. Each image is looked at for what changed in it.
 
@@ -61,8 +61,8 @@ impl Teller {
         }
     }
 
-    /// Has `wanted` be the partitions that wait for this broker's log: those of before that still do, and those of topics that are not
-    /// the same in the image before.
+    /// Has `wanted` be the partitions that wait for this broker's log: those of before that still do, and those of
+    /// topics that are not the same in the image before.
     fn look(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {
@@ -114,7 +114,8 @@ impl Teller {
 /// A log's place, and where it ends.
 type ToldEnd = (Uuid, i32, Position);
 
-/// Returns the ends of these logs, and those that cannot be opened for now. Others may lead where one is damaged, or its partition deleted.
+/// Returns the ends of these logs, and those that cannot be opened for now. Others may lead where one is damaged, or
+/// its partition deleted.
 fn positions(
     partitions: &Partitions,
     asked: Vec<TopicIdPartition>,

@@ -1,10 +1,11 @@
 //! How the broker is put together, starts and stops.
 //!
-//! Start: bind the ports, lock the data folder, open the control plane, the store of diskless topics, the partitions, accept. Ports come first because
-//! a start that finds one taken should leave nothing behind; whoever connects before the logs are open waits in the
-//! system's backlog. Stop: accept no more, answer what was admitted (batches parked and members of groups that wait as refused), close the
-//! control plane, and then the partitions, which carry out what it has decided. Invariant: nothing is accepted before everything it needs
-//! is open; what is closed has answered everything, or refuses what comes after [`STOP_MAX`]; and the folder is locked until then.
+//! Start: bind the ports, lock the data folder, open the control plane, the store of diskless topics, the partitions,
+//! accept. Ports come first because a start that finds one taken should leave nothing behind; whoever connects before
+//! the logs are open waits in the system's backlog. Stop: accept no more, answer what was admitted (batches parked and
+//! members of groups that wait as refused), close the control plane, and then the partitions, which carry out what it
+//! has decided. Invariant: nothing is accepted before everything it needs is open; what is closed has answered
+//! everything, or refuses what comes after [`STOP_MAX`]; and the folder is locked until then.
 
 use crate::admin;
 use crate::api;
@@ -74,8 +75,8 @@ struct Registered {
 /// A control plane that is open, and the place that a broker of a cluster is to take.
 type Opened = (Control, Option<ClusterPlace>);
 
-/// A broker that starts. In a box, since the compiler makes the code of a future where its type is known: this crate makes it once,
-/// and not each program and each test that starts a broker.
+/// A broker that starts. In a box, since the compiler makes the code of a future where its type is known: this crate
+/// makes it once, and not each program and each test that starts a broker.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Broker, StartError>> + Send>>;
 
 /// A broker that stops.
@@ -162,7 +163,8 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // Before anything of partitions changes: a store that is not the cluster's is the usual reason why a start is refused.
+        // Before anything of partitions changes: a store that is not the cluster's is the usual reason why a start is
+        // refused.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,
@@ -291,7 +293,8 @@ impl Broker {
         self.node.space.until_it_hangs().await;
     }
 
-    /// Stops cleanly: what this broker leads is handed over, what was admitted is answered, what was appended is on disk.
+    /// Stops cleanly: what this broker leads is handed over, what was admitted is answered, what was appended is on
+    /// disk.
     pub fn shutdown(self) -> Stopping {
         Box::pin(self.stop())
     }
@@ -366,7 +369,8 @@ async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
     Ok(listeners)
 }
 
-/// Raises the limit of descriptors, as the JVM does for Kafka: every connection and every open segment is one, and shells allow 1024.
+/// Raises the limit of descriptors, as the JVM does for Kafka: every connection and every open segment is one, and
+/// shells allow 1024.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
@@ -385,8 +389,8 @@ fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<B
     }));
 }
 
-/// Lets the control plane forget deleted topics once their files are removed. The next start finds those that could not be
-/// forgotten.
+/// Lets the control plane forget deleted topics once their files are removed. The next start finds those that could not
+/// be forgotten.
 async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     loop {
         let gone = tokio::select! {

@@ -1,7 +1,7 @@
 //! Clients' own metrics (KIP-714): what is wanted of which client, and who may push when.
 //!
-//! Not what the metrics say: pushes are checked and counted (`fullbore_telemetry_*`), and nobody reads them. The APIs are
-//! offered all the same, so that a subscription made while a client runs reaches it, and no client pushes anything
+//! Not what the metrics say: pushes are checked and counted (`fullbore_telemetry_*`), and nobody reads them. The APIs
+//! are offered all the same, so that a subscription made while a client runs reaches it, and no client pushes anything
 //! before there is one for it. Rules are in [`fullbore_rules::telemetry`].
 
 use crc_fast::CrcAlgorithm;

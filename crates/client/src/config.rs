@@ -1,7 +1,7 @@
 //! Settings of every connection: Kafka's names and defaults.
 //!
-//! Not here: `bootstrap.servers`, which the creator of a cluster gives, and how connections are secured (see [`security`](crate::security)),
-//! though its settings are reached from here, too.
+//! Not here: `bootstrap.servers`, which the creator of a cluster gives, and how connections are secured (see
+//! [`security`](crate::security)), though its settings are reached from here, too.
 
 use crate::error::ConfigError;
 use crate::key::{self, Key, Setting, ms, number};

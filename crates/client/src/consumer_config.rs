@@ -1,7 +1,7 @@
 //! A consumer's settings by Kafka's names: what its fetches ask for, and what a member of a group is told.
 //!
-//! Not here: the settings of its connections ([`security`](crate::security)), and which group it is in. `docs/consumer.md` is made
-//! from these tables.
+//! Not here: the settings of its connections
+//! ([`security`](crate::security)), and which group it is in. `docs/consumer.md` is made from these tables.
 
 use crate::consume::{FetchSettings, StartOffset};
 use crate::error::ConfigError;

@@ -1,5 +1,5 @@
-//! Errors of settings, of a connection that many requests share, and of a cluster; and the sentence of a tool for its user, with the next
-//! step.
+//! Errors of settings, of a connection that many requests share, and of a cluster; and the sentence of a tool for its
+//! user, with the next step.
 
 use crate::protocol::ProtocolError;
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, has_port_too_large};

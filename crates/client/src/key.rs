@@ -1,7 +1,7 @@
 //! A table of settings: one row a key, with its default, its meaning and how it is read.
 //!
-//! Parsers and documentation come from such tables, each crate's beside what it sets. Invariant: a value that is refused is named
-//! with its key and what is allowed, and a secret is not shown.
+//! Parsers and documentation come from such tables, each crate's beside what it sets. Invariant: a value that is
+//! refused is named with its key and what is allowed, and a secret is not shown.
 
 use crate::error::ConfigError;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! `security.protocol` and `ssl.*`: whether connections are plain or TLS, and with which keys and certificates.
 //!
-//! Not SASL, which is refused. One place for every client of this repository. Invariant: a connection uses the files as they are
-//! when it begins, or, where those cannot be used, as they were last.
+//! Not SASL, which is refused. One place for every client of this repository. Invariant: a connection uses the files as
+//! they are when it begins, or, where those cannot be used, as they were last.
 
 use crate::error::ConfigError;
 use crate::key::Setting;
@@ -78,7 +78,8 @@ impl Security {
         Ok(security)
     }
 
-    /// TLS with these settings, for one who has read them elsewhere, and whether certificates are compared with host names.
+    /// TLS with these settings, for one who has read them elsewhere, and whether certificates are compared with host
+    /// names.
     pub fn tls(settings: Settings, compares_names: bool) -> Self {
         Security { is_tls: true, any_host_name: !compares_names, settings, ..Security::default() }
     }

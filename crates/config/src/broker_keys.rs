@@ -1,7 +1,7 @@
 //! The broker's half of the table of keys: names, types, defaults and ranges of Apache Kafka 4.3.
 //!
-//! Those of TLS are checked by `ssl`. Not topic settings (`topic_keys`) and not Kafka's keys that mean nothing here (`kafka_keys`). Every
-//! key here is read by `broker`, or accepts a single value.
+//! Those of TLS are checked by `ssl`. Not topic settings (`topic_keys`) and not Kafka's keys that mean nothing here
+//! (`kafka_keys`). Every key here is read by `broker`, or accepts a single value.
 
 use super::cleaner_keys::CLEANER_KEYS;
 use super::diskless_keys::DISKLESS_KEYS;

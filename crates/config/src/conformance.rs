@@ -1,7 +1,8 @@
-//! Test: the tables beside Apache Kafka's own list of keys (`kafka-4.3-configs.tsv`, written by `tests/clients/config-keys`).
+//! Test: the tables beside Apache Kafka's own list of keys
+//! (`kafka-4.3-configs.tsv`, written by `tests/clients/config-keys`).
 //!
-//! Every key of Kafka's has a row, with Kafka's type, default, range and synonyms, and may change while the broker runs where Kafka's
-//! may; a row that is different says so (`differs`).
+//! Every key of Kafka's has a row, with Kafka's type, default, range and synonyms, and may change while the broker runs
+//! where Kafka's may; a row that is different says so (`differs`).
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,7 @@
 //! The broker's settings of diskless topics, and where these keep their records.
 //!
-//! Not a topic's own settings, and not a connection to the store. Invariant: one object fits into the memory for what is not committed.
+//! Not a topic's own settings, and not a connection to the store. Invariant: one object fits into the memory for what
+//! is not committed.
 
 use super::diskless_keys::TWINS;
 use super::diskless_storage::{DisklessStorage, STORAGE};
@@ -34,7 +35,8 @@ pub struct DisklessConfig {
     pub upload_slots: usize,
     /// Bytes of batches that are not committed; at least `object_bytes_max`.
     pub memory_bytes: usize,
-    /// Bytes of objects that are kept for consumers: half of them uploaded here, half fetched, but of those always what is fetched ahead of one reader.
+    /// Bytes of objects that are kept for consumers: half of them uploaded here, half fetched, but of those always what
+    /// is fetched ahead of one reader.
     pub cache_bytes: usize,
     /// When objects that nobody uses are deleted.
     pub cleaner: ObjectCleanerConfig,

@@ -1,7 +1,7 @@
 //! The keys of diskless topics: a part of the broker's table.
 //!
-//! Not a topic's own key (`topic_keys`). What Inkless calls by a name of its own is one setting under two names: the row of its name has no
-//! default, and ours falls back on it.
+//! Not a topic's own key (`topic_keys`). What Inkless calls by a name of its own is one setting under two names: the
+//! row of its name has no default, and ours falls back on it.
 
 use super::key::{Allowed, Key, Type};
 

@@ -1,7 +1,7 @@
 //! Dynamic settings (KIP-226): for this broker, and for every broker of the cluster.
 //!
-//! Not here: their store, which is the control plane. Values in force are worked out anew with each change:
-//! topics' settings, and the broker's own that are read where they are needed (`live`). Everything else is read once, at start.
+//! Not here: their store, which is the control plane. Values in force are worked out anew with each change: topics'
+//! settings, and the broker's own that are read where they are needed (`live`). Everything else is read once, at start.
 //!
 //! Invariant: every value here has passed [`check_dynamic`].
 

@@ -39,8 +39,8 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// All that is wrong with a configuration, one line each, with where it was set as the line begins: `server.properties:12: `
-/// or `--set `. Nothing where that is not known.
+/// All that is wrong with a configuration, one line each, with where it was set as the line begins:
+/// `server.properties:12: ` or `--set `. Nothing where that is not known.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Mistakes(Vec<(String, ConfigError)>);
 

@@ -176,7 +176,8 @@ impl OffsetsTopicConfig {
         }
     }
 
-    /// Returns the settings of the topic, as Kafka has them, but that a batch may be as large as a segment: a group is one record.
+    /// Returns the settings of the topic, as Kafka has them, but that a batch may be as large as a segment: a group is
+    /// one record.
     pub fn configs(&self) -> Vec<(String, Option<String>)> {
         let segment_bytes = self.segment_bytes.to_string();
         [

@@ -1,9 +1,9 @@
 //! Judgement of a value in the broker's file that has no effect here, so that a `server.properties` of an ordinary
 //! Kafka starts this broker and its owner learns what changed.
 //!
-//! Not here: the table of Kafka's keys (`kafka_keys`). Here are only starts of keys that are not in Kafka 4.3. A key found nowhere
-//! is reported as unknown. A key whose loss would make the broker less safe than its owner believes is refused, never only
-//! warned about.
+//! Not here: the table of Kafka's keys (`kafka_keys`). Here are only starts of keys that are not in Kafka 4.3. A key
+//! found nowhere is reported as unknown. A key whose loss would make the broker less safe than its owner believes is
+//! refused, never only warned about.
 
 use super::broker_keys::{broker_keys, meant_broker_key};
 use super::error::{ConfigError, Warning};

@@ -1,7 +1,8 @@
-//! Apache Kafka 4.3's broker keys that mean nothing here, or of which only the default can be had; each with the reason.
+//! Apache Kafka 4.3's broker keys that mean nothing here, or of which only the default can be had; each with the
+//! reason.
 //!
-//! Not those this broker honours (`broker_keys`, and what stands beside it). A key that becomes honoured moves there. What happens to
-//! a value is in `inert`; this is rows.
+//! Not those this broker honours (`broker_keys`, and what stands beside it). A key that becomes honoured moves there.
+//! What happens to a value is in `inert`; this is rows.
 
 use super::key::Allowed::{self, Any, Between, OneOf};
 use super::key::Key;

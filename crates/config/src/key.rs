@@ -89,7 +89,8 @@ pub struct Key {
     pub any_case: bool,
     /// True if a broker's key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,
-    /// True if a topic's key takes the broker's value when the topic is created and never again, so that `default` is that of a topic without it.
+    /// True if a topic's key takes the broker's value when the topic is created and never again, so that `default` is
+    /// that of a topic without it.
     pub at_creation: bool,
     /// How this differs from Apache Kafka.
     pub differs: Option<&'static str>,

@@ -53,8 +53,8 @@ const LISTENERS: &str = "listeners";
 const ADVERTISED: &str = "advertised.listeners";
 const PROTOCOLS: &str = "listener.security.protocol.map";
 
-/// Reads all four together: the controllers' listeners are skipped, the rest must be PLAINTEXT or SSL. `tls_of` finds the
-/// TLS settings of a listener by its name.
+/// Reads all four together: the controllers' listeners are skipped, the rest must be PLAINTEXT or SSL. `tls_of` finds
+/// the TLS settings of a listener by its name.
 pub(super) fn parse_listeners(
     texts: &ListenerTexts<'_>,
     tls_of: impl Fn(&str) -> Result<ListenerTls, ConfigError>,

@@ -1,6 +1,7 @@
 //! The broker's own settings that may change while it runs.
 //!
-//! Not those that topics take theirs from, which end in each topic's configuration. Whoever needs one asks the image each time.
+//! Not those that topics take theirs from, which end in each topic's configuration. Whoever needs one asks the image
+//! each time.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

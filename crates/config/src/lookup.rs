@@ -39,7 +39,8 @@ pub(super) fn broker_chain(key: &'static Key, broker: BrokerValues<'_>) -> Vec<C
     chain(&rows, broker)
 }
 
-/// The values of a key of a topic, group or the like: its own with who set it, then those of the broker's keys beside it.
+/// The values of a key of a topic, group or the like: its own with who set it, then those of the broker's keys beside
+/// it.
 pub(super) fn resource_chain(
     key: &'static Key,
     set: Option<(&str, Source)>,

@@ -47,7 +47,8 @@ impl Properties {
         first.map_or(Ok(properties), Err)
     }
 
-    /// Parses as [`Properties::parse`] does, a file of which values and mistakes have name and line. Readable lines count.
+    /// Parses as [`Properties::parse`] does, a file of which values and mistakes have name and line. Readable lines
+    /// count.
     pub fn parse_file(name: &str, text: &str) -> (Self, Mistakes) {
         let (mut properties, mut mistakes) = (Self::default(), Mistakes::default());
         let place = |number| format!("{name}:{number}: ");

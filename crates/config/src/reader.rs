@@ -1,6 +1,7 @@
 //! Typed values by name, from wherever texts come.
 //!
-//! Not checking: it reads values that passed [`Key::check`](super::Key::check), and a value that did not is a broken invariant.
+//! Not checking: it reads values that passed [`Key::check`](super::Key::check), and a value that did not is a broken
+//! invariant.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -54,7 +54,8 @@ pub struct ReplicationConfig {
     pub socket_timeout_ms: u64,
     /// A follower this long behind its leader leaves those in sync (`replica.lag.time.max.ms`).
     pub lag_time_max: Duration,
-    /// Between two looks for partitions of which this broker is the preferred leader; `None` leaves them to whom leads them.
+    /// Between two looks for partitions of which this broker is the preferred leader; `None` leaves them to whom leads
+    /// them.
     pub balance_interval: Option<Duration>,
 }
 

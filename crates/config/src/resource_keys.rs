@@ -1,7 +1,7 @@
 //! The tables of what groups and the clients' metrics may set: rows, by Kafka's names, types, defaults and ranges.
 //!
-//! Not a group's limits, which are the broker's keys (`group.*`). Every key here is read by `resources`, or means nothing here and accepts
-//! its default alone.
+//! Not a group's limits, which are the broker's keys (`group.*`). Every key here is read by `resources`, or means
+//! nothing here and accepts its default alone.
 
 use super::key::{Allowed, Key, Type};
 

@@ -1,7 +1,7 @@
 //! Configuration of a group, and of a subscription to clients' metrics.
 //!
-//! Not here: their store, which is the control plane. Values passed [`check_resource`] when they were set; a broker's limits may have
-//! changed since, so that a group's values are brought within them when they are read.
+//! Not here: their store, which is the control plane. Values passed [`check_resource`] when they were set; a broker's
+//! limits may have changed since, so that a group's values are brought within them when they are read.
 
 use std::collections::BTreeMap;
 

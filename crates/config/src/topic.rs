@@ -65,7 +65,8 @@ impl Eq for Ratio {}
 /// The settings of a topic that are in force. Names and meanings are Kafka's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicConfig {
-    /// True if its records are in an object store: for ever what the topic was created as, whatever the broker's default is.
+    /// True if its records are in an object store: for ever what the topic was created as, whatever the broker's
+    /// default is.
     pub diskless: bool,
     pub segment_bytes: u64,
     pub segment_ms: u64,
@@ -120,7 +121,8 @@ impl TopicConfig {
         }
     }
 
-    /// Returns true if a producer's timestamp is near enough to the broker's clock, both in ms. -1 is none, and allowed.
+    /// Returns true if a producer's timestamp is near enough to the broker's clock, both in ms. -1 is none, and
+    /// allowed.
     pub fn allows_timestamp(&self, timestamp: i64, now_ms: i64) -> bool {
         timestamp == -1
             || (now_ms.saturating_sub(timestamp) <= self.message_timestamp_before_max_ms

@@ -1,7 +1,7 @@
 //! Changes that a decision makes, and the versions that they lead to: data that knows no tables.
 //!
-//! A change is the new state, not the request for it. Applied to an image it gives the next one
-//! (`image/apply.rs`); a back end writes it down in its own way, and gives it out again. Nobody but `decide` makes one up.
+//! A change is the new state, not the request for it. Applied to an image it gives the next one (`image/apply.rs`); a
+//! back end writes it down in its own way, and gives it out again. Nobody but `decide` makes one up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +50,8 @@ pub enum Change {
         partitions: Partitions,
         overrides: BTreeMap<String, String>,
     },
-    /// The partitions from the number `first` on are these, as many as there are here: new ones, or registered otherwise.
+    /// The partitions from the number `first` on are these, as many as there are here: new ones, or registered
+    /// otherwise.
     PartitionsChanged {
         topic: Uuid,
         first: usize,

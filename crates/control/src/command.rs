@@ -104,7 +104,8 @@ pub enum BrokerChange {
     Unfence,
     /// In controlled shutdown: its leaderships go to other replicas.
     ShutDown,
-    /// Its disk is full, or hangs: it leads only what no other replica in sync may lead, and is in no ISR that another leads.
+    /// Its disk is full, or hangs: it leads only what no other replica in sync may lead, and is in no ISR that another
+    /// leads.
     Full,
     /// Its disk has room again, and answers.
     Room,

@@ -1,10 +1,11 @@
 //! Identity of a broker, as its data folder and its store have it.
 //!
-//! The folder of a cluster's broker has the file `cluster`: of which cluster and broker it is, an id of its own, the newest version
-//! of the metadata that this broker has seen, a number that grows with each beat, and which process uses the folder. A broker by itself has
-//! `control.db` instead, which says all that. Invariants: a folder is of one broker and of one store; the version in it was committed; a
-//! process is named in it before it registers, and a number written to it before the database is told. So a folder is an older copy if it
-//! does not name the registered process, or has a smaller number than this process told.
+//! The folder of a cluster's broker has the file `cluster`: of which cluster and broker it is, an id of its own, the
+//! newest version of the metadata that this broker has seen, a number that grows with each beat, and which process uses
+//! the folder. A broker by itself has `control.db` instead, which says all that. Invariants: a folder is of one broker
+//! and of one store; the version in it was committed; a process is named in it before it registers, and a number
+//! written to it before the database is told. So a folder is an older copy if it does not name the registered process,
+//! or has a smaller number than this process told.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -71,10 +72,11 @@ pub struct ClusterFolder {
     pub folder: Uuid,
     /// The newest version that this broker has seen.
     pub seen: Option<Version>,
-    /// Beats before which a process wrote to this folder, counted over all processes. 0 in the file of an earlier version.
+    /// Beats before which a process wrote to this folder, counted over all processes. 0 in the file of an earlier
+    /// version.
     pub noted: u64,
-    /// The process that was registered when the last one asked for the broker's place, and that last one. `None` in the file of an
-    /// earlier version.
+    /// The process that was registered when the last one asked for the broker's place, and that last one. `None` in the
+    /// file of an earlier version.
     pub users: Option<[Uuid; 2]>,
 }
 
@@ -117,8 +119,8 @@ impl ClusterFolder {
         Self { users: Some([process; 2]), ..self }
     }
 
-    /// Returns the marks by which an older copy is told. Numbers are not on the disk, so that none counts unless the machine is still in
-    /// the boot in which the folder was used last.
+    /// Returns the marks by which an older copy is told. Numbers are not on the disk, so that none counts unless the
+    /// machine is still in the boot in which the folder was used last.
     pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
         let users = self.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)));
         FolderMarks { users, noted: is_same_boot.then_some(self.noted) }
@@ -139,8 +141,8 @@ impl ClusterFolder {
         File::open(folder)?.sync_all()
     }
 
-    /// Writes the newest version that images show, and the numbers that beats request, on a thread of its own, until there are no more
-    /// images.
+    /// Writes the newest version that images show, and the numbers that beats request, on a thread of its own, until
+    /// there are no more images.
     ///
     /// # Errors
     /// The file cannot be opened, or the thread not started.
@@ -194,8 +196,8 @@ impl UsedFolder {
         self.said.marks(is_same_boot)
     }
 
-    /// Writes to the file, on the disk, that the process `joining` asks for the place of the `former` one, which used this state of the
-    /// folder last. Without a former one the folder is an older copy, or another one is registered.
+    /// Writes to the file, on the disk, that the process `joining` asks for the place of the `former` one, which used
+    /// this state of the folder last. Without a former one the folder is an older copy, or another one is registered.
     ///
     /// # Errors
     /// The error of the system.
@@ -209,8 +211,8 @@ impl UsedFolder {
         self.folder.join(FILE)
     }
 
-    /// Writes in place, as what is seen is: a full disk has no room for another file. In the file of an earlier version the users' lines are
-    /// where the number is now.
+    /// Writes in place, as what is seen is: a full disk has no room for another file. In the file of an earlier version
+    /// the users' lines are where the number is now.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.file())?;
         let lines = format!("{}{}", seen_lines(self.said.seen, self.said.noted), user_lines(users));

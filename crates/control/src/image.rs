@@ -204,7 +204,8 @@ impl Image {
         self.past.get(name)
     }
 
-    /// Returns true if a topic was deleted since the image `before` that is not there: its creation and its deletion are published together.
+    /// Returns true if a topic was deleted since the image `before` that is not there: its creation and its deletion
+    /// are published together.
     pub fn misses_topics_since(&self, before: &Image) -> bool {
         let is_missed = |name: &str, past: &PastTopics| {
             let is_new = |last: &PastTopic| last.deleted_at > before.epoch();

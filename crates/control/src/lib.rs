@@ -1,11 +1,13 @@
 //! The control plane: topics, configurations, brokers, producer ids, the cluster's identity.
 //!
-//! The way of a change: `topics`, `configs`, `partitions`, `brokers` (methods of [`Control`], one a `command`) -> `queue` -> `writer` (a thread), which takes the `store`'s lock and reads what others committed ->
-//! `decide` -> `change` -> the store's commit (`sqlite`, or `postgres` for a cluster) -> `image`, which is published. Reads never wait for any of that: they take
-//! the published [`Image`]. Not here: partitions' logs, which follow the image, and groups, which are in a topic.
+//! The way of a change: `topics`, `configs`, `partitions`, `brokers` (methods of [`Control`], one a `command`) ->
+//! `queue` -> `writer` (a thread), which takes the `store`'s lock and reads what others committed -> `decide` ->
+//! `change` -> the store's commit (`sqlite`, or `postgres` for a cluster) -> `image`, which is published. Reads never
+//! wait for any of that: they take the published [`Image`]. Not here: partitions' logs, which follow the image, and
+//! groups, which are in a topic.
 //!
-//! Invariant: what a caller was told is committed, and every image from then on shows it. What was decided is carried out, whether or
-//! not who asked is still there.
+//! Invariant: what a caller was told is committed, and every image from then on shows it. What was decided is carried
+//! out, whether or not who asked is still there.
 
 mod beat;
 mod brokers;
@@ -91,8 +93,8 @@ pub use telling::{CHANGES, shown};
 pub use writer::ImageListener;
 pub use writer::random_id;
 
-/// A handle on the control plane, cheap to clone. When the last one is dropped, as with [`Control::close`], the thread finishes
-/// what it was asked; then the database is closed, and the drop returns.
+/// A handle on the control plane, cheap to clone. When the last one is dropped, as with [`Control::close`], the thread
+/// finishes what it was asked; then the database is closed, and the drop returns.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
@@ -129,8 +131,9 @@ pub struct ClusterPlace {
 }
 
 impl Control {
-    /// Opens the store that the settings name: `control.db` in the locked folder, or creates it with a new cluster id; or the database of
-    /// a cluster, where the broker is to take its place next. Registers this broker there. On a full disk the reserve is for this. Blocks.
+    /// Opens the store that the settings name: `control.db` in the locked folder, or creates it with a new cluster id;
+    /// or the database of a cluster, where the broker is to take its place next. Registers this broker there. On a full
+    /// disk the reserve is for this. Blocks.
     pub fn open(
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
@@ -298,8 +301,8 @@ impl Control {
         self.shared.beats.get().cloned()
     }
 
-    /// Calls `listener` with the empty image and the present one, then with each image and the next, before readers see that. The listener must not
-    /// block. Blocks until the first call.
+    /// Calls `listener` with the empty image and the present one, then with each image and the next, before readers see
+    /// that. The listener must not block. Blocks until the first call.
     pub fn follow(&self, listener: ImageListener) {
         if let Some(queue) = self.queue() {
             queue.act(move |publisher| publisher.follow(listener));

@@ -18,7 +18,8 @@ pub struct RegisteredBroker {
     pub process: Uuid,
     /// broker.rack
     pub rack: Option<Text>,
-    /// True if it serves diskless topics: one of a cluster needs diskless.storage, and has not reported that it has lost the store.
+    /// True if it serves diskless topics: one of a cluster needs diskless.storage, and has not reported that it has
+    /// lost the store.
     pub serves_diskless: bool,
     /// Endpoint of each listener, by its name.
     pub endpoints: BTreeMap<String, Endpoint>,

@@ -1,7 +1,7 @@
 //! Numbers that go to the data folder before the beats that tell them to the database.
 //!
-//! The thread that beats requests the next number; the thread `seen` (`identity`) writes it. Invariants: a number is told only once it is in
-//! the folder; a disk that hangs delays one beat, by [`NOTE_MAX`].
+//! The thread that beats requests the next number; the thread `seen` (`identity`) writes it. Invariants: a number is
+//! told only once it is in the folder; a disk that hangs delays one beat, by [`NOTE_MAX`].
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ pub fn notes(noted: u64) -> (Notes, NotesToWrite) {
 }
 
 impl Notes {
-    /// Requests that the next number be written, waits for that, and returns the newest number in the folder. Waits for no write that has
-    /// failed or hangs since an earlier beat.
+    /// Requests that the next number be written, waits for that, and returns the newest number in the folder. Waits for
+    /// no write that has failed or hangs since an earlier beat.
     pub async fn next(&mut self) -> u64 {
         let (wanted, written) = (*self.wanted.borrow(), *self.written.borrow());
         if written < wanted {

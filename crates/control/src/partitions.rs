@@ -1,4 +1,5 @@
-//! Commands of a broker on partitions. Each is answered with the partitions as they are registered now, in the order asked.
+//! Commands of a broker on partitions. Each is answered with the partitions as they are registered now, in the order
+//! asked.
 
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use super::Control;
 use super::command::{AlterIsr, ChangeCommand, ElectLeaders, PartitionsCommand, Refusal, Resigned, Urgent};
 
 impl Control {
-    /// Proposes ISRs of partitions that this broker leads. Unknown outcomes are [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
+    /// Proposes ISRs of partitions that this broker leads. Unknown outcomes are
+    /// [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
     pub async fn alter_isr(
         &self,
         partitions: Vec<(Uuid, i32, AlterPartition)>,
@@ -23,7 +25,8 @@ impl Control {
         self.submit(PartitionsCommand::ElectLeaders(asked)).await
     }
 
-    /// Elects leaders that are there, and takes brokers that have gone out of ISRs. Returns once nothing is left to settle.
+    /// Elects leaders that are there, and takes brokers that have gone out of ISRs. Returns once nothing is left to
+    /// settle.
     ///
     /// # Errors
     /// The store's. The pieces before are in force.
@@ -39,7 +42,8 @@ impl Control {
         self.submit(ChangeCommand::ReportLogEnds(self.broker_state(), ends)).await
     }
 
-    /// Resigns from partitions that this broker is in sync with and cannot write any more. Others lead them, where they may.
+    /// Resigns from partitions that this broker is in sync with and cannot write any more. Others lead them, where they
+    /// may.
     ///
     /// # Errors
     /// STALE_BROKER_EPOCH where another process has its place; the store.

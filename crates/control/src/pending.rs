@@ -107,7 +107,8 @@ impl<K: CommandKind> Pending<K> {
         Self { command, answer: None, reply }
     }
 
-    /// Sends what was decided; gives the command back where pieces of it are left. A caller that went away no longer wants to know.
+    /// Sends what was decided; gives the command back where pieces of it are left. A caller that went away no longer
+    /// wants to know.
     fn finish(self) -> Option<Self> {
         let Some(answer) = self.answer else { return Some(self) };
         let _ = self.reply.send(answer);

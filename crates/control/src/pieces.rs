@@ -1,6 +1,8 @@
-//! The size of the pieces in which many partitions are settled: as large as the store commits in a fraction of a second.
+//! The size of the pieces in which many partitions are settled: as large as the store commits in a fraction of a
+//! second.
 //!
-//! Invariant: a piece is bounded, so that other brokers, which need the lock, and the answer to a commit never wait for all pieces.
+//! Invariant: a piece is bounded, so that other brokers, which need the lock, and the answer to a commit never wait for
+//! all pieces.
 
 use std::time::Duration;
 

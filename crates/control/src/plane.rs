@@ -40,7 +40,8 @@ pub fn server(settings: &PlaneSettings, node_id: i32) -> Result<Server, OpenErro
     Server::new(settings, &format!("fullbore {node_id}")).map_err(refused)
 }
 
-/// That database, for the broker with this folder, which is one of its cluster once it is registered where it was of none.
+/// That database, for the broker with this folder, which is one of its cluster once it is registered where it was of
+/// none.
 ///
 /// # Errors
 /// Why it is not used.

@@ -1,7 +1,7 @@
 //! The way of a command to the owner: a bounded queue, and the thread that takes what waits out of it.
 //!
-//! Invariants: commands are taken out in the order in which they came. What is in the queue is served, whether or not who asked is
-//! still there, also while the broker stops.
+//! Invariants: commands are taken out in the order in which they came. What is in the queue is served, whether or not
+//! who asked is still there, also while the broker stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,8 @@ pub struct WeakQueue {
     wanted: WantedVersion,
 }
 
-/// The newest version that others are known to have committed, until the writer looks for it: `u64::MAX` for any, 0 for none.
+/// The newest version that others are known to have committed, until the writer looks for it: `u64::MAX` for any, 0 for
+/// none.
 type WantedVersion = Arc<AtomicU64>;
 
 /// Entry of the queue.
@@ -88,7 +89,8 @@ impl Queue {
         let _ = is_done.recv();
     }
 
-    /// Requests a read of commits of other brokers, without waiting. In a full queue the waiting commands have the same effect.
+    /// Requests a read of commits of other brokers, without waiting. In a full queue the waiting commands have the same
+    /// effect.
     pub fn catch_up(&self) {
         catch_up_to(&self.sender, &self.wanted, u64::MAX);
     }

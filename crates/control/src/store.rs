@@ -1,12 +1,13 @@
 //! The seam to a back end: one lock, the commits of others, and a commit.
 //!
-//! A back end decides nothing. Its calls block, and come from the owner's thread alone. Why not asynchronous: SQLite blocks, so that a thread
-//! of its own is there anyway; decisions on many topics take too long for a thread that serves connections; and a future that is
-//! dropped between a write and its commit is one more state. A client of a database over a network is driven from
-//! that thread, by a runtime of its own that runs while somebody waits for an answer, each call with a time limit.
+//! A back end decides nothing. Its calls block, and come from the owner's thread alone. Why not asynchronous: SQLite
+//! blocks, so that a thread of its own is there anyway; decisions on many topics take too long for a thread that serves
+//! connections; and a future that is dropped between a write and its commit is one more state. A client of a database
+//! over a network is driven from that thread, by a runtime of its own that runs while somebody waits for an answer,
+//! each call with a time limit.
 //!
-//! Invariants: what is decided is decided under the lock and on the newest state; a version has one mark; an outcome that is not
-//! known is looked up under the lock, which nobody gets before it is settled.
+//! Invariants: what is decided is decided under the lock and on the newest state; a version has one mark; an outcome
+//! that is not known is looked up under the lock, which nobody gets before it is settled.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ pub trait Store: Send + 'static {
     where
         Self: 'a;
 
-    /// Takes the lock that every change is made under, and says what was committed after the version `at`; `None` knows nothing.
-    /// Connects anew where it must, within a time limit.
+    /// Takes the lock that every change is made under, and says what was committed after the version `at`; `None` knows
+    /// nothing. Connects anew where it must, within a time limit.
     fn begin(&mut self, at: Option<Version>) -> Result<(Self::Transaction<'_>, Progress), StoreError>;
 
     /// Says what was committed after the version `at`, to who only wants to know. Need not wait for the lock.
@@ -42,8 +43,8 @@ pub trait Store: Send + 'static {
         Ok(0)
     }
 
-    /// The longest that a command may wait for its turn; then it is refused, so that callers do not pile up. `None` for a store that is
-    /// always there, as one in this machine is.
+    /// The longest that a command may wait for its turn; then it is refused, so that callers do not pile up. `None` for
+    /// a store that is always there, as one in this machine is.
     fn wait_max(&self) -> Option<Duration> {
         None
     }

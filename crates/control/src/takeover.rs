@@ -1,8 +1,9 @@
-//! A broker that starts where the metadata has another process as that broker, with another data folder: whether that one still lives.
+//! A broker that starts where the metadata has another process as that broker, with another data folder: whether that
+//! one still lives.
 //!
-//! Brokers that run hold a silent one for dead (`membership`). Where none runs, nobody does, and a machine that was replaced could never
-//! come back; so who starts watches by itself for a whole `broker.session.timeout.ms`. Invariant: nobody is taken for dead in a time in
-//! which he could not have been heard of.
+//! Brokers that run hold a silent one for dead (`membership`). Where none runs, nobody does, and a machine that was
+//! replaced could never come back; so who starts watches by itself for a whole `broker.session.timeout.ms`. Invariant:
+//! nobody is taken for dead in a time in which he could not have been heard of.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,8 @@ use super::writer::{Failure, MetadataWriter};
 /// Looks in one session.
 const LOOKS: u32 = 16;
 
-/// Fences the process that is registered as this broker if it sends no heartbeat for that long. Returns true if it did. Blocks meanwhile.
+/// Fences the process that is registered as this broker if it sends no heartbeat for that long. Returns true if it did.
+/// Blocks meanwhile.
 ///
 /// # Errors
 /// The store's.

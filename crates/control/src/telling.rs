@@ -1,7 +1,7 @@
 //! Log lines of changes with the asking client: one a command, once it is committed.
 //!
-//! Not offsets, groups and producer ids, which change all the time. Invariant: no secret is told, and whatever a request
-//! names, its line is short: the first few by name and the count of all.
+//! Not offsets, groups and producer ids, which change all the time. Invariant: no secret is told, and whatever a
+//! request names, its line is short: the first few by name and the count of all.
 
 use std::fmt::Write;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! The owner of the metadata: takes a batch of commands, and under the store's lock reads what others changed, has the commands decided on
-//! that, commits, publishes and answers.
+//! The owner of the metadata: takes a batch of commands, and under the store's lock reads what others changed, has the
+//! commands decided on that, commits, publishes and answers.
 //!
-//! Not where rules live (`decide`), nor how a store keeps things (`sqlite/`), nor who calls it when (`queue`). The order is fixed: a command
-//! is answered only after the version with its changes is committed and the image that shows it is published. Nothing is decided
-//! on an image that is not the newest.
+//! Not where rules live (`decide`), nor how a store keeps things (`sqlite/`), nor who calls it when (`queue`). The
+//! order is fixed: a command is answered only after the version with its changes is committed and the image that shows
+//! it is published. Nothing is decided on an image that is not the newest.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -192,8 +192,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Refuses the command, but for a producer id that is at hand, though a topic may be newer: partitions then take any first sequence of its
-    /// producer if they know that they had a predecessor.
+    /// Refuses the command, but for a producer id that is at hand, though a topic may be newer: partitions then take
+    /// any first sequence of its producer if they know that they had a predecessor.
     fn answer_without_store(&mut self, command: PendingCommand, refusal: &Refusal) {
         match command {
             PendingCommand::ProducerId(pending) => {
@@ -204,7 +204,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Fetches the next block of producer ids once half of the present one is used, if the store may be away when they are needed.
+    /// Fetches the next block of producer ids once half of the present one is used, if the store may be away when they
+    /// are needed.
     pub fn stock_up(&mut self) {
         let is_needed = !self.publisher.is_newest(&self.next_producer_ids)
             && self.producer_ids.end - self.producer_ids.start <= PRODUCER_ID_BLOCK / 2;
@@ -278,8 +279,8 @@ impl<S: Store> MetadataWriter<S> {
         self.unfinished.push(Asked { command, by: None, at: Instant::now() });
     }
 
-    /// Finds out whether a commit was made whose answer did not come. Who has the lock sees no commit under way. Where that
-    /// cannot be reached, the next transaction reads what became of it as it reads what others committed.
+    /// Finds out whether a commit was made whose answer did not come. Who has the lock sees no commit under way. Where
+    /// that cannot be reached, the next transaction reads what became of it as it reads what others committed.
     fn confirm(&mut self, version: Version, reason: &str) -> Result<(), Failure> {
         tracing::warn!(
             reason,
@@ -339,8 +340,8 @@ impl Publisher {
         self.listener = Some(listener);
     }
 
-    /// Returns true if the block has ids that no topic is newer than. A producer whose id is larger than all that were given out before a topic
-    /// was made cannot have written to a deleted one of its name.
+    /// Returns true if the block has ids that no topic is newer than. A producer whose id is larger than all that were
+    /// given out before a topic was made cannot have written to a deleted one of its name.
     fn is_newest(&self, block: &Range<i64>) -> bool {
         !block.is_empty() && block.start >= self.newest_topic_after
     }

@@ -1,7 +1,7 @@
 //! Counts of calls to the database of a cluster, and the last answer to this broker's heartbeats.
 //!
-//! Not here: the statements, which are `control`'s, nor the calls of diskless topics, whose connections are their own. Invariant: recording
-//! takes no lock; a read may be of two moments that follow each other.
+//! Not here: the statements, which are `control`'s, nor the calls of diskless topics, whose connections are their own.
+//! Invariant: recording takes no lock; a read may be of two moments that follow each other.
 
 use fullbore_host::metrics::{Counter, Histogram};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Databases as the control plane and the index of diskless topics use them: sessions, rows and errors.
 //!
-//! Not here: the tables of either, but for the schema that both share in PostgreSQL. Invariant: a change that was not made has another
-//! error than one that may have been.
+//! Not here: the tables of either, but for the schema that both share in PostgreSQL. Invariant: a change that was not
+//! made has another error than one that may have been.
 
 pub mod calls;
 pub mod postgres;

@@ -5,8 +5,8 @@
 use crate::{configs, groups, topics};
 use std::ffi::{OsStr, OsString};
 
-/// Turns `topics --create ...` into `topics create ...`, so that command lines of Kafka's tools work; without any action
-/// the flags go, since the action is what is missing.
+/// Turns `topics --create ...` into `topics create ...`, so that command lines of Kafka's tools work; without any
+/// action the flags go, since the action is what is missing.
 pub fn with_words(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let Some(command) = command(&args) else { return args };

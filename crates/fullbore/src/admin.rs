@@ -1,4 +1,5 @@
-//! `fullbore admin`: the PostgreSQL of a cluster, looked at and upgraded. What is done is in the broker's control plane.
+//! `fullbore admin`: the PostgreSQL of a cluster, looked at and upgraded. What is done is in the broker's control
+//! plane.
 //!
 //! Invariant: what is printed has no password.
 
@@ -33,8 +34,9 @@ pub struct Admin {
 enum AdminCommand {
     /// Say what is wrong with a database, and which brokers use it. Changes nothing.
     ///
-    /// With --config, the data folder of that broker is compared with the database, too, if it is on this machine: whether both are of one cluster and
-    /// time, which partitions a start would delete, and which are missing. Fails if a broker could not use it. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
+    /// With --config, the data folder of that broker is compared with the database, too, if it is on this machine:
+    /// whether both are of one cluster and time, which partitions a start would delete, and which are missing. Fails if
+    /// a broker could not use it. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
     #[command(after_help = "Examples:
   fullbore admin check --config server.properties
   fullbore admin check --control-plane postgres://fullbore@db:5432/fullbore \\\n    --password-file /etc/fullbore/password
@@ -42,7 +44,8 @@ enum AdminCommand {
     Check(DatabaseArgs),
     /// Bring a database that an older Fullbore made to what this one needs.
     ///
-    /// Brokers of the older version go on as without a database until they are started anew. --json prints {"schema_before", "schema_now"}.
+    /// Brokers of the older version go on as without a database until they are started anew. --json prints
+    /// {"schema_before", "schema_now"}.
     #[command(after_help = "Examples:
   fullbore admin migrate --config server.properties
   fullbore admin migrate --control-plane postgres://fullbore@db:5432/fullbore --json")]

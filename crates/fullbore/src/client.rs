@@ -90,8 +90,8 @@ fn file_or_profile(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties
     if file.is_some() { read_properties(file) } else { profile::properties(notice) }
 }
 
-/// These properties, and before them those of the command line. Prints the notices of `notice` about their keys to standard
-/// error, before an error that a typo may have caused.
+/// These properties, and before them those of the command line. Prints the notices of `notice` about their keys to
+/// standard error, before an error that a typo may have caused.
 ///
 /// # Errors
 /// Security this program does not speak: what should be secret must not go out in clear.

@@ -1,7 +1,7 @@
 //! `fullbore completions`: what a shell needs to complete this program's command lines, and the answers to it.
 //!
-//! Invariant: a shell that completes is told nothing but words: where no broker answers within [`PATIENCE`] there are no
-//! names.
+//! Invariant: a shell that completes is told nothing but words: where no broker answers within [`PATIENCE`] there are
+//! no names.
 
 use crate::client::{self, without_effect};
 use crate::client_id;

@@ -14,8 +14,8 @@ use fullbore_wire::{ErrorCode, Text, host_port};
 
 /// Print the brokers of a cluster, its topics, and who leads their partitions.
 ///
-/// --json prints {"cluster_id", "controller", "brokers": [{"id", "host", "port", "rack"}], "topics": [{"name", "topic_id",
-/// "is_internal", "partitions": [{"partition", "leader", "replicas", "isr", "offline_replicas"}]}]}.
+/// --json prints {"cluster_id", "controller", "brokers": [{"id", "host", "port", "rack"}], "topics": [{"name",
+/// "topic_id", "is_internal", "partitions": [{"partition", "leader", "replicas", "isr", "offline_replicas"}]}]}.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore info

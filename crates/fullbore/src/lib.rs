@@ -1,6 +1,7 @@
 //! What the user types, and one file per command. What the commands do is in the other crates.
 //!
-//! A library with a binary of one line, since cargo compiles a library beside those that it uses, and a binary after them.
+//! A library with a binary of one line, since cargo compiles a library beside those that it uses, and a binary after
+//! them.
 //!
 //! Invariant: a command that fails prints one sentence to standard error and exits with 1; a command line that cannot
 //! be read exits with 2, a command that was interrupted with 130.

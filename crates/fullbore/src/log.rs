@@ -1,8 +1,8 @@
-//! The log on standard error: what `--log`, RUST_LOG and `--debug` ask for, so that standard output stays for people and
-//! scripts.
+//! The log on standard error: what `--log`, RUST_LOG and `--debug` ask for, so that standard output stays for people
+//! and scripts.
 //!
-//! Not the events themselves. Invariants: without `--debug protocol` the protocol log is off unless RUST_LOG or `--log` names it;
-//! a line that cannot be written, since the disk is full or the reader has gone, is lost and nothing else is.
+//! Not the events themselves. Invariants: without `--debug protocol` the protocol log is off unless RUST_LOG or `--log`
+//! names it; a line that cannot be written, since the disk is full or the reader has gone, is lost and nothing else is.
 
 use crate::failure::Failure;
 use crate::log_format::LogFormat;
@@ -34,7 +34,8 @@ const BROKER_DEFAULT: &str = "warn,fullbore::serve=info,fullbore::changes=info,f
 const CLIENT_DEFAULT: &str = "off";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The log of the broker: `--log`, or RUST_LOG, or warnings and the stop; and what `--debug` adds. Its levels may be changed.
+/// The log of the broker: `--log`, or RUST_LOG, or warnings and the stop; and what `--debug` adds. Its levels may be
+/// changed.
 pub fn of_broker(filter: Option<&str>, format: LogFormat, debug: &[Debug]) -> Result<Arc<dyn LogLevels>, Failure> {
     let text = match filter {
         Some(text) => parse(text)?.to_owned(),

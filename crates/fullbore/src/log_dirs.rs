@@ -12,8 +12,8 @@ use fullbore_client::blocking::BrokerAddress;
 
 /// Print the data folders of brokers, and the bytes of each partition in them.
 ///
-/// The document is kafka-log-dirs.sh's: {"version", "brokers": [{"broker", "logDirs": [{"partitions": [{"partition", "size",
-/// "offsetLag", "isFuture"}], "error", "logDir", "totalBytes", "usableBytes"}]}]}. --json prints only that.
+/// The document is kafka-log-dirs.sh's: {"version", "brokers": [{"broker", "logDirs": [{"partitions": [{"partition",
+/// "size", "offsetLag", "isFuture"}], "error", "logDir", "totalBytes", "usableBytes"}]}]}. --json prints only that.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore log-dirs

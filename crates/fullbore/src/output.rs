@@ -1,7 +1,7 @@
 //! Standard output, and in what form; and the lines on standard error.
 //!
-//! Invariant: a reader that went away (`| head -1`), of either, loses the rest of the lines and nothing else: commands end by
-//! themselves and clean up.
+//! Invariant: a reader that went away (`| head -1`), of either, loses the rest of the lines and nothing else: commands
+//! end by themselves and clean up.
 
 use crate::closed;
 use clap::Args;
@@ -79,7 +79,8 @@ fn shown(char: char) -> String {
     if char.is_control() { format!(r"\x{:02x}", u32::from(char)) } else { char.into() }
 }
 
-/// Escapes control characters of lines for people, but for ends of lines, tabs and our own styles. JSON has its own escapes.
+/// Escapes control characters of lines for people, but for ends of lines, tabs and our own styles. JSON has its own
+/// escapes.
 fn printable(text: &str) -> Cow<'_, str> {
     let is_foreign = |char: char| char.is_control() && !matches!(char, '\n' | '\t');
     if !text.contains(is_foreign) || IS_JSON.load(Ordering::Relaxed) {
@@ -169,8 +170,8 @@ pub fn bytes(bytes: &[u8]) -> bool {
     written(|| io::stdout().lock().write_all(bytes))
 }
 
-/// Runs `write`, which writes to standard output, and flushes that; does nothing after a write that failed. Returns true if
-/// `write` succeeded.
+/// Runs `write`, which writes to standard output, and flushes that; does nothing after a write that failed. Returns
+/// true if `write` succeeded.
 pub fn written(write: impl FnOnce() -> io::Result<()>) -> bool {
     if FAILED.get().is_none() {
         let open = if closed::is_stdout_closed() { Err(Errno::BADF.into()) } else { Ok(()) };

@@ -1,6 +1,7 @@
 //! The profile: client properties for every command that asks a cluster and names no file of them.
 //!
-//! Invariant: what is typed, and FULLBORE_BOOTSTRAP_SERVER, come before it. A key that only other commands use is no mistake.
+//! Invariant: what is typed, and FULLBORE_BOOTSTRAP_SERVER, come before it. A key that only other commands use is no
+//! mistake.
 
 use crate::failure::Failure;
 use crate::properties::{BOOTSTRAP_SERVERS, Notice, bootstrap_of_shell, read_properties};

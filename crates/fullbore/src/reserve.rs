@@ -1,7 +1,7 @@
 //! Threads of a runtime that are held back until those that serve clients hang in writes to the disk.
 //!
-//! A worker of the runtime that blocks cannot be replaced, and a write blocks. Held back are workers too, which wait outside of its work: they
-//! take part in nothing and cost nothing. Invariant: once let go they stay.
+//! A worker of the runtime that blocks cannot be replaced, and a write blocks. Held back are workers too, which wait
+//! outside of its work: they take part in nothing and cost nothing. Invariant: once let go they stay.
 
 use std::sync::mpsc::{Sender, channel};
 use tokio::runtime::Runtime;

@@ -22,11 +22,12 @@ const HEARD_WITHIN: Duration = Duration::from_secs(3);
 /// How long it may then take to finish: longer than any command gives to its last records, its commit and its goodbye.
 const DONE_WITHIN: Duration = Duration::from_secs(40);
 
-/// Between two looks at a command that was interrupted. Its time is counted in looks: a machine that is slow to run the one
-/// that looks is slow to run the command, too.
+/// Between two looks at a command that was interrupted. Its time is counted in looks: a machine that is slow to run the
+/// one that looks is slow to run the command, too.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Time within which a signal that comes again is the same one: `timeout` of coreutils sends its signal to the command, and to the command's group.
+/// Time within which a signal that comes again is the same one: `timeout` of coreutils sends its signal to the command,
+/// and to the command's group.
 const REPEATED_WITHIN: Duration = Duration::from_millis(250);
 
 /// Shared by whoever asks and whoever is asked; clones are the same.
@@ -51,8 +52,8 @@ impl Stop {
         }
     }
 
-    /// Asked for by SIGINT and SIGTERM. At a second one, or if nobody has heard the first, `last_words` runs and the program
-    /// ends.
+    /// Asked for by SIGINT and SIGTERM. At a second one, or if nobody has heard the first, `last_words` runs and the
+    /// program ends.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
         let asked = stop.clone();
@@ -111,13 +112,14 @@ impl Stop {
         is_asked
     }
 
-    /// Lets the command take `time` after Ctrl-C, if that is more than it may already: for what must not stay half done.
+    /// Lets the command take `time` after Ctrl-C, if that is more than it may already: for what must not stay half
+    /// done.
     pub fn allow(&self, time: Duration) {
         self.allowed.fetch_max(to_ms(time), Ordering::Relaxed);
     }
 
-    /// Returns how long a command that ends may still wait for others: `full`, or after Ctrl-C until `share` of the time
-    /// since then is over.
+    /// Returns how long a command that ends may still wait for others: `full`, or after Ctrl-C until `share` of the
+    /// time since then is over.
     pub fn time_left(&self, full: Duration, share: Duration) -> Duration {
         match self.since_ctrl_c() {
             // A wait of no time at all means something else to those who wait.

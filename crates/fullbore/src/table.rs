@@ -23,8 +23,8 @@ pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
     lines
 }
 
-/// As [`aligned`] where that fits into `limit` columns, or without one. Else the least widths count for nothing, the widest
-/// cells that are no numbers are cut, and columns on the right are left out.
+/// As [`aligned`] where that fits into `limit` columns, or without one. Else the least widths count for nothing, the
+/// widest cells that are no numbers are cut, and columns on the right are left out.
 pub fn fitted(rows: &[Vec<String>], widths: &[usize], limit: Option<usize>) -> Vec<String> {
     let lines = aligned(rows, widths);
     let mut rows = escaped(rows);

@@ -1,5 +1,5 @@
-//! A command line that cannot be read: clap's text, or one JSON object where JSON was asked for. Help and version are no
-//! mistakes, and do not come here.
+//! A command line that cannot be read: clap's text, or one JSON object where JSON was asked for. Help and version are
+//! no mistakes, and do not come here.
 
 use crate::{action, output, tip};
 use std::ffi::OsString;
@@ -17,7 +17,8 @@ pub fn tell(mut error: clap::Error, typed: &[OsString], program: &clap::Command)
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Returns true if errors are to be JSON: `--json`, or `-J` where a command has that; not behind `--`, where words name files.
+/// Returns true if errors are to be JSON: `--json`, or `-J` where a command has that; not behind `--`, where words name
+/// files.
 pub fn wants_json(typed: &[OsString]) -> bool {
     typed.iter().take_while(|word| *word != "--").any(|word| word == "--json" || word == "-J")
 }

@@ -49,8 +49,8 @@ fn late(whom: &str, patience: Patience) -> String {
     format!("waiting: no answer from {whom} for {told} s; --timeout ends this after {end:?}")
 }
 
-/// Waits until the producer has a connection to one of `servers`. A producer itself would wait max.block.ms for one, and
-/// somebody at a terminal wants to know at once.
+/// Waits until the producer has a connection to one of `servers`. A producer itself would wait max.block.ms for one,
+/// and somebody at a terminal wants to know at once.
 ///
 /// # Errors
 /// The last attempt's, or no answer within `patience`.

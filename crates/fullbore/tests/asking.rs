@@ -1,5 +1,5 @@
-//! What users of Kafka's tools, kcat and rpk look for: offsets, records deleted, leaders, brokers and their folders, and a
-//! cluster that is named once. Whole processes against a broker of our own.
+//! What users of Kafka's tools, kcat and rpk look for: offsets, records deleted, leaders, brokers and their folders,
+//! and a cluster that is named once. Whole processes against a broker of our own.
 
 mod broker;
 mod said;

@@ -49,8 +49,9 @@ fn write_beside(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) ->
     written
 }
 
-/// Removes a file and frees its blocks at once, also while it is open: a client may take an answer from it for as long as it
-/// likes. Readers then find the end of the file. A file with another name (a hard link) stays whole under that name.
+/// Removes a file and frees its blocks at once, also while it is open: a client may take an answer from it for as long
+/// as it likes. Readers then find the end of the file. A file with another name (a hard link) stays whole under that
+/// name.
 ///
 /// # Errors
 /// What the system says; the file has its name then.

@@ -1,4 +1,5 @@
-//! The machine as the parts of a broker use it: files, room on the disk, tasks and threads, memory, counters, rate-limited log lines.
+//! The machine as the parts of a broker use it: files, room on the disk, tasks and threads, memory, counters,
+//! rate-limited log lines.
 //!
 //! Not here: topics, requests, configuration.
 

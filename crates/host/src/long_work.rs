@@ -6,9 +6,9 @@
 //!
 //! Also for a future that works for long each time it is polled ([`LongWork::poll_once`]).
 //!
-//! Invariant: at most [`PLACES`] at a time, first come, first served, so that the runtime has threads left. Whoever has one does not
-//! wait in it for another's: that is waited for before. A connection has one request at a time in the queue, and at most one
-//! answer, so that places are shared among connections.
+//! Invariant: at most [`PLACES`] at a time, first come, first served, so that the runtime has threads left. Whoever has
+//! one does not wait in it for another's: that is waited for before. A connection has one request at a time in the
+//! queue, and at most one answer, so that places are shared among connections.
 
 use crate::task;
 use std::cell::Cell;

@@ -1,7 +1,8 @@
-//! Memory that the allocator keeps: freed memory goes back to the system once there is much of it for a while, or at once after work that took much.
+//! Memory that the allocator keeps: freed memory goes back to the system once there is much of it for a while, or at
+//! once after work that took much.
 //!
-//! glibc's malloc gives back by itself what is free at the end of an arena, and large blocks. Free blocks below one that is used
-//! stay, which is most of what answers leave that clients did not take. Elsewhere nothing is done here.
+//! glibc's malloc gives back by itself what is free at the end of an arena, and large blocks. Free blocks below one
+//! that is used stay, which is most of what answers leave that clients did not take. Elsewhere nothing is done here.
 //!
 //! Invariant: a look asks the allocator about itself only in a process that has more memory than may be kept.
 
@@ -35,8 +36,8 @@ impl Default for Trimmer {
 }
 
 impl Trimmer {
-    /// Looks, if it is time, and gives freed memory back where that is due. Takes milliseconds for a gigabyte, for which
-    /// allocations of some threads wait.
+    /// Looks, if it is time, and gives freed memory back where that is due. Takes milliseconds for a gigabyte, for
+    /// which allocations of some threads wait.
     pub fn look(&mut self) {
         if Instant::now() < self.due {
             return;
@@ -57,8 +58,8 @@ pub fn give_back() {
 }
 
 impl KeptBytes {
-    /// Takes note of bytes kept. Returns true if more than may be were kept at this look and at the one before, beyond what
-    /// a trim does not give back.
+    /// Takes note of bytes kept. Returns true if more than may be were kept at this look and at the one before, beyond
+    /// what a trim does not give back.
     fn is_trim_due(&mut self, kept: usize) -> bool {
         self.floor = self.floor.min(kept);
         let lasting = kept.min(self.before);
@@ -84,7 +85,8 @@ mod allocator {
 
     /// Gives back every whole page without a used block.
     pub(super) fn trim() {
-        // SAFETY: the function touches no block that is used, and locks each arena while it gives back that one's pages.
+        // SAFETY: the function touches no block that is used, and locks each arena while it gives back that one's
+        // pages.
         unsafe { libc::malloc_trim(0) };
     }
 

@@ -1,8 +1,8 @@
 //! Starting a task: the one way from a future to the runtime.
 //!
-//! Tokio compiles all of a task's life (its polling, its cancelling, its answer) once for each type of future it is given, and the
-//! broker has about seventy. Here they are one type for each type of answer, which takes a tenth off the crate's compilation; a task
-//! costs one allocation more.
+//! Tokio compiles all of a task's life (its polling, its cancelling, its answer) once for each type of future it is
+//! given, and the broker has about seventy. Here they are one type for each type of answer, which takes a tenth off the
+//! crate's compilation; a task costs one allocation more.
 //!
 //! [`Apart`] is a runtime beside the one that serves clients.
 
@@ -55,8 +55,8 @@ impl Rounds {
     }
 }
 
-/// Does what may block on the thread that the caller is on; what else that would serve goes to another one meanwhile. Where there is none to
-/// hand over to, it waits.
+/// Does what may block on the thread that the caller is on; what else that would serve goes to another one meanwhile.
+/// Where there is none to hand over to, it waits.
 pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -64,9 +64,9 @@ pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// A runtime of one thread, for what goes on while the threads that serve clients hang in a write to the disk: what the operator and the
-/// cluster go by. Its tasks never block, and take no lock that is held during a write. They end once it is dropped; what blocks beside them
-/// ([`spawn_blocking`](tokio::task::spawn_blocking)) is not waited for.
+/// A runtime of one thread, for what goes on while the threads that serve clients hang in a write to the disk: what the
+/// operator and the cluster go by. Its tasks never block, and take no lock that is held during a write. They end once
+/// it is dropped; what blocks beside them ([`spawn_blocking`](tokio::task::spawn_blocking)) is not waited for.
 pub struct Apart {
     handle: Handle,
     _stop: oneshot::Sender<()>,

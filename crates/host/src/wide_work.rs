@@ -1,10 +1,11 @@
 //! Places and memory for work of requests of thousands of entries, each of which takes time and memory.
 //!
-//! Such work is a future that is driven: each poll of it has a place and room in memory. Not here: which requests those are, and long work of
-//! others, see [`long_work`](crate::long_work).
+//! Such work is a future that is driven: each poll of it has a place and room in memory. Not here: which requests those
+//! are, and long work of others, see [`long_work`](crate::long_work).
 //!
-//! Freed memory stays with the thread that worked, since malloc keeps it for that one: the next request, on another thread, would take as
-//! much again. So the allocator gives it back each time that polls have taken a quarter of the room.
+//! Freed memory stays with the thread that worked, since malloc keeps it for that one: the next request, on another
+//! thread, would take as much again. So the allocator gives it back each time that polls have taken a quarter of the
+//! room.
 //!
 //! Invariant: room is taken before a place, and nothing is awaited in a place.
 
@@ -96,7 +97,8 @@ impl WideWork {
         }
     }
 
-    /// Notes the memory of a poll that has ended, and gives freed memory back where it may be much. The room of the poll is held until then.
+    /// Notes the memory of a poll that has ended, and gives freed memory back where it may be much. The room of the
+    /// poll is held until then.
     async fn note_taken(&self, bytes: usize) {
         let taken = self.taken.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if taken >= KEPT_MAX {

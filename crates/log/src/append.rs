@@ -1,7 +1,7 @@
 //! The append of one batch to the log.
 //!
-//! Not here: the append of what a follower has fetched ([`super::truncate`]). Invariant: an append changes nothing unless its bytes are whole in
-//! the file.
+//! Not here: the append of what a follower has fetched ([`super::truncate`]). Invariant: an append changes nothing
+//! unless its bytes are whole in the file.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -140,8 +140,8 @@ impl Log {
         })
     }
 
-    /// After a panic: what is in memory may not be what is in the files. The batch under way is not read; the next start finds
-    /// it, if it is whole.
+    /// After a panic: what is in memory may not be what is in the files. The batch under way is not read; the next
+    /// start finds it, if it is whole.
     fn give_up_midway(&mut self, before: Option<(i64, u64)>) {
         self.flushes.give_up();
         if let Some(active) = self.segments.back_mut() {
@@ -150,8 +150,8 @@ impl Log {
         }
     }
 
-    /// Offset from which on the leader epoch of the next batch counts. The first one begins at the log start, which no batch need have: compaction
-    /// leaves gaps, and a start believes the first epoch to begin there.
+    /// Offset from which on the leader epoch of the next batch counts. The first one begins at the log start, which no
+    /// batch need have: compaction leaves gaps, and a start believes the first epoch to begin there.
     pub(super) fn epoch_start(&self, base_offset: i64) -> i64 {
         if self.epochs.starts().is_empty() { self.log_start } else { base_offset }
     }

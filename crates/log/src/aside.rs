@@ -4,8 +4,8 @@
 //! Not whether that may be done, and not the cut itself: those are [`super::recovery`]'s. The files are not removed
 //! but with their partition.
 //!
-//! Invariant: a byte is out of the log only when it is on the disk under its other name. A crash in between leaves a log
-//! that is shorter and has the same hole, and the next start begins anew.
+//! Invariant: a byte is out of the log only when it is on the disk under its other name. A crash in between leaves a
+//! log that is shorter and has the same hole, and the next start begins anew.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -35,8 +35,8 @@ pub struct Aside {
 }
 
 impl Log {
-    /// Copies what a segment has from a byte on, and takes the segments after it out of the log. The caller then cuts the
-    /// segment. `next_offset` is the one that is due at this byte.
+    /// Copies what a segment has from a byte on, and takes the segments after it out of the log. The caller then cuts
+    /// the segment. `next_offset` is the one that is due at this byte.
     ///
     /// # Errors
     /// What the system says; the log still has everything, or is refused by the next start as it is by this one.

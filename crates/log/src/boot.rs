@@ -1,11 +1,11 @@
 //! In which boot of the machine a data folder was last used: whether what was not flushed may be gone.
 //!
-//! A killed process leaves the page cache whole, so that what is bad in a log afterwards was damaged. A machine that stops
-//! loses of it what was not flushed, in any order: whole batches may then follow a hole, and nobody was promised
+//! A killed process leaves the page cache whole, so that what is bad in a log afterwards was damaged. A machine that
+//! stops loses of it what was not flushed, in any order: whole batches may then follow a hole, and nobody was promised
 //! what is in it. Linux draws an id for each boot; the folder keeps the one in which it was last used.
 //!
-//! Not which partitions that concerns: [`Partitions`](crate::partitions::Partitions) has the list. Invariant: two boots are told apart only if both
-//! are known.
+//! Not which partitions that concerns: [`Partitions`](crate::partitions::Partitions) has the list. Invariant: two boots
+//! are told apart only if both are known.
 
 use std::fs;
 use std::io;
@@ -20,8 +20,8 @@ const FILE: &str = "boot-id";
 /// Linux's.
 const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
 
-/// How the process that used the folder last has ended. To be asked before the folder is used again. A folder that does not say in which
-/// boot it was used has lost that with what else was not flushed.
+/// How the process that used the folder last has ended. To be asked before the folder is used again. A folder that does
+/// not say in which boot it was used has lost that with what else was not flushed.
 pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
     if data_dir.join(files::CLEAN_SHUTDOWN).exists() {
         PreviousShutdown::Clean

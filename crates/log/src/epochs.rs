@@ -2,8 +2,8 @@
 //!
 //! Not a decision about truncation; that is the follower's. Format: Kafka's `LeaderEpochCheckpointFile`.
 //!
-//! Invariant: epochs and start offsets both ascend, and the file is never ahead of memory. Where it could not be written, the
-//! next call that might change it writes it.
+//! Invariant: epochs and start offsets both ascend, and the file is never ahead of memory. Where it could not be
+//! written, the next call that might change it writes it.
 
 use std::fs;
 use std::io;

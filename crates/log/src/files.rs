@@ -67,7 +67,8 @@ pub fn retired_dir(data_dir: &Path, topic: &str, index: i32, unique: u128, suffi
     data_dir.join(format!("{}{tail}", &topic[..topic.len().min(room)]))
 }
 
-/// Returns topic and index of the partition whose folder has such a name; of a topic whose name was too long, a shorter one.
+/// Returns topic and index of the partition whose folder has such a name; of a topic whose name was too long, a shorter
+/// one.
 pub fn retired_partition(name: &str) -> Option<(String, i32)> {
     let (partition, _) = name.rsplit_once('.')?;
     let (topic, index) = partition.rsplit_once('-')?;
@@ -199,8 +200,8 @@ pub fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
     Ok(list_dirs(dir)?.into_iter().filter_map(parse).collect())
 }
 
-/// Topics of which there are folders: name, id, and one more than the largest number. A folder that does not say whose it is, is
-/// left out.
+/// Topics of which there are folders: name, id, and one more than the largest number. A folder that does not say whose
+/// it is, is left out.
 pub fn topics_in(dir: &Path) -> io::Result<BTreeMap<(String, Uuid), i32>> {
     let mut topics = BTreeMap::new();
     for (topic, index) in list_partitions(dir)? {

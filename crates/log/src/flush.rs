@@ -1,9 +1,9 @@
 //! fsync: what a partition has to flush, and what a flush that failed means.
 //!
-//! Group commit falls out of it: while one flush of a partition runs, appends go on, and one more flush
-//! covers them all. A failed fsync is never repeated and trusted, since the system may have dropped the
-//! pages: the partition takes no appends until the next start looks at what is there. A file that could not be opened, for
-//! want of descriptors, was not fsynced at all: nothing is lost, and the flush is tried again.
+//! Group commit falls out of it: while one flush of a partition runs, appends go on, and one more flush covers them
+//! all. A failed fsync is never repeated and trusted, since the system may have dropped the pages: the partition takes
+//! no appends until the next start looks at what is there. A file that could not be opened, for want of descriptors,
+//! was not fsynced at all: nothing is lost, and the flush is tried again.
 //!
 //! Invariant: every record before the recovery point is on the disk.
 
@@ -162,8 +162,8 @@ impl Flushes {
         self.recovery_point = self.recovery_point.min(log_end);
     }
 
-    /// The log was cut off. Some wait for the flush of what is gone: they are told that it failed, with those before them, whom
-    /// nobody can tell apart.
+    /// The log was cut off. Some wait for the flush of what is gone: they are told that it failed, with those before
+    /// them, whom nobody can tell apart.
     pub fn cut(&mut self, log_end: i64) {
         self.told = None;
         self.lower(log_end);
@@ -215,8 +215,8 @@ impl Flushes {
         self.tell(Flushed::Failed);
     }
 
-    /// The topic is deleted, which is on the disk: of what waits for its flush nothing can be lost any more, and who wrote
-    /// it need not write it again.
+    /// The topic is deleted, which is on the disk: of what waits for its flush nothing can be lost any more, and who
+    /// wrote it need not write it again.
     pub fn went_with_its_topic(&self, log_end: i64) {
         if !self.is_broken {
             self.tell(Flushed::Upto(log_end));

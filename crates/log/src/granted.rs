@@ -1,7 +1,8 @@
 //! The largest window that producers of a partition may still count on, in a file beside its log.
 //!
-//! Not the windows themselves: those are in the producer snapshots and, since the newest one, in the log. A replay needs
-//! to know how far back to remember, and the setting may have become smaller with the restart, or a moment before it.
+//! Not the windows themselves: those are in the producer snapshots and, since the newest one, in the log. A replay
+//! needs to know how far back to remember, and the setting may have become smaller with the restart, or a moment before
+//! it.
 //!
 //! Invariant: the file says at least the size of every producer's window, as long as the system does not lose power;
 //! without the file that is the smallest size there is.

@@ -129,8 +129,8 @@ impl<E: Entry> Index<E> {
         self.tail.extend(entry);
     }
 
-    /// Returns true if so much is in memory that it is to be written before more is added. Where that fails and more is added all
-    /// the same, it is to be tried again when as much has gathered once more.
+    /// Returns true if so much is in memory that it is to be written before more is added. Where that fails and more is
+    /// added all the same, it is to be tried again when as much has gathered once more.
     pub fn is_tail_full(&self) -> bool {
         !self.tail.is_empty() && self.tail.len().is_multiple_of(TAIL_MAX)
     }

@@ -1,4 +1,5 @@
-//! The log of one partition on the disk, as Kafka keeps it: segments with their indexes, producers' state and leader epochs.
+//! The log of one partition on the disk, as Kafka keeps it: segments with their indexes, producers' state and leader
+//! epochs.
 //!
 //! It knows neither leader nor followers, has no lock, and starts no thread but that of the page cache;
 //! the broker's `replica` has those. All calls block on the disk.
@@ -8,8 +9,9 @@
 //! `truncate`. Markers end `transactions`. Each of those files is a part of
 //! [`Log`]; those that they use (`segment`, `index`, `flush`, `epochs`, `snapshot`, ...) do not know it.
 //!
-//! Invariant: there is always a segment, the last one is active, and each begins where the one before ends. An append changes
-//! nothing here unless its bytes are whole in the file. Offsets are never used twice, and dense but for what compaction takes out.
+//! Invariant: there is always a segment, the last one is active, and each begins where the one before ends. An append
+//! changes nothing here unless its bytes are whole in the file. Offsets are never used twice, and dense but for what
+//! compaction takes out.
 
 mod append;
 pub mod aside;
@@ -176,8 +178,8 @@ impl Log {
         self.producers.forget_idle(since_ms, count)
     }
 
-    /// Takes over where producers stopped on an earlier partition of this name. They are in a snapshot when this returns, and so survive a
-    /// restart before the first record.
+    /// Takes over where producers stopped on an earlier partition of this name. They are in a snapshot when this
+    /// returns, and so survive a restart before the first record.
     pub fn succeed(&mut self, stops: Stops, now_ms: i64) -> io::Result<()> {
         if stops.is_empty() {
             return Ok(());

@@ -2,8 +2,8 @@
 //!
 //! In two steps, so that no file is read under the partition's lock: an [`OffsetLookup`] is made from what is in
 //! memory, and run without the lock. Segments may be retired in between; the open file still serves until it is removed
-//! for good. A file that is gone then ([`is_gone`]), or an index that may be of the segment that took the place, makes the
-//! caller plan anew.
+//! for good. A file that is gone then ([`is_gone`]), or an index that may be of the segment that took the place, makes
+//! the caller plan anew.
 //!
 //! Invariant: nothing at or past the high watermark is ever in a slice.
 
@@ -66,14 +66,15 @@ pub enum Slice {
     Hole,
 }
 
-/// Returns true for the errors that a removed segment gives to a lookup that was planned before: its index has no name, and
-/// its log file no bytes.
+/// Returns true for the errors that a removed segment gives to a lookup that was planned before: its index has no name,
+/// and its log file no bytes.
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }
 
 impl Log {
-    /// How to read at `offset`, which is at least the log start, and nothing from the offset `limit` on, which is past it.
+    /// How to read at `offset`, which is at least the log start, and nothing from the offset `limit` on, which is past
+    /// it.
     pub fn plan_read(&mut self, offset: i64, max_bytes: u32, limit: i64) -> io::Result<OffsetLookup> {
         let index = self.segment_of(offset);
         let is_active = index + 1 == self.segments.len();
@@ -133,7 +134,8 @@ impl OffsetLookup {
         })
     }
 
-    /// Returns true if segments were put in the place of others since: what was then read from an index may be another one's.
+    /// Returns true if segments were put in the place of others since: what was then read from an index may be another
+    /// one's.
     pub fn is_stale(&self) -> bool {
         self.generation.load(Acquire) != self.planned_in
     }
@@ -258,7 +260,8 @@ impl OffsetLookup {
         Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
     }
 
-    /// Returns the first find of `look` in the batches at or after the offset whose largest timestamp reaches `timestamp`.
+    /// Returns the first find of `look` in the batches at or after the offset whose largest timestamp reaches
+    /// `timestamp`.
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,

@@ -1,14 +1,15 @@
 //! How much of what was written stays in the page cache.
 //!
-//! The system keeps what it has room for, which is what consumers that are behind want, and while memory costs nothing that is
-//! left to it. On a virtual machine whose host takes free memory back it has a price: each page that the cache grows by comes from
-//! the host first, which takes several times as long as to fill it. Where writes show that, the broker has what it writes
-//! on the disk soon and lets go of all but the newest, so that the next writes get pages that are there already. Whoever
-//! is further behind reads the disk, around the page cache (`crate::direct_io`). What readers come back for has more kept
-//! ([`Ghosts`]), since the cache grows by that once and a disk is read each time.
+//! The system keeps what it has room for, which is what consumers that are behind want, and while memory costs nothing
+//! that is left to it. On a virtual machine whose host takes free memory back it has a price: each page that the cache
+//! grows by comes from the host first, which takes several times as long as to fill it. Where writes show that, the
+//! broker has what it writes on the disk soon and lets go of all but the newest, so that the next writes get pages that
+//! are there already. Whoever is further behind reads the disk, around the page cache
+//! (`crate::direct_io`). What readers come back for has more kept ([`Ghosts`]), since the cache grows by that once and
+//! a disk is read each time.
 //!
-//! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s matter. No error matters:
-//! what is not let go of is the system's again.
+//! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s matter. No
+//! error matters: what is not let go of is the system's again.
 //!
 //! Lock: `queue`, and no other under it.
 
@@ -39,7 +40,8 @@ const JOBS_MAX: usize = 256;
 const SAMPLE_MIN: usize = 8 << 10;
 /// Bytes written from one look at the clock to the next; the look is a system call, too.
 const SAMPLED_EVERY: usize = 64 << 10;
-/// Nanoseconds a byte beyond which a write has paid for more than copying, which takes a third of that on a slow machine.
+/// Nanoseconds a byte beyond which a write has paid for more than copying, which takes a third of that on a slow
+/// machine.
 const DEAR_NS: u128 = 1;
 /// Bytes of timed writes after which it is decided whether most of them were dear.
 const DECIDED_AFTER: u64 = 8 << 20;
@@ -73,7 +75,8 @@ pub struct Written {
     untimed: usize,
 }
 
-/// Processor time of a thread. Not the time that passes: a write that waits, for a slow disk or for its turn, is not dear.
+/// Processor time of a thread. Not the time that passes: a write that waits, for a slow disk or for its turn, is not
+/// dear.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadClock {
     began: Timespec,

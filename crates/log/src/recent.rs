@@ -39,7 +39,8 @@ impl Recent {
         Some(BatchPosition { position, size: end - position })
     }
 
-    /// The last place at or before `limit` where a batch ends, if it is remembered, and the offset of the batch that begins there.
+    /// The last place at or before `limit` where a batch ends, if it is remembered, and the offset of the batch that
+    /// begins there.
     pub fn end_before(&self, limit: u64) -> Option<(u64, i64)> {
         let after = self.0.partition_point(|&(_, position)| position <= limit);
         self.0.get(after.checked_sub(1)?).map(|&(base_offset, position)| (position, base_offset))

@@ -4,10 +4,10 @@
 //! where that is, is read and its checksum compared, and the indexes of those segments are written anew. Bytes that are
 //! no batch are
 //! - a torn tail, and cut off, if they were not flushed and no batch that could continue the log follows them;
-//! - a hole that a power cut has left, if the machine has booted since and everything that was flushed is there, or the page in
-//!   which that ends was torn: what is there is set aside ([`super::aside`]), and cut off as well;
-//! - corruption otherwise: acknowledged records follow, or these were acknowledged, so the partition is refused and the error names
-//!   the file and the byte. Nothing is changed on the disk.
+//! - a hole that a power cut has left, if the machine has booted since and everything that was flushed is there, or the
+//!   page in which that ends was torn: what is there is set aside ([`super::aside`]), and cut off as well;
+//! - corruption otherwise: acknowledged records follow, or these were acknowledged, so the partition is refused and the
+//!   error names the file and the byte. Nothing is changed on the disk.
 //!
 //! Invariant: an opened log ends after its last good batch, and its producers are those of its batches.
 
@@ -49,7 +49,8 @@ pub struct RecoveryHint {
     pub log_start: Option<i64>,
     /// True if the machine has booted since a shutdown that was not clean: what was not flushed may be gone.
     pub rebooted: bool,
-    /// True if its last segment may lack offsets, as closed ones do: a follower has batches as its leader's compaction left them.
+    /// True if its last segment may lack offsets, as closed ones do: a follower has batches as its leader's compaction
+    /// left them.
     pub may_have_gaps: bool,
 }
 
@@ -66,8 +67,8 @@ impl Log {
         Log::open_unless(&AtomicBool::new(false), dir, known, now_ms, config)
     }
 
-    /// Opens the log in `dir`, which exists; an empty folder becomes an empty log. Ends early with an error once `stop` is
-    /// set: the next opening begins anew.
+    /// Opens the log in `dir`, which exists; an empty folder becomes an empty log. Ends early with an error once `stop`
+    /// is set: the next opening begins anew.
     pub fn open_unless(
         stop: &AtomicBool,
         dir: &Arc<Path>,
@@ -79,8 +80,8 @@ impl Log {
         swap::finish_interrupted(dir)?;
         let bases = list_segments(dir).map_err(failed)?;
         let log_start = known.log_start.unwrap_or(0);
-        // A follower that was ended while it began anew: what it had up to the recovery point is its leader's to send again. Without
-        // followers no offset is given twice.
+        // A follower that was ended while it began anew: what it had up to the recovery point is its leader's to send
+        // again. Without followers no offset is given twice.
         let is_begun_anew = bases.is_empty() && known.may_have_gaps;
         let mut log = Log {
             dir: dir.clone(),
@@ -114,7 +115,8 @@ impl Log {
         Ok(log.settled())
     }
 
-    /// Makes the next flush cover the records that a killed broker had not flushed, so that the recovery point does not pass them.
+    /// Makes the next flush cover the records that a killed broker had not flushed, so that the recovery point does not
+    /// pass them.
     fn seal_recovered(&mut self, known: RecoveryHint) -> io::Result<()> {
         let ends: Vec<i64> = self.segments.iter().skip(1).map(|next| next.base_offset).collect();
         for (segment, end_offset) in self.segments.iter_mut().zip(ends) {
@@ -165,8 +167,8 @@ impl Log {
         Ok(unsound_from)
     }
 
-    /// Refuses a log without the offsets between a segment, the end of which was just found, and the next one: a file is missing, or
-    /// was cut where a batch ends. Only compaction takes offsets out, which shows within segments, too.
+    /// Refuses a log without the offsets between a segment, the end of which was just found, and the next one: a file
+    /// is missing, or was cut where a batch ends. Only compaction takes offsets out, which shows within segments, too.
     fn refuse_hole(&mut self, stop: &AtomicBool, index: usize, config: &TopicConfig) -> Result<(), StorageError> {
         let end = self.log_end;
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset).filter(|&next_base| end < next_base);
@@ -273,7 +275,8 @@ impl Log {
         Ok(walk.has_markers)
     }
 
-    /// Ends the log where a segment's last good batch does, unless what is there, or follows, was acknowledged and cannot be gone.
+    /// Ends the log where a segment's last good batch does, unless what is there, or follows, was acknowledged and
+    /// cannot be gone.
     fn cut(
         &mut self,
         stop: &AtomicBool,
@@ -448,8 +451,8 @@ struct Walk {
 }
 
 impl Walk {
-    /// Returns true if the offsets of a batch, which no checksum covers, follow those before it. Compaction takes whole batches
-    /// out, of the last segment only its leader's, before a follower had them.
+    /// Returns true if the offsets of a batch, which no checksum covers, follow those before it. Compaction takes whole
+    /// batches out, of the last segment only its leader's, before a follower had them.
     fn is_due(&self, batch: &Header) -> bool {
         match self.next_base {
             None if self.may_have_gaps => batch.base_offset >= self.next_offset,
@@ -458,8 +461,8 @@ impl Walk {
         }
     }
 
-    /// Returns true if everything that was flushed, as of the checkpoint, is good, and the machine has stopped before what comes
-    /// next was. What a compaction has written was flushed as a whole, unless that was another broker's.
+    /// Returns true if everything that was flushed, as of the checkpoint, is good, and the machine has stopped before
+    /// what comes next was. What a compaction has written was flushed as a whole, unless that was another broker's.
     fn may_be_lost(&self, known: RecoveryHint) -> bool {
         let was_cleaned = self.has_gaps && !known.may_have_gaps;
         known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned

@@ -1,11 +1,11 @@
 //! Forgetting old records: by age, by size, and before a log start that was moved.
 //!
-//! Whole segments only, oldest first. They are renamed at once and removed later, so that a fetch that
-//! has just found one can still send it. On a full disk they are removed at once, and nothing is written before. A removal frees
-//! the blocks of a file that is still being sent, which ends its connection.
+//! Whole segments only, oldest first. They are renamed at once and removed later, so that a fetch that has just found
+//! one can still send it. On a full disk they are removed at once, and nothing is written before. A removal frees the
+//! blocks of a file that is still being sent, which ends its connection.
 //!
-//! Invariant: the log start never goes back, and never passes the high watermark. A file that could not be written says an
-//! older log start, before which a start finds no segment; it is written with the next look.
+//! Invariant: the log start never goes back, and never passes the high watermark. A file that could not be written says
+//! an older log start, before which a start finds no segment; it is written with the next look.
 
 use std::fs;
 use std::io;
@@ -64,8 +64,8 @@ impl Log {
         Retired { paths, result: retired.and(kept).and(snapshot) }
     }
 
-    /// Begins a new segment after one that is about to go with all before it: its indexes are not worth writing, and a full
-    /// disk is no reason to keep it. If a step fails, the old one stays active.
+    /// Begins a new segment after one that is about to go with all before it: its indexes are not worth writing, and a
+    /// full disk is no reason to keep it. If a step fails, the old one stays active.
     fn begin_anew(&mut self, now_ms: i64) -> io::Result<()> {
         match self.take_snapshot() {
             Err(error) if !is_full(&error) => return Err(error),
@@ -117,8 +117,8 @@ impl Log {
         self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset)
     }
 
-    /// Moves the log start up to `offset`, which is not past the high watermark. On a full disk the segments before it go
-    /// first, which makes room, and what has to be written may have the reserve.
+    /// Moves the log start up to `offset`, which is not past the high watermark. On a full disk the segments before it
+    /// go first, which makes room, and what has to be written may have the reserve.
     pub fn delete_before(&mut self, offset: i64, now_ms: i64, space: &DiskSpace) -> io::Result<()> {
         if space.is_full() {
             self.remove_before(offset, now_ms)?;

@@ -25,8 +25,8 @@ use fullbore_host::files::{is_full, remove_for_good};
 /// Log files open in this process. Descriptors are limited per process, so the count is, too.
 static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
 
-/// Segments taken out of use by this process. Compaction may retire a segment of the same base offset again before the files of the
-/// first are removed, each of which is kept for its own time.
+/// Segments taken out of use by this process. Compaction may retire a segment of the same base offset again before the
+/// files of the first are removed, each of which is kept for its own time.
 static RETIRED: AtomicU64 = AtomicU64::new(0);
 
 /// Log files open now, as far as segments hold them.
@@ -232,7 +232,8 @@ impl Segment {
         Ok(open.0.clone())
     }
 
-    /// The log file for who reads it from end to end, with the system reading ahead. To be closed before it is in service.
+    /// The log file for who reads it from end to end, with the system reading ahead. To be closed before it is in
+    /// service.
     pub fn file_to_scan(&mut self) -> io::Result<Arc<File>> {
         let file = self.file()?;
         let _ = rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::Sequential);
@@ -363,8 +364,8 @@ impl Segment {
         }
     }
 
-    /// Returns true if the last time entry is that of a batch, and no batch of these, the last ones, has a larger timestamp.
-    /// Retention goes by that entry.
+    /// Returns true if the last time entry is that of a batch, and no batch of these, the last ones, has a larger
+    /// timestamp. Retention goes by that entry.
     fn has_sound_times(&self, mut last_batches: Scan<'_>) -> io::Result<bool> {
         let Some(entry) = self.times.last(&self.path(TIME_INDEX))? else { return Ok(!self.has_records()?) };
         while let Ok(Some(batch)) = last_batches.next() {
@@ -486,8 +487,8 @@ impl Segment {
         self.largest_record().map(drop)
     }
 
-    /// The largest timestamp, or `None` without batches. A segment whose records say none, or whose time index is empty, is as
-    /// old as its file, as in Kafka's `LogSegment.largestTimestamp`.
+    /// The largest timestamp, or `None` without batches. A segment whose records say none, or whose time index is
+    /// empty, is as old as its file, as in Kafka's `LogSegment.largestTimestamp`.
     pub fn largest_timestamp(&mut self) -> io::Result<Option<i64>> {
         match self.largest_record()? {
             Some(largest) if largest.timestamp >= 0 => Ok(Some(largest.timestamp)),
@@ -518,8 +519,8 @@ impl Segment {
         Ok(self.first_timestamp)
     }
 
-    /// Takes the segment out of use: its files are removed for good, or else get a name to be removed under, and these are their
-    /// new paths. After an error it is in use as before.
+    /// Takes the segment out of use: its files are removed for good, or else get a name to be removed under, and these
+    /// are their new paths. After an error it is in use as before.
     pub fn retire(&mut self, at_once: bool) -> io::Result<Vec<PathBuf>> {
         self.close_file();
         let number = RETIRED.fetch_add(1, Ordering::Relaxed);

@@ -71,7 +71,8 @@ impl Log {
         Ok(None)
     }
 
-    /// Returns the largest timestamp that the time indexes know, in ms, from the segment of the log start on; it may be of a deleted record.
+    /// Returns the largest timestamp that the time indexes know, in ms, from the segment of the log start on; it may be
+    /// of a deleted record.
     pub fn largest_indexed(&mut self) -> io::Result<Option<i64>> {
         self.largest_since(self.segment_of(self.log_start))
     }
@@ -157,13 +158,14 @@ impl TimePlan {
     }
 }
 
-/// Returns the offset to read from where the records cannot be opened: no record is missed, and a few older ones may come first.
+/// Returns the offset to read from where the records cannot be opened: no record is missed, and a few older ones may
+/// come first.
 fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
     (batch.base_offset.max(floor), batch.max_timestamp)
 }
 
-/// The first record of this batch from the floor on with such a timestamp, where the batch lies alone and `batch_max` is max.message.bytes.
-/// Its header answers where its records do not open.
+/// The first record of this batch from the floor on with such a timestamp, where the batch lies alone and `batch_max`
+/// is max.message.bytes. Its header answers where its records do not open.
 pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usize) -> Option<TimestampOffset> {
     let batch = BatchView::first(bytes).ok()?;
     let leader_epoch = batch.partition_leader_epoch();

@@ -1,9 +1,11 @@
-//! Part of the log for followers: it takes batches as the leader has them, and is cut off where the leader's has other ones.
+//! Part of the log for followers: it takes batches as the leader has them, and is cut off where the leader's has other
+//! ones.
 //!
-//! Not here: the decision where to cut, which is [`fullbore_rules::replica::epochs`]'s, nor whether this broker follows.
+//! Not here: the decision where to cut, which is [`fullbore_rules::replica::epochs`]'s, nor whether this broker
+//! follows.
 //!
-//! Invariant: epochs, producers and indexes are those of the batches that are left, also where a cut breaks off midway: the next
-//! opening works them out from the batches.
+//! Invariant: epochs, producers and indexes are those of the batches that are left, also where a cut breaks off midway:
+//! the next opening works them out from the batches.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,12 +26,13 @@ use crate::validation::InvalidBatch;
 use fullbore_config::TopicConfig;
 
 impl Log {
-    /// Appends batches with the offsets, the leader epochs and the timestamps that the leader gave them: those from the first on that go
-    /// into one segment in one write. How many that were. They are one after the other in `bytes`, and their checksums were checked.
+    /// Appends batches with the offsets, the leader epochs and the timestamps that the leader gave them: those from the
+    /// first on that go into one segment in one write. How many that were. They are one after the other in `bytes`, and
+    /// their checksums were checked.
     ///
     /// # Errors
-    /// [`InvalidBatch::Header`] if the first does not come after the log's end; what an append of a leader says otherwise. None is in the
-    /// log then.
+    /// [`InvalidBatch::Header`] if the first does not come after the log's end; what an append of a leader says
+    /// otherwise. None is in the log then.
     pub fn append_as_they_are(
         &mut self,
         bytes: &[u8],
@@ -367,8 +370,8 @@ mod tests {
         Log::open(&folder.path().into(), killed, 0, &config).expect_err("refused");
     }
 
-    /// A follower that is filled anew of a compacted topic, or a leader after a power cut. Were the log to begin at its first batch, groups that
-    /// have committed an offset before that would begin at their reset.
+    /// A follower that is filled anew of a compacted topic, or a leader after a power cut. Were the log to begin at its
+    /// first batch, groups that have committed an offset before that would begin at their reset.
     #[test]
     fn first_batch_is_behind_the_log_start_a_kill_leaves_the_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -398,7 +401,8 @@ mod tests {
         assert_eq!(found.epochs.starts(), [(2, 0)]);
     }
 
-    /// The recovery point is of before: whoever began there would join the ISR without the records that its leader would have sent.
+    /// The recovery point is of before: whoever began there would join the ISR without the records that its leader
+    /// would have sent.
     #[test]
     fn a_follower_that_is_ended_while_it_begins_anew_begins_at_its_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");

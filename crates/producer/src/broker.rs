@@ -82,7 +82,8 @@ impl Broker {
 pub struct BrokerStatus {
     /// The broker's id.
     pub id: i32,
-    /// Batches it says it remembers per producer and partition, where a topic has no value of its own; 5 until it has said.
+    /// Batches it says it remembers per producer and partition, where a topic has no value of its own; 5 until it has
+    /// said.
     pub batches_to_retain: usize,
     /// The most batches per partition that it puts back in order; 0 if it does not.
     pub reorder_batches: usize,

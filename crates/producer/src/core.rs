@@ -60,7 +60,8 @@ impl TopicState {
         &self.partitions[..self.count]
     }
 
-    /// Returns true if the topic had this id before it was made again, a moment ago, and nothing speaks for it but that a broker still says so.
+    /// Returns true if the topic had this id before it was made again, a moment ago, and nothing speaks for it but that
+    /// a broker still says so.
     fn was_replaced(&self, id: Uuid) -> bool {
         !self.is_doubted && self.replaced.is_some_and(|(replaced, at)| replaced == id && at.elapsed() < BEHIND_MAX)
     }
@@ -105,14 +106,15 @@ pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 
 /// A record that waits this long with a known reason is worth a warning.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
-/// Metadata that names the id that a topic had before it was made again is that of a broker which is behind, for so long, unless
-/// the new id is refused. Otherwise it was the new id that was behind, or a copy of the cluster's metadata was restored.
+/// Metadata that names the id that a topic had before it was made again is that of a broker which is behind, for so
+/// long, unless the new id is refused. Otherwise it was the new id that was behind, or a copy of the cluster's metadata
+/// was restored.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// How often what may have changed without a word is looked at, at least.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of a chunk of buffer.memory. Where records are spread over a thousand partitions each has little, and what is left of
-/// its last chunk is memory that carries nothing.
+/// Bytes of a chunk of buffer.memory. Where records are spread over a thousand partitions each has little, and what is
+/// left of its last chunk is memory that carries nothing.
 const CHUNK: usize = 4 << 10;
 /// The same where each record is a batch of its own.
 const CHUNK_OF_ONE: usize = 1 << 10;
@@ -386,8 +388,8 @@ impl Core {
         drop(stop.wait_for(|stopped| *stopped).await);
     }
 
-    /// Fetches metadata and producer ids, and fails what takes too long, until the producer stops. None of them waits for
-    /// another: a cluster that does not answer must not keep records from their results.
+    /// Fetches metadata and producer ids, and fails what takes too long, until the producer stops. None of them waits
+    /// for another: a cluster that does not answer must not keep records from their results.
     pub(crate) async fn run(self: Arc<Self>) {
         tokio::select! {
             () = self.keep_metadata() => {}

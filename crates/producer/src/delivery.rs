@@ -200,8 +200,9 @@ impl Delivery {
         self.outcome.partition
     }
 
-    /// Returns true if both records are in the same batch, and so get their results from the same answer, unless the batch is split. A tool
-    /// that measures millions of records a second looks at one delivery of each batch, and at its [`Delivery::failures`].
+    /// Returns true if both records are in the same batch, and so get their results from the same answer, unless the
+    /// batch is split. A tool that measures millions of records a second looks at one delivery of each batch, and at
+    /// its [`Delivery::failures`].
     pub fn same_batch(&self, other: &Delivery) -> bool {
         Arc::ptr_eq(&self.outcome, &other.outcome)
     }
@@ -216,9 +217,9 @@ impl Delivery {
         self.result(&self.outcome.state.lock())
     }
 
-    /// How many of so many records of the batch, of which the first is `skip` after this one, failed, and why the first of them
-    /// did. Those without a result have not failed. A batch that a broker found too large is split, so that its records need not
-    /// have one fate.
+    /// How many of so many records of the batch, of which the first is `skip` after this one, failed, and why the first
+    /// of them did. Those without a result have not failed. A batch that a broker found too large is split, so that its
+    /// records need not have one fate.
     pub fn failures(&self, skip: u32, records: u32) -> (u32, Option<ProduceError>) {
         let state = self.outcome.state.lock();
         let from = self.index + skip;

@@ -1,15 +1,16 @@
 //! An idempotent Kafka producer that fills the pipe.
 //!
-//! The way of a record: [`Producer::send`] finds the topic, chooses the partition ([`partitioner`]) and copies the record
-//! into the partition's open batch (`partition`, in a buffer of the `pool`). The broker's `sender` takes the batch when
-//! it is worth sending and the partition's `window` lets it, seals it (`batch`), and writes it to the [connection](fullbore_client::tokio::Connection). The
-//! answer resolves every [`Delivery`] of the batch, or sets the batch back into the window to go again.
+//! The way of a record: [`Producer::send`] finds the topic, chooses the partition ([`partitioner`]) and copies the
+//! record into the partition's open batch (`partition`, in a buffer of the `pool`). The broker's
+//! `sender` takes the batch when it is worth sending and the partition's `window` lets it, seals it (`batch`), and
+//! writes it to the [connection](fullbore_client::tokio::Connection). The answer resolves every [`Delivery`] of the
+//! batch, or sets the batch back into the window to go again.
 //!
-//! With a `transactional.id` every record belongs to a [`Transaction`], which has an example: the `ledger` has those that
-//! are open or ending, and the task of `coordinator` talks to the transaction coordinator.
+//! With a `transactional.id` every record belongs to a [`Transaction`], which has an example: the
+//! `ledger` has those that are open or ending, and the task of `coordinator` talks to the transaction coordinator.
 //!
-//! Records go out while the application goes on; each [`Delivery`] says where its record is, or why nobody knows, and every error
-//! answers two questions:
+//! Records go out while the application goes on; each [`Delivery`] says where its record is, or why nobody knows, and
+//! every error answers two questions:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

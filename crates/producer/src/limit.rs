@@ -1,13 +1,12 @@
 //! Limit of the batches of a topic: max.request.size, until a broker finds one too large (max.message.bytes).
 //!
-//! Pure. A broker answers that a batch is too large, and not what it takes. Until the topic's configuration tells, or where
-//! it does not, the limit goes halfway between the largest batch that was taken and the smallest that was refused, down and up,
-//! until the two are close. Sizes are those on the wire. A
-//! refused batch that is no larger than a taken one shows that the broker stores batches with another codec: from then on
-//! sizes are those before compression.
+//! Pure. A broker answers that a batch is too large, and not what it takes. Until the topic's configuration tells, or
+//! where it does not, the limit goes halfway between the largest batch that was taken and the smallest that was
+//! refused, down and up, until the two are close. Sizes are those on the wire. A refused batch that is no larger than a
+//! taken one shows that the broker stores batches with another codec: from then on sizes are those before compression.
 //!
-//! Invariant: a refusal lowers the limit below the refused batch. The refusal of a batch above the limit changes nothing:
-//! batches that were in flight together count once.
+//! Invariant: a refusal lowers the limit below the refused batch. The refusal of a batch above the limit changes
+//! nothing: batches that were in flight together count once.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -66,8 +65,8 @@ impl BatchLimit {
         self.is_opened.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a broker may take a batch of `before` bytes, `after` of them once compressed. What a codec adds to a batch
-    /// within the limit is the broker's to judge.
+    /// Returns true if a broker may take a batch of `before` bytes, `after` of them once compressed. What a codec adds
+    /// to a batch within the limit is the broker's to judge.
     pub(crate) fn allows(&self, before: usize, after: usize) -> bool {
         self.counted(before, after).min(before) <= self.bytes()
     }
@@ -132,8 +131,8 @@ impl BatchLimit {
         }
     }
 
-    /// The topic's configuration has this limit. Changes nothing if that does not explain the refusals so far: a batch as
-    /// small was refused, since the broker stores batches with another codec, or the topic was made again meanwhile.
+    /// The topic's configuration has this limit. Changes nothing if that does not explain the refusals so far: a batch
+    /// as small was refused, since the broker stores batches with another codec, or the topic was made again meanwhile.
     pub(crate) fn set(&self, limit: usize) {
         let mut refused = self.refused.lock();
         if refused.is_some_and(|refused| refused > limit) && !self.is_opened() {
@@ -157,7 +156,8 @@ mod tests {
     use super::*;
 
     /// Sends batches as large as the limit allows, each compressed to a part of it, to a broker that takes up to
-    /// `takes` bytes, of the batch as it is stored. Returns refusals, and the size of the last batch before compression.
+    /// `takes` bytes, of the batch as it is stored. Returns refusals, and the size of the last batch before
+    /// compression.
     fn sent(limit: &BatchLimit, ratio: f64, takes: impl Fn(usize, usize) -> bool) -> (usize, usize) {
         let (mut refusals, mut last) = (0, 0);
         for _ in 0..100 {

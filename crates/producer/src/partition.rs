@@ -313,8 +313,8 @@ impl Partition {
         state.leader.is_none() && state.has_work()
     }
 
-    /// The partition moved to another leader, or has none; said of the topic with this id. Older epochs are ignored. Whether
-    /// the partition is of this topic.
+    /// The partition moved to another leader, or has none; said of the topic with this id. Older epochs are ignored.
+    /// Whether the partition is of this topic.
     pub(crate) fn set_leader(
         self: &Arc<Self>,
         topic_id: Uuid,
@@ -426,7 +426,8 @@ impl Partition {
             state.last_error = Some(why.to_owned());
         }
         state.window.set_back(ticket, setback, batch);
-        // Batches that were sent behind a failed one fail with it; that is one failure. None where that one goes on in parts.
+        // Batches that were sent behind a failed one fail with it; that is one failure. None where that one goes on in
+        // parts.
         let is_followed = state.is_parted && setback == Setback::OutOfOrder;
         if state.retry_at.is_none_or(|at| at <= now) && !state.window.in_round() && !is_followed {
             state.retry_at = Some(now + pause(state.failures));

@@ -1,18 +1,19 @@
 //! How much one connection may have in flight: a number of requests, or an estimate of what the path holds.
 //!
-//! Pure: time is an argument. Not here: how far a partition may run ahead (see `window`). This is BBR (Cardwell et al., 2016) with
-//! requests in place of packets, and its names.
+//! Pure: time is an argument. Not here: how far a partition may run ahead (see `window`). This is BBR (Cardwell et al.,
+//! 2016) with requests in place of packets, and its names.
 //!
-//! The *bandwidth-delay product* (BDP) is the least time a request took in a while (min RTT) times the largest rate at which answers
-//! confirmed bytes in the last rounds (the bottleneck bandwidth). In flight may be twice that: the second half keeps the far end
-//! busy while answers travel, and shows a path that became wider, since twice as much in flight then arrives twice as fast. A round
-//! ends when a request is answered that was sent after the round began.
+//! The *bandwidth-delay product* (BDP) is the least time a request took in a while (min RTT) times the largest rate at
+//! which answers confirmed bytes in the last rounds (the bottleneck bandwidth). In flight may be twice that: the second
+//! half keeps the far end busy while answers travel, and shows a path that became wider, since twice as much in flight
+//! then arrives twice as fast. A round ends when a request is answered that was sent after the round began.
 //!
-//! * A sample taken while the application had nothing more to send (application-limited) may raise the rate, never lower it, and
-//!   does not age it.
-//! * The min RTT is never taken from a queue of our own making (PROBE_RTT): once in [`MIN_RTT_MAX_AGE`] a little less is in flight for
-//!   a round than the BDP by the last round's own rate, and what requests then take is the new min RTT, shorter or longer. The larger
-//!   rates before it are forgotten with the old one, or one stale number would vouch for the other.
+//! * A sample taken while the application had nothing more to send (application-limited) may raise the rate, never
+//!   lower it, and does not age it.
+//! * The min RTT is never taken from a queue of our own making (PROBE_RTT): once in [`MIN_RTT_MAX_AGE`] a little less
+//!   is in flight for a round than the BDP by the last round's own rate, and what requests then take is the new min
+//!   RTT, shorter or longer. The larger rates before it are forgotten with the old one, or one stale number would vouch
+//!   for the other.
 //! * At the start, until the rate stops growing (STARTUP), three BDPs may be in flight.
 //! * What is answered in bursts in each of the last rounds may be in flight beside that (`bursts`).
 //!
@@ -195,8 +196,8 @@ impl Pipe {
         }
     }
 
-    /// Returns true if a request may leave that those in flight wait for at the broker: one more than otherwise where requests
-    /// are counted. With an estimate it takes the place of what was lost with another connection.
+    /// Returns true if a request may leave that those in flight wait for at the broker: one more than otherwise where
+    /// requests are counted. With an estimate it takes the place of what was lost with another connection.
     pub(crate) fn has_room_for_missing(&self) -> bool {
         match self.limit {
             InFlight::Requests(max) => self.requests <= max,

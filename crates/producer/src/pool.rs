@@ -4,8 +4,8 @@
 //! small.
 //!
 //! Where there are several partitions, one may have at most four times what is left free (dynamic thresholds: Choudhury
-//! and Hahne, 1998). One that nobody can reach so leaves a fifth of the memory, two leave a ninth, and a partition that has
-//! nothing may take the last. Where all get through, as many as there are share all but a little.
+//! and Hahne, 1998). One that nobody can reach so leaves a fifth of the memory, two leave a ninth, and a partition that
+//! has nothing may take the last. Where all get through, as many as there are share all but a little.
 //!
 //! Invariant: the bytes of all chunks, in use and free, and of compressed batches never exceed buffer.memory, rounded
 //! up to whole chunks, but by what compression, parting and renumbering of a few batches take for a moment; without a

@@ -80,9 +80,9 @@ impl Producer {
         Self::new(ProducerConfig::from_properties(properties)?)
     }
 
-    /// Hands a record over. Waits, for max.block.ms at most, only while buffer.memory or the partition's share of it is in
-    /// use, the topic is not known yet, or it is asked whether the topic has got the partition meanwhile. The [`Delivery`]
-    /// resolves when the record is acknowledged or has failed.
+    /// Hands a record over. Waits, for max.block.ms at most, only while buffer.memory or the partition's share of it is
+    /// in use, the topic is not known yet, or it is asked whether the topic has got the partition meanwhile. The
+    /// [`Delivery`] resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
     /// When the record was not taken; it was then surely not written.
@@ -224,8 +224,9 @@ impl Producer {
         });
     }
 
-    /// Calls `report` with what the producer's user should know of settings that do not fit each other, each once: batches
-    /// that are larger than a topic takes, a window that limits throughput. It runs on the producer's thread and must not wait.
+    /// Calls `report` with what the producer's user should know of settings that do not fit each other, each once:
+    /// batches that are larger than a topic takes, a window that limits throughput. It runs on the producer's thread
+    /// and must not wait.
     pub fn on_notice(&self, report: impl FnMut(&str) + Send + 'static) {
         self.runtime.spawn(self.core.notices.each(report));
     }
@@ -313,8 +314,8 @@ impl Drop for Producer {
     }
 }
 
-/// Appends a record that may go to any of these partitions: to the one whose turn it is, or where that has its share of the
-/// memory, to one of the next.
+/// Appends a record that may go to any of these partitions: to the one whose turn it is, or where that has its share of
+/// the memory, to one of the next.
 fn append_anywhere(
     topic: &Topic,
     available: &[Arc<Partition>],

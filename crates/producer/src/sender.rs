@@ -1,8 +1,8 @@
 //! One task per broker: gathers the batches that may leave into Produce requests, and spreads them over the lanes.
 //!
-//! Not here: what becomes of a request (see `answer`). Invariant: a lane has no more in flight than its pipe lets, a broker
-//! that has acknowledged nothing yet one request, and each batch taken from a partition comes back to it exactly once:
-//! acknowledged, failed or set back.
+//! Not here: what becomes of a request (see `answer`). Invariant: a lane has no more in flight than its pipe lets, a
+//! broker that has acknowledged nothing yet one request, and each batch taken from a partition comes back to it exactly
+//! once: acknowledged, failed or set back.
 //!
 //! The task waits for one of: a wake (an answer, a batch that became ready), a write that the socket has taken, a lane
 //! that opened, a time that a partition named. An answer comes on the connection's own task, which gives the batches
@@ -124,14 +124,14 @@ impl Sender {
         }
     }
 
-    /// When the oldest request in flight was sent that may be given up: without idempotence its batches might be written twice, and wait for
-    /// the request's timeout.
+    /// When the oldest request in flight was sent that may be given up: without idempotence its batches might be
+    /// written twice, and wait for the request's timeout.
     fn oldest(&self) -> Option<Instant> {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
     }
 
-    /// Where an answer is overdue, asks who leads; and where that is another broker by now, gives the connections up, whose batches then go
-    /// there: this one may never answer. When to look again.
+    /// Where an answer is overdue, asks who leads; and where that is another broker by now, gives the connections up,
+    /// whose batches then go there: this one may never answer. When to look again.
     fn mind_overdue(&mut self) -> Option<Instant> {
         let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {
@@ -189,8 +189,8 @@ impl Sender {
         false
     }
 
-    /// Connects to the broker. `None` once no partition needs it any more: a broker that hangs is connected to, and never
-    /// answers the handshake.
+    /// Connects to the broker. `None` once no partition needs it any more: a broker that hangs is connected to, and
+    /// never answers the handshake.
     async fn connection(&mut self) -> Option<Result<Connection, MetadataError>> {
         let core = self.core.clone();
         let mut connecting = pin!(core.cluster.broker(self.broker.id));
@@ -232,8 +232,8 @@ impl Sender {
         self.demand = Some(demand);
     }
 
-    /// Returns true if batches wait that another lane could take: any, or, where partitions keep to a lane, those of more
-    /// partitions than there are lanes.
+    /// Returns true if batches wait that another lane could take: any, or, where partitions keep to a lane, those of
+    /// more partitions than there are lanes.
     fn could_use_more(&self, now: Instant) -> bool {
         let hurry = self.core.is_hurried();
         let striped = self.broker.grants.lock().reorder > 0 && self.core.limits.idempotent;
@@ -289,7 +289,8 @@ impl Sender {
         }
     }
 
-    /// What batches wait for at the broker goes although its lane is full, as it may be full of those. When to look again.
+    /// What batches wait for at the broker goes although its lane is full, as it may be full of those. When to look
+    /// again.
     async fn fill_gaps(&mut self, tried: u32) -> Option<Instant> {
         let mut next = None;
         if self.broker.grants.lock().reorder == 0 || !self.may_send() {
@@ -441,8 +442,8 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     (request, version, sent)
 }
 
-/// A batch with its bytes. A new one that is larger than its topic takes goes in parts, later; one whose codec fails has
-/// failed.
+/// A batch with its bytes. A new one that is larger than its topic takes goes in parts, later; one whose codec fails
+/// has failed.
 fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)> {
     let (before, is_new) = (outgoing.batch.size(), !outgoing.batch.is_sealed());
     let records = match outgoing.batch.seal(outgoing.stamp) {

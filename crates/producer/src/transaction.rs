@@ -41,7 +41,8 @@ impl Producer {
     /// has ended. Waits, for max.block.ms at most, only while the one before that one is ending, too.
     ///
     /// If the application wanted a transaction to be committed and it is not, each one fails as well that begins before
-    /// its [`Ending`] has returned that, or is dropped: offsets that it commits would pass over the records of the other.
+    /// its [`Ending`] has returned that, or is dropped: offsets that it commits would pass over the records of the
+    /// other.
     ///
     /// # Errors
     /// The producer is not initialised or can do nothing more, or a transaction is open.

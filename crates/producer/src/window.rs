@@ -244,8 +244,8 @@ impl<B> Window<B> {
         self.start_epoch(identity);
     }
 
-    /// The log that batches are for from now on. Whether it is another one than before (the topic was deleted and created
-    /// again): once nothing is in flight, sequences start again in a new epoch.
+    /// The log that batches are for from now on. Whether it is another one than before (the topic was deleted and
+    /// created again): once nothing is in flight, sequences start again in a new epoch.
     pub(crate) fn write_to(&mut self, log: Uuid) -> bool {
         let before = std::mem::replace(&mut self.log, log);
         let is_another = before != Uuid::default() && log != Uuid::default() && before != log;
@@ -317,9 +317,9 @@ impl<B> Window<B> {
         (Ticket { place, sequence }, self.stamp(sequence))
     }
 
-    /// The next batch to be sent again. In a round they leave in order, one after another. `missing` if the broker holds
-    /// batches in flight until the oldest that waits comes: it then goes at once. That is no round, so that nothing counts
-    /// as evidence until there is one.
+    /// The next batch to be sent again. In a round they leave in order, one after another. `missing` if the broker
+    /// holds batches in flight until the oldest that waits comes: it then goes at once. That is no round, so that
+    /// nothing counts as evidence until there is one.
     pub(crate) fn next_retry(&mut self, missing: bool) -> Option<(Ticket, Stamp, B)> {
         let place = self.retry_place(missing)?;
         if self.round.is_none() {

@@ -1,6 +1,7 @@
 //! The producer against a real broker, Apache Kafka or Fullbore: `FULLBORE_TEST_KAFKA=host:port cargo test -p
-//! fullbore-producer --test kafka`. Without the variable the tests say so and pass; `make test` runs them on both by
-//! `tests/clients/producer.sh`, where that is a failure. `FULLBORE_TEST_PRODUCER="key=value ..."` adds producer settings.
+//! fullbore-producer --test kafka`. Without the variable the tests say so and pass; `make
+//! test` runs them on both by `tests/clients/producer.sh`, where that is a failure.
+//! `FULLBORE_TEST_PRODUCER="key=value ..."` adds producer settings.
 
 use fullbore_client::ClientConfig;
 use fullbore_client::tokio::{Cluster, Connection};

@@ -1,6 +1,7 @@
 //! The idempotent-producer state of one partition: which batch may be appended, which was already.
 //!
-//! A batch that comes too early can wait in [`parking`]. One behind a refused batch gets that one's error ([`RefusedBatches`]).
+//! A batch that comes too early can wait in
+//! [`parking`]. One behind a refused batch gets that one's error ([`RefusedBatches`]).
 //!
 //! Transactions of the partition are in [`transactions`]. Not here: the log, and the wire format. The caller calls
 //! [`Producers::check`] before it writes, writes, and reports the write with [`Producers::append`].
@@ -8,11 +9,11 @@
 //! Invariant: what is retained of a producer is one epoch and one unbroken run of sequences, so within
 //! an epoch no sequence is appended twice and none is skipped.
 //!
-//! Rules: KIP-98, KIP-360, KAFKA-15591 (a first sequence above 0 on a partition never written) and
-//! KIP-1269 (windows of more than five batches). Two rules are ours. Where a topic was deleted and made again, a producer
-//! may begin in the new one with any batch that it wrote to the old one, whose answer may be lost, and with the one after those. And a batch older than the window that
-//! the run proves written is answered DUPLICATE_SEQUENCE_NUMBER, which clients take as success, where
-//! Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER for ever.
+//! Rules: KIP-98, KIP-360, KAFKA-15591 (a first sequence above 0 on a partition never written) and KIP-1269 (windows of
+//! more than five batches). Two rules are ours. Where a topic was deleted and made again, a producer may begin in the
+//! new one with any batch that it wrote to the old one, whose answer may be lost, and with the one after those. And a
+//! batch older than the window that the run proves written is answered DUPLICATE_SEQUENCE_NUMBER, which clients take as
+//! success, where Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER for ever.
 
 mod ahead;
 pub mod parking;
@@ -154,7 +155,8 @@ pub enum SequenceRefusal {
 }
 
 impl SequenceRefusal {
-    /// Returns the refusal of a batch behind one that was refused with `code`. Clients send that one again only at some errors.
+    /// Returns the refusal of a batch behind one that was refused with `code`. Clients send that one again only at some
+    /// errors.
     fn behind(code: ErrorCode) -> SequenceRefusal {
         match code.is_retriable() {
             true => SequenceRefusal::BehindRefused(code),

@@ -1,7 +1,8 @@
 //! Schedules by seed, for the tests of machines that meet with any order of events.
 //!
-//! A seed decides a schedule, so that it is the same each time. `FULLBORE_SCHEDULES=20` runs twenty times as many, `FULLBORE_SEED=7` that one
-//! alone. Not the worlds that are run, nor what is checked in them: each machine has its own.
+//! A seed decides a schedule, so that it is the same each time.
+//! `FULLBORE_SCHEDULES=20` runs twenty times as many, `FULLBORE_SEED=7` that one alone. Not the worlds that are run,
+//! nor what is checked in them: each machine has its own.
 
 mod random;
 
@@ -31,8 +32,8 @@ pub fn scaled(count: u64) -> u64 {
     count.saturating_mul(variable("FULLBORE_SCHEDULES").unwrap_or(1))
 }
 
-/// Runs the schedules of seeds `0..scaled(count)`, or of the only seed, on `threads` threads. Returns the outcomes in the order in
-/// which the schedules ended.
+/// Runs the schedules of seeds `0..scaled(count)`, or of the only seed, on `threads` threads. Returns the outcomes in
+/// the order in which the schedules ended.
 ///
 /// # Panics
 /// A schedule fails: with the first seeds that do, and why.

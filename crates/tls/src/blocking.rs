@@ -16,8 +16,8 @@ pub struct BlockingStream {
 }
 
 impl BlockingStream {
-    /// The handshake with the broker at `host:port`, however slowly that sends. The socket's read timeout is then that of the
-    /// last step.
+    /// The handshake with the broker at `host:port`, however slowly that sends. The socket's read timeout is then that
+    /// of the last step.
     ///
     /// # Errors
     /// Why it failed, in words.

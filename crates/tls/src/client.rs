@@ -58,7 +58,8 @@ impl Connector {
         Self::showing(builder, settings)
     }
 
-    /// Loads as [`Connector::load`] does, without a check of the server's certificate: this keeps out eavesdroppers only.
+    /// Loads as [`Connector::load`] does, without a check of the server's certificate: this keeps out eavesdroppers
+    /// only.
     ///
     /// # Errors
     /// The setting at fault.
@@ -86,7 +87,8 @@ impl Connector {
         Ok(Connector { config: Arc::new(config) })
     }
 
-    /// A session with this host over any stream, as for protocols that begin without TLS. The caller sets the time limit.
+    /// A session with this host over any stream, as for protocols that begin without TLS. The caller sets the time
+    /// limit.
     ///
     /// # Errors
     /// Why the handshake failed, in words.

@@ -1,6 +1,8 @@
-//! The channel binding `tls-server-end-point` (RFC 5929): a hash of the certificate that a server has shown, with that of its signature.
+//! The channel binding `tls-server-end-point` (RFC 5929): a hash of the certificate that a server has shown, with that
+//! of its signature.
 //!
-//! Nothing else of a certificate is read. Invariant: bytes that are no certificate have no binding, and do no other harm.
+//! Nothing else of a certificate is read. Invariant: bytes that are no certificate have no binding, and do no other
+//! harm.
 
 use aws_lc_rs::digest::{Algorithm, SHA256, SHA384, SHA512, digest};
 use pkcs8::ObjectIdentifier;
@@ -9,7 +11,8 @@ use pkcs8::der::{Reader, Result, SliceReader};
 
 use crate::client::Tunnel;
 
-/// Returns the binding of a session; `None` where the certificate's signature has no hash of its own, as those of Ed25519 and RSASSA-PSS.
+/// Returns the binding of a session; `None` where the certificate's signature has no hash of its own, as those of
+/// Ed25519 and RSASSA-PSS.
 pub fn server_end_point<S>(tunnel: &Tunnel<S>) -> Option<Vec<u8>> {
     let (_, session) = tunnel.get_ref();
     of_certificate(session.peer_certificates()?.first()?)

@@ -83,7 +83,8 @@ fn certificate(reason: &CertificateError) -> String {
     }
 }
 
-/// Words for a certificate as plain `openssl x509 -req` makes it. rustls and TLS 1.3 want version 3, which has extensions.
+/// Words for a certificate as plain `openssl x509 -req` makes it. rustls and TLS 1.3 want version 3, which has
+/// extensions.
 const VERSION_1: &str = "of X.509 version 1, which is not taken: make it anew as version 3, as \
     `openssl x509 -req -extfile FILE` does, with subjectAltName in FILE";
 
@@ -99,7 +100,8 @@ fn is_authority_as_leaf(error: &OtherError) -> bool {
 
 /// Returns true if `shown` was refused only because it calls itself an authority, and is itself in the truststore.
 ///
-/// `openssl req -x509` makes such certificates, and Java trusts them. webpki looks at dates first: an expired one is refused as expired.
+/// `openssl req -x509` makes such certificates, and Java trusts them. webpki looks at dates first: an expired one is
+/// refused as expired.
 pub(crate) fn is_trusted_itself(
     refusal: &Error,
     shown: &CertificateDer<'_>,

@@ -83,8 +83,8 @@ impl Acceptor {
     }
 }
 
-/// rustls' rules for clients' certificates, with one of Java's: a certificate that is itself in the truststore is trusted although it calls
-/// itself an authority.
+/// rustls' rules for clients' certificates, with one of Java's: a certificate that is itself in the truststore is
+/// trusted although it calls itself an authority.
 #[derive(Debug)]
 struct ClientVerifier {
     chains: Arc<dyn ClientCertVerifier>,

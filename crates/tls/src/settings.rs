@@ -36,8 +36,8 @@ impl fmt::Debug for Secret {
 /// Text in the place of a secret.
 const HIDDEN: &str = "[hidden]";
 
-/// Returns true if the value of this setting must not be shown; Kafka's settings of type PASSWORD, whatever is called so, and the URL that may
-/// have the password of a database.
+/// Returns true if the value of this setting must not be shown; Kafka's settings of type PASSWORD, whatever is called
+/// so, and the URL that may have the password of a database.
 pub fn is_secret(key: &str) -> bool {
     const INLINE: [&str; 3] = ["ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates"];
     let key = key.to_ascii_lowercase();
@@ -199,8 +199,8 @@ impl Settings {
         self.keystore_location.iter().chain(&self.truststore_location).map(String::as_str)
     }
 
-    /// Returns stamps that change when one of the files is replaced or written. The caller takes them before it reads the files, so that it sees
-    /// a later change the next time.
+    /// Returns stamps that change when one of the files is replaced or written. The caller takes them before it reads
+    /// the files, so that it sees a later change the next time.
     pub fn stamps(&self) -> Vec<FileStamp> {
         let stamp = |found: Metadata| Some((found.modified().ok()?, found.len(), found.ino()));
         self.files().map(|file| std::fs::metadata(file).ok().and_then(stamp)).collect()

@@ -286,10 +286,12 @@ impl Visit for Measure {
     }
 }
 
-/// Measures the body of a request without keeping its arrays, which takes a fraction of the time of decoding. The reader stays where it is.
+/// Measures the body of a request without keeping its arrays, which takes a fraction of the time of decoding. The
+/// reader stays where it is.
 ///
 /// # Errors
-/// As of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is such a limit.
+/// As of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is such a
+/// limit.
 pub fn measure_request(
     key: ApiKey,
     r: &Reader,

@@ -37,7 +37,8 @@ impl Reader {
         Reader { bytes, elements_left: elements_max, measured: None }
     }
 
-    /// A cursor at the same place that keeps no arrays and counts what they would take; `None` in `elements_max` leaves the budget as it is.
+    /// A cursor at the same place that keeps no arrays and counts what they would take; `None` in `elements_max` leaves
+    /// the budget as it is.
     pub(crate) fn measuring(&self, elements_max: Option<usize>) -> Reader {
         let elements_left = elements_max.map_or(self.elements_left, |max| max.min(self.elements_left));
         Reader { bytes: self.bytes.clone(), elements_left, measured: Some(0) }
@@ -376,8 +377,8 @@ impl<T: Codec> NullCodec for Vec<T> {
     }
 }
 
-/// The fields of a flexible message that this program does not know, kept as they came (KIP-482). Every struct has them, and hardly
-/// any has one: none takes a word.
+/// The fields of a flexible message that this program does not know, kept as they came (KIP-482). Every struct has
+/// them, and hardly any has one: none takes a word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::box_collection, reason = "a vector takes three words in each of a million structs")]
 pub struct TaggedFields(Option<Box<Vec<(u32, Bytes)>>>);

@@ -23,7 +23,8 @@ pub struct FileSlice {
     pub position: u64,
     /// Bytes.
     pub len: u32,
-    /// Where the file's whole batches ended, at the end of the range or behind it: what comes before is never written again.
+    /// Where the file's whole batches ended, at the end of the range or behind it: what comes before is never written
+    /// again.
     pub settled: u64,
 }
 
@@ -137,7 +138,8 @@ impl Frame {
 /// Builds one [`Frame`].
 #[derive(Debug)]
 pub struct Writer {
-    /// The pieces of everything but external records that are full, in order: a long message is never copied to make room for more of it.
+    /// The pieces of everything but external records that are full, in order: a long message is never copied to make
+    /// room for more of it.
     full: Vec<BytesMut>,
     /// Bytes of these.
     full_len: usize,

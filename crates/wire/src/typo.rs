@@ -1,7 +1,7 @@
 //! What was probably meant by the name of a setting that nobody knows: for the messages of broker and clients.
 //!
-//! Not about the protocol; it is here since nothing else is below both ends. Invariant: a long name from outside costs no
-//! more than the names it could be.
+//! Not about the protocol; it is here since nothing else is below both ends. Invariant: a long name from outside costs
+//! no more than the names it could be.
 
 /// How many letters a name may be off.
 const DISTANCE_MAX: usize = 3;

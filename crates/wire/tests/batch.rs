@@ -1,4 +1,5 @@
-//! Record batches: what is built reads back, through our reader and through the oracle's, and hostile bytes cost little.
+//! Record batches: what is built reads back, through our reader and through the oracle's, and hostile bytes cost
+//! little.
 
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::batch::{

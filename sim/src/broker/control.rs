@@ -327,7 +327,8 @@ impl Broker {
         let Some(broker_epoch) = process.broker_epoch.filter(|_| is_newer) else { return };
         let is_another = |member: &Member| !member.is_held_by(u128::from(process.life), broker_epoch);
         if snapshot.cluster.members.get(&self.id).is_some_and(is_another) {
-            // Another process has its place, or this one by a late request of its own: it ends, and may be started again.
+            // Another process has its place, or this one by a late request of its own: it ends, and may be started
+            // again.
             return self.kill(context);
         }
         self.disk.known = Some((snapshot.number, snapshot.mark));

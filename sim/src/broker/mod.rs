@@ -49,8 +49,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Returns true if the disk has all that was written to it, as far as the cluster knows. A disk that lost nothing in a power cut counts
-    /// as one that did.
+    /// Returns true if the disk has all that was written to it, as far as the cluster knows. A disk that lost nothing
+    /// in a power cut counts as one that did.
     pub fn is_whole(&self) -> bool {
         self.ended != PreviousShutdown::Lost && !self.is_copy
     }
@@ -230,8 +230,8 @@ impl Broker {
         }
     }
 
-    /// Returns true if the database can tell the copy from the newest state: the process that ran has beaten twice since, as the number of
-    /// one beat may be that of the beat before; or another process has its place.
+    /// Returns true if the database can tell the copy from the newest state: the process that ran has beaten twice
+    /// since, as the number of one beat may be that of the beat before; or another process has its place.
     pub fn is_copy_known(&self, context: &Context) -> bool {
         let Some(Copied { beats, of: Some(process), .. }) = self.copy else { return true };
         let newest = context.database.newest();

@@ -98,9 +98,9 @@ impl World {
         }
     }
 
-    /// Returns true if the power of this broker may fail. What is not flushed is kept by the others, as long as it is one machine at a time of which
-    /// the cluster does not know yet, and there are enough of them, whatever is under way. A copy of a disk in use is told by its number
-    /// alone, which counts for nothing after a boot.
+    /// Returns true if the power of this broker may fail. What is not flushed is kept by the others, as long as it is
+    /// one machine at a time of which the cluster does not know yet, and there are enough of them, whatever is under
+    /// way. A copy of a disk in use is told by its number alone, which counts for nothing after a boot.
     fn may_lose(&self, id: i32) -> bool {
         if self.brokers[&id].disk.is_live_copy {
             return false;
@@ -117,8 +117,8 @@ impl World {
         !self.context.database.is_older() && is_one && is_kept(&may_lead) && !is_alone_soon
     }
 
-    /// Returns true if the disk of this broker may be put back to an older state: another replica has every record, the cluster knows
-    /// of all that others have lost, and the database knows that the state is an older one.
+    /// Returns true if the disk of this broker may be put back to an older state: another replica has every record, the
+    /// cluster knows of all that others have lost, and the database knows that the state is an older one.
     fn may_be_older(&self, id: i32) -> bool {
         let newest = self.context.database.newest();
         let replicas = newest.cluster.partition.replicas.iter().filter(|other| **other != id);
@@ -129,8 +129,8 @@ impl World {
         !self.context.database.is_older() && are_whole && has_all && is_known
     }
 
-    /// Returns true if everybody has seen a newer version than the one that so many before the newest are: who has not would take the older
-    /// database for the newest, as it is for him.
+    /// Returns true if everybody has seen a newer version than the one that so many before the newest are: who has not
+    /// would take the older database for the newest, as it is for him.
     fn all_know_more(&self, by: usize) -> bool {
         let newest = self.context.database.newest().number;
         self.brokers.values().all(|broker| broker.known().is_some_and(|(number, _)| number + by > newest))

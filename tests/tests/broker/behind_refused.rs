@@ -1,5 +1,6 @@
-//! Batches that were in flight behind a refused one of their producer (librdkafka#4953): they are refused for the same reason also where that has
-//! passed, until the refused one is sent again. OUT_OF_ORDER_SEQUENCE_NUMBER would cost an idempotent client its epoch.
+//! Batches that were in flight behind a refused one of their producer (librdkafka#4953): they are refused for the same
+//! reason also where that has passed, until the refused one is sent again. OUT_OF_ORDER_SEQUENCE_NUMBER would cost an
+//! idempotent client its epoch.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -19,7 +20,8 @@ fn error(client: &mut Client, id: i64, sequence: i32) -> ErrorCode {
     client.produce(TOPIC, 0, &one(id, sequence)).error_code
 }
 
-/// What was in flight behind the batch of sequence `refused` is refused with `why`; then all of it is sent again, and a gap is a gap.
+/// What was in flight behind the batch of sequence `refused` is refused with `why`; then all of it is sent again, and a
+/// gap is a gap.
 fn assert_goes_on(client: &mut Client, id: i64, refused: i32, why: ErrorCode) {
     for sequence in refused + 1..refused + 5 {
         assert_eq!(error(client, id, sequence), why, "{sequence} behind {refused}");

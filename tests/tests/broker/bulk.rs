@@ -26,7 +26,8 @@ const MANY: usize = 100_000;
 const GREEDY: usize = 4;
 /// Memory all of their requests and answers may take, in a debug build.
 const RSS_MAX: u64 = 160 * MIB;
-/// Memory that requests of hundreds of thousands of entries take together: the room for them, and what the allocator keeps meanwhile.
+/// Memory that requests of hundreds of thousands of entries take together: the room for them, and what the allocator
+/// keeps meanwhile.
 const WIDE_RSS_MAX: u64 = (256 + 64) * MIB;
 /// The longest an honest client waits for a produce and a fetch, on a machine that is busy with other tests.
 const HONEST_MAX: Duration = Duration::from_secs(10);
@@ -210,7 +211,8 @@ fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka()
     }
 }
 
-/// What each of them is answered would be gigabytes of partitions in the end, and nothing else would be decided meanwhile.
+/// What each of them is answered would be gigabytes of partitions in the end, and nothing else would be decided
+/// meanwhile.
 #[test]
 fn more_partitions_than_a_broker_may_have_in_one_request_are_a_policy_violation() {
     let broker = broker_with_records();

@@ -1,6 +1,6 @@
-//! kill -9 while several connections commit and a group rebalances over and over: what was acknowledged is there afterwards, or
-//! something newer (invariants: committed offsets never go back unless reset; no generation is given twice).
-//! `FULLBORE_COMMIT_ROUNDS` says how often (by default 4, in `make soak` 200).
+//! kill -9 while several connections commit and a group rebalances over and over: what was acknowledged is there
+//! afterwards, or something newer (invariants: committed offsets never go back unless reset; no generation is given
+//! twice). `FULLBORE_COMMIT_ROUNDS` says how often (by default 4, in `make soak` 200).
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::api::Request;
@@ -82,7 +82,8 @@ struct Generations {
     committed: i32,
 }
 
-/// Joins, commits as a member and leaves, over and over, until the broker is gone. Each generation is one that nobody had.
+/// Joins, commits as a member and leaves, over and over, until the broker is gone. Each generation is one that nobody
+/// had.
 fn rebalance_until_killed(mut client: Client, last: &mut Generations) {
     let group = || Text::from("rebalancing");
     loop {
@@ -168,8 +169,8 @@ fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
                 GROUPS[index]
             );
         }
-        // Of two that commit the same partition the order is the broker's; but it is one of their last: anything older was
-        // overwritten by a commit that was acknowledged after it.
+        // Of two that commit the same partition the order is the broker's; but it is one of their last: anything older
+        // was overwritten by a commit that was acknowledged after it.
         let found = committed(&mut client, "shared");
         let is_last_of = |seen: &Seen| found >= *seen.acknowledged.last().expect("each connection committed");
         assert!(seen[..2].iter().any(is_last_of), "round {round}, shared: {found}");

@@ -1,5 +1,5 @@
-//! Which heartbeat intervals members of the consumer protocol are told while their group changes, and that a change takes no
-//! more heartbeats than it must. Kafka always tells the same interval.
+//! Which heartbeat intervals members of the consumer protocol are told while their group changes, and that a change
+//! takes no more heartbeats than it must. Kafka always tells the same interval.
 
 use crate::members::{Member, beat, describe, new_group, unique};
 use fullbore_tests::{Broker, wait_until};

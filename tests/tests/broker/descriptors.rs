@@ -1,4 +1,5 @@
-//! A broker that is out of descriptors for a while: what needs one is refused, and afterwards everything works as before.
+//! A broker that is out of descriptors for a while: what needs one is refused, and afterwards everything works as
+//! before.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
 use fullbore_wire::ErrorCode;

@@ -95,8 +95,8 @@ fn a_full_disk_is_a_storage_error_the_log_stays_whole_and_goes_on_when_there_is_
     }
 }
 
-/// A whole window is in flight when the disk fills up. An error of its sequence would have clients give up their epoch, or count as
-/// a mistake of theirs.
+/// A whole window is in flight when the disk fills up. An error of its sequence would have clients give up their epoch,
+/// or count as a mistake of theirs.
 #[test]
 fn what_follows_a_batch_that_found_no_room_is_refused_for_the_same_reason() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };

@@ -1,4 +1,5 @@
-//! Diskless topics on a folder, from outside: what was acknowledged is read again, by its offsets, whatever became of the broker in between.
+//! Diskless topics on a folder, from outside: what was acknowledged is read again, by its offsets, whatever became of
+//! the broker in between.
 
 use fullbore_tests::{Batch, Broker, wait_until};
 use fullbore_wire::ErrorCode;

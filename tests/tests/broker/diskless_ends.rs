@@ -1,5 +1,5 @@
-//! The end of a broker, of its machine or of its store, at a known place on the way of a diskless batch: what was acknowledged is there, and what
-//! was not can be sent again.
+//! The end of a broker, of its machine or of its store, at a known place on the way of a diskless batch: what was
+//! acknowledged is there, and what was not can be sent again.
 //!
 //! Not here: kills at any moment under load, which are in `crash`.
 

@@ -1,5 +1,6 @@
-//! A disk that is full to its last byte and has both the index of diskless topics and their objects: what frees space works on it, and a broker that is
-//! started on it serves. On a tmpfs of 48 MiB; skipped where mounting is not permitted.
+//! A disk that is full to its last byte and has both the index of diskless topics and their objects: what frees space
+//! works on it, and a broker that is started on it serves. On a tmpfs of 48 MiB; skipped where mounting is not
+//! permitted.
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ fn batch() -> Batch {
     Batch::of(&[vec![b'.'; 400_000]])
 }
 
-/// A broker that keeps everything, on a disk that its own objects and a file beside them have filled; records of each topic.
+/// A broker that keeps everything, on a disk that its own objects and a file beside them have filled; records of each
+/// topic.
 fn filled() -> Option<(Broker, SmallDisk, i64, i64)> {
     let disk = SmallDisk::mount(DISK)?;
     let broker = Broker::start_in(&disk.path().join("data"), CLEANER);

@@ -1,4 +1,5 @@
-//! The store and the index of diskless topics that do not belong together: nothing is written then, and nothing is lost.
+//! The store and the index of diskless topics that do not belong together: nothing is written then, and nothing is
+//! lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Damage to the write-ahead log of the index of diskless topics, in which SQLite ends its recovery silently: no acknowledged record vanishes.
+//! Damage to the write-ahead log of the index of diskless topics, in which SQLite ends its recovery silently: no
+//! acknowledged record vanishes.
 
 use std::fs;
 use std::path::PathBuf;

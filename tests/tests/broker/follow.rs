@@ -58,7 +58,8 @@ fn readers_that_follow_a_writer_over_rolling_segments_see_each_record_once() {
     assert!(broker.partition_files(TOPIC, 0, "log").len() > 5, "segments rolled meanwhile");
 }
 
-/// retention.bytes deletes closed segments; what is gone is out of range, what is kept is as it was, also after kill -9.
+/// retention.bytes deletes closed segments; what is gone is out of range, what is kept is as it was, also after kill
+/// -9.
 #[test]
 fn retention_moves_the_log_start_and_it_never_moves_back() {
     let mut broker = Broker::start(&["log.retention.check.interval.ms=100", "log.segment.delete.delay.ms=0"]);

@@ -1,4 +1,5 @@
-//! Groups of the classic protocol through the wire: several members that join, sync, heartbeat, leave, die and come back.
+//! Groups of the classic protocol through the wire: several members that join, sync, heartbeat, leave, die and come
+//! back.
 
 use fullbore_tests::{Broker, Client, wait_until};
 use fullbore_wire::apis::describe_groups::{DescribeGroupsRequest, DescribedGroup};

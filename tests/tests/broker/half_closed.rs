@@ -1,4 +1,5 @@
-//! Clients that end one side of their connection: what they asked for before is answered, and who takes no answers is let go of.
+//! Clients that end one side of their connection: what they asked for before is answered, and who takes no answers is
+//! let go of.
 
 use crate::tls::Secured;
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};

@@ -1,9 +1,8 @@
 //! Thousands of frames that are nearly valid, over many connections, while an honest client produces and fetches.
 //!
 //! `FULLBORE_HOSTILE_FRAMES` says how many (default 2,000), `FULLBORE_HOSTILE_STRANGERS` by how many threads (8), and
-//! `FULLBORE_HOSTILE_SEED` replays them. No time is asserted; what
-//! the honest client waited, without and beside them, is printed for `bench/hostile`. Frames that are wrong by design are in
-//! `hostile`.
+//! `FULLBORE_HOSTILE_SEED` replays them. No time is asserted; what the honest client waited, without and beside them,
+//! is printed for `bench/hostile`. Frames that are wrong by design are in `hostile`.
 
 #[path = "../../../crates/wire/tests/wire/mutate.rs"]
 mod mutate;
@@ -41,7 +40,8 @@ fn offered(broker: &Broker) -> Vec<ApiKey> {
     broker.client().offered()
 }
 
-/// A request of any API and version, changed in a few places: fields, counts, lengths, the header, or the frame's length.
+/// A request of any API and version, changed in a few places: fields, counts, lengths, the header, or the frame's
+/// length.
 fn frame(offered: &[ApiKey], dice: &mut Dice) -> Vec<u8> {
     let key = offered[dice.below(offered.len())];
     let versions = key.versions();

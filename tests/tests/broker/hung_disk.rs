@@ -1,5 +1,5 @@
-//! A disk that hangs: a file system of its own is frozen, so that writes to it do not come back. Skipped, with a line that says so, where
-//! mounting is not permitted.
+//! A disk that hangs: a file system of its own is frozen, so that writes to it do not come back. Skipped, with a line
+//! that says so, where mounting is not permitted.
 
 use fullbore_tests::{Batch, Broker, Client, Disk, wait_until};
 use fullbore_wire::ErrorCode;

@@ -74,7 +74,8 @@ fn a_flood_of_requests_whose_answers_nobody_reads_is_held_back() {
     assert_serves(&broker);
 }
 
-/// Each answer is 78 KB; a connection may have 6.5 MB of them. Freed together, they leave holes below blocks that are used.
+/// Each answer is 78 KB; a connection may have 6.5 MB of them. Freed together, they leave holes below blocks that are
+/// used.
 #[test]
 fn connections_with_answers_that_nobody_takes_are_closed_their_memory_goes_back_to_the_system() {
     const CLIENTS: usize = 60;

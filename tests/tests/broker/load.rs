@@ -1,5 +1,5 @@
-//! Many who do nothing, many who are slow, many who heartbeat, and one far behind, all at once: everybody is served, memory
-//! stays within a stated sum, and nothing is left of them when they go. How fast all that is, bench/load tells.
+//! Many who do nothing, many who are slow, many who heartbeat, and one far behind, all at once: everybody is served,
+//! memory stays within a stated sum, and nothing is left of them when they go. How fast all that is, bench/load tells.
 
 use super::groups::{Member, QUICK, SOON, describe, stable};
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
@@ -26,8 +26,8 @@ const FETCH: i16 = 12;
 /// `offsets.topic.num.partitions`.
 const LOGS_OF_GROUPS: usize = 50;
 
-/// What all of them together may add to the broker's memory, in any round: 32 KiB a connection, of which a slow reader needs
-/// no more since its answers are ranges of files, 4 KiB a group of each round, since empty groups stay, 8 MiB for
+/// What all of them together may add to the broker's memory, in any round: 32 KiB a connection, of which a slow reader
+/// needs no more since its answers are ranges of files, 4 KiB a group of each round, since empty groups stay, 8 MiB for
 /// what the allocator and the database keep, and 20 MiB for pieces of what the system has put out of memory.
 const GROWN_MAX: u64 = (IDLE + SLOW + GROUPS) as u64 * 32 * KIB + (ROUNDS * GROUPS) as u64 * 4 * KIB + 28 * MIB;
 

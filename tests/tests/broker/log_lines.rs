@@ -1,4 +1,5 @@
-//! What the broker's log tells at its default level: changes of topics and configurations with who asked, and recoveries.
+//! What the broker's log tells at its default level: changes of topics and configurations with who asked, and
+//! recoveries.
 
 use fullbore_tests::{Batch, Broker, alter_resource, wait_until};
 use fullbore_wire::ErrorCode;

@@ -1,4 +1,5 @@
-//! Lines of the log that one cause could write with every request: at most one a minute, with the number of those left out.
+//! Lines of the log that one cause could write with every request: at most one a minute, with the number of those left
+//! out.
 
 use crate::disk_full::SmallDisk;
 use crate::groups::Member;

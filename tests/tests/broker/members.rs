@@ -1,5 +1,5 @@
-//! Members of groups of the consumer protocol, as a client behaves: it reads what it is assigned, gives up what it no longer
-//! is, and says so.
+//! Members of groups of the consumer protocol, as a client behaves: it reads what it is assigned, gives up what it no
+//! longer is, and says so.
 
 use fullbore_tests::{Broker, Client, wait_until};
 use fullbore_wire::apis::consumer_group_describe::{ConsumerGroupDescribeRequest, DescribedGroup};

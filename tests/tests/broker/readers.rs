@@ -1,4 +1,5 @@
-//! `fullbore consume` beside a broker that is in trouble: what can be read is read, and what waits is told with its reason.
+//! `fullbore consume` beside a broker that is in trouble: what can be read is read, and what waits is told with its
+//! reason.
 
 use crate::disk_full::SmallDisk;
 use crate::diskless_lost::files;
@@ -233,7 +234,8 @@ fn a_bad_batch_of_a_producer_read_is_named_and_skipped_where_that_is_asked_for()
     }
 }
 
-/// Starts a broker whose store has lost the object of the records 1 and 2, of time 2000, between those of the records 0 and 3.
+/// Starts a broker whose store has lost the object of the records 1 and 2, of time 2000, between those of the records 0
+/// and 3.
 fn with_a_lost_object() -> Broker {
     let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();

@@ -1,7 +1,7 @@
 //! `compression.type` other than `producer`: the broker stores batches with the topic's codec, as Kafka does.
 //!
-//! Not how a batch is rewritten, record by record; properties of that are in `wire`. Not what large ones cost others, which
-//! is in `recompression_bounds`.
+//! Not how a batch is rewritten, record by record; properties of that are in
+//! `wire`. Not what large ones cost others, which is in `recompression_bounds`.
 
 use crate::reorder;
 use bytes::{Bytes, BytesMut};

@@ -361,7 +361,8 @@ enum Restart {
     DuringLives,
 }
 
-/// Lets a producer write three batches to partition 5 of the first of these topics, each of which is deleted for the next one. Its next batch goes to the last.
+/// Lets a producer write three batches to partition 5 of the first of these topics, each of which is deleted for the
+/// next one. Its next batch goes to the last.
 fn goes_on_through(lives: &[(i32, &[(&str, &str)])], restart: Restart) {
     let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
     let mut client = broker.client();

@@ -303,7 +303,8 @@ fn the_brokers_clock_stamps_a_batch_when_it_is_appended() {
     assert_eq!(batches.iter().map(|batch| batch.max_timestamp).collect::<Vec<_>>(), [Some(first); 2]);
 }
 
-/// Answers are in the order of their requests, so that a client that has to learn where its batches go would wait with them.
+/// Answers are in the order of their requests, so that a client that has to learn where its batches go would wait with
+/// them.
 #[test]
 fn metadata_is_requested_behind_a_batch_before_its_turn_both_are_answered_soon() {
     for configs in [&[][..], &[("diskless.enable", "true")]] {

@@ -1,5 +1,5 @@
-//! Clients that do not take the answers they asked for: what is deleted meanwhile leaves the disk all the same, and their
-//! connections end.
+//! Clients that do not take the answers they asked for: what is deleted meanwhile leaves the disk all the same, and
+//! their connections end.
 
 use crate::tls::Secured;
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};

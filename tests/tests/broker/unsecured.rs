@@ -1,4 +1,5 @@
-//! A broker on which nobody is denied anything, and which has no quotas, users or transactions: what Kafka answers there.
+//! A broker on which nobody is denied anything, and which has no quotas, users or transactions: what Kafka answers
+//! there.
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::apis::alter_replica_log_dirs::{

@@ -1,6 +1,7 @@
 //! Windows of more than five batches (KIP-1269): remembered whole at any size, through restarts, and while they change.
 //!
-//! Not what producers are told of them, which is in `configs`. TESTING.md table 4a, rows 2 and 7, with the real setting.
+//! Not what producers are told of them, which is in `configs`. TESTING.md table 4a, rows 2 and 7, with the real
+//! setting.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -53,7 +54,8 @@ impl Producer {
         }
     }
 
-    /// Exactly the last `window` batches are known by their offsets, those before as duplicates, none is appended again.
+    /// Exactly the last `window` batches are known by their offsets, those before as duplicates, none is appended
+    /// again.
     fn assert_remembers(&self, client: &mut Client, window: i32) {
         self.assert_at_their_offsets(client, self.next - window..self.next);
         if window < self.next {
@@ -75,7 +77,8 @@ fn row_02_every_batch_within_the_window_has_its_first_offset_and_the_one_before_
         let mut client = broker.client();
         client.create_topic("window", 1, &[]);
         let mut producer = Producer::new(&mut client, "window", 1);
-        // The answer to the first is lost, the others are acknowledged: a producer that keeps to the window stalls here.
+        // The answer to the first is lost, the others are acknowledged: a producer that keeps to the window stalls
+        // here.
         let mut lost = broker.client();
         lost.send_produce("window", 0, &producer.batch(0));
         lost.wait_for_answer();

@@ -1,7 +1,7 @@
 //! Faults by chance, several at a time, while records go out.
 //!
-//! `FULLBORE_CHAOS_SEED` replays a schedule, which a failure prints; `FULLBORE_CHAOS_ROUNDS` says how many there are (1, in `make soak`
-//! 20). A schedule is the same for a seed; what it meets is not.
+//! `FULLBORE_CHAOS_SEED` replays a schedule, which a failure prints; `FULLBORE_CHAOS_ROUNDS` says how many there are
+//! (1, in `make soak` 20). A schedule is the same for a seed; what it meets is not.
 
 use crate::faults::{ALL, PARTITIONS, TOPIC, with_topic};
 use crate::workload::{logs_are_equal, produced_while};

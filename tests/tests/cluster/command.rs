@@ -1,4 +1,5 @@
-//! `fullbore cluster`: brokers that share a PostgreSQL of their own, as a user starts, kills and stops them. Needs PostgreSQL's programs.
+//! `fullbore cluster`: brokers that share a PostgreSQL of their own, as a user starts, kills and stops them. Needs
+//! PostgreSQL's programs.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;

@@ -1,4 +1,5 @@
-//! Diskless topics of several brokers over one store and one index: whichever broker takes a batch, it is there once, in order, and read everywhere.
+//! Diskless topics of several brokers over one store and one index: whichever broker takes a batch, it is there once,
+//! in order, and read everywhere.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -366,7 +367,8 @@ fn a_producer_goes_on_with_a_topic_made_again_at_any_broker() {
     wait_until("a known producer is held to its sequence", SOON, || {
         client.produce(TOPIC, 0, &one(next + 5)).error_code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
     });
-    // Another one may have written to a topic that was deleted before the last: it begins a new epoch, and is not ended for good.
+    // Another one may have written to a topic that was deleted before the last: it begins a new epoch, and is not ended
+    // for good.
     wait_until("an unknown producer begins a new epoch", SOON, || {
         let unknown = Batch::of(&["new"]).from_producer(id + 1, 0, 7);
         client.produce(TOPIC, 0, &unknown).error_code == ErrorCode::UNKNOWN_PRODUCER_ID
@@ -411,7 +413,8 @@ fn topic_is_made_again_several_producers_go_on_at_once_at_any_broker() {
         cluster.run(&["topics", "delete", "--topic", TOPIC]);
         cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
         cluster.wait_for_same_topic(TOPIC);
-        // The answer of the first's last batch is lost, and the last of them writes where a broker has just been restarted.
+        // The answer of the first's last batch is lost, and the last of them writes where a broker has just been
+        // restarted.
         for (of, sequence) in [(0, round + 1), (1, round + 2), (2, round + 2)] {
             let broker = ALL[(of + round as usize) % 3];
             if of == 2 {
@@ -465,7 +468,8 @@ fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on_at_once_at_any_bro
     take(&mut cluster.broker(3).client(), &one(idle, 2));
 }
 
-/// Five batches that waited for one that was sent to the deleted topic were all that the client had in flight: it could not send that one again.
+/// Five batches that waited for one that was sent to the deleted topic were all that the client had in flight: it could
+/// not send that one again.
 #[test]
 fn topic_is_made_again_a_batch_that_has_overtaken_others_is_refused_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);

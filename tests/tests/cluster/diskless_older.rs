@@ -1,5 +1,5 @@
-//! Older copies of a PostgreSQL that has the index of diskless topics: they refuse a broker that ran since, and a new broker on them writes
-//! over no object.
+//! Older copies of a PostgreSQL that has the index of diskless topics: they refuse a broker that ran since, and a new
+//! broker on them writes over no object.
 
 use std::fs;
 use std::time::Duration;

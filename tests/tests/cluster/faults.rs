@@ -32,7 +32,8 @@ pub fn under_fault(mut cluster: Cluster, under_fault: impl FnOnce(&mut Cluster, 
     logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
 }
 
-/// Has this befall these brokers, one after the other, each once all replicas are in sync again. Each leads and follows.
+/// Has this befall these brokers, one after the other, each once all replicas are in sync again. Each leads and
+/// follows.
 pub fn befalls_each(cluster: Cluster, ids: &[i32], each: impl Fn(&mut Cluster, &Load, i32)) {
     under_fault(cluster, |cluster, load| {
         for id in ids {

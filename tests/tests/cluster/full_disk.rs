@@ -99,7 +99,8 @@ fn unwritable(cluster: &mut Cluster) -> Option<f64> {
     metric(cluster, 1, "fullbore_partitions_unwritable")
 }
 
-/// A folder that is moved away takes no files, as one with wrong permissions or a read-only remount; what is open can be written.
+/// A folder that is moved away takes no files, as one with wrong permissions or a read-only remount; what is open can
+/// be written.
 #[test]
 fn data_folder_takes_no_files_its_broker_hands_over_and_comes_back() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -119,7 +120,8 @@ fn data_folder_takes_no_files_its_broker_hands_over_and_comes_back() {
     });
 }
 
-/// The data directory takes files, the directories of some partitions do not: of some that the broker leads, and of some that it follows.
+/// The data directory takes files, the directories of some partitions do not: of some that the broker leads, and of
+/// some that it follows.
 #[test]
 fn directories_of_partitions_take_no_files_other_replicas_lead_them_until_they_do() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -145,7 +147,8 @@ fn directories_of_partitions_take_no_files_other_replicas_lead_them_until_they_d
     });
 }
 
-/// Segments that no process can open, as with the permissions of another user: all brokers are killed, and the one with these segments starts first.
+/// Segments that no process can open, as with the permissions of another user: all brokers are killed, and the one with
+/// these segments starts first.
 #[test]
 fn logs_of_a_leader_cannot_be_opened_other_replicas_lead_them_until_they_can() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -167,7 +170,8 @@ fn logs_of_a_leader_cannot_be_opened_other_replicas_lead_them_until_they_can() {
     });
 }
 
-/// Older segments of a leader that no process can open, as with the permissions of another user: appends and reads of newer records go on.
+/// Older segments of a leader that no process can open, as with the permissions of another user: appends and reads of
+/// newer records go on.
 #[test]
 fn records_of_a_leader_cannot_be_read_other_replicas_lead_them_until_they_can() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -240,7 +244,8 @@ fn give_back(segments: &[PathBuf]) {
     }
 }
 
-/// Directories of partitions that are older than the broker's last clean stop, or gone, as after a restored disk: their broker starts first.
+/// Directories of partitions that are older than the broker's last clean stop, or gone, as after a restored disk: their
+/// broker starts first.
 #[test]
 fn directories_of_partitions_are_older_or_gone_after_a_clean_stop_no_record_is_lost() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));

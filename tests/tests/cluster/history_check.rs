@@ -1,7 +1,7 @@
 //! What clients saw of a topic, and what of that breaks a promise.
 //!
-//! One producer, idempotent, that numbers its records; one reader that ran all the time, and one that read everything afterwards.
-//! Invariant: nothing here asks a broker.
+//! One producer, idempotent, that numbers its records; one reader that ran all the time, and one that read everything
+//! afterwards. Invariant: nothing here asks a broker.
 
 use crate::offsets::Marks;
 use fullbore_tests::Consumed;

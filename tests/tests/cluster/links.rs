@@ -1,4 +1,5 @@
-//! Links that are cut, while records go out: between brokers both ways, one way, over and over; and to the database alone.
+//! Links that are cut, while records go out: between brokers both ways, one way, over and over; and to the database
+//! alone.
 
 use crate::faults::{ALL, TOPIC, befalls_each, with_topic};
 use fullbore_tests::{Cluster, ClusterPlan, Link, wait_until};
@@ -17,7 +18,8 @@ fn linked() -> Cluster {
     with_topic(ClusterPlan::new(3, &SETS).linked().start())
 }
 
-/// Waits until each partition is led, by somebody with whom those are in sync that can be reached: not `id`, or it alone.
+/// Waits until each partition is led, by somebody with whom those are in sync that can be reached: not `id`, or it
+/// alone.
 fn is_left_out(cluster: &Cluster, id: i32) {
     let other = id % 3 + 1;
     wait_until(&format!("broker {id} is in sync with nobody"), SOON, || {

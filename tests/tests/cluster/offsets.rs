@@ -32,7 +32,8 @@ impl Marks {
     }
 }
 
-/// Asks the broker of this id for the marks of what it leads, again and again; what it told, in order. Connects anew where it is gone.
+/// Asks the broker of this id for the marks of what it leads, again and again; what it told, in order. Connects anew
+/// where it is gone.
 pub fn watched(id: i32, address: SocketAddr, topic: &str, is_over: &AtomicBool) -> Vec<Marks> {
     let mut told = Vec::new();
     while !is_over.load(Ordering::Relaxed) {

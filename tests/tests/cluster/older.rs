@@ -1,5 +1,5 @@
-//! A broker that starts with an older copy of its data folder, or with an empty one, after all brokers have stopped. The copy may be one of a
-//! broker that ran, and that went on in the same process.
+//! A broker that starts with an older copy of its data folder, or with an empty one, after all brokers have stopped.
+//! The copy may be one of a broker that ran, and that went on in the same process.
 
 use crate::checked::checked;
 use fullbore_tests::{Batch, Broker, Client, Cluster, wait_until};
@@ -89,7 +89,8 @@ fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
     }
 }
 
-/// The copy is named as one while its broker lives and once that is dead, and costs no record of the last replica in sync.
+/// The copy is named as one while its broker lives and once that is dead, and costs no record of the last replica in
+/// sync.
 fn older_folder_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let place = tempfile::tempdir().expect("a folder");
     let copied_to = place.path().join("copied");
@@ -168,7 +169,8 @@ fn empty_folder_of_the_last_in_sync_broker_costs_no_record() {
     nothing_is_missing(&mut cluster);
 }
 
-/// As a kill leaves the folder between the name of the process that joins and the database's answer; and as an earlier version wrote it.
+/// As a kill leaves the folder between the name of the process that joins and the database's answer; and as an earlier
+/// version wrote it.
 #[test]
 fn folder_that_names_the_registered_process_or_none_leads_on_in_its_epoch() {
     let mut cluster = Cluster::start(1, &[]);

@@ -40,8 +40,9 @@ fn restart_all(cluster: &mut Cluster) {
     cluster.wait_for_brokers(&ALL);
 }
 
-/// Lets a producer write to the first of these topics, each of which is deleted for the next one: partitions, and true for a diskless topic. All brokers are
-/// restarted after each deletion but the last one where `is_during`, else after each.
+/// Lets a producer write to the first of these topics, each of which is deleted for the next one: partitions, and true
+/// for a diskless topic. All brokers are restarted after each deletion but the last one where `is_during`, else after
+/// each.
 fn goes_on_through(lives: &[(i32, bool)], is_during: bool) {
     let store = tempfile::tempdir().expect("a folder");
     let mut plan = ClusterPlan::new(3, &[SESSION, CALL, "log.segment.delete.delay.ms=0"]);
@@ -129,7 +130,8 @@ fn all_brokers_are_restarted_and_the_leader_is_killed_before_the_first_batch_pro
     assert_eq!(answered_as_leader(&mut client, TOPIC, &one(3)), ErrorCode::NONE);
 }
 
-/// The checkpoints of all brokers have the high watermark of the deleted topic, and so its records would be missing in the next one.
+/// The checkpoints of all brokers have the high watermark of the deleted topic, and so its records would be missing in
+/// the next one.
 #[test]
 fn all_brokers_are_killed_right_after_a_deletion_and_then_stopped_the_next_topic_of_the_name_is_written() {
     let mut cluster = Cluster::start(3, &[SESSION]);

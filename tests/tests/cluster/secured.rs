@@ -1,4 +1,5 @@
-//! Brokers that reach each other and their database over TLS, the latter with a password: as without, and no secret is told.
+//! Brokers that reach each other and their database over TLS, the latter with a password: as without, and no secret is
+//! told.
 
 use crate::faults::{ALL, TOPIC, befalls_each, with_topic};
 use fullbore_tests::pki::{Authority, write};

@@ -1,4 +1,5 @@
-//! Records that go out while a fault hits the cluster, and whether what clients saw of them is what was promised (`history_check`).
+//! Records that go out while a fault hits the cluster, and whether what clients saw of them is what was promised
+//! (`history_check`).
 
 use crate::history_check::Seen;
 use crate::offsets;
@@ -34,7 +35,8 @@ impl Load {
     }
 }
 
-/// Produces with acks=all and idempotence, and reads, while `befalls` goes on, and then holds what was seen to what was promised.
+/// Produces with acks=all and idempotence, and reads, while `befalls` goes on, and then holds what was seen to what was
+/// promised.
 pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOnce(&mut Cluster, &Load)) {
     let consuming = cluster.consuming(topic);
     let mut producing = cluster.producing(topic);

@@ -1,6 +1,6 @@
 //! Links with a distance, of two kinds. A [`relay`] stands between two sockets, needs no rights and works for any
-//! client, but TCP sees no distance behind it. [`namespaces`] joins two network namespaces, needs root, and the kernels'
-//! own TCP sees the distance.
+//! client, but TCP sees no distance behind it. [`namespaces`] joins two network namespaces, needs root, and the
+//! kernels' own TCP sees the distance.
 //!
 //! [`line`] has what both are made of, without I/O or clock; [`units`] reads what people write.
 

@@ -1,7 +1,7 @@
 //! Durations, rates, sizes and probabilities as people write them: `150ms`, `200mbit`, `64KiB`, `0.1%`.
 //!
-//! Not for settings with Kafka's names, which are bare numbers. Invariant: a number without its unit is refused wherever
-//! it could mean two things; only a zero needs none.
+//! Not for settings with Kafka's names, which are bare numbers. Invariant: a number without its unit is refused
+//! wherever it could mean two things; only a zero needs none.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! What a produce test counts: everything, the steady state after the warmup, and the window since the last report.
 //!
-//! When which line is due is as in Kafka's `ProducerPerformance.Stats`: a window ends with the first acknowledgement after
-//! the interval, and the steady state ends the windows of the whole. Unlike there, the steady state begins with the last
-//! acknowledgement of the warmup and not when its first record is sent: until then a full buffer of the warmup's records
-//! may be on its way, and the time that they take is not the steady state's.
-//! Invariant: every acknowledged record is counted in the whole exactly once.
+//! When which line is due is as in Kafka's `ProducerPerformance.Stats`: a window ends with the first acknowledgement
+//! after the interval, and the steady state ends the windows of the whole. Unlike there, the steady state begins with
+//! the last acknowledgement of the warmup and not when its first record is sent: until then a full buffer of the
+//! warmup's records may be on its way, and the time that they take is not the steady state's. Invariant: every
+//! acknowledged record is counted in the whole exactly once.
 
 use super::Latencies;
 use std::time::{Duration, Instant};

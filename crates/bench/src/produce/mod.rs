@@ -105,8 +105,8 @@ pub async fn produce(
     Ok(ProduceOutcome { produced, failed, ended: Instant::now(), stopped: false })
 }
 
-/// Waits for what is in the producer's memory, which may take long, and counts meanwhile: counted at the end, partition after
-/// partition, intervals would show a part of the records.
+/// Waits for what is in the producer's memory, which may take long, and counts meanwhile: counted at the end, partition
+/// after partition, intervals would show a part of the records.
 async fn flush<T>(flushed: impl Future<Output = T>, tracker: &mut Tracker) -> T {
     let mut flushed = pin!(flushed);
     loop {
@@ -210,8 +210,8 @@ impl Pacer {
         Pacer { start, start_ms, schedule, now: start, now_ms: start_ms }
     }
 
-    /// Waits until record `number` should leave and says when that is, from which its latency counts; nothing if `stops` says
-    /// meanwhile that it is to leave no more.
+    /// Waits until record `number` should leave and says when that is, from which its latency counts; nothing if
+    /// `stops` says meanwhile that it is to leave no more.
     pub fn turn(&mut self, number: u64, tracker: &mut Tracker, stops: impl Fn() -> bool) -> Option<Instant> {
         match self.schedule.intended(number) {
             Some(intended) => {
@@ -242,8 +242,8 @@ impl Pacer {
     }
 }
 
-/// Sleeps, since a paced sender that spins would take a core from who is measured; not on once it is to stop. Whether the time has
-/// come.
+/// Sleeps, since a paced sender that spins would take a core from who is measured; not on once it is to stop. Whether
+/// the time has come.
 fn pause_until(intended: Instant, tracker: &mut Tracker, stops: impl Fn() -> bool) -> bool {
     while intended > Instant::now() {
         if stops() {

@@ -1,7 +1,7 @@
 //! What a sweep measures, in which order, and what of it cannot be.
 //!
-//! Pure: nothing here connects. The first axis varies fastest and the targets within it, so that what will stand side by
-//! side is measured close together; every second repeat runs backwards, so that a machine that slows down with time
+//! Pure: nothing here connects. The first axis varies fastest and the targets within it, so that what will stand side
+//! by side is measured close together; every second repeat runs backwards, so that a machine that slows down with time
 //! does not favour what comes first. Invariant: each repeat has every point of every target once.
 
 use super::axis::Axis;
@@ -11,7 +11,8 @@ use fullbore_producer::{ConfigError, InFlight};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Requests in flight for which a broker of the sweep's own has room where a point has auto: what diskless topics remember.
+/// Requests in flight for which a broker of the sweep's own has room where a point has auto: what diskless topics
+/// remember.
 const AUTO_IN_FLIGHT: u64 = 128;
 
 /// Axes of one sweep.
@@ -217,8 +218,8 @@ impl SweepPlan {
         }
     }
 
-    /// Returns the largest number of requests in flight of any point. Auto, the default of a point, counts as the number that a
-    /// path may hold. 0 where no point can be measured.
+    /// Returns the largest number of requests in flight of any point. Auto, the default of a point, counts as the
+    /// number that a path may hold. 0 where no point can be measured.
     pub fn in_flight_max(&self) -> u64 {
         let points = self.points().into_iter();
         let configs = points.filter_map(|point| self.setup(&point).ok()?.producer("localhost:9092").ok());

@@ -125,7 +125,8 @@ impl Setting {
         }
     }
 
-    /// Returns true if this says what there is to do, rather than how it is done: points that differ in it do not compete.
+    /// Returns true if this says what there is to do, rather than how it is done: points that differ in it do not
+    /// compete.
     pub fn is_circumstance(&self) -> bool {
         matches!(self, Setting::RecordSize | Setting::Records | Setting::Throughput | Setting::Rtt | Setting::Bandwidth)
     }

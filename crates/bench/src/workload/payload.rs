@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-/// Positions at which a value may start in the random block. With so few a block of small values stays in a core's second-level cache: of
-/// 64-byte records a quarter of the sender's time went into waiting for a block of 1 MiB.
+/// Positions at which a value may start in the random block. With so few a block of small values stays in a core's
+/// second-level cache: of 64-byte records a quarter of the sender's time went into waiting for a block of 1 MiB.
 const POSITIONS: usize = 1 << 16;
 /// Bytes of a payload file that are accepted: it is held in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;

@@ -14,7 +14,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// `records_per_sec` below zero means as fast as it goes; zero, as in Kafka's tool, never sends more than the first.
+    /// `records_per_sec` below zero means as fast as it goes; zero, as in Kafka's tool, never sends more than the
+    /// first.
     pub fn new(start: Instant, records_per_sec: f64) -> Self {
         let interval_ns = (records_per_sec >= 0.0).then(|| 1e9 / records_per_sec);
         Schedule { start, interval_ns }

@@ -2,7 +2,8 @@
 //! and bytes that follow from it.
 //!
 //! Layout: sequence u64, time of sending in microseconds u64 (both big-endian), pseudo-random filler of the sequence
-//! and partition, CRC-32C of all before. Invariant: a reader that accepted n values of a partition saw exactly 0 to n-1.
+//! and partition, CRC-32C of all before. Invariant: a reader that accepted n values of a partition saw exactly 0 to
+//! n-1.
 
 use super::payload::Random;
 use fullbore_wire::batch::crc32c;

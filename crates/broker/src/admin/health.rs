@@ -1,7 +1,7 @@
 //! Readiness and liveness of the broker. Not here: how well it serves, which the metrics show.
 //!
-//! Invariant: a fault that a restart does not mend is no reason for one, and a fault of all brokers at once, such as a database or an object
-//! store that is away, is no reason to send clients to none of them.
+//! Invariant: a fault that a restart does not mend is no reason for one, and a fault of all brokers at once, such as a
+//! database or an object store that is away, is no reason to send clients to none of them.
 
 use crate::diskless::{Diskless, StoreTrouble};
 use crate::node::Node;
@@ -153,7 +153,8 @@ fn note_of_store(trouble: StoreTrouble) -> String {
     format!("{why}: diskless topics take no records, and give only what is in memory; classic topics are served")
 }
 
-/// Asks the system about the data folder: whether it is gone, read-only (as Linux remounts a failing disk) or not ours. May hang.
+/// Asks the system about the data folder: whether it is gone, read-only (as Linux remounts a failing disk) or not ours.
+/// May hang.
 ///
 /// # Errors
 /// What the system says.

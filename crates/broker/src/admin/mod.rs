@@ -1,7 +1,8 @@
 //! The admin page: metrics and health over HTTP, on loopback unless told otherwise. It reads and changes nothing.
 //!
-//! Invariants: whatever is done to this port, clients of the broker do not notice (see `server` for the limits); and it answers while the
-//! threads that serve them hang in a write to the disk: it runs apart from them, and nothing that may hang is waited for (`looks`).
+//! Invariants: whatever is done to this port, clients of the broker do not notice (see `server` for the limits); and it
+//! answers while the threads that serve them hang in a write to the disk: it runs apart from them, and nothing that may
+//! hang is waited for (`looks`).
 
 mod health;
 mod looks;

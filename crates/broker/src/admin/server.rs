@@ -1,8 +1,9 @@
 //! A small HTTP server for a few patient callers: one request per connection, one deadline for all of it.
 //!
-//! Not for the public: no TLS, no login. Invariant: at most [`CONNECTIONS_MAX`] connections, each of at most
-//! [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. The oldest without a whole request makes room for the newest: who asks
-//! nothing keeps nobody out. Where all have asked, further ones wait in the system's backlog.
+//! Not for the public: no TLS, no login. Invariant: at most
+//! [`CONNECTIONS_MAX`] connections, each of at most [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. The
+//! oldest without a whole request makes room for the newest: who asks nothing keeps nobody out. Where all have asked,
+//! further ones wait in the system's backlog.
 
 use axum::Router;
 use fullbore_host::task;

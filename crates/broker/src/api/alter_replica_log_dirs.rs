@@ -1,5 +1,5 @@
-//! AlterReplicaLogDirs 1-2. A broker has one data folder, and one object store: its replicas are in one of them already, and there is no other
-//! to move them to.
+//! AlterReplicaLogDirs 1-2. A broker has one data folder, and one object store: its replicas are in one of them
+//! already, and there is no other to move them to.
 
 use super::call::{Call, Fault, Reply};
 use super::describe_log_dirs;

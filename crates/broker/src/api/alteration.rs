@@ -1,5 +1,5 @@
-//! Changes to what topics, this broker (its id), its loggers, every broker (the empty name), groups and subscriptions to clients'
-//! metrics set, as both APIs that make them see it.
+//! Changes to what topics, this broker (its id), its loggers, every broker (the empty name), groups and subscriptions
+//! to clients' metrics set, as both APIs that make them see it.
 //!
 //! Each resource stands for itself: its changes are made all or none, and one refused does not stop the others. When
 //! the outcomes are there, what was changed is on disk, but for loggers, and in force.

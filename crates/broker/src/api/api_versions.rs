@@ -42,8 +42,8 @@ pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
     }
 }
 
-/// Returns true if an API is advertised. Most clients request telemetry at every start once it is, and log that, so it is advertised
-/// only while there is a subscription; Kafka advertises it only with a receiver.
+/// Returns true if an API is advertised. Most clients request telemetry at every start once it is, and log that, so it
+/// is advertised only while there is a subscription; Kafka advertises it only with a receiver.
 fn is_offered(broker: &Node, key: ApiKey) -> bool {
     match key {
         ApiKey::GetTelemetrySubscriptions | ApiKey::PushTelemetry => {

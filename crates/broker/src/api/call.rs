@@ -138,13 +138,14 @@ impl Call<'_> {
     }
 }
 
-/// Returns the first of elements with the same key, in order: a long list of one thing must not cost its length in answers.
+/// Returns the first of elements with the same key, in order: a long list of one thing must not cost its length in
+/// answers.
 pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     joined(elements, key, |_, _| {})
 }
 
-/// Returns the first of elements with the same key, in order, each with the later ones joined to it, as where a topic is named twice. Takes 16 bytes
-/// of memory for each element and 16 for each repeated one, however long the keys are.
+/// Returns the first of elements with the same key, in order, each with the later ones joined to it, as where a topic
+/// is named twice. Takes 16 bytes of memory for each element and 16 for each repeated one, however long the keys are.
 pub(super) fn joined<T, K: Hash + Eq>(
     elements: Vec<T>,
     key: impl Fn(&T) -> K,
@@ -195,8 +196,8 @@ pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
     }
 }
 
-/// Words for people. They may repeat whatever a request names, and no text of an answer may have more than 32,767 bytes: of long ones it
-/// is how they begin.
+/// Words for people. They may repeat whatever a request names, and no text of an answer may have more than 32,767
+/// bytes: of long ones it is how they begin.
 pub(super) fn words(message: impl Into<Cow<'static, str>>) -> Text {
     match message.into() {
         Cow::Borrowed(message) => Text::from_static(message),

@@ -20,8 +20,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ConsumerGroupHeartbeatRequest>(&response)
 }
 
-/// A short interval that does not cut the client off: librdkafka takes the interval for the timeout of its heartbeats, too,
-/// closes the connection after it, and connects, asks for the versions and beats anew within the next. 0 stays 0.
+/// A short interval that does not cut the client off: librdkafka takes the interval for the timeout of its heartbeats,
+/// too, closes the connection after it, and connects, asks for the versions and beats anew within the next. 0 stays 0.
 fn reachable(unsettled_interval_ms: i32, round_trip: Option<Duration>) -> i32 {
     match (unsettled_interval_ms, round_trip) {
         (0, _) | (_, None) => unsettled_interval_ms,
@@ -169,7 +169,8 @@ mod tests {
         assigned.flat_map(|topic| topic.partitions.clone()).collect()
     }
 
-    /// It may wait for its shard, its expressions and the group's lock, and another member's heartbeat have seen newer ones before it.
+    /// It may wait for its shard, its expressions and the group's lock, and another member's heartbeat have seen newer
+    /// ones before it.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_heartbeat_goes_by_the_topics_that_there_are_when_its_group_is_asked() {
         let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };

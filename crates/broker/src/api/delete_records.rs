@@ -1,5 +1,5 @@
-//! DeleteRecords 0-2. When the answer leaves, the new log starts are on disk here and on every replica in sync: neither a crash nor another
-//! leader brings a record back.
+//! DeleteRecords 0-2. When the answer leaves, the new log starts are on disk here and on every replica in sync: neither
+//! a crash nor another leader brings a record back.
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::topics;

@@ -1,5 +1,5 @@
-//! DescribeConfigs 1-4, of topics, of this broker and its loggers, of what was set for every broker (the empty name), of groups
-//! and of subscriptions to clients' metrics.
+//! DescribeConfigs 1-4, of topics, of this broker and its loggers, of what was set for every broker (the empty name),
+//! of groups and of subscriptions to clients' metrics.
 
 use super::call::{Call, Fault, Reply, once, words};
 use crate::node::Node;
@@ -17,8 +17,8 @@ pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
 pub(super) const BROKER_LOGGER: i8 = 8;
 
-/// Bytes of the settings in one answer, about, beside those of topics, of which there are only so many: a group that sets nothing has all
-/// its settings, too, whatever its name.
+/// Bytes of the settings in one answer, about, beside those of topics, of which there are only so many: a group that
+/// sets nothing has all its settings, too, whatever its name.
 const SETTINGS_BYTES_MAX: usize = 32 << 20;
 const TOO_MANY: &str =
     "The settings of all that the request names are too many for one answer: ask for fewer resources, or by key.";

@@ -1,5 +1,6 @@
-//! DescribeLogDirs 1-5: the one data folder, how large each partition in it is, and the room on its volume; and the object store of diskless
-//! topics as a second one, which one broker of a cluster tells of for all: every broker serves what is in it.
+//! DescribeLogDirs 1-5: the one data folder, how large each partition in it is, and the room on its volume; and the
+//! object store of diskless topics as a second one, which one broker of a cluster tells of for all: every broker serves
+//! what is in it.
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::nodes;
@@ -35,8 +36,8 @@ fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirT
     std::iter::once(describe_folder(broker, asked)).chain(store).collect()
 }
 
-/// Returns true if this broker has the smallest id of those that clients of the listener reach and that have the store: clients ask all of them, and
-/// add up the answers.
+/// Returns true if this broker has the smallest id of those that clients of the listener reach and that have the store:
+/// clients ask all of them, and add up the answers.
 fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();
@@ -90,7 +91,8 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Returns the requested topics of which this broker has replicas, or all; the diskless ones, or the others. Others are left out, as in Kafka.
+/// Returns the requested topics of which this broker has replicas, or all; the diskless ones, or the others. Others are
+/// left out, as in Kafka.
 fn topics(
     broker: &Node,
     asked: Option<Vec<DescribableLogDirTopic>>,

@@ -1,6 +1,6 @@
-//! DescribeQuorum 0-2. The metadata is a database and not a Raft log; what is told is what Kafka tells of nodes that are broker and
-//! controller at once: each that serves has a vote and lags behind nobody, and the one of the lowest id leads, so that all of them say the
-//! same. Its epoch is that of its registration, its offset the number of changes.
+//! DescribeQuorum 0-2. The metadata is a database and not a Raft log; what is told is what Kafka tells of nodes that
+//! are broker and controller at once: each that serves has a vote and lags behind nobody, and the one of the lowest id
+//! leads, so that all of them say the same. Its epoch is that of its registration, its offset the number of changes.
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;

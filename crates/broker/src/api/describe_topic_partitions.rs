@@ -51,7 +51,8 @@ fn is_of(cursor: &Cursor, request: &DescribeTopicPartitionsRequest) -> bool {
     is_named && cursor.partition_index >= 0
 }
 
-/// Returns the answer to a cursor that cannot be gone on from (Kafka's `DescribeTopicPartitionsRequest.getErrorResponse`).
+/// Returns the answer to a cursor that cannot be gone on from (Kafka's
+/// `DescribeTopicPartitionsRequest.getErrorResponse`).
 fn refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse {
     let of_topic = |name| DescribeTopicPartitionsResponseTopic {
         error_code: ErrorCode::INVALID_REQUEST,

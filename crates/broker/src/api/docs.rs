@@ -1,5 +1,5 @@
-//! The page crates/broker/PROTOCOL.md: what the wire declares, and which of it this broker serves. A test holds the committed
-//! page to it.
+//! The page crates/broker/PROTOCOL.md: what the wire declares, and which of it this broker serves. A test holds the
+//! committed page to it.
 
 use super::SERVED;
 use fullbore_wire::api::{ApiKey, NEVER};

@@ -53,7 +53,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ElectLeadersRequest>(&response)
 }
 
-/// Returns the answer to an unknown type of election, as a whole and for each partition (Kafka's `ElectLeadersRequest.getErrorResponse`).
+/// Returns the answer to an unknown type of election, as a whole and for each partition (Kafka's
+/// `ElectLeadersRequest.getErrorResponse`).
 fn refused(asked: Vec<(Text, Vec<i32>)>) -> ElectLeadersResponse {
     let error_code = ErrorCode::INVALID_REQUEST;
     let of_partition = |partition_id| PartitionResult { partition_id, error_code, ..Default::default() };

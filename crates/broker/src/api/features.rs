@@ -1,7 +1,8 @@
 //! Features in ApiVersions responses (KIP-584): the levels that this broker supports, and the one in force.
 //!
-//! Invariant: every level in an answer is implemented, since clients act on it: at `transaction.version` 2 they take part
-//! in the transactions of KIP-890, with `share.version` in share groups. A feature that is not listed has level 0.
+//! Invariant: every level in an answer is implemented, since clients act on it: at
+//! `transaction.version` 2 they take part in the transactions of KIP-890, with `share.version` in share groups. A
+//! feature that is not listed has level 0.
 
 use crate::node::Node;
 use fullbore_control::FEATURES;

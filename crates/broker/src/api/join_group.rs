@@ -54,8 +54,8 @@ fn refused(request: &JoinGroupRequest, error_code: ErrorCode) -> JoinGroupRespon
     JoinGroupResponse { error_code, member_id: request.member_id.clone(), protocol_name: None, ..Default::default() }
 }
 
-/// Returns a member id as Kafka makes it: the client id and a random UUID. A client id that would make the id too long for an answer is
-/// cut.
+/// Returns a member id as Kafka makes it: the client id and a random UUID. A client id that would make the id too long
+/// for an answer is cut.
 fn new_member_id(name: &str) -> Text {
     let unique = uuid::Uuid::new_v4().to_string();
     let name = &name[..name.floor_char_boundary(TEXT_BYTES_MAX - "-".len() - unique.len())];

@@ -1,10 +1,11 @@
 //! Kafka's APIs, one file an API. Each begins with its versions and reads as a list of
 //! checks in wire order.
 //!
-//! Produce, Fetch and the commits of offsets are admitted at once and may complete later; every other API completes before
-//! the next request of its connection is admitted, so that clients see Kafka's ordering. An admitted request is carried out
-//! although earlier answers are not sent: work that runs only when a completion is awaited has no effect outside of its answer.
-//! Requests of thousands of entries are carried out apart from the threads that serve connections ([`wide`]).
+//! Produce, Fetch and the commits of offsets are admitted at once and may complete later; every other API completes
+//! before the next request of its connection is admitted, so that clients see Kafka's ordering. An admitted request is
+//! carried out although earlier answers are not sent: work that runs only when a completion is awaited has no effect
+//! outside of its answer. Requests of thousands of entries are carried out apart from the threads that serve
+//! connections ([`wide`]).
 
 mod add_offsets_to_txn;
 mod add_partitions_to_txn;
@@ -85,13 +86,14 @@ use std::time::Duration;
 use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;
 
-/// Time that a produce request of a client that has hung up may wait for memory. Without acks its batch is still to be written.
+/// Time that a produce request of a client that has hung up may wait for memory. Without acks its batch is still to be
+/// written.
 const HUNG_UP_PRODUCE_MAX: Duration = Duration::from_secs(30);
 
 /// Returns how long this request is admitted for once its client has hung up; `None` where admission never takes long.
 ///
-/// A member of a group waits for the others at admission, for minutes, and not as a [`Completion::Later`]: a request that the
-/// client sends behind it, say a Heartbeat, must find the group as it is once the member has joined.
+/// A member of a group waits for the others at admission, for minutes, and not as a [`Completion::Later`]: a request
+/// that the client sends behind it, say a Heartbeat, must find the group as it is once the member has joined.
 pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
     let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key)).and_then(ApiKey::from_code);
     match key {

@@ -1,4 +1,5 @@
-//! The brokers of the cluster as the client of a listener sees them, and who leads a partition that has a leader (KIP-951).
+//! The brokers of the cluster as the client of a listener sees them, and who leads a partition that has a leader
+//! (KIP-951).
 //!
 //! Which brokers a client is to use for a diskless partition, which has none: `shown.rs`.
 
@@ -49,8 +50,8 @@ pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &Partiti
     }
 }
 
-/// The leader of a partition that another broker leads, as the answer to one who takes this broker for it tells. This broker serves diskless
-/// ones itself.
+/// The leader of a partition that another broker leads, as the answer to one who takes this broker for it tells. This
+/// broker serves diskless ones itself.
 pub fn leader_elsewhere(
     broker: &Node,
     image: &Image,

@@ -20,8 +20,8 @@ const TOPIC_IDS: i16 = 10;
 /// A retention that is the broker's.
 const BROKERS_RETENTION: i64 = -1;
 
-/// Admission ends when the commit has its place; it is written when its answer is awaited, or else when the connection has
-/// nothing more to do, together with those that a client has sent after it without waiting.
+/// Admission ends when the commit has its place; it is written when its answer is awaited, or else when the connection
+/// has nothing more to do, together with those that a client has sent after it without waiting.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: OffsetCommitRequest = call.body(reply.version)?;

@@ -1,9 +1,9 @@
 //! Produce 3-14 (0-2 are advertised for librdkafka's sake, KAFKA-18659, and not served).
 //!
-//! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. Later comes
-//! only the fsync a topic asks for, the replicas of acks=all, and the turn of a batch that is early where the request has `reorder` set.
-//! Of a diskless topic the order is fixed then, too, and the offset comes with the commit.
-//! Invariant: an acknowledged batch is in the log exactly once.
+//! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. Later comes only
+//! the fsync a topic asks for, the replicas of acks=all, and the turn of a batch that is early where the request has
+//! `reorder` set. Of a diskless topic the order is fixed then, too, and the offset comes with the commit. Invariant: an
+//! acknowledged batch is in the log exactly once.
 
 use super::call::{Call, Completion, Fault, Reply, words};
 use super::client::LaterRequests;
@@ -83,7 +83,8 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
     let deadline = if has_waited { came } else { tokio::time::Instant::now() } + timeout;
-    // A pending batch that is not in a log was copied. The response then refers to no bytes of the request, whose frame is freed before the answer.
+    // A pending batch that is not in a log was copied. The response then refers to no bytes of the request, whose frame
+    // is freed before the answer.
     let is_copied = pending.iter().any(|pending| !pending.ticket.is_written());
     if is_copied {
         response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));
@@ -176,8 +177,8 @@ struct PendingAppend {
 /// Bytes of one of them, and of what it waits for.
 const PENDING_COST: usize = 256;
 
-/// Answers that a request holds up: those of other requests than Produce that came after it on its connection. A client may need
-/// them to learn where its batches go, and its answers keep the order of its requests.
+/// Answers that a request holds up: those of other requests than Produce that came after it on its connection. A client
+/// may need them to learn where its batches go, and its answers keep the order of its requests.
 struct HeldUp {
     behind: Arc<LaterRequests>,
     /// Such requests that came before it.

@@ -1,9 +1,9 @@
 //! Leader, replicas and ISR of a partition in clients' metadata.
 //!
-//! A classic partition is shown as it is registered. The registration of a diskless one does not matter: every broker serves it, and
-//! no row names the one that does. Its metadata is worked out for each client (`rules/src/cluster/zones.rs`), from who is there and in which zone
-//! (`broker.rack`): one broker of each zone as a replica in sync, and as the leader the one of the client's zone, which it names in its client.id
-//! as Inkless has it.
+//! A classic partition is shown as it is registered. The registration of a diskless one does not matter: every broker
+//! serves it, and no row names the one that does. Its metadata is worked out for each client
+//! (`rules/src/cluster/zones.rs`), from who is there and in which zone (`broker.rack`): one broker of each zone as a
+//! replica in sync, and as the leader the one of the client's zone, which it names in its client.id as Inkless has it.
 
 use super::call::Call;
 use super::nodes;
@@ -84,7 +84,8 @@ impl<'i> Viewer<'i> {
     }
 }
 
-/// The brokers that clients of this listener may use for diskless partitions, by zone: those that serve such. One that is about to stop is not among them unless all are.
+/// The brokers that clients of this listener may use for diskless partitions, by zone: those that serve such. One that
+/// is about to stop is not among them unless all are.
 pub fn zones<'i>(broker: &'i Node, image: &'i Image, listener: usize) -> Zones<'i> {
     let named = |(id, node, _): (i32, &'i fullbore_control::RegisteredBroker, _)| {
         (node.registration.is_shutting_down, id, node.rack.as_deref().filter(|rack| !rack.is_empty()))
@@ -100,7 +101,8 @@ pub fn key(topic_id: Uuid, index: i32) -> (u128, i32) {
     (u128::from_be_bytes(topic_id.0), index)
 }
 
-/// The zone that a client.id names, as in `app,diskless_az=eu-1a`. The last one counts, by whichever name: a client appends to what it is given.
+/// The zone that a client.id names, as in `app,diskless_az=eu-1a`. The last one counts, by whichever name: a client
+/// appends to what it is given.
 fn zone_of(client_id: &str) -> Option<&str> {
     let named = client_id.split(',').filter_map(|part| part.split_once('='));
     let mut zones = named.filter(|(name, _)| ZONE_NAMES.contains(&name.trim())).map(|(_, zone)| zone.trim());

@@ -1,4 +1,5 @@
-//! Diskless partitions as clients of a cluster are shown them, whatever the metadata has of leaders; and that every broker serves them.
+//! Diskless partitions as clients of a cluster are shown them, whatever the metadata has of leaders; and that every
+//! broker serves them.
 
 use super::leadership_tests::{Opened, TOPIC};
 use fullbore_control::{CreateTopic, Endpoint, RegisteredBroker, Topic};

@@ -41,11 +41,12 @@ pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartitio
     Ok(found)
 }
 
-/// Finds a partition of a topic after [`AnyPartition::open_all`]. Waits for one whose folder is made since then: its first record may have come in between.
+/// Finds a partition of a topic after [`AnyPartition::open_all`]. Waits for one whose folder is made since then: its
+/// first record may have come in between.
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while its log is still being opened, at which every client asks again.
-/// KAFKA_STORAGE_ERROR if that could not be opened: another try would take the thread with it.
+/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while its log is still being opened, at which every client asks
+/// again. KAFKA_STORAGE_ERROR if that could not be opened: another try would take the thread with it.
 pub async fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(broker, topic, index)?;
     if partition.is_being_made() {
@@ -60,8 +61,8 @@ pub fn named<'n>(broker: &Node, image: &Image, names: impl Iterator<Item = (&'n 
     names.filter_map(|(topic, index)| broker.partitions.find_any(&image.topic(topic)?.id, index)).collect()
 }
 
-/// Waits for these as [`AnyPartition::open_all`] does, and then has what is known of their offsets be no older than this call, also where other
-/// brokers write them; whether that is so of diskless partitions.
+/// Waits for these as [`AnyPartition::open_all`] does, and then has what is known of their offsets be no older than
+/// this call, also where other brokers write them; whether that is so of diskless partitions.
 pub async fn open_and_refresh(partitions: Vec<AnyPartition>) -> Result<(), ReadError> {
     AnyPartition::open_all(partitions.clone()).await;
     AnyPartition::refresh(&partitions).await

@@ -1,11 +1,12 @@
 //! Wide requests: those of thousands of entries, say partitions, each of which takes time and memory.
 //!
-//! A wide request is measured before it is decoded, and decoded, carried out and answered apart from the threads that serve
-//! connections: each poll of it has a place and room in memory. Fetches of large sessions are driven the same way, however short they are.
-//! Not here: long work of requests with few entries, see [`fullbore_host::long_work`].
+//! A wide request is measured before it is decoded, and decoded, carried out and answered apart from the threads that
+//! serve connections: each poll of it has a place and room in memory. Fetches of large sessions are driven the same
+//! way, however short they are. Not here: long work of requests with few entries, see [`fullbore_host::long_work`].
 //!
-//! Invariant: room is taken before a place, and nothing is awaited in a place. Memory that a request keeps from one poll to the next is
-//! charged to its connection, which admits one request at a time; of wide commands, which keep most, one is carried out at a time.
+//! Invariant: room is taken before a place, and nothing is awaited in a place. Memory that a request keeps from one
+//! poll to the next is charged to its connection, which admits one request at a time; of wide commands, which keep
+//! most, one is carried out at a time.
 
 use super::call::{Completion, Fault};
 use crate::node::Node;
@@ -19,7 +20,8 @@ use tokio::sync::SemaphorePermit;
 const SHORT_BODY: usize = 16 * 1024;
 /// Entries that take a millisecond or two.
 pub const ENTRIES_SHORT_MAX: usize = 2000;
-/// Bytes of memory that handling and answering an entry takes, at most about: what is made of it, its answer and the bytes of that.
+/// Bytes of memory that handling and answering an entry takes, at most about: what is made of it, its answer and the
+/// bytes of that.
 const ENTRY_BYTES: usize = 448;
 
 /// Returns true if a request of this body may be wide.
@@ -46,8 +48,8 @@ pub fn room_of(size: RequestSize, body_len: usize) -> Option<usize> {
     (elements > ENTRIES_SHORT_MAX).then(|| body_len + bytes + ENTRY_BYTES * elements)
 }
 
-/// Waits for the turn of a wide request that the control plane carries out, which holds several times its memory until it is done.
-/// `None` for any other request.
+/// Waits for the turn of a wide request that the control plane carries out, which holds several times its memory until
+/// it is done. `None` for any other request.
 pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermit<'_>> {
     use ApiKey::*;
     let is_command = matches!(

@@ -1,9 +1,9 @@
 //! State of a coordinator in an internal topic: how a change gets into the log, and back at the next start.
 //!
-//! A coordinator is a pure machine. The changes that it wants kept become records of the partition that their key belongs to
-//! ([`shard`]); once these are replicated, the change holds and its request is answered. A start reads the partition from its
-//! start to its end ([`replay`]) and then serves. The coordinator alone knows the meaning of its records:
-//! [`groups`](crate::groups), [`transactions`](crate::transactions).
+//! A coordinator is a pure machine. The changes that it wants kept become records of the partition that their key
+//! belongs to ([`shard`]); once these are replicated, the change holds and its request is answered. A start reads the
+//! partition from its start to its end ([`replay`]) and then serves. The coordinator alone knows the meaning of its
+//! records: [`groups`](crate::groups), [`transactions`](crate::transactions).
 
 mod coordinator_topic;
 mod ended;

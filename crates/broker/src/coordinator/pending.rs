@@ -24,9 +24,9 @@ pub struct PendingWrite<T> {
 }
 
 impl Shard {
-    /// Asks for records to be kept. `told` is called once they are or cannot be, before the next write is told of, and what it
-    /// returns goes to who awaits. It takes no lock that anybody holds while asking for a write. Nothing is appended before somebody
-    /// awaits, calls [`Shard::flush`], or much waits.
+    /// Asks for records to be kept. `told` is called once they are or cannot be, before the next write is told of, and
+    /// what it returns goes to who awaits. It takes no lock that anybody holds while asking for a write. Nothing is
+    /// appended before somebody awaits, calls [`Shard::flush`], or much waits.
     pub fn write<T: Send + 'static>(
         self: &Arc<Self>,
         records: Records,

@@ -1,10 +1,10 @@
 //! Partition of an internal topic, as its coordinator writes it: the writes that wait, and their callbacks.
 //!
-//! A caller appends its write together with all that wait by then. Where another caller is appending, that one appends it. So no
-//! thread is woken, and writes of the same moment share a batch.
+//! A caller appends its write together with all that wait by then. Where another caller is appending, that one appends
+//! it. So no thread is woken, and writes of the same moment share a batch.
 //!
-//! Invariants: writes are appended, and their callbacks called, in the order of the calls. A caller that unlocks the writer looks
-//! at the queue again, so that a write whose caller found the lock taken is appended.
+//! Invariants: writes are appended, and their callbacks called, in the order of the calls. A caller that unlocks the
+//! writer looks at the queue again, so that a write whose caller found the lock taken is appended.
 
 use super::ended::{EndedTransactions, MarkersSeen};
 use super::unreplicated::{AppendResult, Told, Unreplicated};
@@ -60,8 +60,8 @@ pub struct VerifiedProducer {
 type Late = Box<dyn FnOnce() -> Box<dyn Iterator<Item = KeyValue>> + Send>;
 
 impl Records {
-    /// Records that follow from what is true once everything asked for before is told; they are made one by one, since they may be many.
-    /// The call takes no lock that anybody holds while asking for a write, nor does the iterator.
+    /// Records that follow from what is true once everything asked for before is told; they are made one by one, since
+    /// they may be many. The call takes no lock that anybody holds while asking for a write, nor does the iterator.
     pub fn late<I: Iterator<Item = KeyValue> + 'static>(records: impl FnOnce() -> I + Send + 'static) -> Records {
         Records::Late(Box::new(|| Box::new(records())))
     }
@@ -145,8 +145,8 @@ impl Shard {
         self.is_successor
     }
 
-    /// Returns true if the partition is led as when the shard was made, here or elsewhere. An election that this broker won again counts
-    /// only in the very next epoch: no other leader has written meanwhile.
+    /// Returns true if the partition is led as when the shard was made, here or elsewhere. An election that this broker
+    /// won again counts only in the very next epoch: no other leader has written meanwhile.
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
@@ -229,7 +229,8 @@ impl Shard {
         self.writer.lock()
     }
 
-    /// Appends what waits, or leaves it to who does so at this moment. Blocks on the disk while the partition has no log yet.
+    /// Appends what waits, or leaves it to who does so at this moment. Blocks on the disk while the partition has no
+    /// log yet.
     pub fn flush(self: &Arc<Self>) {
         // The write is in the queue before the lock is looked at.
         fence(Ordering::SeqCst);

@@ -7,7 +7,8 @@ use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Uuid};
 use std::sync::Arc;
 
-/// An internal topic with its shards: as many as it had partitions when it was first seen, since keys are spread over them.
+/// An internal topic with its shards: as many as it had partitions when it was first seen, since keys are spread over
+/// them.
 pub struct InternalTopic {
     id: Uuid,
     shards: Vec<Arc<Shard>>,
@@ -25,7 +26,8 @@ impl InternalTopic {
         self.shards.iter().all(|shard| shard.keeps_its_role())
     }
 
-    /// The topic with new shards where partitions have other leaders by now, and the shards that these take the place of.
+    /// The topic with new shards where partitions have other leaders by now, and the shards that these take the place
+    /// of.
     pub fn with_roles(&self) -> (InternalTopic, Vec<Arc<Shard>>) {
         let mut left = Vec::new();
         let shard = |shard: &Arc<Shard>| {

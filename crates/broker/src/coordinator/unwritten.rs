@@ -1,7 +1,7 @@
 //! Writes of one connection that it does not await: those of answers to come, and what follows from answers that leave.
 //!
-//! Invariants: a write is appended although an earlier answer of the connection is not sent yet. What follows is carried
-//! out although the connection ends.
+//! Invariants: a write is appended although an earlier answer of the connection is not sent yet. What follows is
+//! carried out although the connection ends.
 
 use super::Shard;
 use fullbore_host::task::{self, BoxFuture};
@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use tokio::runtime::Handle;
 
-/// The shards that a connection has asked for something since they were last seen to, and what follows from its answers.
+/// The shards that a connection has asked for something since they were last seen to, and what follows from its
+/// answers.
 #[derive(Default)]
 pub struct Unwritten {
     shards: Mutex<Vec<Arc<Shard>>>,
@@ -38,8 +39,8 @@ impl Unwritten {
         self.is_any.store(true, Relaxed);
     }
 
-    /// Appends the writes, for ever. Wakes no task: the connection's task polls it after its requests and answers, so that it appends
-    /// only writes that would wait while the task sleeps.
+    /// Appends the writes, for ever. Wakes no task: the connection's task polls it after its requests and answers, so
+    /// that it appends only writes that would wait while the task sleeps.
     pub async fn carry_out(&self) -> Infallible {
         loop {
             poll_fn(|_| if self.is_any.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;

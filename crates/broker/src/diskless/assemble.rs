@@ -1,6 +1,8 @@
-//! Batches into an object, and out of it with their offsets: the 16 bytes before what the checksum covers are written anew, the rest is as it is.
+//! Batches into an object, and out of it with their offsets: the 16 bytes before what the checksum covers are written
+//! anew, the rest is as it is.
 //!
-//! In an object, a batch has the object's number in the place of its offset, so that bytes of another object are found out.
+//! In an object, a batch has the object's number in the place of its offset, so that bytes of another object are found
+//! out.
 //!
 //! Invariant: what is given out is whole batches, each with the leader epoch of diskless partitions.
 
@@ -91,8 +93,8 @@ pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
     batch.freeze()
 }
 
-/// Returns true if these are the pieces of one whole batch with a right checksum, which was put into this object. One without a mark is of an
-/// older broker.
+/// Returns true if these are the pieces of one whole batch with a right checksum, which was put into this object. One
+/// without a mark is of an older broker.
 pub fn is_intact(parts: &[Bytes], object: ObjectId) -> bool {
     let whole;
     let batch = match parts {

@@ -1,10 +1,10 @@
-//! Bytes of objects in memory: those that were uploaded here, for who reads the newest records, and blocks that were fetched for others. Neither
-//! pushes the other out.
+//! Bytes of objects in memory: those that were uploaded here, for who reads the newest records, and blocks that were
+//! fetched for others. Neither pushes the other out.
 //!
 //! Pure: nobody waits here, and nothing is fetched.
 //!
-//! Invariant: what is held is what is counted, and at most what was allowed, or what two ranges need that were wanted as one; but a slice that
-//! was given out holds its part or block for as long as it is kept.
+//! Invariant: what is held is what is counted, and at most what was allowed, or what two ranges need that were wanted
+//! as one; but a slice that was given out holds its part or block for as long as it is kept.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -37,7 +37,8 @@ pub struct ObjectCache {
     clock: u64,
     fetched_bytes: usize,
     fetched_bytes_max: usize,
-    /// Bytes of the largest range that was wanted as one: without room for it, who wants it would have it fetched for ever.
+    /// Bytes of the largest range that was wanted as one: without room for it, who wants it would have it fetched for
+    /// ever.
     range_max: usize,
 }
 
@@ -91,7 +92,8 @@ impl ObjectCache {
         (self.uploaded_bytes, self.fetched_bytes)
     }
 
-    /// Holds an object that was uploaded. Returns the objects that it holds no longer, whose bytes are dropped without the cache's lock.
+    /// Holds an object that was uploaded. Returns the objects that it holds no longer, whose bytes are dropped without
+    /// the cache's lock.
     pub fn insert_uploaded(&mut self, id: ObjectId, object: UploadedParts) -> Vec<(ObjectId, Arc<UploadedParts>)> {
         self.uploaded_bytes += object.bytes;
         match self.uploaded.insert(id, Arc::new(object)) {
@@ -160,7 +162,8 @@ impl ObjectCache {
         Some(parts)
     }
 
-    /// Which ranges have to be fetched to have all of this one: whole blocks, several in one where they lie side by side.
+    /// Which ranges have to be fetched to have all of this one: whole blocks, several in one where they lie side by
+    /// side.
     pub fn missing(&mut self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
         let mut missing: Vec<Range<u32>> = Vec::new();
         if self.uploaded.contains_key(&id) {
@@ -186,8 +189,8 @@ pub fn blocks(range: &Range<u32>) -> Range<u32> {
     if range.is_empty() { 0..0 } else { range.start / BLOCK..(range.end - 1) / BLOCK + 1 }
 }
 
-/// Returns true if ranges are so little of their blocks that they are better copied: an answer is counted by its own bytes, and holds each block of which
-/// it has a slice until its client has taken it.
+/// Returns true if ranges are so little of their blocks that they are better copied: an answer is counted by its own
+/// bytes, and holds each block of which it has a slice until its client has taken it.
 pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>) -> bool {
     let (mut bytes, mut held) = (0, BTreeSet::new());
     for (id, range) in ranges {

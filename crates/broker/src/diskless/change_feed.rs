@@ -2,7 +2,8 @@
 //!
 //! Not here: the refresh before a refusal.
 //!
-//! Invariant: a change of another broker is seen within [`INTERVAL`] and the time of an answer, as long as the index answers.
+//! Invariant: a change of another broker is seen within [`INTERVAL`] and the time of an answer, as long as the index
+//! answers.
 
 use fullbore_host::task;
 use std::sync::Weak;

@@ -1,7 +1,8 @@
 //! Objects that could not be read lately: who reads them in a loop does not ask the store each time.
 //!
-//! An object whose GETs failed is asked for once in [`PAUSE`], whoever wants which part of it, and its readers have the last error
-//! meanwhile. Bytes that were not those that were put, or are not there, concern their blocks alone; wrong ones are fetched anew once at once.
+//! An object whose GETs failed is asked for once in [`PAUSE`], whoever wants which part of it, and its readers have the
+//! last error meanwhile. Bytes that were not those that were put, or are not there, concern their blocks alone; wrong
+//! ones are fetched anew once at once.
 //!
 //! Pure: time comes in as an argument. Invariant: at most [`FAILED_MAX`] are kept.
 
@@ -36,7 +37,8 @@ struct FailedRead {
 }
 
 impl FailedReads {
-    /// Returns true if a GET of this range is one of a part that failed lately. It is to be tried once then, and others wait for it.
+    /// Returns true if a GET of this range is one of a part that failed lately. It is to be tried once then, and others
+    /// wait for it.
     ///
     /// # Errors
     /// The last GET's, while the next one is not due.
@@ -73,7 +75,8 @@ impl FailedReads {
         }
     }
 
-    /// Notes that bytes of an object were not those that were put. Returns how many GETs in a row have brought such bytes.
+    /// Notes that bytes of an object were not those that were put. Returns how many GETs in a row have brought such
+    /// bytes.
     pub fn wrong(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> u32 {
         let error = ObjectError::Unavailable(format!("it gives other bytes of the object {id:016x} than were put"));
         for block in blocks(range) {

@@ -1,5 +1,5 @@
-//! Fetches ranges of objects into the cache: whole blocks, each once however many want it, and so many GETs at a time. Objects that cannot be
-//! read are asked for seldom ([`FailedReads`]).
+//! Fetches ranges of objects into the cache: whole blocks, each once however many want it, and so many GETs at a time.
+//! Objects that cannot be read are asked for seldom ([`FailedReads`]).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -64,13 +64,15 @@ impl RangeFetcher {
     /// Fetches a range of an object into the cache. Waits for blocks that another fetch has under way.
     ///
     /// # Errors
-    /// The last attempt's, also of a fetch shortly before, or the object ends before the range does: what there is of it is in the cache then.
+    /// The last attempt's, also of a fetch shortly before, or the object ends before the range does: what there is of
+    /// it is in the cache then.
     pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
         let end = range.end;
         let missing = self.shared.cache.lock().missing(id, range);
         for range in missing {
             let _locks = self.lock(id, &range).await;
-            // Another reader may have fetched them under the locks. The last block is shorter where the object ends, so that whole blocks would always be missing.
+            // Another reader may have fetched them under the locks. The last block is shorter where the object ends, so
+            // that whole blocks would always be missing.
             let still = self.shared.cache.lock().missing(id, range.start..range.end.min(end));
             for range in still {
                 let wanted = range.start..range.end.min(end);
@@ -97,7 +99,8 @@ impl RangeFetcher {
         }
     }
 
-    /// Drops what was fetched of a range, since it is not what was put. Returns how many GETs in a row have brought such bytes.
+    /// Drops what was fetched of a range, since it is not what was put. Returns how many GETs in a row have brought
+    /// such bytes.
     pub fn forget(&self, id: ObjectId, range: Range<u32>) -> u32 {
         let times = self.shared.failed.lock().wrong(id, &range, Instant::now());
         let mut cache = self.shared.cache.lock();

@@ -1,4 +1,5 @@
-//! A paced producer beside others that send as fast as they can, over a store with one upload at a time, in virtual time.
+//! A paced producer beside others that send as fast as they can, over a store with one upload at a time, in virtual
+//! time.
 
 use std::net::SocketAddr;
 

@@ -1,7 +1,9 @@
-//! Health of the object store as this broker finds it, by its requests, and by probes where they fail or make no progress.
+//! Health of the object store as this broker finds it, by its requests, and by probes where they fail or make no
+//! progress.
 //!
-//! A probe puts, reads and deletes an object. It decides: an object that cannot be read is no fault of the store, and a broker that serves no
-//! diskless partition has no other requests. Not here: what a lost store means (`membership/store.rs`).
+//! A probe puts, reads and deletes an object. It decides: an object that cannot be read is no fault of the store, and a
+//! broker that serves no diskless partition has no other requests. Not here: what a lost store means
+//! (`membership/store.rs`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -62,7 +64,8 @@ impl StoreHealth {
         [&self.puts, &self.gets].into_iter().filter_map(|tries| self.silent_for(tries)).chain(failing).max()
     }
 
-    /// Returns how long no request of this kind that is under way has made progress, where that is longer than even a slow store takes.
+    /// Returns how long no request of this kind that is under way has made progress, where that is longer than even a
+    /// slow store takes.
     fn silent_for(&self, tries: &Tries) -> Option<Duration> {
         let least = tries.usual_wait().unwrap_or_default().max(LOST_AFTER);
         tries.silent_for(self.state.lock().answered).filter(|time| *time >= least)
@@ -79,7 +82,8 @@ impl StoreHealth {
         if is_unsure { StoreState::Unsure } else { StoreState::Answers }
     }
 
-    /// Counts PUTs that hang as failed, once the store is reported lost. Returns the error of the last probe, where it failed.
+    /// Counts PUTs that hang as failed, once the store is reported lost. Returns the error of the last probe, where it
+    /// failed.
     pub fn reported_lost(&self) -> Option<ObjectError> {
         if self.silent_for(&self.puts).is_some() {
             self.counts.put_hung(self.puts.under_way());

@@ -1,9 +1,10 @@
 //! When a request that hangs is sent again beside itself.
 //!
-//! All commits behind an object wait for its PUT, and a reader for its GET. Stores have a long tail: a request that takes several
-//! times the usual is likely to be overtaken by another try. A store that is slow altogether must not be loaded twice, so that
-//! second tries need credit: for one in ten requests, and for one a second while the store is silent. In a slow store the first try
-//! ends first. A second try that overtakes it shows that the first one hangs, and costs nothing.
+//! All commits behind an object wait for its PUT, and a reader for its GET. Stores have a long tail: a request that
+//! takes several times the usual is likely to be overtaken by another try. A store that is slow altogether must not be
+//! loaded twice, so that second tries need credit: for one in ten requests, and for one a second while the store is
+//! silent. In a slow store the first try ends first. A second try that overtakes it shows that the first one hangs, and
+//! costs nothing.
 //!
 //! Not here: clocks and bytes.
 
@@ -53,8 +54,8 @@ impl Hedging {
         self.credit = (self.credit + 1).min(BURST * ONE_IN);
     }
 
-    /// The time after which a request of this many bytes takes too long, by those of its class or of a larger one; `None` while
-    /// that is not known.
+    /// The time after which a request of this many bytes takes too long, by those of its class or of a larger one;
+    /// `None` while that is not known.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
         let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
         let mut seen: Vec<_> = seen.iter().copied().collect();
@@ -63,8 +64,8 @@ impl Hedging {
         Some(usual.div_f64(USUAL_OF_WAIT).max(WAIT_MIN))
     }
 
-    /// Takes the credit for one second try at `now`, if there is any. `now` is of any clock that begins at zero; `is_silent` is true
-    /// while no request makes progress.
+    /// Takes the credit for one second try at `now`, if there is any. `now` is of any clock that begins at zero;
+    /// `is_silent` is true while no request makes progress.
     pub fn take(&mut self, now: Duration, is_silent: bool) -> bool {
         if !is_silent {
             self.credited_at = now;

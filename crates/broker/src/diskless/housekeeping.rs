@@ -1,5 +1,5 @@
-//! Periodic work on diskless partitions and objects: the claim of the store, if it failed at the start; retention; removal of unused
-//! objects.
+//! Periodic work on diskless partitions and objects: the claim of the store, if it failed at the start; retention;
+//! removal of unused objects.
 //!
 //! All of it ends with the broker's runtime, and may be cut off anywhere: the next look finds the rest.
 
@@ -27,7 +27,8 @@ pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
 /// Objects that are deleted in a look, before the next one comes at once.
 const CLEANED_AT_ONCE: usize = 64;
-/// Objects whose DELETE failed that are tried again at the next look. The index gives them again, too, and those that are more.
+/// Objects whose DELETE failed that are tried again at the next look. The index gives them again, too, and those that
+/// are more.
 const FAILED_MAX: usize = 10_000;
 /// DELETEs at a time: each object is deleted twice, and a broker may put dozens a second.
 const DELETES: usize = 8;
@@ -76,7 +77,8 @@ pub struct Expiring {
     pub after_ms: Arc<AtomicI64>,
 }
 
-/// Deletes old records and forgets silent producers, at each interval. Waits while the index is away, in which log starts are.
+/// Deletes old records and forgets silent producers, at each interval. Waits while the index is away, in which log
+/// starts are.
 async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Duration, expiring: Expiring) {
     loop {
         tokio::time::sleep(interval).await;

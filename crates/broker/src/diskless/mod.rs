@@ -1,7 +1,8 @@
 //! Diskless topics at a broker: records in an object store, their order in the index.
 //!
-//! The way of a batch: [`partition`] offers it to the [`pipeline`], whose objects are uploaded and committed to the [`index`]. The way back: the
-//! [`reader`] finds runs in the index and their bytes in the [`cache`], or [`fetch`]es them.
+//! The way of a batch: [`partition`] offers it to the [`pipeline`], whose objects are uploaded and committed to the
+//! [`index`]. The way back: the [`reader`] finds runs in the index and their bytes in the [`cache`], or [`fetch`]es
+//! them.
 //!
 //! Invariant: what was acknowledged is in the store and in the index.
 
@@ -188,8 +189,8 @@ pub enum StoreTrouble {
 }
 
 impl Diskless {
-    /// Opens the object store and the index, in the data folder, with this room on its disk, or in the cluster's database, and starts what works on
-    /// them; to be called in a tokio runtime.
+    /// Opens the object store and the index, in the data folder, with this room on its disk, or in the cluster's
+    /// database, and starts what works on them; to be called in a tokio runtime.
     ///
     /// # Errors
     /// [`OpenDisklessError`].
@@ -215,7 +216,8 @@ impl Diskless {
         Ok(diskless)
     }
 
-    /// Creates the server of diskless topics over these objects and this index, with the changes of others, if there are any.
+    /// Creates the server of diskless topics over these objects and this index, with the changes of others, if there
+    /// are any.
     fn with_index(
         objects: Objects,
         config: &DisklessConfig,
@@ -225,7 +227,8 @@ impl Diskless {
     ) -> Diskless {
         // Half for what was uploaded here, half for what was fetched.
         let uploaded_bytes = config.cache_bytes / 2;
-        // Who reads gets what was fetched from there, so that there is room for what is fetched ahead of a reader, whatever is set.
+        // Who reads gets what was fetched from there, so that there is room for what is fetched ahead of a reader,
+        // whatever is set.
         let fetched_bytes = uploaded_bytes.max(AHEAD_BYTES as usize);
         let cache = Arc::new(Mutex::new(ObjectCache::new(uploaded_bytes, fetched_bytes)));
         let counts = Arc::new(StoreCounts::default());
@@ -333,8 +336,9 @@ impl Diskless {
         self.services.index.has_room().await;
     }
 
-    /// Removes the topic's partitions at once; `deleted` is called when no later start need go on with it. Returns the sequences at which
-    /// producers stopped on partitions that may have been written, for a classic topic of the same name. For a diskless one the index has them.
+    /// Removes the topic's partitions at once; `deleted` is called when no later start need go on with it. Returns the
+    /// sequences at which producers stopped on partitions that may have been written, for a classic topic of the same
+    /// name. For a diskless one the index has them.
     pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), Stops)> {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         let mut stopped = Vec::new();
@@ -358,7 +362,8 @@ impl Diskless {
         stopped
     }
 
-    /// Returns the sequences at which producers stopped, in part: other brokers may have taken more, and so may the index.
+    /// Returns the sequences at which producers stopped, in part: other brokers may have taken more, and so may the
+    /// index.
     fn stops_in(&self, number: DisklessPartitionId) -> Stops {
         let known = self.services.pipeline.known(number, |known| known.producers.stops());
         known.filter(|_| !self.services.others_commit).unwrap_or_else(Stops::partial)
@@ -419,8 +424,8 @@ impl Diskless {
         &self.health
     }
 
-    /// Notes that clients are led to other brokers, or to this one again. Batches that wait for a store that does not answer are refused: another
-    /// broker may take them.
+    /// Notes that clients are led to other brokers, or to this one again. Batches that wait for a store that does not
+    /// answer are refused: another broker may take them.
     pub fn leave_out(&self, is_left_out: bool) {
         if self.services.left_out.set(is_left_out) {
             self.topics.read().values().flatten().for_each(|partition| partition.known.wake());

@@ -54,8 +54,9 @@ impl DisklessPartition {
         DisklessPartition { known: Arc::new(known), services }
     }
 
-    /// Offers one batch of a producer: its answer comes once it is committed. A caller whose batch was `Blocked` has waited since: `freshness` is
-    /// `Current` after a refresh, and `room` is the memory that it was given.
+    /// Offers one batch of a producer: its answer comes once it is committed. A caller whose batch was
+    /// `Blocked` has waited since: `freshness` is `Current` after a refresh, and `room` is the memory that it was
+    /// given.
     ///
     /// # Errors
     /// [`AppendError`]; nothing of it is or will be in the partition.
@@ -87,8 +88,8 @@ impl DisklessPartition {
     /// broker has admitted of its producer when the future is polled first, if the partition is settled.
     ///
     /// # Errors
-    /// As [`Pipeline::write_marker`]; [`AppendError::Storage`] until the store is claimed; NOT_LEADER_OR_FOLLOWER once the
-    /// broker is left out, since another one may write the marker while a PUT hangs here.
+    /// As [`Pipeline::write_marker`]; [`AppendError::Storage`] until the store is claimed; NOT_LEADER_OR_FOLLOWER once
+    /// the broker is left out, since another one may write the marker while a PUT hangs here.
     pub async fn write_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), AppendError> {
         if !self.services.claim.is_made() {
             return Err(AppendError::Storage);
@@ -282,8 +283,8 @@ impl DisklessPartition {
         self.services.reader.max_timestamp(&self.known, isolation, long).await
     }
 
-    /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it are gone for readers at once.
-    /// Who asks may give up: what the index has begun is carried out, and known here.
+    /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it are gone
+    /// for readers at once. Who asks may give up: what the index has begun is carried out, and known here.
     ///
     /// # Errors
     /// [`ReadError::OffsetOutOfRange`] past the high watermark; the index.
@@ -293,8 +294,9 @@ impl DisklessPartition {
         outcomes.pop().unwrap_or(Err(ReadError::Storage))
     }
 
-    /// Deletes as [`DisklessPartition::delete_records_before`] does, of many partitions of one broker: [`MOVED_MAX`] of them in one transaction of the index. Adds
-    /// the outcomes of each transaction in the order of `asked`; a caller that gives up has those so far.
+    /// Deletes as [`DisklessPartition::delete_records_before`] does, of many partitions of one broker: [`MOVED_MAX`] of
+    /// them in one transaction of the index. Adds the outcomes of each transaction in the order of `asked`; a caller
+    /// that gives up has those so far.
     pub async fn delete_records(asked: &[(Arc<DisklessPartition>, i64)], outcomes: &mut Vec<Result<i64, ReadError>>) {
         for piece in asked.chunks(MOVED_MAX) {
             outcomes.extend(Box::pin(DisklessPartition::delete_piece(piece)).await);

@@ -1,7 +1,7 @@
 //! State of a diskless partition at one broker.
 //!
-//! A partition is settled once the index has it; then its view has the end of its records, and the places of the newest ones while their bytes are
-//! in memory. It has no leader epochs but 0, since the index has the one order.
+//! A partition is settled once the index has it; then its view has the end of its records, and the places of the newest
+//! ones while their bytes are in memory. It has no leader epochs but 0, since the index has the one order.
 //!
 //! Invariant: records before the next offset are committed.
 
@@ -249,8 +249,8 @@ impl PartitionView {
         self.records.lock().runs.remove(&base_offset);
     }
 
-    /// The newest runs, from the one with this offset on, as far as they are known here without a gap: where the answer to a commit was lost, it is
-    /// known later that it was made, and not what it has appended.
+    /// The newest runs, from the one with this offset on, as far as they are known here without a gap: where the answer
+    /// to a commit was lost, it is known later that it was made, and not what it has appended.
     pub(super) fn runs_from(&self, offset: i64) -> Vec<Arc<BatchRun>> {
         let known = self.records.lock();
         let Some(KnownRun { run, .. }) = known.run_with(offset) else { return Vec::new() };

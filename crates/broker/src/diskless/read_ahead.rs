@@ -1,7 +1,7 @@
 //! Windows of runs that are read ahead of consumers that are behind, and when the next one is to be found.
 //!
-//! Invariant: at most [`WINDOWS_MAX`] windows, with [`BATCHES_MAX`] batches but for the newest; the window unused for longest is dropped
-//! first.
+//! Invariant: at most [`WINDOWS_MAX`] windows, with [`BATCHES_MAX`] batches but for the newest; the window unused for
+//! longest is dropped first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -31,7 +31,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns a window of `runs`, which have all of `offsets`. With `wants_next` its first reader has the next one found.
+    /// Returns a window of `runs`, which have all of `offsets`. With `wants_next` its first reader has the next one
+    /// found.
     pub fn new(offsets: Range<i64>, runs: Vec<Arc<BatchRun>>, wants_next: bool) -> Window {
         Window { from: offsets.start, end: offsets.end, runs, wants_next, used: 0, used_at: Instant::now() }
     }
@@ -65,7 +66,8 @@ impl ReadAhead {
         }
     }
 
-    /// The runs of a window from the one with this offset on; and where the next window begins, if that is to be asked for now.
+    /// The runs of a window from the one with this offset on; and where the next window begins, if that is to be asked
+    /// for now.
     pub fn runs_from(&mut self, partition: DisklessPartitionId, offset: i64) -> (Vec<Arc<BatchRun>>, Option<i64>) {
         self.clock += 1;
         let Some(windows) = self.of_partition.get_mut(&partition) else { return (Vec::new(), None) };

@@ -1,12 +1,13 @@
 //! The way of records to who reads them: from memory at once, or found in the index and fetched from the store first.
 //!
-//! What was uploaded here stays in the cache for a while, so that who reads the newest records sends no GET. Who reads older ones is read ahead
-//! of: a window of runs is found and fetched at a time, and the next one while that is read. Who reads at the same time shares the room for
-//! that, so that nothing is pushed out of the cache before it is read.
+//! What was uploaded here stays in the cache for a while, so that who reads the newest records sends no GET. Who reads
+//! older ones is read ahead of: a window of runs is found and fetched at a time, and the next one while that is read.
+//! Who reads at the same time shares the room for that, so that nothing is pushed out of the cache before it is read.
 //!
 //! Not here: who waits; a partition wakes them when something came.
 //!
-//! Invariant: what is given out is whole batches in the order of their offsets without a gap, and what came from the store was checked.
+//! Invariant: what is given out is whole batches in the order of their offsets without a gap, and what came from the
+//! store was checked.
 
 pub mod aborted;
 mod by_time;
@@ -144,8 +145,8 @@ struct PartAhead {
     end_offset: i64,
 }
 
-/// Returns the parts of runs to fetch, from the batch with this offset on: whole runs as long as there are blocks left, and of the first one in any case as
-/// many batches as there is room for, and one at least.
+/// Returns the parts of runs to fetch, from the batch with this offset on: whole runs as long as there are blocks left,
+/// and of the first one in any case as many batches as there is room for, and one at least.
 fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhead> {
     let (mut parts, mut left) = (Vec::<PartAhead>::new(), blocks_max);
     for run in runs {
@@ -180,8 +181,8 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
     parts
 }
 
-/// Returns the loss of the record with this offset and of those behind it, given the first offset and the end of each lost run. Runs that adjoin are
-/// one loss, so that a reader passes them together.
+/// Returns the loss of the record with this offset and of those behind it, given the first offset and the end of each
+/// lost run. Runs that adjoin are one loss, so that a reader passes them together.
 fn lost_at(offset: i64, lost: &BTreeMap<i64, i64>) -> Option<ReadError> {
     let (from, mut next) = lost.range(..=offset).next_back().map(|(from, next)| (*from, *next))?;
     while let Some(end) = lost.get(&next).filter(|end| **end > next) {
@@ -304,8 +305,8 @@ impl Reader {
         });
     }
 
-    /// Returns the records in memory from the batch with the first of these offsets up to their end, which is at most the high watermark: the index may
-    /// have more, which are not announced yet.
+    /// Returns the records in memory from the batch with the first of these offsets up to their end, which is at most
+    /// the high watermark: the index may have more, which are not announced yet.
     pub fn find(
         &self,
         partition: &Arc<PartitionView>,
@@ -399,8 +400,9 @@ impl Reader {
         places
     }
 
-    /// Requests that the batch with this offset, and those behind it, are found and fetched, without waiting; then the partition's waiters are woken. With
-    /// many such offsets of a partition the request is dropped, and a waiter that is woken by one of them repeats it.
+    /// Requests that the batch with this offset, and those behind it, are found and fetched, without waiting; then the
+    /// partition's waiters are woken. With many such offsets of a partition the request is dropped, and a waiter that
+    /// is woken by one of them repeats it.
     pub fn ask(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         {
@@ -498,8 +500,9 @@ impl ReaderShared {
         }
     }
 
-    /// Finds the window of a partition from this offset on. Waits for no GET while there is room for batches: a window whose blocks are in memory, or
-    /// under way for another partition, needs none. Returns `None` if the index has nothing there.
+    /// Finds the window of a partition from this offset on. Waits for no GET while there is room for batches: a window
+    /// whose blocks are in memory, or under way for another partition, needs none. Returns `None` if the index has
+    /// nothing there.
     async fn find_ahead(
         &self,
         number: DisklessPartitionId,
@@ -516,7 +519,8 @@ impl ReaderShared {
             let found = found.map_err(|error| self.find_failed(&error))?;
             runs = found.into_iter().map(Arc::new).collect();
         }
-        // No run has the offset if records were deleted meanwhile, by this broker or another: the refresh then finds the log start.
+        // No run has the offset if records were deleted meanwhile, by this broker or another: the refresh then finds
+        // the log start.
         let is_there = runs.first().is_some_and(|first| first.base_offset <= offset);
         let ahead = if is_there { ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS)) } else { Vec::new() };
         let Some(end) = ahead.last().map(|part| part.end_offset) else { return Ok(None) };
@@ -549,8 +553,8 @@ impl ReaderShared {
         Err(ReadError::Storage)
     }
 
-    /// Drops bytes that are not what was put, so that they are fetched anew. Returns why the batch cannot be read: it is lost if several GETs have
-    /// brought such bytes.
+    /// Drops bytes that are not what was put, so that they are fetched anew. Returns why the batch cannot be read: it
+    /// is lost if several GETs have brought such bytes.
     fn is_wrong(&self, partition: &PartitionView, place: Place) -> ReadError {
         let Place { object, position, base_offset, end_offset, .. } = place;
         if self.fetcher.forget(object, place.range()) < WRONG_MAX {

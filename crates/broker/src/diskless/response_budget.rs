@@ -1,5 +1,5 @@
-//! Budget of bytes in memory that are under way to clients: a client that does not read holds its answers, so that answers get small
-//! once clients hold much.
+//! Budget of bytes in memory that are under way to clients: a client that does not read holds its answers, so that
+//! answers get small once clients hold much.
 //!
 //! Invariant: bytes count from when they are given until the last reference to them is dropped.
 

@@ -1,8 +1,8 @@
 //! From which offset on records of a partition are kept, by the bytes and the age that retention leaves.
 //!
-//! Not here: who asks when (`housekeeping`), and how the log start is moved. Runs before the log start go from the index piece by piece and at
-//! leisure, and until then the bytes of a partition have them in, whoever has moved it. Invariant: a run is counted once, however often, and by how
-//! many brokers, it is looked at before it goes.
+//! Not here: who asks when (`housekeeping`), and how the log start is moved. Runs before the log start go from the
+//! index piece by piece and at leisure, and until then the bytes of a partition have them in, whoever has moved it.
+//! Invariant: a run is counted once, however often, and by how many brokers, it is looked at before it goes.
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ use super::partition_view::PartitionView;
 /// Runs that are looked through at a time.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Returns the offset from which on records are kept, where those past `bytes_max`, and those older than `since_ms`, are not. Whole runs are kept;
-/// `None` if the offset is not known.
+/// Returns the offset from which on records are kept, where those past `bytes_max`, and those older than `since_ms`,
+/// are not. Whole runs are kept; `None` if the offset is not known.
 pub async fn kept_from(
     finder: &RunFinder,
     partition: &PartitionView,
@@ -34,8 +34,8 @@ pub async fn kept_from(
     Some(from)
 }
 
-/// Returns the offset from which on records are kept, where those older than `since_ms` are not. The oldest run with a younger record keeps itself
-/// and all behind it, as a segment does in Kafka.
+/// Returns the offset from which on records are kept, where those older than `since_ms` are not. The oldest run with a
+/// younger record keeps itself and all behind it, as a segment does in Kafka.
 async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<i64>, since_ms: i64) -> Option<i64> {
     let (log_start, log_end) = (log.start, log.end);
     let found = finder.first_run_at(number, log_start..log_end, since_ms).await.ok()?;

@@ -1,4 +1,5 @@
-//! The broker's side of diskless topics over an index that is carried out by hand: what is known where others commit, too, and what waits.
+//! The broker's side of diskless topics over an index that is carried out by hand: what is known where others commit,
+//! too, and what waits.
 
 use bytes::BytesMut;
 use std::ops::Range;

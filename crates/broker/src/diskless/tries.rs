@@ -1,9 +1,9 @@
 //! Request of the object store, with a second try beside it where it takes too long: the first that succeeds counts.
 //!
-//! A try takes too long while its bytes do not move, or trickle, not because a link is slow. Who has not answered in an outage may
-//! never do, and what is sent after it is answered soon: a second try that takes too long, too, is given up for another one, after
-//! twice the time each, and the first goes on. One that fails is replaced after the same pause. All of them need credit, which
-//! [`Hedging`] counts.
+//! A try takes too long while its bytes do not move, or trickle, not because a link is slow. Who has not answered in an
+//! outage may never do, and what is sent after it is answered soon: a second try that takes too long, too, is given up
+//! for another one, after twice the time each, and the first goes on. One that fails is replaced after the same pause.
+//! All of them need credit, which [`Hedging`] counts.
 //!
 //! Invariant: at most two tries of a request are under way.
 
@@ -22,8 +22,8 @@ use fullbore_host::task;
 pub const SILENT_MAX: Duration = Duration::from_secs(5);
 /// Time without progress after which a request is given up.
 pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
-/// Bytes of a PUT that the system takes and has not sent, at most (`tcp_wmem`), and the bytes a second at which they leave at
-/// least: meanwhile nothing is seen to move.
+/// Bytes of a PUT that the system takes and has not sent, at most (`tcp_wmem`), and the bytes a second at which they
+/// leave at least: meanwhile nothing is seen to move.
 pub const BUFFERED_MAX: u64 = 4 << 20;
 const BUFFER_LEAVES: u64 = 256 << 10;
 /// Pause after a second try was due and there was no credit: another request may give some back.
@@ -117,8 +117,8 @@ impl Tries {
         Tries { name, hedging, silences, buffered_max, any, under_way, began }
     }
 
-    /// Returns how long requests have been under way of which none has made progress or succeeded, counted from `answered` at the earliest. `None`
-    /// if none is under way.
+    /// Returns how long requests have been under way of which none has made progress or succeeded, counted from
+    /// `answered` at the earliest. `None` if none is under way.
     pub fn silent_for(&self, answered: Option<Instant>) -> Option<Duration> {
         let since = {
             let under_way = self.under_way.lock();
@@ -146,8 +146,8 @@ impl Tries {
         Counted(self)
     }
 
-    /// Runs a request with a body of this many bytes until one of its tries succeeds, or the last one fails. `second` is called for each try but the first.
-    /// Dropping the future gives all of them up.
+    /// Runs a request with a body of this many bytes until one of its tries succeeds, or the last one fails. `second`
+    /// is called for each try but the first. Dropping the future gives all of them up.
     ///
     /// # Errors
     /// The last try's, or no progress for [`GIVEN_UP_AFTER`].
@@ -243,8 +243,8 @@ impl Tries {
         wait.saturating_mul(request.doubled()).min(SILENT_MAX)
     }
 
-    /// The time at which a second try is due, if no byte of the newest one moves until then. It counts from the start. Bytes in the
-    /// system's buffer take about as long again as those before them took.
+    /// The time at which a second try is due, if no byte of the newest one moves until then. It counts from the start.
+    /// Bytes in the system's buffer take about as long again as those before them took.
     fn second_due(&self, request: &TriedRequest) -> Instant {
         let progress = &request.newest().progress;
         let (began, (last, bytes)) = (progress.began(), progress.last());

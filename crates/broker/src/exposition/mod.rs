@@ -1,7 +1,7 @@
 //! The counters as text for Prometheus (OpenMetrics 1.0, which the 0.0.4 parsers read too).
 //!
-//! Every family shown is a row of `families`, from which the page and `docs/metrics.md` both come; `gauges` are looked up when somebody
-//! asks. Invariant: a page is made from one look at the counters; nothing is kept between two of them.
+//! Every family shown is a row of `families`, from which the page and `docs/metrics.md` both come; `gauges` are looked
+//! up when somebody asks. Invariant: a page is made from one look at the counters; nothing is kept between two of them.
 
 mod docs;
 mod families;

@@ -3,10 +3,10 @@
 //! A session is a list of partitions with what was last said of each. Its epoch counts requests, so that a lost one is
 //! noticed. Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and at most [`PARTITIONS_MAX`]
 //! partitions in all of them; where there is no room a fetch is served without a session. A full cache forgets the
-//! longest unused session, and the client starts another. The cache's lock is held for no longer than a look at each session takes, and no
-//! session is locked or freed under it: one may have half a million partitions. However many fetches of a session are pending, its list is
-//! there once, and registered with its partitions once: a fetch refers to the session as it is, and is refused once the
-//! session has gone on without it, as Kafka does.
+//! longest unused session, and the client starts another. The cache's lock is held for no longer than a look at each
+//! session takes, and no session is locked or freed under it: one may have half a million partitions. However many
+//! fetches of a session are pending, its list is there once, and registered with its partitions once: a fetch refers to
+//! the session as it is, and is refused once the session has gone on without it, as Kafka does.
 //!
 //! In a session that reads ahead (a field of ours) each answer moves its partitions to where their records ended, so
 //! that a client may send the next fetches without having read the answers. Such an answer has whole batches only,
@@ -409,8 +409,8 @@ impl Session {
         wanted.append(&mut changed);
     }
 
-    /// Takes over what an answer says of the first `fetched` partitions, in the same order: what the client is sent, where those of a
-    /// session that reads ahead go on, and who comes last next time. Returns the part that is news.
+    /// Takes over what an answer says of the first `fetched` partitions, in the same order: what the client is sent,
+    /// where those of a session that reads ahead go on, and who comes last next time. Returns the part that is news.
     fn answered(&mut self, mut fetched: Vec<Fetched>, shows_all: bool) -> Vec<Fetched> {
         let (mut at, reads_ahead) = (0, self.reads_ahead);
         let (mut served, mut failed) = (Vec::new(), Vec::new());
@@ -436,8 +436,9 @@ impl Session {
     }
 }
 
-/// Moves the `served` ones of the first `looked_at` partitions to the end, so that none starves behind a busy one, unless all are served.
-/// Partitions in `failed` leave a session that reads ahead, which would return their error with each answer.
+/// Moves the `served` ones of the first `looked_at` partitions to the end, so that none starves behind a busy one,
+/// unless all are served. Partitions in `failed` leave a session that reads ahead, which would return their error with
+/// each answer.
 fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usize], failed: &[usize]) {
     let rotates = !served.is_empty() && served.len() < wanted.len() - failed.len();
     if !rotates && failed.is_empty() {
@@ -476,8 +477,8 @@ impl FetchPlan {
         }
     }
 
-    /// Keeps the waiter registered with these partitions for as long as there is the plan, or until its session goes on,
-    /// which wakes it.
+    /// Keeps the waiter registered with these partitions for as long as there is the plan, or until its session goes
+    /// on, which wakes it.
     ///
     /// # Errors
     /// As of [`FetchPlan::wanted`].

@@ -165,7 +165,8 @@ pub enum PartitionOutcome {
     },
     /// The broker to fetch from instead.
     Elsewhere(i32),
-    /// Offsets and records, as they go into the response. In a session that reads ahead `next_offset` is the one after the records.
+    /// Offsets and records, as they go into the response. In a session that reads ahead `next_offset` is the one after
+    /// the records.
     Read(Box<PartitionData>),
 }
 
@@ -185,7 +186,8 @@ impl PartitionOutcome {
         matches!(self, PartitionOutcome::Failed { .. })
     }
 
-    /// Returns the offset after the records if it is another one than they were read from, in a session that reads ahead.
+    /// Returns the offset after the records if it is another one than they were read from, in a session that reads
+    /// ahead.
     pub(super) fn moves_to(&self) -> Option<i64> {
         match self {
             PartitionOutcome::Read(data)

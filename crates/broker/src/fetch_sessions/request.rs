@@ -1,7 +1,7 @@
 //! Session and partitions of a fetch request.
 //!
-//! Not here: what becomes of it (see [`Sessions`](super::Sessions)). Invariant: each partition is in the list once, and nothing of the
-//! request's frame is kept: a session outlives the request, and a slice would keep all of the frame.
+//! Not here: what becomes of it (see [`Sessions`](super::Sessions)). Invariant: each partition is in the list once, and
+//! nothing of the request's frame is kept: a session outlives the request, and a slice would keep all of the frame.
 
 use super::partition::{FetchedTopic, PartitionFetch, PartitionKey, TopicKey};
 use fullbore_wire::apis::fetch::{FetchRequest, ForgottenTopic};
@@ -65,7 +65,8 @@ fn topic_of(name: &Text, id: Uuid, known: &mut HashMap<TopicKey, Arc<FetchedTopi
     }
 }
 
-/// Keeps the last entry of a partition that is named twice, at the place of the first, as Kafka does. Topics of one key are the same.
+/// Keeps the last entry of a partition that is named twice, at the place of the first, as Kafka does. Topics of one key
+/// are the same.
 fn keep_last(wanted: &mut Vec<PartitionFetch>) {
     let key = |at: u32| (Arc::as_ptr(&wanted[at as usize].topic), wanted[at as usize].index);
     let mut order: Vec<u32> = (0..u32::try_from(wanted.len()).expect("a frame has fewer")).collect();

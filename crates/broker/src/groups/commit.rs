@@ -1,7 +1,7 @@
 //! Committed offsets: who may commit which, and their way into the log and out of it.
 //!
-//! Invariant: an offset is seen once it is kept, and forgotten once that is. What was decided under a group's lock is asked for
-//! under it, so that it comes before or after whatever else is.
+//! Invariant: an offset is seen once it is kept, and forgotten once that is. What was decided under a group's lock is
+//! asked for under it, so that it comes before or after whatever else is.
 
 use super::entry::Entry;
 use super::offsets::{CommitOffset, GroupOffsets, OffsetAndMetadata, OffsetsView, TopicName, TopicOffsets};
@@ -19,7 +19,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 /// From this version of OffsetCommit on a group that is not there is an error of its own.
 const GROUP_ID_NOT_FOUND: i16 = 9;
 
-/// Bytes of the records of one commit or deletion: each has the group's id, which may be long. Kafka takes `max.message.bytes`, a MiB.
+/// Bytes of the records of one commit or deletion: each has the group's id, which may be long. Kafka takes
+/// `max.message.bytes`, a MiB.
 pub const COMMIT_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes of records of all commits on their way, past which further ones are told to come again.
@@ -168,7 +169,8 @@ impl Groups {
                     }
                 }
                 room = OffsetsRoom { offsets: room.offsets - needed.offsets, bytes: room.bytes - needed.bytes };
-                // All of the metadata: what another commit, on its way before this one, gives back is not to be had twice.
+                // All of the metadata: what another commit, on its way before this one, gives back is not to be had
+                // twice.
                 taken.offsets += needed.offsets;
                 taken.bytes += offset.committed.metadata.len();
                 places.push(index);
@@ -311,7 +313,8 @@ impl Groups {
         })
     }
 
-    /// Asks for a group to be forgotten, and with `offsets` all it has committed once all that was asked for before is done.
+    /// Asks for a group to be forgotten, and with `offsets` all it has committed once all that was asked for before is
+    /// done.
     pub(super) fn forget_group(
         self: &Arc<Self>,
         shard: &Arc<Shard>,
@@ -343,7 +346,8 @@ impl Groups {
             let all = self.offsets.view(&group, |view| all_of_topic(view, topic));
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
-                // Nobody finds them by the topic's new id, and they go with the group's next expiry, or with the next start.
+                // Nobody finds them by the topic's new id, and they go with the group's next expiry, or with the next
+                // start.
                 tracing::warn!(group = &*group, "committed offsets of a deleted topic stay in the log");
             }
         }

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Groups {
-    /// Puts an event to a group's machine, and does what follows. One that panics costs its group all members: what the machine is
-    /// in then, nobody knows, and who did this, a request or the one task of the timer, goes on for all other groups.
+    /// Puts an event to a group's machine, and does what follows. One that panics costs its group all members: what the
+    /// machine is in then, nobody knows, and who did this, a request or the one task of the timer, goes on for all
+    /// other groups.
     pub(super) fn happen(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -84,8 +85,8 @@ impl Groups {
         true
     }
 
-    /// The task of a group with something to keep: until its outbox is empty. It asks under the group's lock, so that whatever
-    /// else is asked under that lock comes before or after it.
+    /// The task of a group with something to keep: until its outbox is empty. It asks under the group's lock, so that
+    /// whatever else is asked under that lock comes before or after it.
     async fn drain(&self, entry: &Entry) {
         loop {
             let asked = {

@@ -67,8 +67,8 @@ impl Coordinator for Groups {
 }
 
 impl Groups {
-    /// Sees to the topic as it is now, and from then on as it changes, until the broker stops. What is committed of topics that are
-    /// deleted is forgotten meanwhile: that may wait for replicas, and who leads by now does not.
+    /// Sees to the topic as it is now, and from then on as it changes, until the broker stops. What is committed of
+    /// topics that are deleted is forgotten meanwhile: that may wait for replicas, and who leads by now does not.
     pub async fn run_topics(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => {}
@@ -123,8 +123,8 @@ impl Groups {
             for ((name, partition), (topic_id, committed)) in found {
                 let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
                 let Some(topic) = topic else {
-                    // The topic was deleted, and the coordinator could not record that. A tombstone would also delete what
-                    // is pending, perhaps of the next topic of the name.
+                    // The topic was deleted, and the coordinator could not record that. A tombstone would also delete
+                    // what is pending, perhaps of the next topic of the name.
                     let place = (name, partition);
                     if !pending.is_some_and(|pending| pending.contains(&place)) {
                         gone.push((group.clone(), place.0, partition));

@@ -2,8 +2,8 @@
 //!
 //! Not the decisions, which are `rules::group`'s. Effects of one group are done in the order its machine said them; one
 //! that must be kept first holds back those after it, and nobody else. No lock is held across an await: while a
-//! snapshot is being written, the group takes further events, whose effects queue up behind. Groups and what they commit are
-//! kept in `__consumer_offsets`, by way of [`coordinator`](crate::coordinator).
+//! snapshot is being written, the group takes further events, whose effects queue up behind. Groups and what they
+//! commit are kept in `__consumer_offsets`, by way of [`coordinator`](crate::coordinator).
 //!
 //! Invariant: whoever asks gets one answer: the group's, or at the latest that of [`Groups::close`].
 
@@ -155,7 +155,8 @@ impl Groups {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
 
-    /// Returns what `see` finds while a group's shard serves. A shard that is left meanwhile is emptied, and looks as if there were nothing.
+    /// Returns what `see` finds while a group's shard serves. A shard that is left meanwhile is emptied, and looks as
+    /// if there were nothing.
     ///
     /// # Errors
     /// Errors of a request.
@@ -227,8 +228,8 @@ impl Groups {
         }
     }
 
-    /// Returns true if `incoming_bytes` still fit (`fullbore.groups.bytes.max`). Small requests of members do: their bytes are counted
-    /// already.
+    /// Returns true if `incoming_bytes` still fit (`fullbore.groups.bytes.max`). Small requests of members do: their
+    /// bytes are counted already.
     pub fn has_room(&self, incoming_bytes: usize, is_member: bool) -> bool {
         let fits = self.bytes.load(Ordering::Relaxed).saturating_add(incoming_bytes) <= self.bytes_max;
         if !fits && let Some(left_out) = self.unheld.due() {
@@ -289,7 +290,8 @@ impl Groups {
         table.get(id).map_or(0, Arc::strong_count)
     }
 
-    /// Asks a group something that needs no ticket, such as whether a member may commit; `None` if there is no such group.
+    /// Asks a group something that needs no ticket, such as whether a member may commit; `None` if there is no such
+    /// group.
     ///
     /// # Errors
     /// As for a request.
@@ -389,7 +391,8 @@ impl Groups {
         self.table.lock().get(id).cloned()
     }
 
-    /// The topic stays meanwhile: who leaves it takes out of service what is in it, and nothing may be put into it after that.
+    /// The topic stays meanwhile: who leaves it takes out of service what is in it, and nothing may be put into it
+    /// after that.
     fn create_entry(&self, id: &Text) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         self.create_in(topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?, id)

@@ -1,11 +1,12 @@
 //! Committed offsets of groups in memory, as requests read them: by group, topic id and partition, beside those that
 //! are pending in transactions.
 //!
-//! Not the source of truth, which is the log. Not here: the check of a commit. Only callbacks of writes and the load of a shard
-//! change it.
+//! Not the source of truth, which is the log. Not here: the check of a commit. Only callbacks of writes and the load of
+//! a shard change it.
 //!
 //! Invariant: it has the offsets of the log, so that two connections that commit the same partition leave the same
-//! winner in both. Of a shard that was left it has nothing: the shard is left first, and then its offsets are forgotten.
+//! winner in both. Of a shard that was left it has nothing: the shard is left first, and then its offsets are
+//! forgotten.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -186,7 +187,8 @@ impl CommittedOffsets {
         groups.into_iter().collect()
     }
 
-    /// All of them are seen at once, unless their shard was left: whoever leaves it forgets what is here, before or after this.
+    /// All of them are seen at once, unless their shard was left: whoever leaves it forgets what is here, before or
+    /// after this.
     pub(super) fn put(&self, shard: &Shard, group: &str, offsets: Vec<CommitOffset>) {
         if offsets.is_empty() {
             return;

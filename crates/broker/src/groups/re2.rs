@@ -1,7 +1,9 @@
-//! Translation of RE2/J's syntax, which Kafka takes, to that of Rust's `regex`, so that both accept the same expressions and mean the same by them.
+//! Translation of RE2/J's syntax, which Kafka takes, to that of Rust's `regex`, so that both accept the same
+//! expressions and mean the same by them.
 //!
-//! Parses only as far as the two differ: repetitions, groups, escapes and classes. Everything else is left to `regex` to parse. Not here: limits of size.
-//! Differences that are left: names of Unicode classes are those of `regex`, and topics' names have no such characters.
+//! Parses only as far as the two differ: repetitions, groups, escapes and classes. Everything else is left to `regex`
+//! to parse. Not here: limits of size. Differences that are left: names of Unicode classes are those of `regex`, and
+//! topics' names have no such characters.
 
 /// The largest count of a repetition.
 const REPEAT_MAX: u32 = 1_000;

@@ -1,6 +1,8 @@
-//! Records of groups in `__consumer_offsets`: committed offsets, byte for byte as Kafka writes them, and snapshots of groups.
+//! Records of groups in `__consumer_offsets`: committed offsets, byte for byte as Kafka writes them, and snapshots of
+//! groups.
 //!
-//! A snapshot is under a type of key that Kafka does not have. Its coordinator and its tools pass over types they do not know.
+//! A snapshot is under a type of key that Kafka does not have. Its coordinator and its tools pass over types they do
+//! not know.
 
 use super::offsets::OffsetAndMetadata;
 use crate::coordinator::KeyValue;
@@ -9,7 +11,8 @@ use fullbore_rules::group::Snapshot;
 use fullbore_wire::coordinator::{CoordinatorRecord, OffsetCommitKey, OffsetCommitValue};
 use fullbore_wire::{DecodeError, EncodeError, Text, Uuid};
 
-/// The type of a snapshot's key, "Fb" in ASCII; the group's id follows in UTF-8. The value is the layout's version in 64 bits and the state.
+/// The type of a snapshot's key, "Fb" in ASCII; the group's id follows in UTF-8. The value is the layout's version in
+/// 64 bits and the state.
 const SNAPSHOT: i16 = 0x4662;
 /// The client has not said when its offset expires.
 const NEVER_SAID: i64 = -1;

@@ -1,7 +1,7 @@
 //! Regular expressions of topics, as members of the consumer protocol subscribe to them (KIP-848).
 //!
-//! Kafka takes RE2's syntax (RE2/J), which [`re2`](super::re2) translates to that of Rust's `regex`: no look-around, no back-references, time
-//! linear in the topic's name.
+//! Kafka takes RE2's syntax (RE2/J), which [`re2`](super::re2) translates to that of Rust's `regex`: no look-around, no
+//! back-references, time linear in the topic's name.
 //!
 //! What it is not: a subscription; the group keeps what an expression matches. Invariant: whatever a stranger sends, it
 //! costs no more than [`PATTERN_BYTES_MAX`] and [`COMPILED_BYTES_MAX`] allow.

@@ -18,8 +18,8 @@ impl Groups {
         Some(topic.as_ref()?.shard(id)?.partition().index())
     }
 
-    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and what is known there of the ends
-    /// of a producer's transactions. To be called before a commit is verified.
+    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and what is known there of the
+    /// ends of a producer's transactions. To be called before a commit is verified.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.

@@ -1,7 +1,7 @@
 //! Kafka's BROKER_LOGGER configurations: from which level on each part of the broker logs, changed while it runs.
 //!
-//! Not the log, which belongs to the program around the broker ([`LogLevels`]). As with Kafka nothing of this is kept: a
-//! start begins with what the program was told. Invariant: the changes of one request are made all or none.
+//! Not the log, which belongs to the program around the broker ([`LogLevels`]). As with Kafka nothing of this is kept:
+//! a start begins with what the program was told. Invariant: the changes of one request are made all or none.
 
 use fullbore_config::{ConfigEntry, Source, Type};
 use fullbore_control::{CHANGES, ConfigChange, Refusal};
@@ -131,7 +131,8 @@ pub fn targets() -> impl Iterator<Item = &'static str> {
 static NAMES: LazyLock<Vec<(String, &'static str)>> =
     LazyLock::new(|| targets().map(|target| (target.replace("::", "."), target)).collect());
 
-/// Every logger's name with its target. Parts of a name have a dot between them, as Kafka's: its tool takes no colon in one.
+/// Every logger's name with its target. Parts of a name have a dot between them, as Kafka's: its tool takes no colon in
+/// one.
 fn names() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     let named = NAMES.iter().map(|(name, target)| (name.as_str(), Some(*target)));
     std::iter::once((ROOT, None)).chain(named)

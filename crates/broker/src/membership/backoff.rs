@@ -1,4 +1,5 @@
-//! Pauses between attempts that fail: longer each time, with a random part, so that brokers which compete for the lock do not meet again.
+//! Pauses between attempts that fail: longer each time, with a random part, so that brokers which compete for the lock
+//! do not meet again.
 
 use std::time::{Duration, Instant};
 

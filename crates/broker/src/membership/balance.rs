@@ -1,7 +1,8 @@
-//! This broker takes back what it is to lead: partitions of which it is the first replica, and that others came to lead while it was away
-//! (Kafka's `maybeBalancePartitionLeaders`).
+//! This broker takes back what it is to lead: partitions of which it is the first replica, and that others came to lead
+//! while it was away (Kafka's `maybeBalancePartitionLeaders`).
 //!
-//! Each broker asks for its own, so that no two ask for the same. Not here: whether it may, which is decided on the newest metadata.
+//! Each broker asks for its own, so that no two ask for the same. Not here: whether it may, which is decided on the
+//! newest metadata.
 
 use std::time::Duration;
 
@@ -33,7 +34,8 @@ pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: c
     }
 }
 
-/// Partitions that this broker could lead and is the first replica of, by topic name and number. Nobody leads a diskless one.
+/// Partitions that this broker could lead and is the first replica of, by topic name and number. Nobody leads a
+/// diskless one.
 fn led_by_others(image: &Image, node_id: i32) -> Vec<(String, i32)> {
     if !image.node(node_id).is_some_and(|node| node.registration.is_fit()) {
         return Vec::new();

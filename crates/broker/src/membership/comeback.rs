@@ -1,7 +1,8 @@
-//! The time at which a fenced broker that lives unfences itself: at once, but later each time where it is fenced again soon after.
+//! The time at which a fenced broker that lives unfences itself: at once, but later each time where it is fenced again
+//! soon after.
 //!
-//! A broker whose beats alone are cut off would otherwise be fenced and unfenced in each session, with an election of all that it leads.
-//! A broker without which a partition has no leader waits for nothing.
+//! A broker whose beats alone are cut off would otherwise be fenced and unfenced in each session, with an election of
+//! all that it leads. A broker without which a partition has no leader waits for nothing.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Reports that the disk of this broker is full, hangs or takes no files, and that it has room and answers again: others then lead what it led, and no leader
-//! waits for it.
+//! Reports that the disk of this broker is full, hangs or takes no files, and that it has room and answers again:
+//! others then lead what it led, and no leader waits for it.
 //!
 //! The rule is [`fullbore_rules::cluster::room`]'s. Not here: what is refused on a full disk (`disk_space`).
 
@@ -13,7 +13,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Returns how much room this broker's disk has. Waits for nothing.
 pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;
 
-/// Ends the connections of this broker's clients: what they wait for may hang in a write, and others lead by then. Waits for nothing.
+/// Ends the connections of this broker's clients: what they wait for may hang in a write, and others lead by then.
+/// Waits for nothing.
 pub type HangUp = Box<dyn Fn() + Send + Sync>;
 
 /// Watches this broker's disk.

@@ -1,9 +1,10 @@
-//! Membership of this broker in its cluster: it sends heartbeats, fences others, hands over its partitions before it stops or
-//! where its disk is full or hangs, serves no diskless topics where it has lost their store, and ends where another process has its place.
+//! Membership of this broker in its cluster: it sends heartbeats, fences others, hands over its partitions before it
+//! stops or where its disk is full or hangs, serves no diskless topics where it has lost their store, and ends where
+//! another process has its place.
 //!
-//! The rules are [`fullbore_rules::cluster`]'s, and every change is a command of the control plane, which any broker may give. Not
-//! here: the beats themselves, which the control plane sends over a connection of its own. On one machine there is nothing
-//! of this.
+//! The rules are [`fullbore_rules::cluster`]'s, and every change is a command of the control plane, which any broker
+//! may give. Not here: the beats themselves, which the control plane sends over a connection of its own. On one machine
+//! there is nothing of this.
 //!
 //! Invariant: nothing here is needed for safety. Who is wrongly held for dead leads nothing for a while.
 
@@ -201,7 +202,8 @@ impl Membership {
     }
 }
 
-/// Hands over what this broker leads, `urgent` partitions first, as far as another broker may lead it. Waits until the others show that.
+/// Hands over what this broker leads, `urgent` partitions first, as far as another broker may lead it. Waits until the
+/// others show that.
 pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>, urgent: Urgent) {
     let own = control.broker_state();
     if control.image().nodes().len() < 2 {

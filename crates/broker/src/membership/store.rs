@@ -1,7 +1,8 @@
-//! Reports that this broker has lost the object store, and that the store answers again: other brokers then serve its diskless partitions.
+//! Reports that this broker has lost the object store, and that the store answers again: other brokers then serve its
+//! diskless partitions.
 //!
-//! The rule is [`fullbore_rules::cluster::store`]'s. Not here: how the broker finds out (`diskless/health.rs`), and what it refuses meanwhile
-//! (`diskless/left_out.rs`).
+//! The rule is [`fullbore_rules::cluster::store`]'s. Not here: how the broker finds out (`diskless/health.rs`), and
+//! what it refuses meanwhile (`diskless/left_out.rs`).
 
 use std::sync::Arc;
 use std::time::Instant;

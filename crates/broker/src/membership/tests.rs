@@ -233,7 +233,8 @@ async fn survivor_ended_before_it_settled_partitions_another_goes_on() {
     }
 }
 
-/// Runs a broker on this disk, which leads a partition of two brokers. With the count of times that it hung up on its clients.
+/// Runs a broker on this disk, which leads a partition of two brokers. With the count of times that it hung up on its
+/// clients.
 async fn run_on(disk: &Arc<parking_lot::Mutex<DiskRoom>>) -> (Running, Control, Arc<AtomicUsize>) {
     let memory = Memory::default();
     let control = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");

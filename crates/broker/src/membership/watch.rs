@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use fullbore_control::{Beaten, Image, RegisteredBroker};
 
-/// A port that does not refuse at once is not looked at for longer, nor for longer than this part of the session: whoever looks too rarely
-/// may not judge.
+/// A port that does not refuse at once is not looked at for longer, nor for longer than this part of the session:
+/// whoever looks too rarely may not judge.
 const PROBE_MAX: Duration = Duration::from_millis(300);
 const PROBE_SHARE: u32 = 8;
 
@@ -85,8 +85,8 @@ impl PeerWatch {
         signs.filter(|(_, signs)| self.detector.is_dead(signs, now_ms)).map(|(whom, _)| whom).collect()
     }
 
-    /// How long ago each broker that is there has beaten: as the database says, whose clock may jump, and neither less nor more than what was
-    /// heard here allows for.
+    /// How long ago each broker that is there has beaten: as the database says, whose clock may jump, and neither less
+    /// nor more than what was heard here allows for.
     fn ages(&mut self, image: &Image, beaten: &Beaten, now_ms: i64) -> Vec<(i32, i64)> {
         let before_ms = self.looked_ms.replace(now_ms).unwrap_or(now_ms);
         let mut ages = Vec::new();

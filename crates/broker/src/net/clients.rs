@@ -37,8 +37,8 @@ impl Clients {
         Connected { clients: Arc::clone(self), number }
     }
 
-    /// Ends every connection in both directions, whatever its thread does: clients ask elsewhere, or again over another connection. Blocks on
-    /// nothing.
+    /// Ends every connection in both directions, whatever its thread does: clients ask elsewhere, or again over another
+    /// connection. Blocks on nothing.
     pub fn hang_up(&self) {
         let open: Vec<_> = self.open.lock().streams.values().filter_map(Weak::upgrade).collect();
         open.iter().for_each(|stream| stream.shut_down());

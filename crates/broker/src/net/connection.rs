@@ -1,7 +1,8 @@
 //! Connection of one client: admit in order, complete concurrently, answer in order.
 //!
-//! The reading half ([`super::reading`]) admits each request, which fixes its place in the order, and queues its completion; the writing half
-//! ([`super::writing`]) awaits the completions in that order. Both run in one task, so that a request answered at once costs no switch.
+//! The reading half ([`super::reading`]) admits each request, which fixes its place in the order, and queues its
+//! completion; the writing half ([`super::writing`]) awaits the completions in that order. Both run in one task, so
+//! that a request answered at once costs no switch.
 //!
 //! Invariant: a fault of this connection ends no other.
 
@@ -78,8 +79,8 @@ pub async fn serve(
     }
 }
 
-/// Returns when the client has done nothing for too long. One that waits for an answer is not idle, however long it waits,
-/// unless it has ended its side.
+/// Returns when the client has done nothing for too long. One that waits for an answer is not idle, however long it
+/// waits, unless it has ended its side.
 async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
     let idle = async {
         let Some(max) = idle_max else { return pending().await };
@@ -104,8 +105,8 @@ mod tests {
         size_of::<F>()
     }
 
-    /// Ten thousand connections that rest hold this, so that no future in it may be there twice, nor a large one that is
-    /// seldom awaited: box that one, and pin where it is made what is handed on.
+    /// Ten thousand connections that rest hold this, so that no future in it may be there twice, nor a large one that
+    /// is seldom awaited: box that one, and pin where it is made what is handed on.
     #[test]
     fn the_task_of_a_connection_is_small() {
         let task = |broker: Arc<Node>, stream: Arc<ClientStream>, peer, stop| async move {

@@ -1,11 +1,11 @@
 //! A queue between the two halves of one task.
 //!
-//! Not a channel: neither half wakes the other, since [`in_turn`] polls both whenever the task is woken. A channel would wake the
-//! very task that runs, which the runtime answers by waking another thread to take it over: two system calls and a switch for
-//! each request.
+//! Not a channel: neither half wakes the other, since [`in_turn`] polls both whenever the task is woken. A channel
+//! would wake the very task that runs, which the runtime answers by waking another thread to take it over: two system
+//! calls and a switch for each request.
 //!
-//! Invariant: items leave in the order they came, and at most `max` are between [`Handover::enter`] and [`Handover::leave`],
-//! wherever they are.
+//! Invariant: items leave in the order they came, and at most `max` are between [`Handover::enter`] and
+//! [`Handover::leave`], wherever they are.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -97,7 +97,8 @@ pub async fn in_turn<T, A, B, E>(
     mut pushing: Pin<&mut impl Future<Output = Result<A, E>>>,
     popping: Pin<&mut impl Future<Output = Result<B, E>>>,
 ) -> Result<(A, B), E> {
-    // The first half may use up what the task may do in one turn. The other is bounded by what the first has handed over.
+    // The first half may use up what the task may do in one turn. The other is bounded by what the first has handed
+    // over.
     let mut popping = pin!(tokio::task::coop::unconstrained(popping));
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {

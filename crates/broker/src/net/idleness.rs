@@ -1,8 +1,9 @@
 //! For how long a connection has waited for its client, and not the client for the broker.
 //!
-//! The halves of a connection only set flags, which are looked at now and then: no clock is asked where bytes move, and the
-//! time comes out up to an eighth too long. All of it is one task, so that no ordering is needed. Invariant: a client is not
-//! idle while its request is being worked out, nor while bytes come or go; one that takes no more of its answer is.
+//! The halves of a connection only set flags, which are looked at now and then: no clock is asked where bytes move, and
+//! the time comes out up to an eighth too long. All of it is one task, so that no ordering is needed. Invariant: a
+//! client is not idle while its request is being worked out, nor while bytes come or go; one that takes no more of its
+//! answer is.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;

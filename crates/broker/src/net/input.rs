@@ -1,8 +1,9 @@
 //! Frames out of a socket. Not here: what is in them.
 //!
-//! A buffer per connection that has something to read, given back by the request once it is admitted, and from there to a few
-//! spare ones of the thread, so that a busy connection reads without allocating and one that rests holds no memory. Invariant: nothing is reserved for a frame before its length passed the
-//! limit, and never more than the bytes received so far again, so that a claim alone costs nothing.
+//! A buffer per connection that has something to read, given back by the request once it is admitted, and from there to
+//! a few spare ones of the thread, so that a busy connection reads without allocating and one that rests holds no
+//! memory. Invariant: nothing is reserved for a frame before its length passed the limit, and never more than the bytes
+//! received so far again, so that a claim alone costs nothing.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
@@ -17,7 +18,8 @@ use tokio::time::timeout;
 
 /// Bytes asked of the socket when it is not known how much is coming.
 const CHUNK: usize = 16 * 1024;
-/// A frame longer than this is read by itself, so that the next one need not be moved. A larger buffer is nobody else's.
+/// A frame longer than this is read by itself, so that the next one need not be moved. A larger buffer is nobody
+/// else's.
 const LARGE: usize = 64 * 1024;
 /// The first reservation for a large frame.
 const STEP: usize = 1024 * 1024;
@@ -139,7 +141,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits until there is something to read. What has come of a short frame is acknowledged before the wait for its end.
+    /// Waits until there is something to read. What has come of a short frame is acknowledged before the wait for its
+    /// end.
     async fn readable(&self, missing: usize) -> io::Result<()> {
         let mut readable = pin!(self.stream.readable());
         match poll_fn(|context| Poll::Ready(readable.as_mut().poll(context))).await {

@@ -302,7 +302,8 @@ mod tests {
     use fullbore_config::{BrokerConfig, Properties};
     use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
 
-    /// Nagle's algorithm off, and the sizes of both buffers, of a connection that a listener with these settings accepts.
+    /// Nagle's algorithm off, and the sizes of both buffers, of a connection that a listener with these settings
+    /// accepts.
     async fn accepted(settings: &[(&str, &str)]) -> (bool, usize, usize) {
         let mut properties = Properties::default();
         properties.set("listeners", "PLAINTEXT://127.0.0.1:0");

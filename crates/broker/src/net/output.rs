@@ -3,8 +3,8 @@
 //! for each 64 KiB, not for each range. With TLS a frame becomes records as large as they may be, which leave together;
 //! what is in a log is read in bounded pieces.
 //!
-//! Invariants: a frame is written whole or the connection is closed, as where its segment is removed before the client has
-//! taken it; no copy is kept for a client that does not read.
+//! Invariants: a frame is written whole or the connection is closed, as where its segment is removed before the client
+//! has taken it; no copy is kept for a client that does not read.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;

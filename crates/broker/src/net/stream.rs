@@ -43,8 +43,8 @@ impl ClientStream {
         }
     }
 
-    /// Acknowledges to the peer's system what has come, now: a client with Nagle's algorithm on holds its next small write
-    /// back until then, and systems wait up to 40 ms for something to send it along with.
+    /// Acknowledges to the peer's system what has come, now: a client with Nagle's algorithm on holds its next small
+    /// write back until then, and systems wait up to 40 ms for something to send it along with.
     pub fn acknowledge(&self) {
         // Without it the rest comes, only later.
         let _ = rustix::net::sockopt::set_tcp_quickack(self.socket(), true);
@@ -63,8 +63,8 @@ impl ClientStream {
         }
     }
 
-    /// Adds what has come to `buffer` without waiting, and reserves for it: up to `want` bytes of a plain connection, up
-    /// to 64 KiB of TLS; 0 at the end of the stream.
+    /// Adds what has come to `buffer` without waiting, and reserves for it: up to `want` bytes of a plain connection,
+    /// up to 64 KiB of TLS; 0 at the end of the stream.
     pub fn try_read_buf(&self, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
         match self {
             ClientStream::Plain(socket) => {

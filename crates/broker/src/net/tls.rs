@@ -1,8 +1,8 @@
-//! The certificates of a listener, read again when their files change, warned of before they end, and the handshakes made
-//! with them.
+//! The certificates of a listener, read again when their files change, warned of before they end, and the handshakes
+//! made with them.
 //!
-//! Not here: the session itself, which is `fullbore_tls`. Invariant: a handshake uses the last certificates that could be
-//! read; what cannot be read is logged and changes nothing.
+//! Not here: the session itself, which is `fullbore_tls`. Invariant: a handshake uses the last certificates that could
+//! be read; what cannot be read is logged and changes nothing.
 
 use fullbore_config::{Listener, ListenerTls};
 use fullbore_tls::{Acceptor, FileStamp, MaterialError, Stream};
@@ -140,7 +140,8 @@ impl Certificates {
         }
     }
 
-    /// Logs a failed handshake: each cause once in a while, so that a flood of one neither floods the log nor hides another.
+    /// Logs a failed handshake: each cause once in a while, so that a flood of one neither floods the log nor hides
+    /// another.
     pub fn report(&self, peer: SocketAddr, error: &io::Error) {
         let listener = &self.name;
         match self.due(error.to_string()) {

@@ -81,8 +81,8 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     }
 }
 
-/// Writes, and meanwhile goes on with what is looked at already: it may have been given what others wait for, as a place for
-/// long work, and the client may not read.
+/// Writes, and meanwhile goes on with what is looked at already: it may have been given what others wait for, as a
+/// place for long work, and the client may not read.
 async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
     poll_fn(|context| {
         if let Some(completion) = &mut following {

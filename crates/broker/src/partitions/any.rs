@@ -1,7 +1,7 @@
 //! A partition as requests see it, whichever kind of topic it is of.
 //!
-//! Classic: a log on this broker's disk, which may have followers. Diskless: objects in a store. What only one of the kinds has, its own module
-//! says; what an API needs is here.
+//! Classic: a log on this broker's disk, which may have followers. Diskless: objects in a store. What only one of the
+//! kinds has, its own module says; what an API needs is here.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, Times
 use fullbore_log::partition::terms::VerificationTime;
 use fullbore_log::partition::waiters::Registration;
 
-/// Time that a request waits for logs that are being opened: most take a few milliseconds. After a crash one may take longer, and clients give a
-/// connection up after half a minute, with all that they have requested over it.
+/// Time that a request waits for logs that are being opened: most take a few milliseconds. After a crash one may take
+/// longer, and clients give a connection up after half a minute, with all that they have requested over it.
 const OPENING_WAIT: Duration = Duration::from_secs(5);
 
 /// Partition, classic or diskless.
@@ -76,8 +76,8 @@ impl AnyPartition {
     /// Refuses a use that would wait for a log to be recovered.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER while it is being opened, at which every client asks again; KAFKA_STORAGE_ERROR if that failed: another try would
-    /// take the thread with it.
+    /// NOT_LEADER_OR_FOLLOWER while it is being opened, at which every client asks again; KAFKA_STORAGE_ERROR if that
+    /// failed: another try would take the thread with it.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_usable(),
@@ -90,7 +90,8 @@ impl AnyPartition {
     /// Refuses an append that would wait. One to a folder that is being made waits for that, which is over soon.
     ///
     /// # Errors
-    /// As [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION since it is deleted.
+    /// As [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION since it is
+    /// deleted.
     pub fn check_writable(&self) -> Result<(), ErrorCode> {
         let (is_deleted, is_usable) = match self {
             AnyPartition::Classic(replica) => {
@@ -140,8 +141,8 @@ impl AnyPartition {
         }
     }
 
-    /// Waits until these logs are open or will not be, without a thread, and not past [`OPENING_WAIT`]: the client's next requests wait behind it.
-    /// The next use of a log finds why it is not open.
+    /// Waits until these logs are open or will not be, without a thread, and not past [`OPENING_WAIT`]: the client's
+    /// next requests wait behind it. The next use of a log finds why it is not open.
     pub async fn open_all(partitions: Vec<AnyPartition>) {
         // All are requested first: several are opened at a time.
         partitions.iter().for_each(AnyPartition::ask_to_open);
@@ -156,7 +157,8 @@ impl AnyPartition {
         }
     }
 
-    /// Refreshes the offsets of these partitions, so that they are no older than this call, also where other brokers write.
+    /// Refreshes the offsets of these partitions, so that they are no older than this call, also where other brokers
+    /// write.
     ///
     /// # Errors
     /// The index of the diskless partitions cannot be read.
@@ -179,8 +181,8 @@ impl AnyPartition {
         }
     }
 
-    /// Wakes `waiter` each time there may be more to read, and when the partition goes, until the registration is dropped. Register, then
-    /// look, then wait.
+    /// Wakes `waiter` each time there may be more to read, and when the partition goes, until the registration is
+    /// dropped. Register, then look, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         match self {
             AnyPartition::Classic(replica) => replica.register(waiter),
@@ -188,8 +190,8 @@ impl AnyPartition {
         }
     }
 
-    /// Compares the leader epoch a client believes in with the one in force (KIP-320; -1 means it has none), and whether this
-    /// broker leads.
+    /// Compares the leader epoch a client believes in with the one in force (KIP-320; -1 means it has none), and
+    /// whether this broker leads.
     ///
     /// # Errors
     /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
@@ -242,8 +244,8 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the bytes that may be read from the batch with `offset` on, or any number over `enough` if there are more. `None` if reading them
-    /// costs no more than counting them, or is the only way to count them.
+    /// Returns the bytes that may be read from the batch with `offset` on, or any number over `enough` if there are
+    /// more. `None` if reading them costs no more than counting them, or is the only way to count them.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         match self {
             // A read is ranges of files.

@@ -42,8 +42,8 @@ const NO_DEADLINE: Duration = Duration::from_secs(30);
 const LONG_BYTES: usize = 2 << 20;
 /// Time after which a long request queues for a place again, behind the requests that wait for one.
 const PLACE_MAX: Duration = Duration::from_millis(50);
-/// Wait for a coordinator's word after which batches of diskless partitions go ahead of it: the transaction before waits
-/// for its markers, each in an object that is being uploaded.
+/// Wait for a coordinator's word after which batches of diskless partitions go ahead of it: the transaction before
+/// waits for its markers, each in an object that is being uploaded.
 const WORD_WAIT: Duration = Duration::from_millis(3);
 
 /// The services of the broker that an append uses.
@@ -230,7 +230,8 @@ struct AppendRun<'a> {
     /// Result of each batch that was taken or refused; the next batch is behind those.
     results: Vec<BatchResult>,
     failed: ErrorCode,
-    /// Records whose errors may still be listed one by one: a request of a megabyte may have ten thousand batches of a thousand.
+    /// Records whose errors may still be listed one by one: a request of a megabyte may have ten thousand batches of a
+    /// thousand.
     told_left: usize,
     /// Records that the request may still open.
     budget: OpeningBudget,
@@ -277,7 +278,8 @@ impl Waited {
         partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
     }
 
-    /// Waits for what blocks a batch for the first of these partitions, not past `deadline`. The state of the others is refreshed with it.
+    /// Waits for what blocks a batch for the first of these partitions, not past `deadline`. The state of the others is
+    /// refreshed with it.
     pub async fn wait_for(
         &mut self,
         partitions: &[Arc<DisklessPartition>],
@@ -327,7 +329,8 @@ impl<'a> AppendRun<'a> {
         }
     }
 
-    /// Checks and appends one batch after the other, at least one. In a place for long work it stops after [`PLACE_MAX`].
+    /// Checks and appends one batch after the other, at least one. In a place for long work it stops after
+    /// [`PLACE_MAX`].
     fn advance(&mut self) -> AppendProgress {
         let until = self.is_long.then(|| Instant::now() + PLACE_MAX);
         while let Some(batch) = self.batches.get(self.results.len()) {
@@ -514,8 +517,8 @@ impl<'a> AppendRun<'a> {
         true
     }
 
-    /// Returns the partition of the next batch, and those of the batches behind it that are blocked by the same stale state. They are refreshed
-    /// together, once a request.
+    /// Returns the partition of the next batch, and those of the batches behind it that are blocked by the same stale
+    /// state. They are refreshed together, once a request.
     fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();

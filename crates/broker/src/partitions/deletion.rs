@@ -1,15 +1,17 @@
-//! Deleted topics: their logs go out of use and their folders out of the way, by a thread of the broker's and not by the
-//! request that asked for it, whose client may go away.
+//! Deleted topics: their logs go out of use and their folders out of the way, by a thread of the broker's and not by
+//! the request that asked for it, whose client may go away.
 //!
-//! Not the decision, which is the control plane's, nor the removal of the files, which comes file.delete.delay.ms later.
-//! A topic may be made again under the same name at once: its partitions know who had their folders' names before
-//! them, and wait for that, or do it themselves.
+//! Not the decision, which is the control plane's, nor the removal of the files, which comes file.delete.delay.ms
+//! later. A topic may be made again under the same name at once: its partitions know who had their folders' names
+//! before them, and wait for that, or do it themselves.
 //!
-//! What is not carried out yet takes memory, and a client needs not wait for it: further deletions do ([`Deletion::has_room`]).
+//! What is not carried out yet takes memory, and a client needs not wait for it: further deletions do
+//! ([`Deletion::has_room`]).
 //!
 //! A crash in between is made good by the next start, which is told by the control plane of what was decided.
 //!
-//! Invariant: a folder has its new name before another partition uses its old one, and nobody writes to it by name any more.
+//! Invariant: a folder has its new name before another partition uses its old one, and nobody writes to it by name any
+//! more.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

@@ -1,8 +1,8 @@
 //! Work of the background, once a second: retention, removal of files, expiry of producers,
 //! checkpoints, and giving descriptors and memory back.
 //!
-//! A single thread serves all partitions, and so it opens none: where retention is due and the log is not open, it notifies the opener, and
-//! a later round goes on.
+//! A single thread serves all partitions, and so it opens none: where retention is due and the log is not open, it
+//! notifies the opener, and a later round goes on.
 
 use std::fs;
 use std::io;
@@ -25,7 +25,8 @@ use fullbore_host::memory::Trimmer;
 use fullbore_log::{retention, segment};
 
 const ROUND: Duration = Duration::from_secs(1);
-/// Time that a round removes folders of deleted partitions. Where a disk takes long for it, the rest waits for the next round.
+/// Time that a round removes folders of deleted partitions. Where a disk takes long for it, the rest waits for the next
+/// round.
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
 /// Time that a round checks partitions whose appends or reads fail.
 const CHECKS_MAX: Duration = Duration::from_secs(1);
@@ -205,7 +206,8 @@ impl Housekeeping {
         agenda.trimmer.look();
     }
 
-    /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read: the rest waits for the next round.
+    /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read: the rest waits for the
+    /// next round.
     fn check_failing(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
         if agenda.failing.is_empty() {
             agenda.failing = partitions.iter().filter(|partition| partition.is_failing()).cloned().collect();
@@ -251,8 +253,8 @@ impl Housekeeping {
         self.log_dir().pending_removal.lock().extend(due);
     }
 
-    /// Applies retention to one partition, unless nothing is due there; false if its log has to be opened first, which is
-    /// then asked for.
+    /// Applies retention to one partition, unless nothing is due there; false if its log has to be opened first, which
+    /// is then asked for.
     fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
         // A high watermark that is not the newest keeps more.

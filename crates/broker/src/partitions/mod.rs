@@ -1,8 +1,9 @@
-//! Every partition that this broker has, from start to clean shutdown: which there are, and what is done to all of them.
+//! Every partition that this broker has, from start to clean shutdown: which there are, and what is done to all of
+//! them.
 //!
-//! [`Partitions`] is what the rest of the broker uses; a request finds the partition it names in the [`registry`] and goes on
-//! with that, a [`Replica`]. Nothing is opened at start; what a partition's log needs to know before it is opened is in the
-//! checkpoint files.
+//! [`Partitions`] is what the rest of the broker uses; a request finds the partition it names in the
+//! [`registry`] and goes on with that, a [`Replica`]. Nothing is opened at start; what a partition's log needs to know
+//! before it is opened is in the checkpoint files.
 //!
 //! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and only if every log it
 //! vouches for is.
@@ -95,8 +96,9 @@ pub struct Partitions {
 }
 
 impl Partitions {
-    /// Opens a folder, which exists and is locked by the caller, and starts threads: those that flush, open and compact, one
-    /// that looks after the page cache, one for deletions, one for retention and other housekeeping. Opens no partition.
+    /// Opens a folder, which exists and is locked by the caller, and starts threads: those that flush, open and
+    /// compact, one that looks after the page cache, one for deletions, one for retention and other housekeeping. Opens
+    /// no partition.
     ///
     /// # Errors
     /// [`OpenError`] naming what cannot be read or written.
@@ -203,8 +205,8 @@ impl Partitions {
         self.log_dir.cluster.put_brokers(brokers);
     }
 
-    /// Gives a topic these partitions and settings, without blocking. Partitions that a crash may have torn are opened in time. To be called by
-    /// one thread at a time, as [`Partitions::delete_topic`].
+    /// Gives a topic these partitions and settings, without blocking. Partitions that a crash may have torn are opened
+    /// in time. To be called by one thread at a time, as [`Partitions::delete_topic`].
     pub fn put_topic<'a>(
         &self,
         topic: (&str, Uuid),
@@ -215,7 +217,8 @@ impl Partitions {
         self.put_topic_after(topic, partitions, config, origin, PastTopics::default());
     }
 
-    /// Puts a topic as [`Partitions::put_topic`] does, whose name these deleted topics had as far as the metadata remembers.
+    /// Puts a topic as [`Partitions::put_topic`] does, whose name these deleted topics had as far as the metadata
+    /// remembers.
     pub fn put_topic_after<'a>(
         &self,
         (name, id): (&str, Uuid),
@@ -260,8 +263,8 @@ impl Partitions {
         self.log_dir.aside.set_all_told();
     }
 
-    /// The topic's partitions are gone at once; [`Partitions::deleted`] waits until their folders are out of the way, and their
-    /// files go after file.delete.delay.ms. Waits for nobody.
+    /// The topic's partitions are gone at once; [`Partitions::deleted`] waits until their folders are out of the way,
+    /// and their files go after file.delete.delay.ms. Waits for nobody.
     pub fn delete_topic(&self, id: Uuid) {
         match self.registry.remove_topic(id) {
             logs if logs.is_empty() => self.delete_logs_and_in_index(id, &[]),
@@ -288,8 +291,8 @@ impl Partitions {
         }
     }
 
-    /// Notes that a classic topic is deleted of which this broker had no replica of some partitions: producers that go on with the next
-    /// topic of the name come to it with any sequence.
+    /// Notes that a classic topic is deleted of which this broker had no replica of some partitions: producers that go
+    /// on with the next topic of the name come to it with any sequence.
     pub fn note_deleted_elsewhere<'a>(
         &self,
         (name, id): (&str, Uuid),
@@ -303,8 +306,8 @@ impl Partitions {
         }
     }
 
-    /// Notes that a diskless topic of `count` partitions will be deleted next. A partition without records passes on that the stops before it are not known. A
-    /// broker that does not serve diskless topics knows no stops.
+    /// Notes that a diskless topic of `count` partitions will be deleted next. A partition without records passes on
+    /// that the stops before it are not known. A broker that does not serve diskless topics knows no stops.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let succession = &self.log_dir.succession;
         for index in 0..count {
@@ -315,7 +318,8 @@ impl Partitions {
         }
     }
 
-    /// Notes the version of the image whose topics follow, and its next producer id. `is_gap` where deletions before it were not followed.
+    /// Notes the version of the image whose topics follow, and its next producer id. `is_gap` where deletions before it
+    /// were not followed.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
         self.log_dir.succession.note_image(epoch, next_producer_id, is_gap);
     }
@@ -325,7 +329,8 @@ impl Partitions {
         self.deletion.carried_out(id).await;
     }
 
-    /// Waits until nothing is left of some deleted topics but files to be removed, and which those are; each is told once.
+    /// Waits until nothing is left of some deleted topics but files to be removed, and which those are; each is told
+    /// once.
     pub async fn gone(&self) -> Vec<Uuid> {
         self.deletion.gone().await
     }
@@ -351,13 +356,14 @@ impl Partitions {
         self.log_dir.flusher.failures.count()
     }
 
-    /// Number of partitions whose appends have failed for seconds, though their logs are whole: their directories take no files.
+    /// Number of partitions whose appends have failed for seconds, though their logs are whole: their directories take
+    /// no files.
     pub fn unwritable_partitions(&self) -> usize {
         self.log_dir.unwritable.count()
     }
 
-    /// A write or an fsync has failed, so that what was acknowledged may not be on the disk: the next start says that ends of logs are
-    /// lost. Goes to the disk, once.
+    /// A write or an fsync has failed, so that what was acknowledged may not be on the disk: the next start says that
+    /// ends of logs are lost. Goes to the disk, once.
     ///
     /// # Errors
     /// What the system says; it is tried again with the next call.
@@ -374,13 +380,14 @@ impl Partitions {
         self.log_dir.flusher.refused.count()
     }
 
-    /// Returns the files that power cuts have left beside the logs, as far as partitions were looked at. Reads the disk.
+    /// Returns the files that power cuts have left beside the logs, as far as partitions were looked at. Reads the
+    /// disk.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.total()
     }
 
-    /// Ends what requests wait for, since the broker stops: parked batches are refused, for what they wait for may not come any
-    /// more, acks=all waits for no replica, and no log is opened.
+    /// Ends what requests wait for, since the broker stops: parked batches are refused, for what they wait for may not
+    /// come any more, acks=all waits for no replica, and no log is opened.
     pub fn dismiss_waiting(&self) {
         self.log_dir.opener.stop();
         for partition in self.partitions() {
@@ -415,7 +422,8 @@ impl Partitions {
         self.cleaner.status()
     }
 
-    /// Returns the partitions that were written or read in the last half minute, by topic id and number. Waits for nothing.
+    /// Returns the partitions that were written or read in the last half minute, by topic id and number. Waits for
+    /// nothing.
     pub fn in_use(&self) -> Vec<(Uuid, i32)> {
         let partitions = self.registry.partitions();
         let in_use = partitions.iter().filter(|partition| partition.is_in_use(IN_USE_ROUNDS));
@@ -434,8 +442,8 @@ impl Partitions {
         self.registry.partitions()
     }
 
-    /// Topics of which there are folders: name, id, and one more than the largest number. A folder that does not say whose it is, is
-    /// left out.
+    /// Topics of which there are folders: name, id, and one more than the largest number. A folder that does not say
+    /// whose it is, is left out.
     ///
     /// # Errors
     /// What the system says of the data folder.
@@ -540,8 +548,8 @@ impl Partitions {
         finished
     }
 
-    /// On a full disk with the reserve, of which half is left for the checkpoints. What does not find room is recovered by
-    /// the next start.
+    /// On a full disk with the reserve, of which half is left for the checkpoints. What does not find room is recovered
+    /// by the next start.
     fn finish(&self, log: &mut Log) -> io::Result<()> {
         let space = &self.log_dir.space;
         if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }

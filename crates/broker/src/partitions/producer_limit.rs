@@ -1,7 +1,8 @@
 //! The limit of idempotent producers that all logs of this broker remember together (`fullbore.producers.max`).
 //!
-//! A log has a limit of its own, which many partitions multiply. Producers are counted once a second. Past the limit those silent longest are
-//! forgotten, as if they had expired, until a tenth of the room is free. States of diskless partitions are the index's, and are not counted.
+//! A log has a limit of its own, which many partitions multiply. Producers are counted once a second. Past the limit
+//! those silent longest are forgotten, as if they had expired, until a tenth of the room is free. States of diskless
+//! partitions are the index's, and are not counted.
 //!
 //! Invariant: a producer that is forgotten was silent at least as long as each that is kept.
 

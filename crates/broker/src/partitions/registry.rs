@@ -1,7 +1,8 @@
 //! Which partitions this broker has, by topic id.
 //!
-//! Read without waiting for anybody; changed by who follows the control plane alone, in the order of the metadata: settings, new
-//! partitions and deletions come that way and no other, so that no request brings the logs back to what it knows.
+//! Read without waiting for anybody; changed by who follows the control plane alone, in the order of the metadata:
+//! settings, new partitions and deletions come that way and no other, so that no request brings the logs back to what
+//! it knows.
 //!
 //! Locks: `topics` is held for a look or a change in memory, and no other lock is taken meanwhile.
 
@@ -62,8 +63,9 @@ impl Registry {
         topics.values().flat_map(|topic| topic.partitions.iter().cloned()).collect()
     }
 
-    /// Gives a topic these partitions and settings, without blocking. Partitions that a crash may have torn, and those that take over from deleted
-    /// ones, are opened in time. To be called by one thread at a time. `before` returns the predecessors of a new partition.
+    /// Gives a topic these partitions and settings, without blocking. Partitions that a crash may have torn, and those
+    /// that take over from deleted ones, are opened in time. To be called by one thread at a time. `before` returns the
+    /// predecessors of a new partition.
     pub fn put_topic<'a>(
         &self,
         (name, id): (&str, Uuid),

@@ -18,8 +18,9 @@ use fullbore_log::validation::ValidBatch;
 use fullbore_log::{Log, LogAppendInfo, Verification};
 
 impl Replica {
-    /// Appends one batch, or finds it appended. One before its turn waits for that in `terms.early`, or is refused as out of order. Its sequence is
-    /// checked here. To be called in a tokio runtime where batches may be early, since a task has them expire.
+    /// Appends one batch, or finds it appended. One before its turn waits for that in `terms.early`, or is refused as
+    /// out of order. Its sequence is checked here. To be called in a tokio runtime where batches may be early, since a
+    /// task has them expire.
     ///
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.

@@ -1,8 +1,9 @@
-//! A partition whose appends or reads fail for seconds, while its log is whole and the data directory takes files: its own directory does not, or its
-//! files cannot be opened or read.
+//! A partition whose appends or reads fail for seconds, while its log is whole and the data directory takes files: its
+//! own directory does not, or its files cannot be opened or read.
 //!
-//! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), a data directory that takes no files ([`fullbore_host::disk_space`]),
-//! damaged batches, which consumers skip by their offsets, and the replica that leads then (`replication/resign.rs`).
+//! Not here: a log that a failed write or fsync has broken
+//! ([`super::data_dir::failures`]), a data directory that takes no files ([`fullbore_host::disk_space`]), damaged
+//! batches, which consumers skip by their offsets, and the replica that leads then (`replication/resign.rs`).
 
 use std::io;
 use std::path::Path;
@@ -62,8 +63,8 @@ impl ReplicaState {
         }
     }
 
-    /// Notes a failed read. A read from another offset than that of the first failed read does not prolong the count. A shortage of descriptors or memory, and
-    /// a damaged batch, do not count.
+    /// Notes a failed read. A read from another offset than that of the first failed read does not prolong the count. A
+    /// shortage of descriptors or memory, and a damaged batch, do not count.
     pub(super) fn note_failed_read(&mut self, (offset, max_bytes): (i64, u32), error: &io::Error, log_dir: &LogDir) {
         if is_momentary(error) || error.kind() == io::ErrorKind::InvalidData {
             return;
@@ -86,7 +87,8 @@ impl ReplicaState {
         self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
     }
 
-    /// Notes the outcome of an opening of the log. A shortage of descriptors or memory, and a full disk, are not the partition's.
+    /// Notes the outcome of an opening of the log. A shortage of descriptors or memory, and a full disk, are not the
+    /// partition's.
     pub(super) fn note_opening(&mut self, outcome: Result<(), &StorageError>, log_dir: &LogDir) {
         match outcome {
             Ok(()) => self.note_append(Ok(()), log_dir),
@@ -126,7 +128,8 @@ impl FailingLog {
 }
 
 impl Replica {
-    /// Notes a failed read from this offset, and logs it, unless the partition counts as unwritable. Not to be called with the state locked.
+    /// Notes a failed read from this offset, and logs it, unless the partition counts as unwritable. Not to be called
+    /// with the state locked.
     pub(crate) fn read_failed_at(&self, offset: i64, max_bytes: u32, error: &io::Error) -> ReadError {
         let mut state = self.state.lock();
         state.note_failed_read((offset, max_bytes), error, &self.log_dir);
@@ -140,8 +143,9 @@ impl Replica {
         self.state.lock().failing.is_some()
     }
 
-    /// Counts the partition as unwritable once its appends or reads have failed for seconds. Counts it as writable once its log can be opened, and its
-    /// directory takes files or the records can be read. Makes a file there, reads, or requests the opening.
+    /// Counts the partition as unwritable once its appends or reads have failed for seconds. Counts it as writable once
+    /// its log can be opened, and its directory takes files or the records can be read. Makes a file there, reads, or
+    /// requests the opening.
     pub(crate) fn check_failing(self: &Arc<Self>, now: Instant) {
         let due = |state: &ReplicaState| {
             let failing = state.failing.as_ref()?;

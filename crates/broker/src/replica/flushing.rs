@@ -29,8 +29,8 @@ impl Replica {
         }
     }
 
-    /// Requests the flushes that the topic's settings want, or with `flushes` one now. Returns a ticket if the answer must
-    /// wait for one.
+    /// Requests the flushes that the topic's settings want, or with `flushes` one now. Returns a ticket if the answer
+    /// must wait for one.
     pub(super) fn flush_after(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -61,8 +61,8 @@ impl Replica {
         Some(ticket)
     }
 
-    /// Flushes as [`Replica::flush_after`] does, for a log that ends there. `rolled`: the last append sealed a segment; `is_new`: there is
-    /// something to flush.
+    /// Flushes as [`Replica::flush_after`] does, for a log that ends there. `rolled`: the last append sealed a segment;
+    /// `is_new`: there is something to flush.
     pub(super) fn flush_up_to(
         self: &Arc<Self>,
         state: &mut ReplicaState,

@@ -1,8 +1,10 @@
 //! Fetches of followers at a leader's partition: notes how far each has come, and reads for it.
 //!
-//! Not here: the requests between brokers, nor what a follower does with the answers (`following`). The rules are [`fullbore_rules::replica`]'s.
+//! Not here: the requests between brokers, nor what a follower does with the answers
+//! (`following`). The rules are [`fullbore_rules::replica`]'s.
 //!
-//! Invariant: a follower's position counts only in the leader epoch in which its log was found to be a beginning of the leader's.
+//! Invariant: a follower's position counts only in the leader epoch in which its log was found to be a beginning of the
+//! leader's.
 
 use std::sync::Arc;
 
@@ -110,7 +112,8 @@ impl Replica {
         self.read_as(ReadMode::LedIn(leader_epoch), from, max_bytes, at_least_one).map_err(|error| error.code())
     }
 
-    /// Marks a place each time the log grows, the high watermark moves, or the partition's role changes, until the registration is dropped.
+    /// Marks a place each time the log grows, the high watermark moves, or the partition's role changes, until the
+    /// registration is dropped.
     pub fn mark(&self, marks: &Arc<DirtyPartitions>, place: u32) -> Registration {
         Registration::marking(&self.waiters, marks, place)
     }

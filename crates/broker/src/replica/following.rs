@@ -1,7 +1,7 @@
 //! Answers of a leader at a follower's partition: appends, cuts, high watermark.
 //!
-//! Not here: the requests between brokers, nor the leader's part (`follower_reads`). The decisions are [`fullbore_rules::replica`]'s; they are carried out on the
-//! log under one lock.
+//! Not here: the requests between brokers, nor the leader's part
+//! (`follower_reads`). The decisions are [`fullbore_rules::replica`]'s; they are carried out on the log under one lock.
 //!
 //! Invariant: nothing of a leader's answer reaches the log once the role is that of another epoch.
 
@@ -87,8 +87,8 @@ impl Replica {
         Ok(self.log_to_read(state)?.map_or(nothing, |(log, _)| end(log)))
     }
 
-    /// As follower: returns [`Replica::position`], or the flush to await before the leader may see it, where the topic wants all records up
-    /// to there on the disk by then.
+    /// As follower: returns [`Replica::position`], or the flush to await before the leader may see it, where the topic
+    /// wants all records up to there on the disk by then.
     ///
     /// # Errors
     /// The disk.
@@ -102,8 +102,8 @@ impl Replica {
         Ok(ticket.map_or(Ok(position), Err))
     }
 
-    /// As follower: appends the leader's batches as they are, and takes over its high watermark and log start. Blocks while the log is made,
-    /// if there is none yet and something to be appended.
+    /// As follower: appends the leader's batches as they are, and takes over its high watermark and log start. Blocks
+    /// while the log is made, if there is none yet and something to be appended.
     ///
     /// # Errors
     /// [`FollowError`]; batches before a bad one are in the log.
@@ -174,8 +174,8 @@ impl Replica {
         self.log_dir.not_replicated.due()
     }
 
-    /// As follower: cuts the own log off where the leader's answer to a fetch from `asked` has the end of the common epoch. Returns the new end;
-    /// `None` if the log no longer ended at `asked`.
+    /// As follower: cuts the own log off where the leader's answer to a fetch from
+    /// `asked` has the end of the common epoch. Returns the new end; `None` if the log no longer ended at `asked`.
     ///
     /// # Errors
     /// [`FollowError`].
@@ -191,7 +191,8 @@ impl Replica {
         })
     }
 
-    /// As follower: begins the own log anew at the leader's log start, which is past the own end or before the own start.
+    /// As follower: begins the own log anew at the leader's log start, which is past the own end or before the own
+    /// start.
     ///
     /// # Errors
     /// [`FollowError`].
@@ -236,8 +237,8 @@ impl Replica {
         done.map_err(failed)
     }
 
-    /// A cut broke off midway, for a reason that passes: the log is opened once more, which works out what is there. Not beside a cleaning,
-    /// which goes by the log as it was; then the next start does it.
+    /// A cut broke off midway, for a reason that passes: the log is opened once more, which works out what is there.
+    /// Not beside a cleaning, which goes by the log as it was; then the next start does it.
     pub(super) fn open_anew(&self) {
         // None begins with a log that is broken.
         if self.log_dir.cleanings.is_under_way(&self.key()) {
@@ -256,8 +257,8 @@ impl Replica {
         self.renaming.lock()
     }
 
-    /// Locks the state of a log whose checkpoints claim no more than what a cut has left. They would else claim that what is appended after the
-    /// cut is on the disk.
+    /// Locks the state of a log whose checkpoints claim no more than what a cut has left. They would else claim that
+    /// what is appended after the cut is on the disk.
     ///
     /// # Errors
     /// The disk.
@@ -288,7 +289,8 @@ fn begins_within(offset: i64, records: &Bytes) -> Option<i64> {
     (first.base_offset() < offset && offset <= first.last_offset()).then(|| first.base_offset())
 }
 
-/// [`append_each`], as long as the disk has room. Nothing else is written under the permit: what frees space may be next.
+/// [`append_each`], as long as the disk has room. Nothing else is written under the permit: what frees space may be
+/// next.
 fn append_in(
     space: &DiskSpace,
     from: &FromLeader<'_>,
@@ -307,9 +309,9 @@ fn append_in(
     appended
 }
 
-/// Gives all whole batches to `append`, which takes the first few of them each time, with the bytes from there on; their checksums are
-/// compared. None is of a later epoch than the leader: a leader that was deposed while it answered may have sent what its successor wrote
-/// in the place of its own.
+/// Gives all whole batches to `append`, which takes the first few of them each time, with the bytes from there on;
+/// their checksums are compared. None is of a later epoch than the leader: a leader that was deposed while it answered
+/// may have sent what its successor wrote in the place of its own.
 fn append_each(
     from: &FromLeader<'_>,
     mut append: impl FnMut(&[u8], &[BatchView<'_>]) -> Result<usize, AppendError>,

@@ -1,4 +1,5 @@
-//! A partition while the disk hangs: whoever would wait for a write that does not come back is refused, or waits where no client does.
+//! A partition while the disk hangs: whoever would wait for a write that does not come back is refused, or waits where
+//! no client does.
 //!
 //! Threads that were with a write when it began to hang are not helped by this: others serve from then on.
 
@@ -32,7 +33,8 @@ impl Replica {
         if may_hang { self.check_disk().map_err(|error| error.code()) } else { Ok(()) }
     }
 
-    /// Locks the state. Where a write that hangs may have it locked, the thread's other work goes to another thread meanwhile.
+    /// Locks the state. Where a write that hangs may have it locked, the thread's other work goes to another thread
+    /// meanwhile.
     pub(super) fn lock_state(&self) -> MutexGuard<'_, ReplicaState> {
         match self.state.try_lock() {
             Some(state) => state,

@@ -1,19 +1,21 @@
 //! This broker's copy of a partition: its log under a lock, its role, and who waits for it.
 //!
-//! The role, and the high watermark with it, is what the image of the metadata says (`role`), decided by
-//! [`fullbore_rules::replica`]. A leader appends (`append`, batches that come before their turn in `out_of_order`, behind refused ones in
+//! The role, and the high watermark with it, is what the image of the metadata says
+//! (`role`), decided by [`fullbore_rules::replica`]. A leader appends
+//! (`append`, batches that come before their turn in `out_of_order`, behind refused ones in
 //! `refused`) and reads (`read`, `times`), and serves its followers (`follower_reads`), whose sessions are notified by
-//! [`fullbore_log::partition::dirty_partitions`]; a follower has its leader's batches (`following`). A log is opened when it is first needed
-//! (`opening`, by the threads of [`data_dir::opener`]), flushed by those of [`data_dir::flusher`], and goes with its topic (`retire`).
-//! [`data_dir::LogDir`] is what all replicas of a data folder share.
+//! [`fullbore_log::partition::dirty_partitions`]; a follower has its leader's batches (`following`). A log is opened
+//! when it is first needed (`opening`, by the threads of [`data_dir::opener`]), flushed by those of
+//! [`data_dir::flusher`], and goes with its topic (`retire`). [`data_dir::LogDir`] is what all replicas of a data
+//! folder share.
 //!
-//! What a replica is not: open. It costs a few hundred bytes until it is first used; then its folder is read, and a folder
-//! and files are made when something is to be written.
+//! What a replica is not: open. It costs a few hundred bytes until it is first used; then its folder is read, and a
+//! folder and files are made when something is to be written.
 //!
 //! Lock: `state` owns everything that changes. Fetches read files without it. `renaming` comes before it.
 //!
-//! Invariant: a batch is answered only when it is whole in the log at its offset, and as far as the answer promises on the disk
-//! and on other replicas.
+//! Invariant: a batch is answered only when it is whole in the log at its offset, and as far as the answer promises on
+//! the disk and on other replicas.
 
 mod append;
 pub(crate) mod data_dir;
@@ -57,8 +59,8 @@ use fullbore_log::recovery::RecoveryHint;
 use phase::{PhaseCell, PhaseView};
 use state::{Flushing, LogState, ReplicaState};
 
-/// Replica of a partition. All calls may block on the disk, the first one for as long as a recovery takes, but for those of `opening` that
-/// do not block.
+/// Replica of a partition. All calls may block on the disk, the first one for as long as a recovery takes, but for
+/// those of `opening` that do not block.
 #[derive(Debug)]
 pub struct Replica {
     topic: Arc<str>,
@@ -72,8 +74,8 @@ pub struct Replica {
     /// True if the registration or the settings are not taken over yet.
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
-    /// Held, from before the state, while files of the log get other names without the state's lock, and while the log is cut off: what it
-    /// has after that may be in files of the same names.
+    /// Held, from before the state, while files of the log get other names without the state's lock, and while the log
+    /// is cut off: what it has after that may be in files of the same names.
     renaming: Mutex<()>,
     /// Told when the state is not that of opening any more.
     opening_ended: Condvar,
@@ -122,7 +124,8 @@ impl Replica {
         Before { replica: predecessor, topic: past }: Before,
     ) -> Replica {
         let key = (topic.to_string(), index);
-        // Without anything known it is new: there is nothing to look at, and the checkpoints are those of a deleted partition.
+        // Without anything known it is new: there is nothing to look at, and the checkpoints are those of a deleted
+        // partition.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
         if known.is_none() {
             log_dir.checkpoints.forget(key.clone());
@@ -212,15 +215,16 @@ impl Replica {
         matches!(self.lock().log, LogState::Refused(_))
     }
 
-    /// Returns true if the replica is to be in no ISR: a write or an fsync has failed, the log is damaged, its directory takes no files, or its records
-    /// cannot be read. As follower it takes no records then.
+    /// Returns true if the replica is to be in no ISR: a write or an fsync has failed, the log is damaged, its
+    /// directory takes no files, or its records cannot be read. As follower it takes no records then.
     pub fn takes_no_records(&self) -> bool {
         let state = self.lock();
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns what is known of the log of a partition to which no records can be appended, or whose records cannot be read. `None` if they can. A log that
-    /// cannot be opened may lack its end, and cannot be read: a replica in the ELR leads as well.
+    /// Returns what is known of the log of a partition to which no records can be appended, or whose records cannot be
+    /// read. `None` if they can. A log that cannot be opened may lack its end, and cannot be read: a replica in the ELR
+    /// leads as well.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));
@@ -261,7 +265,8 @@ impl Replica {
         self.state.try_lock()
     }
 
-    /// Returns true if the log was written or read since this number of rounds of housekeeping, or another thread has its lock.
+    /// Returns true if the log was written or read since this number of rounds of housekeeping, or another thread has
+    /// its lock.
     pub(crate) fn is_in_use(&self, rounds: u32) -> bool {
         self.try_lock_as_it_is()
             .is_none_or(|state| matches!(&state.log, LogState::Open(log) if log.idle_rounds() < rounds))

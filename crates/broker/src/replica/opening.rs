@@ -1,7 +1,9 @@
-//! How a partition's log comes to be open: a state that one waits for, and during which nobody holds the partition's lock.
+//! How a partition's log comes to be open: a state that one waits for, and during which nobody holds the partition's
+//! lock.
 //!
-//! Not what is read or repaired, which is [`fullbore_log::recovery`]'s matter, nor which thread does it ([`super::data_dir::opener`]).
-//! Requests ask and wait without a thread ([`Replica::opened`]); background threads open for themselves.
+//! Not what is read or repaired, which is
+//! [`fullbore_log::recovery`]'s matter, nor which thread does it ([`super::data_dir::opener`]). Requests ask and wait
+//! without a thread ([`Replica::opened`]); background threads open for themselves.
 //!
 //! Invariant: one thread at a time is at a partition's folder, and only that thread ends the state of opening.
 
@@ -40,7 +42,8 @@ impl Replica {
     /// Refuses a use of the log that would wait for a recovery.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, or will be; KAFKA_STORAGE_ERROR where no thread is going to open it.
+    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, or will be; KAFKA_STORAGE_ERROR where no thread is going
+    /// to open it.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         if self.phase().is_usable() {
             return Ok(());
@@ -119,7 +122,8 @@ impl Replica {
         }
     }
 
-    /// The log, opened when it is not, and the high watermark; `None` if nothing was ever written. Blocks; the lock is let go of meanwhile.
+    /// The log, opened when it is not, and the high watermark; `None` if nothing was ever written. Blocks; the lock is
+    /// let go of meanwhile.
     pub(crate) fn log_to_read<'a>(
         &self,
         state: &'a mut MutexGuard<'_, ReplicaState>,
@@ -166,7 +170,8 @@ impl Replica {
     }
 
     /// Goes to the disk without the lock. Corruption is remembered; what may pass, like a lack of descriptors, is tried
-    /// again with the next call. A log that is about to go is not opened: who has it go looks for openings under way once.
+    /// again with the next call. A log that is about to go is not opened: who has it go looks for openings under way
+    /// once.
     fn step(&self, state: &mut MutexGuard<'_, ReplicaState>, step: Step) -> Result<(), StorageError> {
         if self.phase().is_leaving() || self.log_dir.opener.is_stopping() {
             return Err(StorageError::Gone);
@@ -276,8 +281,9 @@ impl Replica {
         self.lacks_committed.load(Relaxed)
     }
 
-    /// Refuses a log that ends below the high watermark of the checkpoint, as where an older copy of its directory was restored. A replica in sync has the
-    /// committed records that it lacks, and would be cut to this one if this one led. Without such a replica the log is used as it is.
+    /// Refuses a log that ends below the high watermark of the checkpoint, as where an older copy of its directory was
+    /// restored. A replica in sync has the committed records that it lacks, and would be cut to this one if this one
+    /// led. Without such a replica the log is used as it is.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);
@@ -331,8 +337,8 @@ impl Replica {
         }
     }
 
-    /// Makes the log of a partition that is new and has a predecessor, so that its folder has the stops before its first record. Returns
-    /// false if that failed.
+    /// Makes the log of a partition that is new and has a predecessor, so that its folder has the stops before its
+    /// first record. Returns false if that failed.
     fn keep_stops(&self) -> bool {
         self.retire_predecessors();
         if !self.log_dir.succession.has(&self.key()) {
@@ -345,8 +351,8 @@ impl Replica {
         }
     }
 
-    /// Frees the directory's name, unless the partition's own directory has it: retires an older topic of the name, and sets any other
-    /// directory aside.
+    /// Frees the directory's name, unless the partition's own directory has it: retires an older topic of the name, and
+    /// sets any other directory aside.
     fn clear_the_way(&self, dir: &Path) -> Result<(), StorageError> {
         self.retire_predecessors();
         self.log_dir.retire_leftover(&self.key()).map_err(|error| StorageError::io(dir, error))?;
@@ -373,8 +379,8 @@ impl Replica {
 }
 
 impl Replica {
-    /// Opens the log, unless it is open or being opened by another thread. Failures are logged, and answered to whoever waits.
-    /// Returns true if the partition is of use then.
+    /// Opens the log, unless it is open or being opened by another thread. Failures are logged, and answered to whoever
+    /// waits. Returns true if the partition is of use then.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Look).is_err() {

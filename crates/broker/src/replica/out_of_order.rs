@@ -1,7 +1,8 @@
 //! Batches that come over several connections, in the turn of their producer's sequence.
 //!
-//! Who may wait and who leaves next is said by [`fullbore_rules::sequence::parking`]; what is held meanwhile is in
-//! [`fullbore_log::partition::reorder_buffer`]. Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
+//! Who may wait and who leaves next is said by
+//! [`fullbore_rules::sequence::parking`]; what is held meanwhile is in [`fullbore_log::partition::reorder_buffer`].
+//! Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
 
 use fullbore_host::task;
 use std::sync::{Arc, Weak};
@@ -56,8 +57,9 @@ impl Replica {
         }
     }
 
-    /// Appends the parked batches that follow an append, and refuses those of an older epoch. After a failure of the disk those of this producer fail with it, so that none waits for its predecessor
-    /// while that is sent again in vain.
+    /// Appends the parked batches that follow an append, and refuses those of an older epoch. After a failure of the
+    /// disk those of this producer fail with it, so that none waits for its predecessor while that is sent again in
+    /// vain.
     pub(crate) fn settle_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,

@@ -1,7 +1,8 @@
 //! The phase of a replica's log, for readers that must not wait for the lock of its state.
 //!
-//! The phase repeats which variant of [`LogState`](super::state::LogState) the state has. [`Replica::put`](super::Replica::put) writes both.
-//! Beside it stands whether the partition is deleted: while that is carried out, the log may still be open.
+//! The phase repeats which variant of
+//! [`LogState`](super::state::LogState) the state has. [`Replica::put`](super::Replica::put) writes both. Beside it
+//! stands whether the partition is deleted: while that is carried out, the log may still be open.
 //!
 //! Invariant: a phase changes under the lock of the state, and only as [`TRANSITIONS`] allows.
 
@@ -69,7 +70,8 @@ impl PhaseView {
         self.0 & LEAVING != 0
     }
 
-    /// Returns true if no caller has to wait for a thread to open the log: it is open, or does not exist, or cannot be opened.
+    /// Returns true if no caller has to wait for a thread to open the log: it is open, or does not exist, or cannot be
+    /// opened.
     pub fn is_settled(self) -> bool {
         !matches!(self.phase(), Phase::Unopened | Phase::Opening | Phase::Creating)
     }

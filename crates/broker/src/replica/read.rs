@@ -205,7 +205,8 @@ impl Replica {
         }
     }
 
-    /// Reads the records from `offset` on once more, whatever the role, and drops them. Offsets that the log does not have any more count as read.
+    /// Reads the records from `offset` on once more, whatever the role, and drops them. Offsets that the log does not
+    /// have any more count as read.
     ///
     /// # Errors
     /// The file system's error.
@@ -265,8 +266,8 @@ impl Replica {
         })
     }
 
-    /// Returns the log start with the epoch whose leader wrote there: -1 where that is not known, the epoch in force where there are no records. The
-    /// timestamp is -1.
+    /// Returns the log start with the epoch whose leader wrote there: -1 where that is not known, the epoch in force
+    /// where there are no records. The timestamp is -1.
     ///
     /// # Errors
     /// [`ReadError`], when the log has to be opened and cannot.
@@ -297,9 +298,9 @@ impl Replica {
         })
     }
 
-    /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it
-    /// are gone for readers at once, their segments with the next retention, or on a full disk before the rest is done. [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts)
-    /// has the log start on the disk.
+    /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it are gone
+    /// for readers at once, their segments with the next retention, or on a full disk before the rest is done.
+    /// [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts) has the log start on the disk.
     ///
     /// # Errors
     /// [`ReadError::OffsetOutOfRange`] past the high watermark.

@@ -1,4 +1,5 @@
-//! Batches of a partition that were refused for a reason that passes, wherever on their way: also before the log was open, or the batch looked at.
+//! Batches of a partition that were refused for a reason that passes, wherever on their way: also before the log was
+//! open, or the batch looked at.
 //!
 //! Not the rule, which is [`fullbore_rules::sequence::RefusedBatches`]'s, nor why a batch is refused.
 //!

@@ -26,16 +26,16 @@ enum Name {
 }
 
 impl Replica {
-    /// Takes the log out of use and the folder out of the way. Done when it returns, whoever did it; false if the system
-    /// lets the folder keep its name.
+    /// Takes the log out of use and the folder out of the way. Done when it returns, whoever did it; false if the
+    /// system lets the folder keep its name.
     pub(crate) fn retire(&self) -> bool {
         // One that never came to have a folder leaves the name to who had it before.
         self.retire_predecessors();
         self.retire_itself()
     }
 
-    /// Retires every predecessor of the directory's name, the eldest first. A loop, no recursion: on a slow disk a name may have any
-    /// number of lives.
+    /// Retires every predecessor of the directory's name, the eldest first. A loop, no recursion: on a slow disk a name
+    /// may have any number of lives.
     pub(crate) fn retire_predecessors(&self) {
         let (mut line, mut next) = (Vec::new(), self.predecessor.lock().clone());
         while let Some(partition) = next {
@@ -120,8 +120,8 @@ impl Replica {
         Duration::from_millis(self.config().file_delete_delay_ms)
     }
 
-    /// Returns true if the directory with the partition's name is another topic's. One without a topic id may be, if there is something
-    /// in it.
+    /// Returns true if the directory with the partition's name is another topic's. One without a topic id may be, if
+    /// there is something in it.
     fn is_anothers(&self, dir: &Path) -> io::Result<bool> {
         match files::read_topic_id(dir)? {
             Some(topic_id) => Ok(topic_id != self.topic_id()),

@@ -1,10 +1,11 @@
-//! A partition's role on this broker, as the metadata tells it: whether it leads, up to where readers may see the log, and what
-//! an answer to acks=all waits for.
+//! A partition's role on this broker, as the metadata tells it: whether it leads, up to where readers may see the log,
+//! and what an answer to acks=all waits for.
 //!
-//! Not the decisions, which are [`fullbore_rules::replica`]'s. Who tells of new metadata waits for nobody: it leaves it beside
-//! the partition, and whoever next locks the state takes it over first.
+//! Not the decisions, which are [`fullbore_rules::replica`]'s. Who tells of new metadata waits for nobody: it leaves it
+//! beside the partition, and whoever next locks the state takes it over first.
 //!
-//! Invariant: nothing is appended, read or answered by a role older than the newest that was told before the lock was taken.
+//! Invariant: nothing is appended, read or answered by a role older than the newest that was told before the lock was
+//! taken.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -42,8 +43,8 @@ impl Replica {
 
     /// Marks role and settings to be taken over at the next lock of the state.
     fn note_news(&self) {
-        // Sequentially consistent, as the count of waiters is: a waiter that registers before `wake` reads that count is woken, and a later one
-        // sees the news.
+        // Sequentially consistent, as the count of waiters is: a waiter that registers before `wake` reads that count
+        // is woken, and a later one sees the news.
         self.has_news.store(true, SeqCst);
         // If somebody has it locked, whoever waits for something looks again, and takes them over.
         if let Some(mut state) = self.state.try_lock() {
@@ -100,8 +101,8 @@ impl Replica {
         replica
     }
 
-    /// Compares the leader epoch a client believes in with the one in force (KIP-320; -1 means it has none), and whether this
-    /// broker leads.
+    /// Compares the leader epoch a client believes in with the one in force (KIP-320; -1 means it has none), and
+    /// whether this broker leads.
     ///
     /// # Errors
     /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
@@ -134,8 +135,8 @@ impl Replica {
         self.lock().role.leader_epoch()
     }
 
-    /// Waits until all that is in the log is committed. Where this broker has the only replica, that is so; and what was committed stays that
-    /// if too few are in sync for more.
+    /// Waits until all that is in the log is committed. Where this broker has the only replica, that is so; and what
+    /// was committed stays that if too few are in sync for more.
     ///
     /// # Errors
     /// [`AppendError::Role`], where another broker leads by now.

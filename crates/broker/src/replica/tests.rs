@@ -180,7 +180,8 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Only an append ends the count where there is no directory, and a partition that counts as unwritable is handed over and gets none.
+/// Only an append ends the count where there is no directory, and a partition that counts as unwritable is handed over
+/// and gets none.
 #[test]
 fn data_directory_takes_no_files_a_new_partition_does_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);

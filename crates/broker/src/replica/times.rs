@@ -78,7 +78,8 @@ impl Replica {
         largest.map_err(|error| self.read_failed(&error))
     }
 
-    /// Returns the log start, and the largest timestamp from there on, in ms. A segment that the log start divides is scanned.
+    /// Returns the log start, and the largest timestamp from there on, in ms. A segment that the log start divides is
+    /// scanned.
     fn largest_timestamp(&self, isolation: Isolation) -> Result<Option<(i64, i64)>, ReadError> {
         let mut plans = 0;
         loop {
@@ -99,7 +100,8 @@ impl Replica {
         }
     }
 
-    /// Returns what the look number `plans` found, or `None` where it must be planned anew: the segment was replaced meanwhile.
+    /// Returns what the look number `plans` found, or `None` where it must be planned anew: the segment was replaced
+    /// meanwhile.
     fn looked<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
         if (plan.is_stale() || found.as_ref().is_err_and(is_gone)) && plans < PLANS_MAX {
             return Ok(None);

@@ -1,4 +1,5 @@
-//! Which partitions this broker follows, over which lane: from each image of the metadata what is not as it was in the one before.
+//! Which partitions this broker follows, over which lane: from each image of the metadata what is not as it was in the
+//! one before.
 
 use super::context::Context;
 use super::followed::PartitionId;

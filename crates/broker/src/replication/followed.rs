@@ -1,5 +1,5 @@
-//! Partition that this broker follows, in one leader epoch: its part of each fetch, and of the leader's answers. Errors are treated as
-//! Kafka's `ReplicaFetcherThread` treats them.
+//! Partition that this broker follows, in one leader epoch: its part of each fetch, and of the leader's answers. Errors
+//! are treated as Kafka's `ReplicaFetcherThread` treats them.
 //!
 //! Not here: when fetches are sent (`leader_fetcher`).
 //!

@@ -1,6 +1,8 @@
-//! The changes of ISRs that this broker asks for as a leader: gathered into one command at a time, and its outcome told to each partition.
+//! The changes of ISRs that this broker asks for as a leader: gathered into one command at a time, and its outcome told
+//! to each partition.
 //!
-//! Invariant: each change that a partition asks for is told its outcome, or that nobody knows it; then it is asked for again.
+//! Invariant: each change that a partition asks for is told its outcome, or that nobody knows it; then it is asked for
+//! again.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -105,7 +107,8 @@ async fn ask_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
     look(&isr, unknown).await;
 }
 
-/// Checks each partition that this broker leads for followers that lag, or may join; and again when brokers have come or gone.
+/// Checks each partition that this broker leads for followers that lag, or may join; and again when brokers have come
+/// or gone.
 pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
     let every = (context.config.replication.lag_time_max / 2).max(ROUND_MIN);
     let mut images = context.control.watch();

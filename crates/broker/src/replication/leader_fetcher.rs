@@ -1,11 +1,11 @@
 //! A connection to one leader, and the partitions that are fetched over it.
 //!
-//! One task: it hears which partitions are its own, names in the next fetch those of which there is something to say, keeps several
-//! fetches under way while records come ([`FetchPipe`]), and carries out the answers in their order. A fetch session (KIP-227) is as old as
-//! its connection.
+//! One task: it hears which partitions are its own, names in the next fetch those of which there is something to say,
+//! keeps several fetches under way while records come ([`FetchPipe`]), and carries out the answers in their order. A
+//! fetch session (KIP-227) is as old as its connection.
 //!
-//! Not what an answer means for a partition (`followed`). Queue: what a lane is told is bounded by the partitions there are and the fetches
-//! that it has under way. Invariant: nothing is asked again at once that has just failed.
+//! Not what an answer means for a partition (`followed`). Queue: what a lane is told is bounded by the partitions there
+//! are and the fetches that it has under way. Invariant: nothing is asked again at once that has just failed.
 
 use super::context::Context;
 use super::followed::{Followed, Naming, PartitionId, Taken};
@@ -29,7 +29,8 @@ use tokio::time::Instant;
 const FETCH: i16 = 18;
 /// The first pause before a connection is made again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Failures in a row, about a second, in which a leader should have heard of this broker's start. More of them are worth a warning.
+/// Failures in a row, about a second, in which a leader should have heard of this broker's start. More of them are
+/// worth a warning.
 const UNHEARD_MAX: u32 = 6;
 /// Bytes above which an answer is appended on a thread that no other connection waits for.
 const LONG_BYTES: usize = 256 * 1024;
@@ -87,8 +88,8 @@ pub struct LeaderFetcher {
     id: LaneId,
     sender: UnboundedSender<LaneEvent>,
     followed: HashMap<PartitionId, Followed>,
-    /// Partitions that the next fetch adds to the session, and those that it removes first. A partition that has left, or is listed twice
-    /// since it came back, is passed over.
+    /// Partitions that the next fetch adds to the session, and those that it removes first. A partition that has left,
+    /// or is listed twice since it came back, is passed over.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
     /// When partitions are to be named again.

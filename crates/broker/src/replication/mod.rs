@@ -1,7 +1,8 @@
 //! Replication between brokers: what this one follows, and what it asks for as a leader.
 //!
 //! - `assign`: from each image, which partitions follow which leader over which lane.
-//! - `leader_fetcher`: a connection to a leader with the partitions that are fetched over it: the session, several fetches under way.
+//! - `leader_fetcher`: a connection to a leader with the partitions that are fetched over it: the session, several
+//!   fetches under way.
 //! - `followed`: one of these partitions: what is asked for, and what is done with an answer.
 //! - `context`: what these share.
 //! - `lags`: how far partitions are behind.
@@ -11,7 +12,8 @@
 //! Not here: what a leader answers (`api/fetch/replica`), nor what is done to a log (`replica/`). The rules are
 //! [`fullbore_rules::replica`]'s.
 //!
-//! Invariant: a partition is fetched over one lane at a time, or what the other still brings finds that the log does not end there.
+//! Invariant: a partition is fetched over one lane at a time, or what the other still brings finds that the log does
+//! not end there.
 
 mod assign;
 mod context;

@@ -1,7 +1,9 @@
-//! Takes this broker out of the ISR of partitions that it cannot write or read: a write or an fsync has failed, the log is damaged, its directory takes no
-//! files, or its records cannot be read. Another replica leads those that it led, and no leader waits for it.
+//! Takes this broker out of the ISR of partitions that it cannot write or read: a write or an fsync has failed, the log
+//! is damaged, its directory takes no files, or its records cannot be read. Another replica leads those that it led,
+//! and no leader waits for it.
 //!
-//! Not here: the choice of the leader, which is the control plane's. Without another replica that may lead nothing changes.
+//! Not here: the choice of the leader, which is the control plane's. Without another replica that may lead nothing
+//! changes.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -50,8 +52,8 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Returns the partitions that this broker cannot write or read, and that others lead or may lead: those whose ISR it is in, and with a broken log those
-/// whose ELR it is in.
+/// Returns the partitions that this broker cannot write or read, and that others lead or may lead: those whose ISR it
+/// is in, and with a broken log those whose ELR it is in.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {

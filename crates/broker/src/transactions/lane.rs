@@ -1,5 +1,5 @@
-//! Requests to another broker, one after the other, over a connection of its own: items that come meanwhile go with the next
-//! one.
+//! Requests to another broker, one after the other, over a connection of its own: items that come meanwhile go with the
+//! next one.
 //!
 //! Invariant: each item that is put in is taken out, or dropped once its sender does not want it any more; at most one
 //! task sends.

@@ -2,7 +2,8 @@
 //! effects out.
 //!
 //! Not the decisions, which are [`fullbore_rules::transaction`]'s. Ids are kept in `__transaction_state`, by way of
-//! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is being replicated, the id takes further events.
+//! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is being replicated, the id
+//! takes further events.
 //!
 //! Invariant: each request gets one answer: the machine's, or the error with which its shard is left.
 
@@ -345,7 +346,8 @@ impl Transactions {
         TransactionSettings { server_version, ..self.config.rules }
     }
 
-    /// Returns true if the coordinator verifies a batch of an older client before it begins a transaction in a partition.
+    /// Returns true if the coordinator verifies a batch of an older client before it begins a transaction in a
+    /// partition.
     fn verifies_partitions(&self) -> bool {
         self.control.image().live().verifies_partitions
     }

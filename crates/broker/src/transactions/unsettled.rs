@@ -4,8 +4,8 @@
 //!
 //! Ids that are on record are fenced as their shards are loaded ([`Transaction::load_unsure`]); in a cluster other
 //! replicas have what this broker has lost, so that only shards without a second replica count. Transactions that no
-//! record names any more are looked for in all partitions, and aborted there ([`super::unknown`]). Once all are settled,
-//! the file [`FILE`] in the data folder goes.
+//! record names any more are looked for in all partitions, and aborted there
+//! ([`super::unknown`]). Once all are settled, the file [`FILE`] in the data folder goes.
 //!
 //! Not here: what a power cut leaves of a log, which is `fullbore_log`'s.
 //!
@@ -93,9 +93,9 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Notes at the start if `__transaction_state` is there. After a kill it may have been deleted right before: then the
-    /// mark is set in memory. A broker that is `alone` looks for transactions that no id has after each kill: the folder
-    /// of a partition of the topic may be gone.
+    /// Notes at the start if `__transaction_state` is there. After a kill it may have been deleted right before: then
+    /// the mark is set in memory. A broker that is `alone` looks for transactions that no id has after each kill: the
+    /// folder of a partition of the topic may be gone.
     pub(super) fn note_topic(&self, is_there: bool, is_alone: bool) {
         if self.is_unclean && !is_there {
             self.sets.lock().0 += 1;

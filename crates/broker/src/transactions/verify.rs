@@ -125,8 +125,9 @@ impl Transactions {
         Some(image.topic(TRANSACTION_STATE)?.partition(self.partition_of(id))?.leader_epoch)
     }
 
-    /// Adds the partitions to the transaction by a request to another broker. The coordinator lets a request wait for a moment only,
-    /// since others are behind it on the connection; the end of the transaction before may take as long as a PUT.
+    /// Adds the partitions to the transaction by a request to another broker. The coordinator lets a request wait for a
+    /// moment only, since others are behind it on the connection; the end of the transaction before may take as long as
+    /// a PUT.
     async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {

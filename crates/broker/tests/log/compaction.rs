@@ -1,5 +1,5 @@
-//! Compaction against a plain map: whatever is written, cleaned, closed and crashed, the newest record of each key is where it
-//! was, nothing else is new, and every offset can be asked for.
+//! Compaction against a plain map: whatever is written, cleaned, closed and crashed, the newest record of each key is
+//! where it was, nothing else is new, and every offset can be asked for.
 
 use std::collections::HashMap;
 use std::sync::Arc;

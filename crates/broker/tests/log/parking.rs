@@ -155,7 +155,8 @@ async fn one_task_sees_to_it_that_a_partitions_batches_expire() {
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 1);
 }
 
-/// A batch that is early on a partition out of service is refused for what is wrong, and not held until it is out of order.
+/// A batch that is early on a partition out of service is refused for what is wrong, and not held until it is out of
+/// order.
 #[tokio::test]
 async fn where_an_fsync_has_failed_nothing_is_parked() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");

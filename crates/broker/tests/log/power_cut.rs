@@ -1,5 +1,5 @@
-//! A machine that stopped, and what it leaves of a log: whole batches may follow a hole, and are cut off with it; what was
-//! flushed is as safe as ever.
+//! A machine that stopped, and what it leaves of a log: whole batches may follow a hole, and are cut off with it; what
+//! was flushed is as safe as ever.
 
 use std::fs;
 use std::ops::Range;
@@ -259,7 +259,8 @@ fn damage_before_a_clean_stop_is_not_a_later_power_cuts() {
     assert_refused(&folder.power_cut(), "of a partition that was never opened a later power cut takes nothing");
 }
 
-/// What the machine had flushed was lost with it; what is appended then was not flushed, whatever the checkpoint said before.
+/// What the machine had flushed was lost with it; what is appended then was not flushed, whatever the checkpoint said
+/// before.
 #[test]
 fn a_torn_tail_after_a_power_cut_that_took_flushed_records_is_cut_off() {
     let mut folder = Folder::new();

@@ -1,5 +1,5 @@
-//! A topic that has the name of a deleted one: nothing of the older one reaches it, neither its folder, what the checkpoints
-//! say, nor who was still at work on it.
+//! A topic that has the name of a deleted one: nothing of the older one reaches it, neither its folder, what the
+//! checkpoints say, nor who was still at work on it.
 
 use std::fs;
 use std::sync::Arc;

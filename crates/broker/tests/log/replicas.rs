@@ -1,5 +1,5 @@
-//! One partition on several brokers, each a data folder of its own: roles as the metadata tells them, batches as the leader has
-//! them, what acks=all waits for, and logs that part and come together again.
+//! One partition on several brokers, each a data folder of its own: roles as the metadata tells them, batches as the
+//! leader has them, what acks=all waits for, and logs that part and come together again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -100,8 +100,8 @@ pub struct LogDamage {
 /// Damage of logs, by topic and partition, and by broker.
 pub type DamagedLogs = HashMap<(Text, i32), BTreeMap<i32, LogDamage>>;
 
-/// Returns the damage of the logs of these topics, each with its number of partitions, from every broker, since each knows its own only.
-/// Whole partitions are left out, and so are brokers that do not answer soon. Only Fullbore's
+/// Returns the damage of the logs of these topics, each with its number of partitions, from every broker, since each
+/// knows its own only. Whole partitions are left out, and so are brokers that do not answer soon. Only Fullbore's
 /// broker reports it.
 ///
 /// # Errors

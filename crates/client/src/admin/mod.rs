@@ -1,4 +1,5 @@
-//! Topics, configurations and groups from outside: asked about, made, changed and deleted over a [`Cluster`](crate::blocking::Cluster).
+//! Topics, configurations and groups from outside: asked about, made, changed and deleted over a
+//! [`Cluster`](crate::blocking::Cluster).
 
 mod configs;
 mod elections;

@@ -15,7 +15,8 @@ pub type RecordsBefore = ((Text, i32), i64);
 /// A partition, and where it starts now or why nothing was deleted.
 pub type RecordsDeleted = ((Text, i32), Result<i64, ClientError>);
 
-/// Deletes the records before each of these offsets; returns where each partition starts now, or why nothing was deleted.
+/// Deletes the records before each of these offsets; returns where each partition starts now, or why nothing was
+/// deleted.
 ///
 /// # Errors
 /// A topic that does not exist, or no broker that answers.

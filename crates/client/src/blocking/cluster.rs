@@ -144,8 +144,8 @@ impl Cluster {
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
     }
 
-    /// Returns a cluster as [`Cluster::detached`] does, with this one's connection to any broker; this one makes another at the next
-    /// request.
+    /// Returns a cluster as [`Cluster::detached`] does, with this one's connection to any broker; this one makes
+    /// another at the next request.
     #[must_use]
     pub fn handed_over(&self) -> Self {
         let connection = Mutex::new(std::mem::take(&mut *self.connection.lock()));
@@ -184,7 +184,8 @@ impl Cluster {
         self.bootstrap.addresses.join(",")
     }
 
-    /// A connection to any broker: the one in use, or the first of the list that answers, or of those that metadata have named.
+    /// A connection to any broker: the one in use, or the first of the list that answers, or of those that metadata
+    /// have named.
     ///
     /// # Errors
     /// The last attempt's.
@@ -224,8 +225,9 @@ impl Cluster {
         kept.ask(request, max, || self.bootstrap.connect(address))
     }
 
-    /// Asks the broker at `address` each of these requests, which have a weight, without waiting for the answers before it: those under way weigh
-    /// `weight_max` at most. Returns the answers in order, with the error that ended them early.
+    /// Asks the broker at `address` each of these requests, which have a weight, without waiting for the answers before
+    /// it: those under way weigh `weight_max` at most. Returns the answers in order, with the error that ended them
+    /// early.
     pub(crate) fn ask_each_at<R: Request>(
         &mut self,
         address: &str,
@@ -355,8 +357,8 @@ impl Bootstrap {
         addresses
     }
 
-    /// A connection to the first that answers. Each is tried a moment after the one before it, or as soon as that has failed, so
-    /// that one that hangs costs a moment only. All together are given up after `patience`.
+    /// A connection to the first that answers. Each is tried a moment after the one before it, or as soon as that has
+    /// failed, so that one that hangs costs a moment only. All together are given up after `patience`.
     fn first(&self) -> Result<Connection, ClientError> {
         let until = Instant::now() + self.patience;
         let mut addresses = self.candidates().into_iter();

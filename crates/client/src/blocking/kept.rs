@@ -44,8 +44,8 @@ impl KeptConnection {
         self.0 = Some(connection);
     }
 
-    /// Asks in this version or an older one. Brokers close what is not used for long (`connections.max.idle.ms`): what may
-    /// be asked twice is then asked once more.
+    /// Asks in this version or an older one. Brokers close what is not used for long (`connections.max.idle.ms`): what
+    /// may be asked twice is then asked once more.
     pub(crate) fn ask<R: Request>(
         &mut self,
         request: &R,
@@ -64,8 +64,8 @@ impl KeptConnection {
         }
     }
 
-    /// Sends each of these requests, which have a weight, with at most `weight_max` of them without an answer; one is always sent. Returns the
-    /// answers in order, with the error that ended them early.
+    /// Sends each of these requests, which have a weight, with at most `weight_max` of them without an answer; one is
+    /// always sent. Returns the answers in order, with the error that ended them early.
     pub(crate) fn ask_each<R: Request>(
         &mut self,
         requests: impl IntoIterator<Item = (usize, R)>,
@@ -99,8 +99,8 @@ impl KeptConnection {
     }
 }
 
-/// Returns true if it changes nothing, or sets what it has set before. Not JoinGroup and SyncGroup, whose connection another thread
-/// ends to stop them, nor what is refused the second time.
+/// Returns true if it changes nothing, or sets what it has set before. Not JoinGroup and SyncGroup, whose connection
+/// another thread ends to stop them, nor what is refused the second time.
 fn may_be_asked_twice(api: ApiKey) -> bool {
     use ApiKey::*;
     let reads = [

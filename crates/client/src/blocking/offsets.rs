@@ -26,9 +26,9 @@ const STORAGE_PATIENCE: Duration = Duration::from_secs(2);
 const LEADER_BACKOFF: Duration = Duration::from_millis(100);
 
 impl Cluster {
-    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, asked of their leaders; those
-    /// that do not exist, have no leader or whose leader refuses are left out. -1 where no record is that late. A leader that
-    /// has moved, or that cannot be reached, is looked for again for a while.
+    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, asked of their leaders;
+    /// those that do not exist, have no leader or whose leader refuses are left out. -1 where no record is that late. A
+    /// leader that has moved, or that cannot be reached, is looked for again for a while.
     ///
     /// # Errors
     /// When a leader cannot be reached.
@@ -166,8 +166,8 @@ impl Connection {
         self.offsets_at(of, timestamp, false)?.into_iter().collect()
     }
 
-    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, which this broker leads, or why it
-    /// does not tell; -1 where no record is as late.
+    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, which this broker leads, or
+    /// why it does not tell; -1 where no record is as late.
     ///
     /// # Errors
     /// A broken connection.
@@ -182,9 +182,9 @@ impl Connection {
         self.told_offsets_at(of, version)
     }
 
-    /// Reads offsets as [`Connection::offsets_at`] does, for each timestamp and its partitions. Short requests leave together, so that all
-    /// of them take one round trip; long ones one after another, since a broker that still writes an answer may not
-    /// read the next request.
+    /// Reads offsets as [`Connection::offsets_at`] does, for each timestamp and its partitions. Short requests leave
+    /// together, so that all of them take one round trip; long ones one after another, since a broker that still writes
+    /// an answer may not read the next request.
     ///
     /// # Errors
     /// A broken connection.

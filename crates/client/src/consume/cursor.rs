@@ -164,8 +164,8 @@ pub(super) struct Reading<'a> {
 }
 
 impl<S: Sink> Cursor<S> {
-    /// Goes on with the topic that has this id now. Every record of a topic that was made again is new, and where the old one was to
-    /// be read up to means nothing any more.
+    /// Goes on with the topic that has this id now. Every record of a topic that was made again is new, and where the
+    /// old one was to be read up to means nothing any more.
     pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
         if self.topic_id == topic_id {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Partitions and topics that come while others are read.
 //!
-//! Invariant: each partition is begun with once, from its start or what is left of it, since all it has came after the reading
-//! began; one of a topic that was deleted is begun with again when there is a topic of that name again.
+//! Invariant: each partition is begun with once, from its start or what is left of it, since all it has came after the
+//! reading began; one of a topic that was deleted is begun with again when there is a topic of that name again.
 
 use super::cursor::Cursor;
 use crate::blocking::PartitionPlace;
@@ -48,8 +48,8 @@ impl<S> Growth<S> {
         is_due.then_some((&self.topics, self.matches.clone()))
     }
 
-    /// The topic was deleted, and nothing of it is being read any more. Who named it does not hear of the next of its name;
-    /// for who matches names that one is as new as any other.
+    /// The topic was deleted, and nothing of it is being read any more. Who named it does not hear of the next of its
+    /// name; for who matches names that one is as new as any other.
     pub(super) fn forget(&mut self, topic: &Text) {
         self.topics.retain(|known| known != topic);
         if self.matches.is_some() {

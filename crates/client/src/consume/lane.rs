@@ -1,9 +1,9 @@
 //! Thread of one leader: it fetches, and while it reads the records of one answer the next fetches are under way.
 //!
-//! A partition that cannot be read goes back to the run, which looks its leader up and gives it to a lane again; the others
-//! are read on. Which fetches are under way is its [`session`](super::session)'s matter, how many and how large its
-//! [`pace`](super::pace)'s. Invariant: at least one fetch is under way while the thread waits or reads; none once
-//! every partition was asked for up to its end.
+//! A partition that cannot be read goes back to the run, which looks its leader up and gives it to a lane again; the
+//! others are read on. Which fetches are under way is its
+//! [`session`](super::session)'s matter, how many and how large its [`pace`](super::pace)'s. Invariant: at least one
+//! fetch is under way while the thread waits or reads; none once every partition was asked for up to its end.
 
 use super::cursor::{Batches, Count, Cursor, Reading, Sink};
 use super::error::ConsumeError;
@@ -41,12 +41,13 @@ pub struct FetchSettings {
     pub buffer_memory: i32,
     /// check.crcs.
     pub check_crcs: bool,
-    /// True if reading goes on behind a batch that its producer has sent broken, and behind records whose object is lost.
+    /// True if reading goes on behind a batch that its producer has sent broken, and behind records whose object is
+    /// lost.
     pub skip_bad_batches: bool,
     /// isolation.level=read_committed: neither records of aborted transactions nor of those still open.
     pub read_committed: bool,
-    /// auto.offset.reset: where a partition is begun again whose records were deleted before they were read; none ends the
-    /// run.
+    /// auto.offset.reset: where a partition is begun again whose records were deleted before they were read; none ends
+    /// the run.
     pub reset: Option<StartOffset>,
 }
 
@@ -141,8 +142,8 @@ impl<S> Inbox<S> {
     }
 }
 
-/// Since when a lane waits for its leader's next answer: since the last one, or since it began; not while records are given to
-/// their sinks.
+/// Since when a lane waits for its leader's next answer: since the last one, or since it began; not while records are
+/// given to their sinks.
 pub(super) struct AwaitedSince(Mutex<Option<Instant>>);
 
 impl Default for AwaitedSince {

@@ -1,8 +1,8 @@
 //! Reading whole topics as fast as they come: partitions are assigned by hand, from a timestamp's offset on.
 //!
-//! Not a consumer group, and nothing is committed. One thread and one connection per leader ([`lane`]); [`run`] starts them and
-//! gives them their partitions, as its [`ConsumePlan`] says, and tells its [`ConsumeProgress`]. Invariant: each record of a partition reaches
-//! its [`Sink`] once, in offset order, and with a matching checksum.
+//! Not a consumer group, and nothing is committed. One thread and one connection per leader ([`lane`]); [`run`] starts
+//! them and gives them their partitions, as its [`ConsumePlan`] says, and tells its [`ConsumeProgress`]. Invariant:
+//! each record of a partition reaches its [`Sink`] once, in offset order, and with a matching checksum.
 
 mod cursor;
 mod deleted;
@@ -31,13 +31,14 @@ pub use start::{Placed, StartOffset};
 use crate::blocking::Cluster;
 use run::Run;
 
-/// Reads until the number wanted, the end of every partition, or until nothing comes for the timeout. `observe` is called every few milliseconds
-/// and may end the run by returning false. The run takes the connection over that `cluster` has, and may fetch on it.
+/// Reads until the number wanted, the end of every partition, or until nothing comes for the timeout. `observe` is
+/// called every few milliseconds and may end the run by returning false. The run takes the connection over that
+/// `cluster` has, and may fetch on it.
 ///
 /// # Errors
-/// What no retry can help: a record the sink refused, an offset that is not there. What concerns one partition or topic alone (a
-/// broken batch, a deletion) is an error once nothing else is left to read. When the timeout passes while a partition cannot be
-/// read, why.
+/// What no retry can help: a record the sink refused, an offset that is not there. What concerns one partition or topic
+/// alone (a broken batch, a deletion) is an error once nothing else is left to read. When the timeout passes while a
+/// partition cannot be read, why.
 pub fn consume<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,

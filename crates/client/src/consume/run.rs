@@ -1,9 +1,9 @@
 //! Run: has leaders found ([`scout`](super::scout)), starts a lane for each ([`lane`](super::lane)) and gives it its
 //! partitions, again when leaders move.
 //!
-//! It waits for no broker, so that one that hangs keeps neither the others from being read nor the caller from ending the run.
-//! What concerns one partition or topic ends the reading of that one. Invariant: a cursor is in one place: idle, connecting,
-//! done or given up here, or owned by a lane's thread.
+//! It waits for no broker, so that one that hangs keeps neither the others from being read nor the caller from ending
+//! the run. What concerns one partition or topic ends the reading of that one. Invariant: a cursor is in one place:
+//! idle, connecting, done or given up here, or owned by a lane's thread.
 
 use super::cursor::{Cursor, Sink};
 use super::error::ConsumeError;
@@ -298,7 +298,8 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Ends the read of a deleted topic. Where lost records end nothing, the next topic of its name is read from its start.
+    /// Ends the read of a deleted topic. Where lost records end nothing, the next topic of its name is read from its
+    /// start.
     fn topic_is_gone(&mut self, topic: &Text) {
         let (of_topic, others) =
             std::mem::take(&mut self.idle).into_iter().partition(|idle| idle.cursor.topic == *topic);
@@ -456,8 +457,8 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Goes on with what was found, or takes back the cursors of a lane that ended, within a tick. A lane that panicked ends this
-    /// thread too.
+    /// Goes on with what was found, or takes back the cursors of a lane that ended, within a tick. A lane that panicked
+    /// ends this thread too.
     fn wait(&mut self) -> Result<(), ConsumeError> {
         match self.events.1.recv_timeout(TICK) {
             Ok(event) => self.handle(event),

@@ -1,7 +1,7 @@
 //! Look-ups of leaders and connections to them, on threads that no other waits for, since a broker may take any time.
 //!
-//! Not here: the use of either. Invariant: one look-up at a time; a thread that is still waiting when its run ends is left to
-//! itself, and ends with the connection's timeout.
+//! Not here: the use of either. Invariant: one look-up at a time; a thread that is still waiting when its run ends is
+//! left to itself, and ends with the connection's timeout.
 
 use super::growth::TopicFilter;
 use super::start::{self, OffsetBounds, Unplaced};
@@ -94,7 +94,8 @@ impl Scout {
         })
     }
 
-    /// Begins to connect to a leader, unless the connection that there is serves, and to ask it where these partitions are.
+    /// Begins to connect to a leader, unless the connection that there is serves, and to ask it where these partitions
+    /// are.
     pub(super) fn connect(
         &self,
         leader: &str,

@@ -227,8 +227,8 @@ impl FetchSession {
         true
     }
 
-    /// Returns true if the answer of this fetch counts for a partition of which this offset is wanted next. One that leaves
-    /// some out has the partition named again.
+    /// Returns true if the answer of this fetch counts for a partition of which this offset is wanted next. One that
+    /// leaves some out has the partition named again.
     pub(super) fn accepts(&mut self, number: u64, key: &PartitionKey, data: &PartitionData, wanted: i64) -> bool {
         if !self.is_ahead() {
             return true;

@@ -64,7 +64,8 @@ impl UnreadPartitions {
         self.any.store(!of.is_empty(), Ordering::Relaxed);
     }
 
-    /// The reason of one of those that have waited for this long, if need be by an answer of their leader, and how many they are.
+    /// The reason of one of those that have waited for this long, if need be by an answer of their leader, and how many
+    /// they are.
     pub(super) fn first(&self, for_long: Duration, by_answer: bool) -> Option<(Arc<ClientError>, usize)> {
         let is_answer = |reason: &&Reason| !by_answer || matches!(*reason.error, ClientError::Kafka { .. });
         let of = self.lock();

@@ -3,8 +3,8 @@
 //!
 //! Range and roundrobin give what Java's give, partition by partition, so that a change of leader moves nothing; sticky
 //! balances as Java's does but may choose other partitions. Not here: racks. Invariant: every partition of a topic that
-//! somebody subscribes to has exactly one owner, who subscribes to it - but under cooperative-sticky a partition on its way
-//! from one member to another has none for one rebalance.
+//! somebody subscribes to has exactly one owner, who subscribes to it - but under cooperative-sticky a partition on its
+//! way from one member to another has none for one rebalance.
 
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -191,8 +191,8 @@ impl<'a> Share<'a> {
     }
 }
 
-/// Moves a partition from one member to another with at least two fewer, from who has most to who has least if possible. Whether
-/// there was one.
+/// Moves a partition from one member to another with at least two fewer, from who has most to who has least if
+/// possible. Whether there was one.
 fn move_one(shares: &mut [Share<'_>]) -> bool {
     let mut by_len: Vec<(usize, usize)> = shares.iter().enumerate().map(|(at, share)| (share.len(), at)).collect();
     by_len.sort_unstable();

@@ -1,8 +1,8 @@
 //! A member under the classic protocol: join, synchronise, beat, and again when the group rebalances.
 //!
-//! Not the reading, nor the offsets. With assignors that rebalance eagerly the member lets go of everything before it joins
-//! again; with cooperative-sticky alone it keeps what it has and lets go of what the assignment takes from it (KIP-429).
-//! Invariant: while the reader has partitions, heartbeats go out.
+//! Not the reading, nor the offsets. With assignors that rebalance eagerly the member lets go of everything before it
+//! joins again; with cooperative-sticky alone it keeps what it has and lets go of what the assignment takes from it
+//! (KIP-429). Invariant: while the reader has partitions, heartbeats go out.
 
 use super::assign::{Assignor, Subscriber, TopicPartition};
 use super::config::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
@@ -32,8 +32,8 @@ const REBALANCE_GRACE: Duration = Duration::from_secs(10);
 const SUBSCRIPTION_VERSION: i16 = 3;
 /// Every client reads the oldest assignment, and later ones say no more.
 const ASSIGNMENT_VERSION: i16 = 0;
-/// The time after which a member that was given nothing will not be given anything, where others were to let go of what is meant for it:
-/// a reader that nobody reads does so after a minute, and a session ends sooner.
+/// The time after which a member that was given nothing will not be given anything, where others were to let go of what
+/// is meant for it: a reader that nobody reads does so after a minute, and a session ends sooner.
 const SETTLED_AFTER: Duration = Duration::from_secs(65);
 /// JoinGroup from this version on gives a member an id before it joins.
 const MEMBER_ID_VERSION: i16 = 4;
@@ -145,7 +145,8 @@ impl<'a> Classic<'a> {
         self.generation = joined.generation_id;
         self.protocol = joined.protocol_name.clone().unwrap_or_default();
         self.leads = joined.leader == joined.member_id;
-        // Where the coordinator assigns, nobody leads, and it gives what is free; so does a leader that rebalances cooperatively.
+        // Where the coordinator assigns, nobody leads, and it gives what is free; so does a leader that rebalances
+        // cooperatively.
         let assigns_all = !joined.leader.is_empty() && self.protocol != Assignor::CooperativeSticky.name();
         self.shared.set_identity(&self.member_id, self.generation);
         self.own.clear();

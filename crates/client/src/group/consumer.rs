@@ -26,10 +26,12 @@ const LEAVES: i32 = -1;
 /// The epoch of a static member that leaves for a while.
 const LEAVES_FOR_NOW: i32 = -2;
 
-/// The longest intervals after which a member that is given nothing will not be given anything: one that has died keeps its partitions
-/// until its session ends, which is nine of those of a group in which nothing moves by default. While something does, they are shorter.
+/// The longest intervals after which a member that is given nothing will not be given anything: one that has died keeps
+/// its partitions until its session ends, which is nine of those of a group in which nothing moves by default. While
+/// something does, they are shorter.
 const SETTLED_INTERVALS: u32 = 11;
-/// The least time for that: for 3 s after a change Fullbore tells every member a short interval, which its operator may set to milliseconds.
+/// The least time for that: for 3 s after a change Fullbore tells every member a short interval, which its operator may
+/// set to milliseconds.
 const SETTLED_AFTER_LEAST: Duration = Duration::from_secs(4);
 
 pub(super) struct Consumer<'a> {

@@ -1,5 +1,5 @@
-//! Since when a member has nothing to read: whether that is what the group has for it, or whether something is on its way, only time
-//! tells.
+//! Since when a member has nothing to read: whether that is what the group has for it, or whether something is on its
+//! way, only time tells.
 
 use std::time::{Duration, Instant};
 

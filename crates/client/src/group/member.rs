@@ -1,6 +1,7 @@
 //! A member as its reader sees it: what is to be read, and the offsets of that, committed and asked for.
 //!
-//! Not the membership, which is its thread's. Invariant: offsets have a connection of their own, so that no commit waits for a rebalance.
+//! Not the membership, which is its thread's. Invariant: offsets have a connection of their own, so that no commit
+//! waits for a rebalance.
 
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
@@ -148,8 +149,8 @@ impl Member {
         self.shared.confirm(target);
     }
 
-    /// Ends the membership: a member with a group.instance.id keeps its place until its session ends. A coordinator that does
-    /// not answer is waited for for `patience`; its group then misses the member when the session ends.
+    /// Ends the membership: a member with a group.instance.id keeps its place until its session ends. A coordinator
+    /// that does not answer is waited for for `patience`; its group then misses the member when the session ends.
     pub fn leave(mut self, patience: Duration) {
         self.shared.stop();
         if let Some(thread) = self.thread.take()
@@ -160,9 +161,9 @@ impl Member {
         }
     }
 
-    /// Commits offsets. While the group or its coordinator is moving it is tried again, for `patience`; without any, it is tried
-    /// once. Those of topics that are gone are nobody's, and count as committed: with brokers that know topics by id, those of a
-    /// topic that was made again under the same name are not taken for its.
+    /// Commits offsets. While the group or its coordinator is moving it is tried again, for `patience`; without any, it
+    /// is tried once. Those of topics that are gone are nobody's, and count as committed: with brokers that know topics
+    /// by id, those of a topic that was made again under the same name are not taken for its.
     ///
     /// # Errors
     /// What no retry can help.
@@ -224,8 +225,8 @@ impl Member {
         self.offsets.get().next("cannot commit offsets of", codes)
     }
 
-    /// The committed offset of each of these partitions, in their order; `None` where there is none, as in a topic that is gone.
-    /// Nothing at all if the group has given this member up, which then has those partitions no longer.
+    /// The committed offset of each of these partitions, in their order; `None` where there is none, as in a topic that
+    /// is gone. Nothing at all if the group has given this member up, which then has those partitions no longer.
     ///
     /// # Errors
     /// What no retry can help, or that there was no answer for `patience`.

@@ -33,8 +33,8 @@ pub(super) struct OffsetsQuestion {
 }
 
 impl OffsetsQuestion {
-    /// Creates the request for the offsets of these partitions in the layout of this version, with the group and `require_stable` of
-    /// `config`. `member` is for the protocol of KIP-848, which compares its epoch.
+    /// Creates the request for the offsets of these partitions in the layout of this version, with the group and
+    /// `require_stable` of `config`. `member` is for the protocol of KIP-848, which compares its epoch.
     pub(super) fn new(
         config: &GroupConfig,
         member: Option<MemberIdentity>,

@@ -1,7 +1,7 @@
 //! State that the member's thread and its reader share.
 //!
-//! Not here: the offsets, which only the reader has. Invariant: a target is replaced only by a newer one, and the thread knows
-//! which of them the reader has confirmed.
+//! Not here: the offsets, which only the reader has. Invariant: a target is replaced only by a newer one, and the
+//! thread knows which of them the reader has confirmed.
 
 use super::assign::TopicPartition;
 use crate::blocking::Stopper;

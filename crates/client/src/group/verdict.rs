@@ -1,7 +1,7 @@
 //! Next step of a member after an answer of its coordinator. Pure.
 //!
-//! Invariant: whatever the code, there is exactly one next step, and a member that may have lost its partitions never takes
-//! one that commits.
+//! Invariant: whatever the code, there is exactly one next step, and a member that may have lost its partitions never
+//! takes one that commits.
 
 use fullbore_wire::ErrorCode;
 

@@ -1,7 +1,7 @@
 //! Requests and their answers: each request has a number, and its answer the same.
 //!
-//! In two halves, [`Asking`] for the side that writes and [`Due`] for the one that reads, since two tasks may have them. Both also write the
-//! protocol log: a line for each request and response, without contents.
+//! In two halves, [`Asking`] for the side that writes and [`Due`] for the one that reads, since two tasks may have
+//! them. Both also write the protocol log: a line for each request and response, without contents.
 
 use super::error::ProtocolError;
 use bytes::Bytes;

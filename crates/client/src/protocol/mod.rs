@@ -4,9 +4,10 @@
 //! No I/O and no clock: bytes and times come in. Both connections, the one on tokio and the blocking one, use
 //! this.
 //!
-//! A connection asks for the versions ([`Handshake`]), gives each request its correlation id ([`Asking`]), keeps it until it is answered
-//! ([`Due`]), and takes each answer off the bytes that come ([`frame`]). Invariant: a response goes to the oldest request without one, and its
-//! correlation id says so; if not, nothing on this connection can be trusted any more.
+//! A connection asks for the versions ([`Handshake`]), gives each request its correlation id ([`Asking`]), keeps it
+//! until it is answered ([`Due`]), and takes each answer off the bytes that come ([`frame`]). Invariant: a response
+//! goes to the oldest request without one, and its correlation id says so; if not, nothing on this connection can be
+//! trusted any more.
 
 mod coordinator;
 mod due;

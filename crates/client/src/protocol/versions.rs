@@ -1,7 +1,8 @@
 //! Which version of each API both sides speak.
 //!
-//! The first request of a connection asks for the broker's versions in the newest layout we know. A broker that does not know that one
-//! answers in version 0 with the range that it does (KIP-511), and is asked once more. Invariant: two requests at most.
+//! The first request of a connection asks for the broker's versions in the newest layout we know. A broker that does
+//! not know that one answers in version 0 with the range that it does (KIP-511), and is asked once more. Invariant: two
+//! requests at most.
 
 use super::due::decode;
 use super::error::ProtocolError;

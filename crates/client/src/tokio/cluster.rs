@@ -125,8 +125,8 @@ impl Cluster {
         self.first(connect).await
     }
 
-    /// The first answer of any broker. Each is asked a moment after the one before it, or as soon as that has failed; several
-    /// may so carry the request out.
+    /// The first answer of any broker. Each is asked a moment after the one before it, or as soon as that has failed;
+    /// several may so carry the request out.
     ///
     /// # Errors
     /// When none answers: the last one's.
@@ -173,8 +173,8 @@ impl Cluster {
         }
     }
 
-    /// Every address that may answer, each once: those connected, those of brokers known by metadata, the bootstrap list. Which
-    /// comes first changes with the turn.
+    /// Every address that may answer, each once: those connected, those of brokers known by metadata, the bootstrap
+    /// list. Which comes first changes with the turn.
     fn candidates(&self, turn: usize) -> Vec<String> {
         let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
         known.sort_unstable();

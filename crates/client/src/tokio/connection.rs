@@ -1,8 +1,8 @@
 //! The client's side of one connection to a broker: requests out in order, responses in as they come.
 //!
-//! Not here: what is said (see `protocol`), whether it is TLS (see `socket`), who leads what (see `cluster`), and retries, which are the
-//! caller's. Invariant: every request handed over is answered exactly once: with its response, or with why there is none. An answer
-//! that is not the one due ends the connection.
+//! Not here: what is said (see `protocol`), whether it is TLS (see `socket`), who leads what (see `cluster`), and
+//! retries, which are the caller's. Invariant: every request handed over is answered exactly once: with its response,
+//! or with why there is none. An answer that is not the one due ends the connection.
 
 mod reader;
 mod shared;
@@ -183,7 +183,8 @@ fn handshake_error(address: &str, reason: String) -> ConnectionError {
     ConnectionError::Handshake { address: address.to_owned(), reason }
 }
 
-/// Writes a frame, or says that the broker takes nothing more; part of it may have left then, so that the connection has to end.
+/// Writes a frame, or says that the broker takes nothing more; part of it may have left then, so that the connection
+/// has to end.
 async fn write_in_time(socket: &mut Writing, frame: &Frame, patience: Duration) -> io::Result<()> {
     let written = tokio::time::timeout(patience, socket.write_frame(frame)).await;
     written.unwrap_or_else(|_| Err(io::Error::other(format!("it took nothing more in {patience:?}"))))

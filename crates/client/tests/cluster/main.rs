@@ -1,5 +1,5 @@
-//! The client against a real broker in this process: what is in the log is read, all of it and in order, whatever happens to the
-//! connection, and topics are described as they are.
+//! The client against a real broker in this process: what is in the log is read, all of it and in order, whatever
+//! happens to the connection, and topics are described as they are.
 
 mod ahead;
 mod broker;

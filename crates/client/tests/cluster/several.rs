@@ -1,5 +1,5 @@
-//! The client and the answers of several brokers: what only a leader, a coordinator or each broker for itself knows is asked there,
-//! and what has moved meanwhile is looked for again. The brokers are scripts.
+//! The client and the answers of several brokers: what only a leader, a coordinator or each broker for itself knows is
+//! asked there, and what has moved meanwhile is looked for again. The brokers are scripts.
 
 use fullbore_client::admin::{GroupAdmin, PARTITIONS_PER_ANSWER, describe_topics, log_damage};
 use fullbore_client::blocking::{Cluster, LATEST};

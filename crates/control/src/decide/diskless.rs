@@ -1,7 +1,8 @@
 //! The kind of a topic, classic or diskless: decided when it is created, and never again.
 //!
-//! Not where its records go. Invariant: a diskless topic says so in what it sets itself, so that no broker's default, which may be another one
-//! after a restart, makes a topic something else. What a topic's other settings must be then is checked with them (`config/resolve.rs`).
+//! Not where its records go. Invariant: a diskless topic says so in what it sets itself, so that no broker's default,
+//! which may be another one after a restart, makes a topic something else. What a topic's other settings must be then
+//! is checked with them (`config/resolve.rs`).
 
 use std::collections::BTreeMap;
 

@@ -56,8 +56,8 @@ pub struct Drafted {
 }
 
 impl<'a> Draft<'a> {
-    /// On this image, for a broker that has these producer ids, with room for pieces of `room` registrations. New topics get ids from
-    /// `new_id`.
+    /// On this image, for a broker that has these producer ids, with room for pieces of
+    /// `room` registrations. New topics get ids from `new_id`.
     pub fn new(
         broker: &'a BrokerConfig,
         published: &'a Image,
@@ -120,7 +120,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Decides a change, or the next piece of it. `None` where a piece was made and others are left, which the same command carries out.
+    /// Decides a change, or the next piece of it. `None` where a piece was made and others are left, which the same
+    /// command carries out.
     pub fn change(&mut self, command: &ChangeCommand) -> Option<Result<(), Refusal>> {
         match command {
             ChangeCommand::ForgetDeleted(topics) => Some(self.forget(topics)),

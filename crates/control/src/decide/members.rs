@@ -1,4 +1,5 @@
-//! Changes of a broker: it joins, is fenced, comes back, is about to stop, or cannot write; and the log ends that it reports.
+//! Changes of a broker: it joins, is fenced, comes back, is about to stop, or cannot write; and the log ends that it
+//! reports.
 //!
 //! The rules are [`fullbore_rules::cluster`]'s. What follows for partitions is `settle`'s.
 
@@ -21,15 +22,17 @@ use super::settle::{ChangeBudget, Changed, each_of, settled_by};
 pub enum Registering {
     /// The process has the broker's place, with these changes.
     Registered(Vec<Change>),
-    /// A piece of the partitions that the former process led is handed over. That process is fenced, and the new one registers later.
+    /// A piece of the partitions that the former process led is handed over. That process is fenced, and the new one
+    /// registers later.
     HandedOver(Vec<Change>),
 }
 
-/// Registers a process in the place of the one that was this broker before. What that led, another broker leads; where no other may, the
-/// new process leads it again, in the same epoch if its log lost nothing. Who leads is then to be settled.
+/// Registers a process in the place of the one that was this broker before. What that led, another broker leads; where
+/// no other may, the new process leads it again, in the same epoch if its log lost nothing. Who leads is then to be
+/// settled.
 ///
-/// Invariant: the row of the new process is written only when nothing is left to hand over, in one transaction with the last piece. The
-/// former process is fenced meanwhile, so that no leader takes it into an ISR.
+/// Invariant: the row of the new process is written only when nothing is left to hand over, in one transaction with the
+/// last piece. The former process is fenced meanwhile, so that no leader takes it into an ISR.
 pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget) -> Result<Registering, Refusal> {
     let before = image.node(wanted.id);
     let former = before.map(RegisteredBroker::member);
@@ -79,11 +82,12 @@ fn already_there(id: i32) -> String {
     format!("A broker with node.id={id} lives, and has another data folder, or a newer state of this one.")
 }
 
-/// Changes the state of this broker, and nothing of partitions: what follows for them is to be settled. `None` if that is its state.
+/// Changes the state of this broker, and nothing of partitions: what follows for them is to be settled. `None` if that
+/// is its state.
 ///
 /// # Errors
-/// BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH where another process has its place; INVALID_REQUEST of the last broker that serves diskless
-/// partitions.
+/// BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH where another process has its place; INVALID_REQUEST of the last broker
+/// that serves diskless partitions.
 pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) -> Result<Option<Change>, Refusal> {
     let id = broker.broker_id;
     let refuse = |code: ErrorCode| Refusal::new(code, code.message());
@@ -109,8 +113,8 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
 
 /// Takes a broker out of the ISRs of partitions that it cannot write any more, where another replica leads then.
 ///
-/// A log that is whole leaves as those of a full disk do: into the ELR below `min.insync.replicas`. One that may lack records does not lead before it is in
-/// sync again.
+/// A log that is whole leaves as those of a full disk do: into the ELR below `min.insync.replicas`. One that may lack
+/// records does not lead before it is in sync again.
 ///
 /// # Errors
 /// STALE_BROKER_EPOCH where another process has its place.
@@ -142,8 +146,8 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Res
     Ok(changes)
 }
 
-/// Records the log ends that a broker reports of partitions without a leader. The broker whose log ends last leads, once all
-/// [`contenders`] have reported.
+/// Records the log ends that a broker reports of partitions without a leader. The broker whose log ends last leads,
+/// once all [`contenders`] have reported.
 ///
 /// # Errors
 /// STALE_BROKER_EPOCH where another process has its place.

@@ -1,7 +1,8 @@
 //! Every rule of the control plane for topics, configurations and brokers, as functions of an image.
 //!
-//! From an image and a command to changes: [`Draft`] has all commands of a transaction decided one after another, each on what those
-//! before it changed. No I/O, clock or randomness; ids come in as arguments. Every back end decides here and nowhere else. Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
+//! From an image and a command to changes: [`Draft`] has all commands of a transaction decided one after another, each
+//! on what those before it changed. No I/O, clock or randomness; ids come in as arguments. Every back end decides here
+//! and nowhere else. Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
 
 mod diskless;
 mod draft;

@@ -13,9 +13,9 @@ use super::super::change::Partitions;
 use super::super::command::Refusal;
 use super::super::image::Image;
 
-/// New partitions of a topic, of these numbers, with so many replicas each; there are at least so many brokers. One broker after the
-/// other leads, where the topic's id says who begins; with each turn the followers are others. A broker that is fenced, or has a full
-/// disk, has a replica only where there are too few others, and is not in sync.
+/// New partitions of a topic, of these numbers, with so many replicas each; there are at least so many brokers. One
+/// broker after the other leads, where the topic's id says who begins; with each turn the followers are others. A
+/// broker that is fenced, or has a full disk, has a replica only where there are too few others, and is not in sync.
 pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> Result<Partitions, Refusal> {
     let active = active(image, image.nodes().keys().copied());
     let fenced: Vec<i32> = image.nodes().keys().copied().filter(|id| !active.contains(id)).collect();
@@ -31,7 +31,8 @@ pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> 
     registered(image, numbers.map(replicas))
 }
 
-/// All of these brokers: the one whose turn this is, and then the others, beginning with another one each time all had their turns.
+/// All of these brokers: the one whose turn this is, and then the others, beginning with another one each time all had
+/// their turns.
 fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     let (count, others) = (ids.len(), ids.len().saturating_sub(1).max(1));
     let first = turn % count;
@@ -40,7 +41,8 @@ fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     std::iter::once(ids[first]).chain((0..count - 1).map(follower))
 }
 
-/// Returns those of these brokers that may be in sync with a new partition. Where all disks are full, that is each broker that serves.
+/// Returns those of these brokers that may be in sync with a new partition. Where all disks are full, that is each
+/// broker that serves.
 fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     let has =
         |id: &i32, may: fn(&BrokerRegistration) -> bool| image.node(*id).is_some_and(|node| may(&node.registration));

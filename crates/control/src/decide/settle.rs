@@ -1,9 +1,10 @@
 //! Leaders and ISRs that follow from which brokers are there, in pieces: each as large as one transaction has room for.
 //!
-//! The rules are [`fullbore_rules::cluster`]'s. A diskless partition concerns no broker: it stays registered as it was created, and the
-//! metadata that clients read follows from which brokers are there.
+//! The rules are [`fullbore_rules::cluster`]'s. A diskless partition concerns no broker: it stays registered as it was
+//! created, and the metadata that clients read follows from which brokers are there.
 //!
-//! Invariant: a piece is decided on the newest image alone, so that any broker can decide the next one, and a repeated piece is empty.
+//! Invariant: a piece is decided on the newest image alone, so that any broker can decide the next one, and a repeated
+//! piece is empty.
 
 use std::sync::Arc;
 
@@ -75,7 +76,8 @@ pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut ChangeBudg
     changes
 }
 
-/// Settles all partitions, as far as there is room. Neighbours make one stretch, which the store writes at the least cost.
+/// Settles all partitions, as far as there is room. Neighbours make one stretch, which the store writes at the least
+/// cost.
 pub fn settle_all(image: &Image, room: &mut ChangeBudget) -> Vec<Change> {
     each_of(image, |topic, partition, ends| settled(image, topic, partition, ends), room)
 }
@@ -105,8 +107,8 @@ pub fn settled_by(
     follow_up(partition, brokers, min_isr, ends, is_unclean)
 }
 
-/// Changes of all partitions for which `next` returns one, as far as there is room. Neighbours that share a registration are passed to
-/// `next` once.
+/// Changes of all partitions for which `next` returns one, as far as there is room. Neighbours that share a
+/// registration are passed to `next` once.
 pub fn each_of(
     image: &Image,
     mut next: impl FnMut(&Topic, &PartitionRegistration, &[LogEnd]) -> Option<PartitionRegistration>,

@@ -1,7 +1,7 @@
 //! From one image to the next: what a change means for it.
 //!
-//! The only way into an image, for what was just decided, what others committed and what a store held at start. A change is applied as a
-//! whole or, where this broker cannot have it, not at all.
+//! The only way into an image, for what was just decided, what others committed and what a store held at start. A
+//! change is applied as a whole or, where this broker cannot have it, not at all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -116,8 +116,9 @@ impl Image {
         Ok(())
     }
 
-    /// Checks that this broker may decide on a change: it makes no settings of topics contradict each other that do not already. What others
-    /// decided is applied without that, since they go by defaults of their own, and this broker would never get past it.
+    /// Checks that this broker may decide on a change: it makes no settings of topics contradict each other that do not
+    /// already. What others decided is applied without that, since they go by defaults of their own, and this broker
+    /// would never get past it.
     pub(crate) fn check(&self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
         let contradiction = |dynamic: &DynamicConfig, topic: &str, overrides: &BTreeMap<String, String>| {
             let config = TopicConfig::resolve(broker, dynamic, overrides);
@@ -242,8 +243,8 @@ impl Image {
     }
 }
 
-/// A topic's settings on this broker. Those of the topic were right at the broker that decided on them; where one of this broker's
-/// own contradicts them, one of the two gives way.
+/// A topic's settings on this broker. Those of the topic were right at the broker that decided on them; where one of
+/// this broker's own contradicts them, one of the two gives way.
 fn resolved(
     broker: &BrokerConfig,
     dynamic: &DynamicConfig,

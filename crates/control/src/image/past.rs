@@ -1,7 +1,7 @@
 //! Names of deleted topics: which topics of each name count for the next one.
 //!
-//! A name is remembered for as long as it has a topic, and afterwards while it is among the [`NAMES_MAX`] whose last topic was deleted last. Copies share what is
-//! the same in both.
+//! A name is remembered for as long as it has a topic, and afterwards while it is among the [`NAMES_MAX`] whose last
+//! topic was deleted last. Copies share what is the same in both.
 //!
 //! Invariant: `idle` has each name in `by_name` that no topic has, and no other.
 

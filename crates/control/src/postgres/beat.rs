@@ -1,8 +1,9 @@
-//! The second connection: twice a second this broker says that it lives, and hears who else does and which version is the newest; and
-//! what was committed is heard of at once.
+//! The second connection: twice a second this broker says that it lives, and hears who else does and which version is
+//! the newest; and what was committed is heard of at once.
 //!
-//! Not who is held for dead, which others decide. It has a thread of its own, so that neither a long transaction nor a busy broker
-//! delays it, and never takes the lock. Ages are by the database's clock. Invariant: an answer is of a beat that was written.
+//! Not who is held for dead, which others decide. It has a thread of its own, so that neither a long transaction nor a
+//! busy broker delays it, and never takes the lock. Ages are by the database's clock. Invariant: an answer is of a beat
+//! that was written.
 
 use fullbore_host::task;
 use std::io;
@@ -55,8 +56,8 @@ struct Beating<K, B> {
 }
 
 impl Beats {
-    /// Begins to beat for this process of a broker. `notes` has the numbers of its data folder; `known` says which version is at hand;
-    /// `behind` is told of each that is newer. Neither of these two may wait for anything.
+    /// Begins to beat for this process of a broker. `notes` has the numbers of its data folder; `known` says which
+    /// version is at hand; `behind` is told of each that is newer. Neither of these two may wait for anything.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -85,7 +86,8 @@ impl Beats {
         Ok(Self { heard, _stop: stop })
     }
 
-    /// Returns the answer to the last heartbeat, empty before the first. An answer of a database that went back does not count.
+    /// Returns the answer to the last heartbeat, empty before the first. An answer of a database that went back does
+    /// not count.
     pub fn heard(&self) -> watch::Receiver<Beaten> {
         self.heard.clone()
     }

@@ -1,11 +1,12 @@
 //! The control plane's store of a cluster: a database of PostgreSQL.
 //!
-//! Here alone is its SQL, but for the schema, which is `db`'s, as connections are. No decisions: what is written was decided before, and what is read goes
-//! out as changes. The lock is that of the one row of `cluster`; it goes with the session of who has it, which the server ends where
-//! nothing comes from it for a while. A transaction is two round trips: the lock and what others committed, and everything that is
-//! written with the commit.
+//! Here alone is its SQL, but for the schema, which is `db`'s, as connections are. No decisions: what is written was
+//! decided before, and what is read goes out as changes. The lock is that of the one row of `cluster`; it goes with the
+//! session of who has it, which the server ends where nothing comes from it for a while. A transaction is two round
+//! trips: the lock and what others committed, and everything that is written with the commit.
 //!
-//! - `read`: rows as changes; `write`: changes as statements, `registrations`: those of partitions; `record`: changes as JSON.
+//! - `read`: rows as changes; `write`: changes as statements, `registrations`: those of partitions; `record`: changes
+//!   as JSON.
 //! - `beat`: the second connection, which says that this broker lives, hears who else does, and what is new.
 //! - `check`: what is wrong with a database; `of_folder`: what it says of a broker's data folder.
 
@@ -174,8 +175,8 @@ impl Postgres {
     }
 }
 
-/// Brings the schema of the database that these settings name to this version, and says of which it was. Brokers that run and are of the
-/// older version go on as without a database. Blocks.
+/// Brings the schema of the database that these settings name to this version, and says of which it was. Brokers that
+/// run and are of the older version go on as without a database. Blocks.
 ///
 /// # Errors
 /// Why it is not done; nothing was changed.

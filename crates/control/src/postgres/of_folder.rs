@@ -55,7 +55,8 @@ pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
     ClusterFolder::read(folder)
 }
 
-/// Looks up the broker `node_id`, whose folder says what is `known` of it. Blocks, for a time limit or two of the settings.
+/// Looks up the broker `node_id`, whose folder says what is `known` of it. Blocks, for a time limit or two of the
+/// settings.
 ///
 /// # Errors
 /// Why the database does not say it.

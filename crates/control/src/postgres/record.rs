@@ -1,7 +1,7 @@
 //! The changes of a version as JSON.
 //!
-//! Mirrors of the types of `change`, so that these may change without the text. Invariant: what was written is read as the
-//! same changes, or refused.
+//! Mirrors of the types of `change`, so that these may change without the text. Invariant: what was written is read as
+//! the same changes, or refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

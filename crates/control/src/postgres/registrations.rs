@@ -1,6 +1,7 @@
 //! The rows of partitions that are registered otherwise: the same few statements, however many partitions there are.
 //!
-//! A row has neighbouring partitions that are registered alike. Invariant: each partition has one row, whichever stretches change.
+//! A row has neighbouring partitions that are registered alike. Invariant: each partition has one row, whichever
+//! stretches change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,7 +37,8 @@ struct Span {
 }
 
 impl Registrations {
-    /// Adds the partitions of a topic from the number `first` on. Returns false, and adds nothing, if some of them were added before.
+    /// Adds the partitions of a topic from the number `first` on. Returns false, and adds nothing, if some of them were
+    /// added before.
     pub fn add(&mut self, topic: Uuid, first: usize, partitions: &Partitions) -> bool {
         let end = first + partitions.len();
         let before = self.stretches.range(..(topic, end)).next_back();
@@ -158,7 +160,8 @@ impl Registrations {
     }
 }
 
-/// Begins a statement for which `span` has rows of these spans: topic_id, first, upto, and the place of the span, from 1 on.
+/// Begins a statement for which `span` has rows of these spans: topic_id, first, upto, and the place of the span, from
+/// 1 on.
 fn begin_with(statements: &mut Statements, spans: Vec<Span>) {
     let mut topics: Vec<Uuid> = spans.iter().map(|span| span.topic).collect();
     topics.sort_unstable();

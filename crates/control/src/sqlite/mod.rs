@@ -1,8 +1,8 @@
 //! The control plane's store on one machine: a file of SQLite.
 //!
-//! Here alone are SQL, rows, schemas and what SQLite's errors mean. No decisions: what is written was decided before, and what is read goes
-//! out as changes. A commit that returned is on disk (write-ahead log, `synchronous=FULL`); one that failed left nothing behind. Where
-//! the disk is full, room is made for what must be written.
+//! Here alone are SQL, rows, schemas and what SQLite's errors mean. No decisions: what is written was decided before,
+//! and what is read goes out as changes. A commit that returned is on disk (write-ahead log, `synchronous=FULL`); one
+//! that failed left nothing behind. Where the disk is full, room is made for what must be written.
 //!
 //! - `open`: the file, its schema and what it says of itself.
 //! - `read`: rows as changes.
@@ -53,7 +53,8 @@ impl Store for Sqlite {
 }
 
 impl Sqlite {
-    /// There is one writer, so that there is no record of single versions: who knows another than the newest reads everything.
+    /// There is one writer, so that there is no record of single versions: who knows another than the newest reads
+    /// everything.
     fn progress(&self, at: Option<Version>) -> Result<Progress, StoreError> {
         let failed = |error| error::failed(&error);
         let newest = read::newest(&self.connection).map_err(failed)?;
@@ -78,7 +79,8 @@ impl Sqlite {
         self.connection.prepare_cached(statement)?.execute([]).map(drop)
     }
 
-    /// Moves the write-ahead log to the file as far as there is room for that: a log that was moved as a whole is written over.
+    /// Moves the write-ahead log to the file as far as there is room for that: a log that was moved as a whole is
+    /// written over.
     fn begin_log_anew(&self) {
         // Without waiting for anybody: busy is no error.
         let moved = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
@@ -146,8 +148,8 @@ impl SqliteTransaction<'_> {
         written
     }
 
-    /// Writes everything, or nothing; another attempt needs the lock again. Whoever has had it meanwhile has taken the version's number, which
-    /// is there once.
+    /// Writes everything, or nothing; another attempt needs the lock again. Whoever has had it meanwhile has taken the
+    /// version's number, which is there once.
     fn attempt(&mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
         let written = self.open().and_then(|()| write::all(&self.store.connection, changes, version));
         let committed = written

@@ -29,7 +29,8 @@ pub const CHECKPOINT_PAGES: i64 = if cfg!(test) { 16 } else { 4096 };
 const STATEMENTS_MAX: usize = 32;
 
 impl Sqlite {
-    /// Opens or creates `control.db` in the folder. A new one takes `new_cluster_id`. On a full disk the reserve is for this.
+    /// Opens or creates `control.db` in the folder. A new one takes `new_cluster_id`. On a full disk the reserve is for
+    /// this.
     pub fn open(
         folder: &Path,
         broker: &BrokerConfig,

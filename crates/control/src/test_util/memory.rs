@@ -1,5 +1,5 @@
-//! A second back end, in memory: what the seam asks for and nothing else. Several may share one store, as brokers share a database, and
-//! connections break where a test wants it.
+//! A second back end, in memory: what the seam asks for and nothing else. Several may share one store, as brokers share
+//! a database, and connections break where a test wants it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

@@ -1,4 +1,5 @@
-//! Control planes for tests, of this crate and of those above it: over a store in memory that several brokers share, and whose connections break.
+//! Control planes for tests, of this crate and of those above it: over a store in memory that several brokers share,
+//! and whose connections break.
 
 mod memory;
 
@@ -84,7 +85,8 @@ pub async fn create(control: &Control, topics: Vec<CreateTopic>) -> Vec<Result<A
     control.create_topics(CreateTopics { topics, validate_only: false }).await
 }
 
-/// Opens the control plane of a broker over a store that others share, with a folder of its own, reached at one port of this machine.
+/// Opens the control plane of a broker over a store that others share, with a folder of its own, reached at one port of
+/// this machine.
 ///
 /// # Errors
 /// The settings contradict what the store has.

@@ -204,7 +204,8 @@ async fn commands_do_not_pile_up_while_the_database_does_not_answer() {
     relay.cut();
 }
 
-/// What a change takes until another broker shows it, over and over: `cargo test --workspace --lib -- --ignored --nocapture until_others`.
+/// What a change takes until another broker shows it, over and over:
+/// `cargo test --workspace --lib -- --ignored --nocapture until_others`.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn until_others_show_a_change() {

@@ -1,5 +1,5 @@
-//! Settings of topics that contradict the broker's, since it was started with others than the topics were made under: nothing that has
-//! nothing to do with that is refused.
+//! Settings of topics that contradict the broker's, since it was started with others than the topics were made under:
+//! nothing that has nothing to do with that is refused.
 
 use super::*;
 

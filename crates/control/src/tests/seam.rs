@@ -1,5 +1,5 @@
-//! What holds whatever store there is: each of these runs on SQLite, on PostgreSQL and on a store in memory, or shows what only several
-//! brokers meet.
+//! What holds whatever store there is: each of these runs on SQLite, on PostgreSQL and on a store in memory, or shows
+//! what only several brokers meet.
 
 use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::PartitionRegistration;
@@ -132,7 +132,8 @@ fn other_commands() -> impl Strategy<Value = AnyCommand> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The same commands have the same outcomes, changes and images on both, and what either holds afterwards makes that image again.
+    /// The same commands have the same outcomes, changes and images on both, and what either holds afterwards makes
+    /// that image again.
     #[test]
     fn both_back_ends_come_to_the_same(
         batches in proptest::collection::vec(

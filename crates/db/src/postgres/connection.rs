@@ -1,7 +1,8 @@
 //! A connection of a thread that blocks: had when it is needed, anew where it has ended, and one question at a time.
 //!
-//! Not what is asked. Invariants: every call ends within a time limit; while the server cannot be reached it is tried once in a while, and who
-//! asks in between is told the same again. It may be dropped anywhere, in a task of another runtime, too.
+//! Not what is asked. Invariants: every call ends within a time limit; while the server cannot be reached it is tried
+//! once in a while, and who asks in between is told the same again. It may be dropped anywhere, in a task of another
+//! runtime, too.
 
 use std::io;
 use std::sync::Arc;
@@ -89,8 +90,8 @@ impl DatabaseConnection {
         asked
     }
 
-    /// Asks for something that begins a transaction, or may be asked for twice, over a new connection where the one at hand has ended
-    /// meanwhile.
+    /// Asks for something that begins a transaction, or may be asked for twice, over a new connection where the one at
+    /// hand has ended meanwhile.
     pub fn begin_with(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
         let was_connected = self.session.is_some();
         self.connect()?;

@@ -1,6 +1,7 @@
 //! Why a start does not get its database, in words that name what was tried and what to do.
 //!
-//! Not for a broker that runs, which goes on without. Invariant: whom and what is named comes from the settings, without the password.
+//! Not for a broker that runs, which goes on without. Invariant: whom and what is named comes from the settings,
+//! without the password.
 
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;

@@ -116,8 +116,8 @@ fn making(found: Found, cluster_id: Uuid) -> String {
     )
 }
 
-/// Brings an older schema to this version, and says which it was. Brokers that run go on as without a database until they are of
-/// this version, too.
+/// Brings an older schema to this version, and says which it was. Brokers that run go on as without a database until
+/// they are of this version, too.
 pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i64, SchemaError> {
     upgrade(session, call_max, MIGRATIONS).await
 }

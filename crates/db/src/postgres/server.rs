@@ -89,8 +89,8 @@ impl Server {
         &self.shown
     }
 
-    /// Returns the configuration of a new session: password, authorities and certificate as their files are now, and these settings besides
-    /// its own.
+    /// Returns the configuration of a new session: password, authorities and certificate as their files are now, and
+    /// these settings besides its own.
     ///
     /// # Errors
     /// The files with them.

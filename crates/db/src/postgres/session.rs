@@ -1,7 +1,7 @@
 //! A connection to the database, and one question at a time.
 //!
-//! Not what rows say, which is `rows`'. Invariant: every call ends once the server is silent for a time limit. A question is a text of statements, sent at once;
-//! each answer is the rows of those that have rows, in their order.
+//! Not what rows say, which is `rows`'. Invariant: every call ends once the server is silent for a time limit. A
+//! question is a text of statements, sent at once; each answer is the rows of those that have rows, in their order.
 
 use fullbore_host::task;
 use std::borrow::Cow;
@@ -104,8 +104,8 @@ impl PostgresSession {
         !self.in_transactions.is_empty()
     }
 
-    /// Asks, and waits for all answers: for each row, and for the end of each statement, at most a second longer than a statement may
-    /// take.
+    /// Asks, and waits for all answers: for each row, and for the end of each statement, at most a second longer than a
+    /// statement may take.
     pub async fn ask(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, AskError> {
         let started = Instant::now();
         let asked = self.answers(statements, statement_max).await;

@@ -1,7 +1,7 @@
 //! Settings of every session: the reading of literals, commits that are on the disk, and time limits.
 //!
-//! A pooler in transaction mode drops the settings of a session, or refuses them: they are then set in each transaction. Invariant: a
-//! session is used only where its settings hold.
+//! A pooler in transaction mode drops the settings of a session, or refuses them: they are then set in each
+//! transaction. Invariant: a session is used only where its settings hold.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ const UNIMPORTANT: [&str; 2] = ["client_min_messages", "search_path"];
 pub struct SessionSettings(Vec<(String, String)>);
 
 impl SessionSettings {
-    /// Returns the settings of a session whose calls take at most `call_max`. `own`, as `-c name=value`, overrides them.
+    /// Returns the settings of a session whose calls take at most `call_max`. `own`, as `-c name=value`, overrides
+    /// them.
     pub fn new(call_max: Duration, own: &str) -> Self {
         let (ms, frozen_ms) = (call_max.as_millis().to_string(), (call_max / FROZEN_PART).as_millis().to_string());
         let every = [

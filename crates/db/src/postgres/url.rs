@@ -1,6 +1,8 @@
-//! The parameters of a URL, as libpq has them: those of TLS, those that change nothing here, and those that are refused by their names.
+//! The parameters of a URL, as libpq has them: those of TLS, those that change nothing here, and those that are refused
+//! by their names.
 //!
-//! Not the rest of a URL, which the client of PostgreSQL reads. Invariant: no text quotes what may be part of a password.
+//! Not the rest of a URL, which the client of PostgreSQL reads. Invariant: no text quotes what may be part of a
+//! password.
 
 use std::path::PathBuf;
 
@@ -119,7 +121,8 @@ impl TlsParameters {
         Ok(true)
     }
 
-    /// Sets the mode in `config`, by libpq's rules: certificates are verified where the mode wants it, or authorities are named.
+    /// Sets the mode in `config`, by libpq's rules: certificates are verified where the mode wants it, or authorities
+    /// are named.
     ///
     /// # Errors
     /// Parameters that contradict each other.

@@ -16,7 +16,8 @@ pub const CONTROL_PLANE: &str = "control.plane";
 const PORT_DEFAULT: u16 = 9092;
 /// How many brokers a folder gets unless told.
 const BROKERS_DEFAULT: u32 = 3;
-/// How many replicas topics get that do not say it, and how many of them acks=all asks for: so that the death of a broker costs nothing.
+/// How many replicas topics get that do not say it, and how many of them acks=all asks for: so that the death of a
+/// broker costs nothing.
 const REPLICAS: &str = "default.replication.factor";
 const REPLICAS_MAX: u32 = 3;
 const MIN_IN_SYNC: &str = "min.insync.replicas";

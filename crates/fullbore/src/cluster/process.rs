@@ -1,7 +1,8 @@
-//! A process that outlives the command that started it: in a session of its own, so that no terminal ends it, with a log and a file
-//! with its pid.
+//! A process that outlives the command that started it: in a session of its own, so that no terminal ends it, with a
+//! log and a file with its pid.
 //!
-//! Invariant: a signal goes to a process only if its command line is that of the one that is meant: pids are used again.
+//! Invariant: a signal goes to a process only if its command line is that of the one that is meant: pids are used
+//! again.
 
 use crate::waiting::Wait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,7 +63,8 @@ impl Daemon {
         Ok(StartedProcess { daemon: self.clone(), child, begins })
     }
 
-    /// Returns true if the pid is that of such a process with a file of another place: the folder was moved while it ran, or copied.
+    /// Returns true if the pid is that of such a process with a file of another place: the folder was moved while it
+    /// ran, or copied.
     pub fn may_run_elsewhere(&self) -> bool {
         let text = fs::read_to_string(&self.pid_file).unwrap_or_default();
         let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).filter(|pid| *pid > 0);
@@ -79,8 +81,8 @@ impl Daemon {
     }
 }
 
-/// Returns true if a process without a command line has given up its memory and not yet all else. One that has, and waits for its parent to
-/// see it, has no command line either, nor has a thread of the kernel.
+/// Returns true if a process without a command line has given up its memory and not yet all else. One that has, and
+/// waits for its parent to see it, has no command line either, nor has a thread of the kernel.
 fn is_ending(pid: Pid) -> bool {
     // Before the look at what it is: so it is of that process, whoever gets the pid next.
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
@@ -228,7 +230,8 @@ mod tests {
         assert_eq!(told, format!("broker 7 ended with status 3; {log}:\n  {pid} {pid}\n  {pid}\n  bye"));
         assert!(!known.signal(Signal::TERM));
     }
-    /// As one whose memory is gone while the system still closes its files: its first thread has ended, and another has not.
+    /// As one whose memory is gone while the system still closes its files: its first thread has ended, and another has
+    /// not.
     #[test]
     fn a_process_that_is_just_ending_still_runs() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -56,8 +56,8 @@ pub fn run(alter: &Alter) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that what is to be deleted was set, as kafka-configs.sh does: brokers ignore names that they do not know there.
-/// They know their loggers themselves.
+/// Checks that what is to be deleted was set, as kafka-configs.sh does: brokers ignore names that they do not know
+/// there. They know their loggers themselves.
 fn check_deleted(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, changes: &[Change]) -> Result<(), Failure> {
     let deleted = |change: &Change| match change {
         Change::Delete(key) => Some(key.clone()),

@@ -25,9 +25,10 @@ pub struct ConfigsArgs {
 enum ConfigsCommand {
     /// Print configurations, where each value is from, and those that it hides.
     ///
-    /// Without a name those of every topic, broker, group or client metric; without --all those that were set while brokers
-    /// run. --json prints {"entities": [{"type", "name", "configs": [{"name", "value", "source", "is_sensitive",
-    /// "is_read_only", "synonyms": [{"name", "value", "source"}]}]}]}; the name of what holds for all brokers is null.
+    /// Without a name those of every topic, broker, group or client metric; without --all those that were set while
+    /// brokers run. --json prints {"entities": [{"type", "name", "configs": [{"name", "value", "source",
+    /// "is_sensitive", "is_read_only", "synonyms": [{"name", "value", "source"}]}]}]}; the name of what holds for all
+    /// brokers is null.
     #[command(after_help = "Examples:
   fullbore configs describe --topic orders
   fullbore configs describe --topic orders --all --json

@@ -1,6 +1,8 @@
-//! What a member needs beside its membership, found while it joins: leaders, where partitions start, and a connection to fetch on.
+//! What a member needs beside its membership, found while it joins: leaders, where partitions start, and a connection
+//! to fetch on.
 //!
-//! Not what it is given, nor what was committed. Invariant: none of it is needed. What is missing, old or wrong is asked for again.
+//! Not what it is given, nor what was committed. Invariant: none of it is needed. What is missing, old or wrong is
+//! asked for again.
 
 use crate::stop::Stop;
 use fullbore_client::blocking::{Cluster, EARLIEST, PartitionPlace};
@@ -29,8 +31,8 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Asks `cluster` for these topics, and if `with_starts` for the first offsets of what its broker leads, while `fetching` connects.
-    /// Waits for nothing once `stop` is asked.
+    /// Asks `cluster` for these topics, and if `with_starts` for the first offsets of what its broker leads, while
+    /// `fetching` connects. Waits for nothing once `stop` is asked.
     pub(super) fn look(
         cluster: &mut Cluster,
         mut fetching: Cluster,

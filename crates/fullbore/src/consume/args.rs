@@ -10,15 +10,16 @@ use std::path::PathBuf;
 
 /// Read topics to standard output: one value a line, in a format like kcat's, or as JSON.
 ///
-/// Without --group every partition is read, also those that topics get meanwhile, nothing is committed, and reading starts with the records that come from now
-/// on, or with --exit at the beginning. With --group the members of the group share the partitions and each goes on where
-/// the group has committed; committed is what was written out, every auto.commit.interval.ms (5 s) and at the end, so
-/// that every record comes out at least once. Ctrl-C and SIGTERM commit and leave the group.
+/// Without --group every partition is read, also those that topics get meanwhile, nothing is committed, and reading
+/// starts with the records that come from now on, or with --exit at the beginning. With --group the members of the
+/// group share the partitions and each goes on where the group has committed; committed is what was written out, every
+/// auto.commit.interval.ms (5 s) and at the end, so that every record comes out at least once. Ctrl-C and SIGTERM
+/// commit and leave the group.
 ///
-/// Formats take %t topic, %p partition, %o offset, %T timestamp in milliseconds, %k key, %K its length, %s value, %S its
-/// length, %R its length in four bytes, %h headers, %% a percent sign, and \n \t \r \0 \\ \xHH. A length is -1 for null.
-/// With --json each line is an object with topic, partition, offset, timestamp, timestamp_type, headers (where it has any), key and value;
-/// bytes that are no UTF-8 are base64 in key_base64 or value_base64, so that nothing is lost.
+/// Formats take %t topic, %p partition, %o offset, %T timestamp in milliseconds, %k key, %K its length, %s value, %S
+/// its length, %R its length in four bytes, %h headers, %% a percent sign, and \n \t \r \0 \\ \xHH. A length is -1 for
+/// null. With --json each line is an object with topic, partition, offset, timestamp, timestamp_type, headers (where it
+/// has any), key and value; bytes that are no UTF-8 are base64 in key_base64 or value_base64, so that nothing is lost.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore consume --topic events                              what comes from now on
@@ -64,9 +65,9 @@ pub struct Consume {
     /// End after this many records.
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) max_messages: Option<u64>,
-    /// End where the partitions ended when reading began; one that its broker refuses is tried for 10 s. A member of a group
-    /// that is given no partition ends once it is clear that none is on its way: at once where a member assigns eagerly, else
-    /// after a minute without a change, or max.poll.interval.ms where that is shorter.
+    /// End where the partitions ended when reading began; one that its broker refuses is tried for 10 s. A member of a
+    /// group that is given no partition ends once it is clear that none is on its way: at once where a member assigns
+    /// eagerly, else after a minute without a change, or max.poll.interval.ms where that is shorter.
     #[arg(short, long)]
     pub(super) exit: bool,
     /// End when no record came for this long.
@@ -105,8 +106,8 @@ pub struct Consume {
     /// read_committed leaves out records of transactions that are open or were aborted.
     #[arg(long, value_name = "LEVEL")]
     pub(super) isolation_level: Option<String>,
-    /// Go on behind a batch that its producer has sent so that it cannot be read, or that the object store does not have any more,
-    /// and say which it was.
+    /// Go on behind a batch that its producer has sent so that it cannot be read, or that the object store does not
+    /// have any more, and say which it was.
     #[arg(long)]
     pub(super) skip_bad_batches: bool,
     /// A file of consumer properties.
@@ -115,8 +116,8 @@ pub struct Consume {
     /// A consumer property, before those of the file; may be repeated. docs/consumer.md has all of them.
     #[arg(short = 'X', long, visible_alias = "command-property", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(super) consumer_property: Vec<(String, String)>,
-    /// kafka-console-consumer.sh's print.key, print.value, print.headers, print.timestamp, print.partition, print.offset,
-    /// key.separator, line.separator, headers.separator, null.literal; may be repeated.
+    /// kafka-console-consumer.sh's print.key, print.value, print.headers, print.timestamp, print.partition,
+    /// print.offset, key.separator, line.separator, headers.separator, null.literal; may be repeated.
     #[arg(long, alias = "property", value_name = "KEY=VALUE", value_parser = crate::produce::raw_key_value, conflicts_with = "style")]
     pub(super) formatter_property: Vec<(String, String)>,
 }

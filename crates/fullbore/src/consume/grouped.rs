@@ -188,8 +188,8 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Prints how many partitions other members have, where all of this one's were read to their ends: a member that is gone keeps
-    /// its own until its session is over.
+    /// Prints how many partitions other members have, where all of this one's were read to their ends: a member that is
+    /// gone keeps its own until its session is over.
     fn report_others(&mut self) {
         if !self.args.exit || self.shared.is_spent() {
             return;
@@ -206,8 +206,8 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Lets go of what is not in the target, commits, and finds where to begin with what is new. Whether the target is taken: the
-    /// group may have given this member up meanwhile, and then has another for it soon.
+    /// Lets go of what is not in the target, commits, and finds where to begin with what is new. Whether the target is
+    /// taken: the group may have given this member up meanwhile, and then has another for it soon.
     fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
         // What is queued but not written is read again, by whoever gets it.
         self.shared.outlet.close();
@@ -263,8 +263,8 @@ impl<'a> Grouped<'a> {
         patiently(self.stop, || self.cluster.partitions_of(&topics))
     }
 
-    /// Finds where to begin with partitions: where they were committed, or as auto.offset.reset says. Whether they are this
-    /// member's still.
+    /// Finds where to begin with partitions: where they were committed, or as auto.offset.reset says. Whether they are
+    /// this member's still.
     fn begin(&mut self, added: &[TopicPartition]) -> Result<bool, Failure> {
         let topics = added.iter().map(|(topic, _)| topic.clone()).collect();
         self.leaders = match self.ahead.places(&topics) {
@@ -365,8 +365,8 @@ fn all_deleted(topics: &TopicSelection, deleted: &BTreeSet<Text>) -> Option<Text
     topics.named.last().filter(|_| is_alone).cloned()
 }
 
-/// Commits what was written since the last commit, but for topics that are deleted: the next of that name has nothing to do with
-/// those offsets.
+/// Commits what was written since the last commit, but for topics that are deleted: the next of that name has nothing
+/// to do with those offsets.
 fn commit(
     member: &mut Member,
     shared: &PrinterContext,

@@ -1,4 +1,5 @@
-//! The way from the fetch lanes to standard output: a bounded queue of printed chunks and the one thread that writes them.
+//! The way from the fetch lanes to standard output: a bounded queue of printed chunks and the one thread that writes
+//! them.
 //!
 //! Not what is printed (see `format`). Invariant: what [`Outlet::written`] tells was written and flushed; what was only
 //! queued is neither told nor committed, and may be dropped.

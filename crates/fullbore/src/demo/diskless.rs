@@ -1,4 +1,5 @@
-//! `fullbore demo --diskless`: the demo on an object store that is far away, beside the same store served one request at a time.
+//! `fullbore demo --diskless`: the demo on an object store that is far away, beside the same store served one request
+//! at a time.
 
 use std::time::Duration;
 

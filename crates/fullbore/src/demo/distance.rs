@@ -1,7 +1,9 @@
-//! The demo's distance: a relay between the broker and each of its clients, which the broker advertises as its own address.
+//! The demo's distance: a relay between the broker and each of its clients, which the broker advertises as its own
+//! address.
 //!
-//! Invariant: where a distance was asked for, every byte between the broker and a client crosses that client's relay; elsewhere
-//! none does. Producer and reader have a relay each: the reader's bytes do not delay the producer's acknowledgements.
+//! Invariant: where a distance was asked for, every byte between the broker and a client crosses that client's relay;
+//! elsewhere none does. Producer and reader have a relay each: the reader's bytes do not delay the producer's
+//! acknowledgements.
 
 use crate::failure::Failure;
 use crate::output::words;

@@ -1,4 +1,5 @@
-//! `fullbore demo --rtt`: the demo over a distance, beside the plain stream of its link and a producer that sends as Kafka's does.
+//! `fullbore demo --rtt`: the demo over a distance, beside the plain stream of its link and a producer that sends as
+//! Kafka's does.
 
 use super::distance::DistanceSettings;
 use super::play::{Ground, Play};
@@ -28,8 +29,8 @@ const KAFKA_BUFFER_BYTES: (usize, usize) = (512 * 1024, 4 << 20);
 /// Over what link the clients come.
 #[derive(Args, Debug, Default)]
 pub struct LinkOptions {
-    /// Put a round trip of so many milliseconds (150, or 150ms, 1s) between the broker and its clients, with the relay of
-    /// `fullbore perf link`.
+    /// Put a round trip of so many milliseconds (150, or 150ms, 1s) between the broker and its clients, with the relay
+    /// of `fullbore perf link`.
     #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds)]
     pub rtt: Option<Duration>,
     /// What that link carries in each direction: 200mbit, 25MB/s [default: 200mbit].

@@ -40,8 +40,8 @@ const PACED_SECONDS: u64 = 3;
 /// Start a broker, stream records through it, read them back while they arrive, verify each, and say how fast it was.
 ///
 /// --json prints {"records", "record_size", "partitions", "phases": [{"name", "records", "bytes", "acknowledged":
-/// {"records_per_sec", "mb_per_sec", "p50_ms", "p99_ms", "p999_ms", "max_ms"}, "read": the same}]} once all is verified; with
-/// --rtt also "plain_mb_per_sec", of a TCP stream.
+/// {"records_per_sec", "mb_per_sec", "p50_ms", "p99_ms", "p999_ms", "max_ms"}, "read": the same}]} once all is
+/// verified; with --rtt also "plain_mb_per_sec", of a TCP stream.
 #[derive(Args, Debug, Default)]
 #[command(after_help = "Example: fullbore demo --records 200000 --record-size 100 --partitions 6\n\
     Example: fullbore demo --rtt 150\n\

@@ -227,7 +227,8 @@ impl DemoStream {
     }
 }
 
-/// How many records a phase has come to have, once that is known, and when the last of them was read if the reader had to be told.
+/// How many records a phase has come to have, once that is known, and when the last of them was read if the reader had
+/// to be told.
 #[derive(Default)]
 struct PhaseEnd {
     records: OnceLock<u64>,

@@ -1,5 +1,5 @@
-//! `fullbore groups`: kafka-consumer-groups.sh's flags and output, one file per action. The questions to the cluster are
-//! in `fullbore_client::admin`.
+//! `fullbore groups`: kafka-consumer-groups.sh's flags and output, one file per action. The questions to the cluster
+//! are in `fullbore_client::admin`.
 
 mod delete;
 mod delete_offsets;
@@ -36,11 +36,11 @@ enum GroupsCommand {
     List(list::List),
     /// Print what a group has read and what it has not, its members, or its state.
     ///
-    /// LAG counts the records of a partition that come after the committed offset. --json prints {"groups": [{"group", "type",
-    /// "state", "coordinator": {"id", "host", "port"}, "assignor", "epoch", "target_epoch", "member_count"}]}, and in
-    /// each also "offsets": [{"topic", "partition", "leader_epoch", "current_offset", "log_end_offset", "lag", "member_id",
-    /// "host", "client_id"}] or, with --members, "members": [{"member_id", "instance_id", "host", "client_id", "epoch",
-    /// "is_upgraded", "assignment": [{"topic", "partition"}], "target_assignment"}].
+    /// LAG counts the records of a partition that come after the committed offset. --json prints {"groups": [{"group",
+    /// "type", "state", "coordinator": {"id", "host", "port"}, "assignor", "epoch", "target_epoch", "member_count"}]},
+    /// and in each also "offsets": [{"topic", "partition", "leader_epoch", "current_offset", "log_end_offset", "lag",
+    /// "member_id", "host", "client_id"}] or, with --members, "members": [{"member_id", "instance_id", "host",
+    /// "client_id", "epoch", "is_upgraded", "assignment": [{"topic", "partition"}], "target_assignment"}].
     #[command(after_help = "Examples:
   fullbore groups describe --group billing
   fullbore groups describe --all-groups --members --verbose
@@ -55,9 +55,9 @@ enum GroupsCommand {
     Delete(delete::Delete),
     /// Move the offsets of groups that have no members.
     ///
-    /// Without --execute it only shows what it would do. Offsets beyond a partition's start or end become that. Times are UTC
-    /// unless they say otherwise. --json prints {"groups": [{"group", "is_executed", "offsets": [{"topic", "partition",
-    /// "new_offset"}]}]}.
+    /// Without --execute it only shows what it would do. Offsets beyond a partition's start or end become that. Times
+    /// are UTC unless they say otherwise. --json prints {"groups": [{"group", "is_executed", "offsets": [{"topic",
+    /// "partition", "new_offset"}]}]}.
     #[command(after_help = "Examples:
   fullbore groups reset-offsets --group billing --topic orders --to-earliest --execute
   fullbore groups reset-offsets --group billing --topic orders:0,1 --shift-by -100 --execute

@@ -57,7 +57,8 @@ pub fn topic(text: &str) -> Result<SelectedTopic, String> {
     if name.is_empty() { Err(allowed()) } else { Ok(SelectedTopic { name: name.into(), partitions }) }
 }
 
-/// Returns the partitions meant, each once, in order; all exist and have leaders. `places` has what is known of the topics.
+/// Returns the partitions meant, each once, in order; all exist and have leaders. `places` has what is known of the
+/// topics.
 ///
 /// # Errors
 /// The first that does not or has none.

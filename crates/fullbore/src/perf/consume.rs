@@ -90,9 +90,8 @@ pub struct Consume {
     /// Leave the header out.
     #[arg(long)]
     hide_header: bool,
-    /// Print JSON, an object a line: {"kind": "interval", ...} for each interval of --show-detailed-stats, then {"kind":
-    /// "summary", ...}; errors as {"error": SENTENCE} and notes as {"note":
-    /// SENTENCE} to standard error.
+    /// Print JSON, an object a line: {"kind": "interval", ...} for each interval of --show-detailed-stats, then
+    /// {"kind": "summary", ...}; errors as {"error": SENTENCE} and notes as {"note": SENTENCE} to standard error.
     #[arg(long, conflicts_with = "print_metrics")]
     json: bool,
     /// A file of consumer properties.

@@ -28,21 +28,21 @@ const STALL_MIN: Duration = Duration::from_millis(10);
 /// Put a distance between a client and a server on this machine, until Ctrl-C, and count what crossed.
 ///
 /// With --listen and --to it is a relay: it listens at one, connects to the other for each connection, and keeps every
-/// byte for half of --rtt in each direction, as it does a connection's beginning and end. Any program may use it, and it
-/// needs no rights.
+/// byte for half of --rtt in each direction, as it does a connection's beginning and end. Any program may use it, and
+/// it needs no rights.
 ///
 /// What a relay hides: TCP itself sees no distance. Each connection is two local ones, with local windows and
-/// acknowledgements; there is no slow start, socket buffers that would be too small for a long link are not, and nothing
-/// is lost and sent again (--loss-stall plays what that costs). connect() returns at once, since this machine answers
-/// it. So a relay shows what waiting for answers costs a program, not what a distance costs TCP. Its bandwidth is shared by
-/// all connections of a direction; bytes beyond --buffer are not read from the sender until there is room, so that
-/// nothing is dropped.
+/// acknowledgements; there is no slow start, socket buffers that would be too small for a long link are not, and
+/// nothing is lost and sent again (--loss-stall plays what that costs). connect() returns at once, since this machine
+/// answers it. So a relay shows what waiting for answers costs a program, not what a distance costs TCP. Its bandwidth
+/// is shared by all connections of a direction; bytes beyond --buffer are not read from the sender until there is room,
+/// so that nothing is dropped.
 ///
-/// With --namespaces it is a link on which the kernels' own TCP sees all of that: two network namespaces, a TUN device in
-/// each, and IP packets carried between them. It needs root and `ip`. Packets beyond --buffer are dropped, and --loss
-/// loses some at random. TCP hands over up to 64 KB at once, as to a network card that cuts it into packets (TSO); only where
-/// packets are lost or have to wait for a bandwidth are they cut. The namespaces go at the end; those of a link that was
-/// killed go when one of the same name starts.
+/// With --namespaces it is a link on which the kernels' own TCP sees all of that: two network namespaces, a TUN device
+/// in each, and IP packets carried between them. It needs root and `ip`. Packets beyond --buffer are dropped, and
+/// --loss loses some at random. TCP hands over up to 64 KB at once, as to a network card that cuts it into packets
+/// (TSO); only where packets are lost or have to wait for a bandwidth are they cut. The namespaces go at the end; those
+/// of a link that was killed go when one of the same name starts.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

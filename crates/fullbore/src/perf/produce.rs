@@ -95,8 +95,8 @@ pub struct PerfProduceArgs {
     /// Print the latencies in microseconds at the end.
     #[arg(long)]
     latency_us: bool,
-    /// Print JSON, an object a line: {"kind": "interval", ...} for each reporting interval, then {"kind": "summary", ...}, and
-    /// {"kind": "steady_state", ...} after a warmup; errors as {"error": SENTENCE} and notes as {"note":
+    /// Print JSON, an object a line: {"kind": "interval", ...} for each reporting interval, then {"kind": "summary",
+    /// ...}, and {"kind": "steady_state", ...} after a warmup; errors as {"error": SENTENCE} and notes as {"note":
     /// SENTENCE} to standard error.
     #[arg(long, conflicts_with_all = ["latency_us", "print_metrics"])]
     json: bool,

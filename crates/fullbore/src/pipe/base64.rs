@@ -1,6 +1,7 @@
 //! Base64 with padding (RFC 4648, section 4): how bytes that are no text stand in JSON.
 //!
-//! Invariant: what `encode` writes, `decode` reads, and nothing else: no white space, no missing padding, no stray bits.
+//! Invariant: what `encode` writes, `decode` reads, and nothing else: no white space, no missing padding, no stray
+//! bits.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

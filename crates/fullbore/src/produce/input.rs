@@ -1,4 +1,5 @@
-//! The way from a file or pipe to the bytes of one record: lines, other delimiters, length-framed, or everything at once.
+//! The way from a file or pipe to the bytes of one record: lines, other delimiters, length-framed, or everything at
+//! once.
 //!
 //! Not what those bytes mean. Invariant: no more than one record and one read ahead is in memory, and a record longer
 //! than `limit` is an error that names it, not memory.

@@ -1,6 +1,7 @@
 //! What the bytes of one record mean: headers, key and value as text with separators, or one JSON object.
 //!
-//! Invariant: nothing is guessed. What does not fit the layout is refused in words, unless the layout is lenient about it.
+//! Invariant: nothing is guessed. What does not fit the layout is refused in words, unless the layout is lenient about
+//! it.
 
 use crate::pipe::{base64, json};
 use json::Value;

@@ -51,9 +51,9 @@ const JSON_FRAME_BYTES: usize = 4096;
 /// Write records from standard input or files: lines, delimited or length-framed records, whole files, or JSON.
 ///
 /// Each line is one record's value. With -K it is split into key and value; with --headers it begins with headers,
-/// NAME:VALUE,NAME:VALUE and a tab. Delimiters take \n \t \r \0 \\ and \xHH. The producer is idempotent: every record is
-/// written once and in order, whatever is lost on the way. If a record fails, the command says which and exits with 1.
-/// A first Ctrl-C ends the reading, and what was read is still written, for up to 10 s; a second one ends at once.
+/// NAME:VALUE,NAME:VALUE and a tab. Delimiters take \n \t \r \0 \\ and \xHH. The producer is idempotent: every record
+/// is written once and in order, whatever is lost on the way. If a record fails, the command says which and exits with
+/// 1. A first Ctrl-C ends the reading, and what was read is still written, for up to 10 s; a second one ends at once.
 ///
 /// With --transactional-id records are written within transactions, which are committed after --transaction-records of
 /// them, or at the end. Ctrl-C and a refused record abort the open transaction.

@@ -359,7 +359,8 @@ impl<'a> Sending<'a> {
         self.print();
     }
 
-    /// What the command ends with; `refused` is why reading ended early, `advice` what to do where a record was too large.
+    /// What the command ends with; `refused` is why reading ended early, `advice` what to do where a record was too
+    /// large.
     pub fn verdict(self, refused: Option<String>, advice: impl FnOnce(TooLarge) -> String) -> Result<(), Failure> {
         let unknown = self.pending.len() as u64;
         let (written, failed) = (self.written, self.failed);

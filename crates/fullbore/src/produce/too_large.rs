@@ -1,7 +1,7 @@
 //! What to set where a record is too large, for the producer or for its topic, as it would be typed.
 //!
-//! Not the refusal itself, which is the producer's or the broker's. Invariant: the topic's limit that is named is enough for
-//! the record.
+//! Not the refusal itself, which is the producer's or the broker's. Invariant: the topic's limit that is named is
+//! enough for the record.
 
 use fullbore_client::admin::{ResourceKind, describe_configs};
 use fullbore_client::blocking::Cluster;
@@ -38,7 +38,8 @@ impl TooLarge {
         Some(TooLarge { topic: topic.clone(), size, setting })
     }
 
-    /// The record's size, the topic's limit if the cluster tells it, and the command; `at` says to that where the cluster is.
+    /// The record's size, the topic's limit if the cluster tells it, and the command; `at` says to that where the
+    /// cluster is.
     pub fn advice(&self, cluster: &mut Cluster, at: &str) -> String {
         let TooLarge { topic, size, setting } = self;
         let configs = describe_configs(cluster, (ResourceKind::Topic, topic)).unwrap_or_default();

@@ -168,8 +168,8 @@ fn partition_line(topic: &str, partition: &TopicPartitionInfo) -> String {
     )
 }
 
-/// What the line of a partition ends with of which a log is damaged; Kafka knows nothing like it. Of several replicas it tells
-/// which.
+/// What the line of a partition ends with of which a log is damaged; Kafka knows nothing like it. Of several replicas
+/// it tells which.
 fn damage_words(partition: &TopicPartitionInfo, damage: &ByBroker) -> String {
     let of_log = |(broker, damage): (&i32, &LogDamage)| {
         let whose = if partition.replicas.len() > 1 { format!(" on broker {broker}") } else { String::new() };

@@ -68,8 +68,8 @@ enum TopicsCommand {
     Alter(alter::Alter),
     /// Delete topics.
     ///
-    /// A pattern lists the topics that it matches and asks first. --json prints {"deleted": [NAME], "failed": [{"topic",
-    /// "error"}]}.
+    /// A pattern lists the topics that it matches and asks first. --json prints {"deleted": [NAME], "failed":
+    /// [{"topic", "error"}]}.
     #[command(after_help = "Examples:
   fullbore topics delete --topic orders --if-exists
   fullbore topics delete --topic 'test-.*' --yes --if-exists --json")]
@@ -84,7 +84,8 @@ enum TopicsCommand {
     Offsets(offsets::Offsets),
     /// Delete the records before an offset, as kafka-delete-records.sh.
     ///
-    /// --json prints {"deleted": [{"topic", "partition", "low_watermark"}], "failed": [{"topic", "partition", "error"}]}.
+    /// --json prints {"deleted": [{"topic", "partition", "low_watermark"}], "failed": [{"topic", "partition",
+    /// "error"}]}.
     #[command(after_help = "Examples:
   fullbore topics delete-records orders --partition 0 --offset 100
   fullbore topics delete-records orders --offset end --json
@@ -92,8 +93,8 @@ enum TopicsCommand {
     DeleteRecords(delete_records::DeleteRecords),
     /// Have partitions be led by their first replica again, as kafka-leader-election.sh.
     ///
-    /// --json prints {"partitions": [{"topic", "partition", "outcome"}]}; the outcome is elected, not_needed, or refused with
-    /// an error beside it.
+    /// --json prints {"partitions": [{"topic", "partition", "outcome"}]}; the outcome is elected, not_needed, or
+    /// refused with an error beside it.
     #[command(after_help = "Examples:
   fullbore topics elect-leaders --all-topic-partitions
   fullbore topics elect-leaders orders --partition 0 --election-type unclean --json")]

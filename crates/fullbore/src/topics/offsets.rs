@@ -40,8 +40,8 @@ fn time(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Prints them; partitions that have no such record or no leader are left out, as Kafka's tool does. Those whose leader refuses go to standard
-/// error, also beside JSON.
+/// Prints them; partitions that have no such record or no leader are left out, as Kafka's tool does. Those whose leader
+/// refuses go to standard error, also beside JSON.
 pub fn run(offsets: &Offsets) -> Result<(), Failure> {
     let select = &offsets.select;
     select.format.choose();

@@ -50,8 +50,8 @@ pub fn must_exist(found: &[Text], typed: Option<&str>, if_exists: bool) -> Resul
     }
 }
 
-/// Returns the alternatives of `typed` that are plain names and that no topic of `found` has. A comma within a group is not
-/// between alternatives, so `typed` with groups has none.
+/// Returns the alternatives of `typed` that are plain names and that no topic of `found` has. A comma within a group is
+/// not between alternatives, so `typed` with groups has none.
 fn absent(found: &[Text], typed: &str) -> Vec<String> {
     let typed = typed.trim_matches(['"', '\'']).replace(' ', "");
     let is_plain = |word: &str| word.chars().all(|char| char.is_ascii_alphanumeric() || "._-".contains(char));
@@ -80,8 +80,8 @@ pub fn selected(cluster: &mut Cluster, pattern: Option<&str>, exclude_internal: 
     Ok(matching(cluster, pattern, exclude_internal)?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// Kafka's include list, as `flag` has it: commas separate alternatives, quotes and blanks around the whole are dropped. The
-/// filter takes a topic's name, and whether it is internal.
+/// Kafka's include list, as `flag` has it: commas separate alternatives, quotes and blanks around the whole are
+/// dropped. The filter takes a topic's name, and whether it is internal.
 pub fn topic_filter(
     flag: &str,
     pattern: Option<&str>,

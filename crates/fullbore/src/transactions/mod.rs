@@ -42,14 +42,14 @@ enum TransactionsCommand {
     List(list::List),
     /// Print the state of one transactional id.
     ///
-    /// --json prints {"transactional_id", "coordinator", "producer_id", "producer_epoch", "state", "timeout_ms", "start_ms",
-    /// "partitions": [{"topic", "partition"}]}; "start_ms" is null where there is no transaction.
+    /// --json prints {"transactional_id", "coordinator", "producer_id", "producer_epoch", "state", "timeout_ms",
+    /// "start_ms", "partitions": [{"topic", "partition"}]}; "start_ms" is null where there is no transaction.
     #[command(after_help = "Example: fullbore transactions describe --transactional-id billing-1")]
     Describe(list::Describe),
     /// Print what a partition remembers of its producers.
     ///
-    /// --json prints {"producers": [{"producer_id", "producer_epoch", "coordinator_epoch", "last_sequence", "last_timestamp",
-    /// "open_from"}]}; "open_from" is the first offset of an open transaction, or null.
+    /// --json prints {"producers": [{"producer_id", "producer_epoch", "coordinator_epoch", "last_sequence",
+    /// "last_timestamp", "open_from"}]}; "open_from" is the first offset of an open transaction, or null.
     #[command(after_help = "Example: fullbore transactions describe-producers --topic orders --partition 0")]
     DescribeProducers(producers::DescribeProducers),
     /// End a transaction in one partition, past its coordinator: one that find-hanging has found.
@@ -58,8 +58,8 @@ enum TransactionsCommand {
     /// Print open transactions that no coordinator knows, of producers that wrote nothing for longer than a transaction
     /// may last.
     ///
-    /// --json prints {"transactions": [{"topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch", "start_offset",
-    /// "last_timestamp", "minutes"}]}.
+    /// --json prints {"transactions": [{"topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch",
+    /// "start_offset", "last_timestamp", "minutes"}]}.
     #[command(after_help = "Examples:
   fullbore transactions find-hanging --topic orders
   fullbore transactions find-hanging --broker-id 1 --max-transaction-timeout 30")]

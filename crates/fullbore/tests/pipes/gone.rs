@@ -1,4 +1,5 @@
-//! Topics that are deleted while they are read, alone or beside others, and topics of the same name that come after them.
+//! Topics that are deleted while they are read, alone or beside others, and topics of the same name that come after
+//! them.
 
 use crate::broker::{Broker, complaints};
 use crate::hangs::{ended, lines, next, spawn};

@@ -476,7 +476,8 @@ fn what_a_rebalance_keeps_from_being_written_is_read_again_for_the_number_that_i
     let broker = quick_broker();
     create(&broker, "t", "100");
     create(&broker, "other", "1");
-    // Of each partition less than a chunk of the output waits behind one, so that many can be taken after the output is closed.
+    // Of each partition less than a chunk of the output waits behind one, so that many can be taken after the output is
+    // closed.
     let line =
         |partition: i32, n: i32| format!("{{\"partition\":{partition},\"value\":\"{:<999}\"}}\n", partition * 100 + n);
     let lines: String = (0..100).flat_map(|partition| (0..100).map(move |n| line(partition, n))).collect();
@@ -497,7 +498,8 @@ fn what_a_rebalance_keeps_from_being_written_is_read_again_for_the_number_that_i
     ends_well(other);
 }
 
-/// coreutils' `timeout` sends its signal to the command and to its group. The second one ended the program before it had left.
+/// coreutils' `timeout` sends its signal to the command and to its group. The second one ended the program before it
+/// had left.
 #[test]
 fn signal_comes_twice_while_the_group_forms_the_member_leaves() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=10000"]);
@@ -508,7 +510,8 @@ fn signal_comes_twice_while_the_group_forms_the_member_leaves() {
     };
     let mut child = start(&broker, &["consume", "-t", "t", "-G", "g"]);
     until("it joins", || members() == 1);
-    // A frozen broker keeps the member from leaving before the last signal. Signals that come together are one: of five at least two are taken apart.
+    // A frozen broker keeps the member from leaving before the last signal. Signals that come together are one: of five
+    // at least two are taken apart.
     freeze(&broker.child);
     (0..5).for_each(|_| signal(&child, "TERM"));
     signal(&broker.child, "CONT");

@@ -1,5 +1,5 @@
-//! `fullbore produce` and `fullbore consume` as a user meets them: whole processes, their pipes, their exit status and what
-//! they say. Formats are compared with kcat's in tests/clients/fullbore.sh.
+//! `fullbore produce` and `fullbore consume` as a user meets them: whole processes, their pipes, their exit status and
+//! what they say. Formats are compared with kcat's in tests/clients/fullbore.sh.
 
 #[path = "../broker/mod.rs"]
 mod broker;
@@ -78,8 +78,8 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// Stops its processor time, as a machine does that hangs. SIGSTOP is taken by one of its threads, and the others go on until that
-/// one has run: all stand still when this returns.
+/// Stops its processor time, as a machine does that hangs. SIGSTOP is taken by one of its threads, and the others go on
+/// until that one has run: all stand still when this returns.
 fn freeze(child: &Child) {
     signal(child, "STOP");
     let tasks = format!("/proc/{}/task", child.id());
@@ -98,7 +98,8 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Waits until a writer of the pipe that this reads would wait, however small the pipe is: one of a user with many pipes has a page.
+/// Waits until a writer of the pipe that this reads would wait, however small the pipe is: one of a user with many
+/// pipes has a page.
 fn until_full(pipe: &impl AsFd) {
     // The other end, opened anew; it must be closed before the reader reads on, or there would be no end.
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
@@ -281,8 +282,8 @@ fn the_time_that_a_reader_takes_is_none_in_which_no_record_came() {
     create(&broker, "t", "1");
     let line = "x".repeat(999) + "\n";
     produce(&broker, &["-t", "t"], line.repeat(30_000).as_bytes()).good();
-    // With the second the broker is late, too: it may take fetch.max.wait.ms and a second, and the first is a little less. Both
-    // leave a busy machine its time.
+    // With the second the broker is late, too: it may take fetch.max.wait.ms and a second, and the first is a little
+    // less. Both leave a busy machine its time.
     let mut readers = ["4900", "7000"].map(|ms| {
         let flags = ["consume", "-t", "t", "-e", "-X", "fetch.max.wait.ms=4000", "--timeout-ms", ms];
         let mut child = start(&broker, &flags);
@@ -324,7 +325,8 @@ fn a_signal_ends_a_consumer_that_has_no_end() {
 fn a_signal_ends_a_producer_after_what_it_has_read() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
-    // What lingers long is written only because the end flushes it; the topic may not even be known when the signal comes.
+    // What lingers long is written only because the end flushes it; the topic may not even be known when the signal
+    // comes.
     let mut child = start(&broker, &["produce", "-t", "t", "-X", "linger.ms=60000"]);
     let mut stdin = child.stdin.take().expect("piped");
     stdin.write_all(b"typed\n").expect("it reads");

@@ -1,7 +1,8 @@
 //! How many times a command waits for a broker before its first record is written or read. Not how long.
 //!
-//! A relay lets the requests of a round through and holds their answers until the last of them has come. So a round is what a command asks
-//! without waiting, and a command that waits once more than it should asks for something that no round has.
+//! A relay lets the requests of a round through and holds their answers until the last of them has come. So a round is
+//! what a command asks without waiting, and a command that waits once more than it should asks for something that no
+//! round has.
 
 use crate::broker::Broker;
 use crate::hangs::{ended, spawn};

@@ -1,15 +1,17 @@
 //! Writes to the disk of the data folder that do not come back: a frozen file system, a dead network volume.
 //!
-//! A write counts in the round in which it began, and a round lasts until no write of the round before it is under way. A round that lasts
-//! tells of a write that hangs, and no clock is asked where a write begins. Not here: what the broker does then.
+//! A write counts in the round in which it began, and a round lasts until no write of the round before it is under way.
+//! A round that lasts tells of a write that hangs, and no clock is asked where a write begins. Not here: what the
+//! broker does then.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Time after which a write hangs. Several times what a busy disk takes for one (a journal's commit, a throttled volume: a second or two),
-/// and far less than the time for which leaders wait for a follower (`replica.lag.time.max.ms`, 30 s).
+/// Time after which a write hangs. Several times what a busy disk takes for one (a journal's commit, a throttled
+/// volume: a second or two), and far less than the time for which leaders wait for a follower
+/// (`replica.lag.time.max.ms`, 30 s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
 /// Time between two looks. Where more has passed, the process stood still, and the rest does not count.
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);

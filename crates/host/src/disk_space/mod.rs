@@ -1,9 +1,11 @@
-//! Room on the disk of the data folder: whether it is full, who is told, and the reserve that lets room be made. `hung` is of writes that the
-//! disk does not answer. A folder in which no files can be made counts as a full disk for other brokers.
+//! Room on the disk of the data folder: whether it is full, who is told, and the reserve that lets room be made. `hung`
+//! is of writes that the disk does not answer. A folder in which no files can be made counts as a full disk for other
+//! brokers.
 //!
-//! The reserve is a file of its own that takes up room while all is well. On a full disk as much as it takes is given up for what frees
-//! space, a deletion of topics or records, so that this can be written down; until it is whole again, which takes all room
-//! there is, nothing else may write: no records, no other metadata. Not what frees space, which is retention's and the control plane's.
+//! The reserve is a file of its own that takes up room while all is well. On a full disk as much as it takes is given
+//! up for what frees space, a deletion of topics or records, so that this can be written down; until it is whole again,
+//! which takes all room there is, nothing else may write: no records, no other metadata. Not what frees space, which is
+//! retention's and the control plane's.
 //!
 //! Invariant: room that the reserve has given up is used only by [`DiskSpace::freeing`]; every other writer holds a
 //! [`WritePermit`] meanwhile, or writes a few small files over and over.
@@ -41,8 +43,8 @@ const BLOCK: u64 = 4096;
 const FREE_MIN: u64 = 256 << 10;
 /// The least room beside the reserve with which a broker is in ISRs again.
 const AMPLE_MIN: u64 = 1 << 20;
-/// The parts that are given up one after the other. A process that is killed then leaves most of it for its next start, even
-/// if another program takes what is free.
+/// The parts that are given up one after the other. A process that is killed then leaves most of it for its next start,
+/// even if another program takes what is free.
 const RELEASES: [u64; 3] = [16, 4, 1];
 /// So long after the last write that found no room it is said that there is some.
 const ROOM_TOLD_AFTER: Duration = Duration::from_secs(5);
@@ -235,13 +237,14 @@ impl DiskSpace {
         }
     }
 
-    /// Admits as [`DiskSpace::admit`] does, an append to a log, which takes little time: a permit that is held for long shows a disk that hangs.
+    /// Admits as [`DiskSpace::admit`] does, an append to a log, which takes little time: a permit that is held for long
+    /// shows a disk that hangs.
     pub fn admit_append(&self) -> Option<WritePermit<'_>> {
         self.admit().map(|permit| WritePermit { _append: Some(self.writes.begin()), ..permit })
     }
 
-    /// Does what frees space, or what must be on the disk for that: where it finds no room, with as much of the reserve as
-    /// it takes. The caller holds no [`WritePermit`].
+    /// Does what frees space, or what must be on the disk for that: where it finds no room, with as much of the reserve
+    /// as it takes. The caller holds no [`WritePermit`].
     pub fn freeing<T, E>(&self, is_full: impl Fn(&E) -> bool, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         let mut result = work();
         for share in RELEASES {

@@ -16,7 +16,8 @@ use crate::files::{is_full, is_momentary};
 const PROBE: &str = "new-file-probe";
 const RENAMED: &str = "new-file-probe.renamed";
 
-/// Time for which descriptors or memory may be short. A leader that cannot roll its segments for longer is of no use, as where a write hangs.
+/// Time for which descriptors or memory may be short. A leader that cannot roll its segments for longer is of no use,
+/// as where a write hangs.
 const SHORT_MAX: Duration = Duration::from_secs(4);
 
 /// State of a folder that takes new files, or does not.

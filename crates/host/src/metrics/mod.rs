@@ -1,6 +1,7 @@
 //! Counters of the broker: a handful of relaxed additions on the way of a request, read by the metrics page.
 //!
-//! Not here: what is shown of it (`exposition`), and the HTTP page (`admin`). Invariant: recording takes no lock, allocates nothing and never waits.
+//! Not here: what is shown of it (`exposition`), and the HTTP page (`admin`). Invariant: recording takes no lock,
+//! allocates nothing and never waits.
 
 mod counter;
 mod errors;

@@ -1,7 +1,8 @@
 //! Counts of files that were set aside, for metrics.
 //!
-//! Not here: setting them aside. An operator may remove these files while the broker runs, so they are counted anew each time, in the
-//! few directories that are known to have any. Invariant: a directory is known once a look at it has found some, until one finds none.
+//! Not here: setting them aside. An operator may remove these files while the broker runs, so they are counted anew
+//! each time, in the few directories that are known to have any. Invariant: a directory is known once a look at it has
+//! found some, until one finds none.
 
 use crate::files::{ASIDE, LOG, parse_offset_name};
 use parking_lot::Mutex;

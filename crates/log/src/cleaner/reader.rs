@@ -12,7 +12,8 @@ use fullbore_wire::batch::{BatchError, BatchView, HEADER_LEN};
 use super::error::CleanError;
 use crate::direct_io::DirectReads;
 
-/// The largest batch that is read, in bytes. A request can bring no larger one unless socket.request.max.bytes is raised.
+/// The largest batch that is read, in bytes. A request can bring no larger one unless socket.request.max.bytes is
+/// raised.
 const BATCH_MAX: usize = 256 << 20;
 
 /// Batches of one file.

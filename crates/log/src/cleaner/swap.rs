@@ -1,8 +1,9 @@
-//! Putting cleaned segments in the place of those they were made of, so that a crash at any moment leaves the one or the other.
+//! Putting cleaned segments in the place of those they were made of, so that a crash at any moment leaves the one or
+//! the other.
 //!
-//! Names say how far it has come, as Kafka's do. `.cleaned`: being written; a start removes it. `.swap`: whole and on the
-//! disk; a start takes what it covers away and settles it. The log file is renamed after its indexes, so its name alone
-//! counts. What a `.swap` covers is said by its first and last batch: a cleaning keeps the last batch of what it
+//! Names say how far it has come, as Kafka's do. `.cleaned`: being written; a start removes it. `.swap`: whole and on
+//! the disk; a start takes what it covers away and settles it. The log file is renamed after its indexes, so its name
+//! alone counts. What a `.swap` covers is said by its first and last batch: a cleaning keeps the last batch of what it
 //! replaces, if need be without records.
 //!
 //! Not every segment has an index of aborted transactions, so a start must know whose index it finds. The old index
@@ -27,9 +28,9 @@ use crate::segment::{Segment, Stage};
 use crate::steps::step;
 
 impl Log {
-    /// Changes the list of segments: `cleaned` in the place of those with these base offsets, neighbours and not the active one,
-    /// as they were when the log had been cut off so many times ([`Log::cuts`]): what begins there after another cut is something else.
-    /// Those that are out of it, or the new ones back if there are no such segments.
+    /// Changes the list of segments: `cleaned` in the place of those with these base offsets, neighbours and not the
+    /// active one, as they were when the log had been cut off so many times ([`Log::cuts`]): what begins there after
+    /// another cut is something else. Those that are out of it, or the new ones back if there are no such segments.
     pub fn exchange(
         &mut self,
         cleaned: Vec<Segment>,

@@ -108,7 +108,8 @@ pub fn read_around(file: &File, position: u64, room: &mut [u8]) -> Result<usize,
     }
 }
 
-/// Returns true if the range can be read without a disk. Yes, where the system does not tell: then sendfile waits, as it would.
+/// Returns true if the range can be read without a disk. Yes, where the system does not tell: then sendfile waits, as
+/// it would.
 pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
     match pages_in_memory(file, position, len as u64) {
         Ok(pages) => pages >= pages_of(position, len as u64),
@@ -116,7 +117,8 @@ pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
     }
 }
 
-/// Returns true if the byte can be read without a disk, on a system without cachestat(2). To look begins to read ahead there.
+/// Returns true if the byte can be read without a disk, on a system without cachestat(2). To look begins to read ahead
+/// there.
 fn is_byte_resident(file: &File, position: u64) -> bool {
     let mut byte = [0];
     let read = preadv2(file, &mut [IoSliceMut::new(&mut byte)], position, ReadWriteFlags::NOWAIT);

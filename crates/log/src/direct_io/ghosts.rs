@@ -1,7 +1,8 @@
-//! Ranges of files that the broker has let go of from the page cache, and how much of them readers have asked for since.
+//! Ranges of files that the broker has let go of from the page cache, and how much of them readers have asked for
+//! since.
 //!
-//! A reader that comes back for such a range shows that the cache was too small by the bytes let go of since: the ghost list of
-//! ARC, and the refault distance of Linux. [`Ghosts::wanted`] is what a larger cache would have had to keep.
+//! A reader that comes back for such a range shows that the cache was too small by the bytes let go of since: the ghost
+//! list of ARC, and the refault distance of Linux. [`Ghosts::wanted`] is what a larger cache would have had to keep.
 //!
 //! Invariant: the list has at most [`GHOSTS_MAX`] ranges, and nothing further back than `reach` bytes.
 
@@ -90,7 +91,8 @@ impl Ghosts {
 }
 
 impl GhostList {
-    /// Raises `wanted` by the range's bytes, up to the distance of the furthest one: a reader that goes forward comes to near ones last.
+    /// Raises `wanted` by the range's bytes, up to the distance of the furthest one: a reader that goes forward comes
+    /// to near ones last.
     fn read(&mut self, file: usize, position: u64, now: Instant) {
         let Some(ghosts) = self.files.get_mut(&file) else { return };
         let Some((&from, &(end, before))) = ghosts.ranges.range(..=position).next_back() else { return };

@@ -1,14 +1,15 @@
-//! Ranges of a log that are not in memory: read by threads made for waiting, around the page cache, into buffers that are
-//! used again.
+//! Ranges of a log that are not in memory: read by threads made for waiting, around the page cache, into buffers that
+//! are used again.
 //!
-//! No thread that serves connections waits for a disk, and a consumer that is far behind neither pushes out of memory what
-//! others are about to read nor costs fresh pages, of which every first touch is a fault (on a virtual machine one of the
-//! host, too). A file is read in pieces of 1 MiB that stay for a moment: the next request of the same reader begins in the last
-//! one, and several readers at one place share it. Whoever reads on has the next piece read meanwhile.
+//! No thread that serves connections waits for a disk, and a consumer that is far behind neither pushes out of memory
+//! what others are about to read nor costs fresh pages, of which every first touch is a fault (on a virtual machine one
+//! of the host, too). A file is read in pieces of 1 MiB that stay for a moment: the next request of the same reader
+//! begins in the last one, and several readers at one place share it. Whoever reads on has the next piece read
+//! meanwhile.
 //!
-//! No promise: the kernel may take a page back after it was looked at, and then sendfile waits.
-//! Invariant: at most [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at one time; whoever comes then waits for one.
-//! A piece has whole batches of the log only, which never change.
+//! No promise: the kernel may take a page back after it was looked at, and then sendfile waits. Invariant: at most
+//! [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at one time; whoever comes then waits for one. A piece has
+//! whole batches of the log only, which never change.
 
 mod direct;
 mod ghosts;
@@ -55,9 +56,10 @@ impl DirectReads {
         &self.ghosts
     }
 
-    /// Up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory; fewer at the end of a piece,
-    /// none at the file's. `None` when they are, which costs one short system call. What lies before `settled`, which is at
-    /// least `position + len`, must not change any more.
+    /// Up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory; fewer at the
+    /// end of a piece, none at the file's.
+    /// `None` when they are, which costs one short system call. What lies before `settled`, which is at least
+    /// `position + len`, must not change any more.
     ///
     /// # Errors
     /// What the file says.
@@ -86,7 +88,8 @@ impl DirectReads {
         Ok(Some(PieceSlice::of(piece, position, len)))
     }
 
-    /// Copies what lies at `position` if a reader has just had it read: the number of bytes, 0 if not. Waits for nothing.
+    /// Copies what lies at `position` if a reader has just had it read: the number of bytes, 0 if not. Waits for
+    /// nothing.
     pub fn peek(&self, file: &File, position: u64, buffer: &mut [u8]) -> usize {
         let Some(piece) = self.shelf.lock().read_at(file, position) else { return 0 };
         let part = PieceSlice::of(piece, position, buffer.len());

@@ -37,7 +37,8 @@ struct ShelvedPiece {
     is_asked: bool,
 }
 
-/// The place of a piece: what a file has from `from` up to the next multiple of [`PIECE_MAX`](super::direct::PIECE_MAX), as far as it was settled.
+/// The place of a piece: what a file has from
+/// `from` up to the next multiple of [`PIECE_MAX`](super::direct::PIECE_MAX), as far as it was settled.
 pub struct Slot {
     file: Arc<File>,
     from: u64,

@@ -1,6 +1,8 @@
-//! Which of many partitions have moved, for one who follows them all: to look at each would cost what there is, and not what changed.
+//! Which of many partitions have moved, for one who follows them all: to look at each would cost what there is, and not
+//! what changed.
 //!
-//! Not what has moved: who takes the marks looks. Register first, then look, then wait: a mark that comes in between is kept.
+//! Not what has moved: who takes the marks looks. Register first, then look, then wait: a mark that comes in between is
+//! kept.
 //!
 //! Invariant: a place is marked once until the marks are taken, however often its partition moves.
 

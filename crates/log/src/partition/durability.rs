@@ -1,4 +1,5 @@
-//! Durability of an appended batch: on the disk, where the topic wants that, and then on the other replicas, where the client does.
+//! Durability of an appended batch: on the disk, where the topic wants that, and then on the other replicas, where the
+//! client does.
 //!
 //! Invariant: a ticket is resolved once what it waits for has happened, or never can.
 

@@ -19,7 +19,8 @@ pub enum AppendError {
     /// The disk is broken, or the object store or the index of a diskless topic is; the broker's own log says more.
     #[error("the records cannot be stored; the broker's log says why")]
     Storage,
-    /// A batch before it was not stored, or was stored over another broker, so that the client sends this one again. Of diskless topics.
+    /// A batch before it was not stored, or was stored over another broker, so that the client sends this one again. Of
+    /// diskless topics.
     #[error("the batch was not stored, since what came before it was not, or came another way; send it again")]
     Again,
     /// The disk has no room for it.
@@ -31,8 +32,8 @@ pub enum AppendError {
     /// The partition's role on this broker does not allow it, or it is not on enough replicas.
     #[error("{}", .0.message())]
     Role(ErrorCode),
-    /// The producer is not known here any more, and does not begin at 0. Java's producer begins a new epoch if the answer has the log start offset,
-    /// and sends the batch again for ever otherwise.
+    /// The producer is not known here any more, and does not begin at 0. Java's producer begins a new epoch if the
+    /// answer has the log start offset, and sends the batch again for ever otherwise.
     #[error("{}", ErrorCode::UNKNOWN_PRODUCER_ID.message())]
     UnknownProducer {
         /// The partition's.

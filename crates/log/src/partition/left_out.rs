@@ -1,7 +1,8 @@
 //! State of a broker that serves no diskless partitions for now: it has lost the object store, and others have it.
 //!
-//! Requests that wait for the store are refused with NOT_LEADER_OR_FOLLOWER then. A batch whose PUT is under way may still be committed, as where its
-//! answer is lost: the index finds it when its producer sends it again to another broker.
+//! Requests that wait for the store are refused with NOT_LEADER_OR_FOLLOWER then. A batch whose PUT is under way may
+//! still be committed, as where its answer is lost: the index finds it when its producer sends it again to another
+//! broker.
 
 use std::sync::Arc;
 

@@ -1,10 +1,11 @@
 //! Memory budget of batches that are held until they are durable, shared by producers.
 //!
-//! A batch takes [`MemoryPermit`] before it is admitted. Of what is not being uploaded yet, a producer takes at most half of what the others leave.
-//! So a newcomer finds room, however many producers flood. Requests without room queue; the producer that has least goes first, so that
-//! one with little to send does not wait behind the backlogs of others.
+//! A batch takes [`MemoryPermit`] before it is admitted. Of what is not being uploaded yet, a producer takes at most
+//! half of what the others leave. So a newcomer finds room, however many producers flood. Requests without room queue;
+//! the producer that has least goes first, so that one with little to send does not wait behind the backlogs of others.
 //!
-//! Not here: the order of batches once they have room. Invariant: room is counted from when it is given until it is dropped.
+//! Not here: the order of batches once they have room. Invariant: room is counted from when it is given until it is
+//! dropped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -104,7 +105,8 @@ impl MemoryBudget {
         Ok(is_free.then(|| self.give(&mut state, producer, bytes)))
     }
 
-    /// Waits for room for `bytes` of a producer. `None` once the budget is closed. Dropping the future leaves the queue.
+    /// Waits for room for `bytes` of a producer. `None` once the budget is closed. Dropping the future leaves the
+    /// queue.
     pub async fn take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Option<MemoryPermit> {
         let bytes = bytes.min(self.max);
         let (answer, given) = oneshot::channel();
@@ -131,7 +133,8 @@ impl MemoryBudget {
         state.shares.values_mut().for_each(|share| share.queue.clear());
     }
 
-    /// Returns true if a producer may take `bytes` more: one batch while none waits, or no more than half of what the others leave.
+    /// Returns true if a producer may take `bytes` more: one batch while none waits, or no more than half of what the
+    /// others leave.
     fn has_room(&self, state: &BudgetState, producer: ProducerKey, bytes: usize) -> bool {
         let on_their_way = state.held - state.waiting;
         let waiting_max = self.max.saturating_sub(on_their_way);

@@ -1,5 +1,5 @@
-//! The vocabulary of a partition, which classic and diskless ones share: how a batch is stamped, refused and answered, what a read returns,
-//! and who waits meanwhile.
+//! The vocabulary of a partition, which classic and diskless ones share: how a batch is stamped, refused and answered,
+//! what a read returns, and who waits meanwhile.
 //!
 //! Not here: a log, an index, a role. Nothing in this folder knows the rest of the crate but `validation`.
 

@@ -1,7 +1,7 @@
 //! Outcome of a batch that was offered to a partition, classic or diskless, from the offer to the answer of its client.
 //!
-//! A batch is done, or pending with a ticket, or blocked by the one thing that it is offered again with. The ticket goes with the request, the
-//! [`AppendAnswer`] with the batch; both are consumed by their use.
+//! A batch is done, or pending with a ticket, or blocked by the one thing that it is offered again with. The ticket
+//! goes with the request, the [`AppendAnswer`] with the batch; both are consumed by their use.
 //!
 //! Invariant: each ticket is resolved once, whatever becomes of the batch.
 
@@ -15,8 +15,8 @@ use super::error::AppendError;
 use super::left_out::LeftOut;
 use super::memory_budget::ProducerKey;
 
-/// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or of a client that does not
-/// wait for answers.
+/// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or of
+/// a client that does not wait for answers.
 const COPIES_MAX: usize = 4;
 
 /// A batch that is in the log, now or since its first sending.
@@ -65,7 +65,8 @@ pub enum AppendStep<B = Blocker> {
     Done(Appended),
     /// The batch is taken. Its answer comes by the ticket, whether or not the caller waits for it.
     Pending(AppendTicket),
-    /// The batch is not taken. The caller offers it again once this one thing is there; its connection reads nothing meanwhile.
+    /// The batch is not taken. The caller offers it again once this one thing is there; its connection reads nothing
+    /// meanwhile.
     Blocked(B),
 }
 
@@ -123,7 +124,8 @@ pub struct AppendTicket(Stage);
 enum Stage {
     /// In the leader's log.
     Written(WrittenBatch),
-    /// In the reorder buffer, until its turn. On a diskless partition that comes until then or never, and its commit follows.
+    /// In the reorder buffer, until its turn. On a diskless partition that comes until then or never, and its commit
+    /// follows.
     OutOfOrder(Receiver, Option<(Instant, LeftOut)>),
     /// On its way to the object store and the index.
     Committing(Receiver, LeftOut),
@@ -155,12 +157,12 @@ impl AppendTicket {
         matches!(self.0, Stage::Written(_))
     }
 
-    /// Waits for the answer: for the store and the replicas until `deadline`, for the turn until `others_are_held_up` ends. Counts a failure to
-    /// become durable.
+    /// Waits for the answer: for the store and the replicas until `deadline`, for the turn until `others_are_held_up`
+    /// ends. Counts a failure to become durable.
     ///
     /// # Errors
-    /// [`AppendError`]. A batch that is in the leader's log may be lost. REQUEST_TIMED_OUT and NOT_LEADER_OR_FOLLOWER leave open what becomes of
-    /// one that is not: when it is sent again, that is found.
+    /// [`AppendError`]. A batch that is in the leader's log may be lost. REQUEST_TIMED_OUT and NOT_LEADER_OR_FOLLOWER
+    /// leave open what becomes of one that is not: when it is sent again, that is found.
     pub async fn wait(
         self,
         deadline: Instant,
@@ -228,8 +230,8 @@ impl AppendAnswer {
         (answer, awaited)
     }
 
-    /// Adds a copy, which awaits the same answer. With too many the oldest is refused with `of_oldest`: the connection of the newest is the one that
-    /// is alive.
+    /// Adds a copy, which awaits the same answer. With too many the oldest is refused with `of_oldest`: the connection
+    /// of the newest is the one that is alive.
     pub fn join(&mut self, of_oldest: AppendError) -> AwaitedAnswer {
         self.copies.retain(|copy| !copy.is_closed());
         if self.copies.len() >= COPIES_MAX {

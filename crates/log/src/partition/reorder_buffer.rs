@@ -1,5 +1,5 @@
-//! The reorder buffer: batches that came before their turn, their bytes and who waits for their answers, until what is missing is there.
-//! Partitions of both kinds have one.
+//! The reorder buffer: batches that came before their turn, their bytes and who waits for their answers, until what is
+//! missing is there. Partitions of both kinds have one.
 //!
 //! What it is not: the decision. Who may wait and who leaves next is said by [`fullbore_rules::sequence::parking`].
 //! Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
@@ -144,7 +144,8 @@ pub struct OutOfOrderBatch {
 #[derive(Debug)]
 pub struct LaterRoom {
     pub room: MemoryPermit,
-    /// Bytes that batches may hold so before their turn: less than there are, or those they wait for would find no room.
+    /// Bytes that batches may hold so before their turn: less than there are, or those they wait for would find no
+    /// room.
     pub early_bytes_max: usize,
 }
 
@@ -249,8 +250,8 @@ impl OutOfOrderBatches {
         self.batches.take_out(stamp)
     }
 
-    /// Takes out what has waited long enough; and when the next is due. A batch of which no copy waits at that moment stays for as long again: its
-    /// producer sends it once more, and would otherwise wait anew each time.
+    /// Takes out what has waited long enough; and when the next is due. A batch of which no copy waits at that moment
+    /// stays for as long again: its producer sends it once more, and would otherwise wait anew each time.
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
         let is_unheard = |early: &OutOfOrderBatch| !early.is_late && !early.answer.is_awaited();
@@ -266,7 +267,8 @@ impl OutOfOrderBatches {
         (Expired { batches, reordering: reordering.clone() }, due)
     }
 
-    /// Takes out a batch whose wait has ended while no copy of it waited. Returns true if there was one: the copy that came now is to be refused.
+    /// Takes out a batch whose wait has ended while no copy of it waited. Returns true if there was one: the copy that
+    /// came now is to be refused.
     pub fn take_late(&mut self, stamp: &Stamp, reordering: &ReorderBuffer) -> bool {
         let is_late = self.batches.find(stamp).is_some_and(|same| same.is_late);
         if is_late {

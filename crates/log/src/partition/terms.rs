@@ -69,7 +69,8 @@ impl WordSender {
 /// Terms of an append.
 #[derive(Debug, Clone, Copy)]
 pub struct AppendTerms<'a> {
-    /// The place that the batch must have reached before it is answered; a diskless one is in the store then in any case.
+    /// The place that the batch must have reached before it is answered; a diskless one is in the store then in any
+    /// case.
     pub acks: Acks,
     /// The wall clock in ms.
     pub now_ms: i64,

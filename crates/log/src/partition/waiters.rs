@@ -1,4 +1,5 @@
-//! Waiters of a partition: long-polling fetches and acks=all for its high watermark, and followers' sessions for its log end, too.
+//! Waiters of a partition: long-polling fetches and acks=all for its high watermark, and followers' sessions for its
+//! log end, too.
 //!
 //! Not a queue: a waiter is only told that something moved, and looks again. Register first, then look,
 //! then wait: `Notify`, or [`DirtyPartitions`], keep the wake-up that came in between.

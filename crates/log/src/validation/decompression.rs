@@ -5,8 +5,9 @@
 //! limit, and those that open to much take turns. Who waits for a turn has no place for long work meanwhile: others'
 //! work goes on.
 //!
-//! Invariant: at any time at most [`SMALL_MAX`] twice for each place of [`LongWork`](fullbore_host::long_work::LongWork) and
-//! each worker, and one batch of what its topic allows, 256 MiB at most.
+//! Invariant: at any time at most
+//! [`SMALL_MAX`] twice for each place of [`LongWork`](fullbore_host::long_work::LongWork) and each worker, and one
+//! batch of what its topic allows, 256 MiB at most.
 
 use super::refused::{RefusedBatch, of_decompression};
 use bytes::Bytes;

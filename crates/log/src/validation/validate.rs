@@ -1,9 +1,9 @@
 //! Check of a client's batch for a partition, which is stored with the codec of the topic.
 //!
-//! Not here: its sequence, which the log checks. Batches that come with the codec they are stored with are decompressed piece
-//! by piece, and nothing of them is kept; with `fullbore.produce.validation=header` they pass unopened, unless the
-//! topic is compacted. Invariant: what is opened or written here can be read, is whole, in order, in the range of times
-//! its topic takes, and no larger than `max.message.bytes`.
+//! Not here: its sequence, which the log checks. Batches that come with the codec they are stored with are decompressed
+//! piece by piece, and nothing of them is kept; with `fullbore.produce.validation=header` they pass unopened, unless
+//! the topic is compacted. Invariant: what is opened or written here can be read, is whole, in order, in the range of
+//! times its topic takes, and no larger than `max.message.bytes`.
 
 use super::decompression::{Invalid, Opening, decompressed_max};
 use super::destination::Destination;

@@ -1,7 +1,8 @@
-//! Records that make their batch refused, told one by one (KIP-467): those of a compacted topic without a key, and those
-//! whose time is out of their topic's range.
+//! Records that make their batch refused, told one by one (KIP-467): those of a compacted topic without a key, and
+//! those whose time is out of their topic's range.
 //!
-//! Not records that cannot be read at all, of which nothing more can be said. Invariant: an answer tells a bounded number.
+//! Not records that cannot be read at all, of which nothing more can be said. Invariant: an answer tells a bounded
+//! number.
 
 use super::destination::Destination;
 use super::refused::{RefusedBatch, of_batch};

@@ -1,8 +1,8 @@
 //! Parting of batches that are larger than their topic takes: the parts go in the place of the batch.
 //!
-//! A broker refuses one such batch, and batches in flight behind it come back out of order. These, and batches that wait, are
-//! parted before they leave: a limit costs a round trip, and not one for each batch. A batch of which an attempt may be in
-//! the log is never parted, since its parts would not be recognised.
+//! A broker refuses one such batch, and batches in flight behind it come back out of order. These, and batches that
+//! wait, are parted before they leave: a limit costs a round trip, and not one for each batch. A batch of which an
+//! attempt may be in the log is never parted, since its parts would not be recognised.
 
 use super::{Partition, PartitionQueue};
 use crate::batch::{OpenBatch, Parts, ProducerBatch};
@@ -34,8 +34,8 @@ impl Partition {
         self.limit.is_first_refusal()
     }
 
-    /// A broker found a batch too large, for the reason `why`: its parts take its place, and later batches stay smaller. Returns
-    /// the size of its largest record in a batch of its own, about as well compressed.
+    /// A broker found a batch too large, for the reason `why`: its parts take its place, and later batches stay
+    /// smaller. Returns the size of its largest record in a batch of its own, about as well compressed.
     ///
     /// # Errors
     /// The batch, if it is a single record.

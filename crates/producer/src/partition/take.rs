@@ -33,8 +33,9 @@ impl Partition {
         true
     }
 
-    /// Returns true if a batch is ready that only a lane keeps from leaving; `striped` if the batches are to be spread over twice as
-    /// many lanes, which takes a window of twice what is in it: with less, a new lane would only hold back the others.
+    /// Returns true if a batch is ready that only a lane keeps from leaving; `striped` if the batches are to be spread
+    /// over twice as many lanes, which takes a window of twice what is in it: with less, a new lane would only hold
+    /// back the others.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
         if striped && !state.window.takes_twice() {
@@ -151,7 +152,8 @@ impl Partition {
         mut batch: ProducerBatch,
     ) -> Take {
         let (here, alone) = (Some(round.path.connection), state.window.in_flight() == 1);
-        // Nothing comes before a batch that is alone. A broker that forgot the producer would wait in vain for what does.
+        // Nothing comes before a batch that is alone. A broker that forgot the producer would wait in vain for what
+        // does.
         let reorder = !alone && state.others_wait(round);
         state.sent_over = here.filter(|_| alone || state.sent_over == here);
         state.sent_to = broker.id;
@@ -172,8 +174,8 @@ enum Next {
 }
 
 impl PartitionQueue {
-    /// Returns true if batches in flight may wait at the broker for one that is missing, which then goes at once. They do not
-    /// where all went over one connection: the broker was not asked to hold them.
+    /// Returns true if batches in flight may wait at the broker for one that is missing, which then goes at once. They
+    /// do not where all went over one connection: the broker was not asked to hold them.
     fn others_wait(&self, round: &Round<'_>) -> bool {
         let are_scattered = self.window.in_flight() > 0 && self.sent_over.is_none();
         round.striped || (round.reorders && are_scattered)

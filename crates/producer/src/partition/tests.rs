@@ -23,8 +23,8 @@ fn listed(broker: &Worklist<Listing>) -> Vec<Listing> {
     std::mem::take(&mut *broker.incoming.lock())
 }
 
-/// A leader that lost the partition and has it again before its task looked had it twice in its list, and put two batches of it into
-/// one request: both were told the offset of the first, and Kafka's broker keeps only one of them.
+/// A leader that lost the partition and has it again before its task looked had it twice in its list, and put two
+/// batches of it into one request: both were told the offset of the first, and Kafka's broker keeps only one of them.
 #[test]
 fn a_leader_that_leads_again_before_it_looked_has_the_partition_once() {
     let (partition, first, second) = (partition(), Worklist::new(1), Worklist::new(2));

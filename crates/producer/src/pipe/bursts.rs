@@ -1,8 +1,9 @@
-//! Answers that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux): a broker that gathers batches into objects answers those of an
-//! object at once, and its next object is only closed early if enough is in flight beside those that are being answered.
+//! Answers that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux): a broker that gathers batches into
+//! objects answers those of an object at once, and its next object is only closed early if enough is in flight beside
+//! those that are being answered.
 //!
-//! Beyond twice the product of rate and distance, what came at once in the last rounds may be in flight. The least of the rounds counts, so
-//! that a stall somewhere, after which all comes at once, changes nothing.
+//! Beyond twice the product of rate and distance, what came at once in the last rounds may be in flight. The least of
+//! the rounds counts, so that a stall somewhere, after which all comes at once, changes nothing.
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A request's way: it waits until those before it are through, takes its bytes' time, and its answer comes a round trip later.
+/// A request's way: it waits until those before it are through, takes its bytes' time, and its answer comes a round
+/// trip later.
 struct Link {
     rtt: Duration,
     bytes_per_second: f64,
@@ -211,8 +212,8 @@ fn a_number_is_that_number_and_a_cap_is_a_cap() {
     assert!(small.pipe.requests() <= REQUESTS_MAX);
 }
 
-/// A broker that gathers requests into objects: one of eight is closed at once, a smaller one every tenth of a second. Both take `put`, and their
-/// requests are answered together.
+/// A broker that gathers requests into objects: one of eight is closed at once, a smaller one every tenth of a second.
+/// Both take `put`, and their requests are answered together.
 fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
     const SIZE: usize = 1 << 20;
     let began = Instant::now();

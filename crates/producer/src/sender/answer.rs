@@ -1,6 +1,7 @@
 //! Acts on what becomes of a request: each of its batches is written, goes again, in parts, or has failed.
 //!
-//! Not here: what an error means (see `verdict`), and what follows where a batch is too large (see `oversize`). Invariant: every batch of a request goes back to its partition exactly once.
+//! Not here: what an error means (see `verdict`), and what follows where a batch is too large (see `oversize`).
+//! Invariant: every batch of a request goes back to its partition exactly once.
 
 use super::verdict::{self, Verdict};
 use crate::backoff::backoff;

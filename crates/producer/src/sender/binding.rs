@@ -70,8 +70,8 @@ mod tests {
 
     const FAR: Option<Duration> = Some(Duration::from_millis(150));
 
-    /// Looks each 100 ms from `from` to `to`, in tenths of a second; `delivered` returns the bytes acknowledged by then.
-    /// Returns the time of the first report.
+    /// Looks each 100 ms from `from` to `to`, in tenths of a second; `delivered` returns the bytes acknowledged by
+    /// then. Returns the time of the first report.
     fn reported(
         binding: &mut Binding,
         start: Instant,

@@ -1,10 +1,11 @@
 //! How many lanes a broker should have when nobody says: one, and more as long as more carry more.
 //!
-//! Pure: time is an argument. Lanes are of use where a connection is the limit, by its own congestion window or by the far
-//! end's buffers, and only a trial tells. When batches have waited for a lane all through an epoch (some round trips) at a rate
-//! that no longer grows, the lanes are doubled. If that does not bring a fifth more in a few epochs, they are halved again, and
-//! the next trial is a while away, longer each time. Lanes that nothing waits for in half a minute are halved as well.
-//! Invariant: where a request takes less than [`LEAST`], there is one lane: on a short path more of them only cost.
+//! Pure: time is an argument. Lanes are of use where a connection is the limit, by its own congestion window or by the
+//! far end's buffers, and only a trial tells. When batches have waited for a lane all through an epoch (some round
+//! trips) at a rate that no longer grows, the lanes are doubled. If that does not bring a fifth more in a few epochs,
+//! they are halved again, and the next trial is a while away, longer each time. Lanes that nothing waits for in half a
+//! minute are halved as well. Invariant: where a request takes less than [`LEAST`], there is one lane: on a short path
+//! more of them only cost.
 
 use std::time::{Duration, Instant};
 
@@ -119,7 +120,8 @@ impl Demand {
         };
         epoch.looks += 1;
         epoch.pressed += u32::from(look.pressed);
-        // The first request takes the whole of its connection's slow start: an epoch of so many times that would be far too long.
+        // The first request takes the whole of its connection's slow start: an epoch of so many times that would be far
+        // too long.
         epoch.ends = epoch.ends.min(epoch.began + length(look.least));
         epoch.next_look = now + (epoch.ends - epoch.began) / SAMPLES;
         if now >= epoch.ends {
@@ -188,7 +190,8 @@ impl Epoch {
 mod tests {
     use super::*;
 
-    /// Runs for a time with a rate that depends on the lanes; lanes open and close at once. Returns the most there were.
+    /// Runs for a time with a rate that depends on the lanes; lanes open and close at once. Returns the most there
+    /// were.
     fn run(demand: &mut Demand, at: &mut Look, time: Duration, pressed: bool, rate: impl Fn(usize) -> f64) -> usize {
         let (end, step) = (at.now + time, Duration::from_millis(10));
         let mut most = at.lanes;

@@ -1,7 +1,7 @@
 //! One connection to a broker, how much is in flight on it, and the request being written to it.
 //!
-//! Not here: which batches it carries (see `sender`), and how many lanes there are (see `lanes`). Invariant: one request is
-//! written at a time, and while the socket does not take it the lane takes no other.
+//! Not here: which batches it carries (see `sender`), and how many lanes there are (see `lanes`). Invariant: one
+//! request is written at a time, and while the socket does not take it the lane takes no other.
 
 use crate::pipe::{Pipe, SharedPipe};
 use fullbore_client::tokio::Connection;

@@ -1,7 +1,7 @@
 //! The lanes to one broker: opened, counted, given up.
 //!
-//! Invariant: a lane that is listed here has a connection that was open when last seen; a partition's home is a function of how
-//! many are listed, so that whoever asks gets the same.
+//! Invariant: a lane that is listed here has a connection that was open when last seen; a partition's home is a
+//! function of how many are listed, so that whoever asks gets the same.
 
 use super::lane::{BoxFuture, ProduceLane};
 use crate::backoff::backoff;
@@ -105,7 +105,8 @@ impl Lanes {
         free.min_by_key(|at| self.open[*at].pipe.lock().bytes())
     }
 
-    /// Begins to open another lane if one is wanted; `connect` makes the connection. When to look again, if time matters.
+    /// Begins to open another lane if one is wanted; `connect` makes the connection. When to look again, if time
+    /// matters.
     pub(super) fn grow(
         &mut self,
         now: Instant,

@@ -1,7 +1,8 @@
-//! Follows a refusal of a batch for its size: asks the cluster for the topic's limit, and names the setting in a notice.
+//! Follows a refusal of a batch for its size: asks the cluster for the topic's limit, and names the setting in a
+//! notice.
 //!
-//! Not here: how the limit is searched for where the cluster does not answer (see `limit`). Invariant: the limit of a topic is
-//! asked for once, after the first refusal.
+//! Not here: how the limit is searched for where the cluster does not answer (see `limit`). Invariant: the limit of a
+//! topic is asked for once, after the first refusal.
 
 use crate::core::Core;
 use crate::error::{self, ProduceError};
@@ -16,7 +17,8 @@ const TOPIC: i8 = 2;
 const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
 
 impl Core {
-    /// A broker found a batch too large, of which no attempt was written: it goes in parts, or fails if it is one record.
+    /// A broker found a batch too large, of which no attempt was written: it goes in parts, or fails if it is one
+    /// record.
     pub(super) fn refused(self: &Arc<Self>, outgoing: Outgoing, code: ErrorCode, message: &str, now: Instant) {
         let Outgoing { partition, ticket, batch, .. } = outgoing;
         let (size, why) = (batch.size(), format!("the broker answered {}", error::answer(code, message)));
@@ -32,8 +34,9 @@ impl Core {
         }
     }
 
-    /// Asks for the topic's limit, and adds a notice unless the batch is, or has, a record that is too large by itself: that
-    /// fails with an error which says the same. `largest` is the size of the batch's largest record, if it has several.
+    /// Asks for the topic's limit, and adds a notice unless the batch is, or has, a record that is too large by itself:
+    /// that fails with an error which says the same. `largest` is the size of the batch's largest record, if it has
+    /// several.
     fn first_refused(
         self: &Arc<Self>,
         partition: &Arc<Partition>,

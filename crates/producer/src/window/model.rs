@@ -168,8 +168,8 @@ fn schedule(window: usize, steps: usize) -> impl Strategy<Value = (Setup, Vec<St
     (setup(window), prop::collection::vec(step(window), 1..steps))
 }
 
-/// Few kinds of steps and little to send, so that late copies, restarts and parking meet: there the order decides what an
-/// answer is evidence of.
+/// Few kinds of steps and little to send, so that late copies, restarts and parking meet: there the order decides what
+/// an answer is evidence of.
 fn narrow() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let kind = prop_oneof![1 => Just((0, true)), 2 => Just((5, false))];
     let setup = kind.prop_map(|(parks, kafka)| Setup { retain: [5; 2], parks, kafka, before_wrap: None, records: 40 });
@@ -250,15 +250,15 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     let first = || vec![send(0, 1), arrive(0, 1), answer(0, 1)];
     let setup = Setup { retain: [5; 2], parks: 0, kafka: false, before_wrap: None, records: 40 };
 
-    // The second of two overtakes, waits in vain and is refused; then the first is acknowledged, and its answer overtakes.
-    // A late copy of the second is appended after that: the refusal is no evidence.
+    // The second of two overtakes, waits in vain and is refused; then the first is acknowledged, and its answer
+    // overtakes. A late copy of the second is appended after that: the refusal is no evidence.
     let mut overtaken = first();
     overtaken.extend([send(0, 2), cut(), send(0, 1), send(1, 1), arrive(1, 1), Step::ExpireParked { most: 1 }]);
     overtaken.extend([arrive(0, 1), answer(0, 1), answer(1, 1), send(0, 1), late(), late(), arrive(0, 1)]);
     assert_eq!(run(Setup { parks: 5, ..setup }, &overtaken, None), Ok(()));
 
-    // Two of three are out of order in one round; late copies of all are appended; the broker forgets all but the last, so
-    // that in the next round the first is out of order. What the last round said of the others is no evidence.
+    // Two of three are out of order in one round; late copies of all are appended; the broker forgets all but the last,
+    // so that in the next round the first is out of order. What the last round said of the others is no evidence.
     let mut forgotten = first();
     let refused = Step::ArriveTo { lane: 0, fault: Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS) };
     forgotten.extend([send(0, 3), cut(), send(0, 3), refused, arrive(0, 2), answer(0, 3), late(), late(), late()]);

@@ -85,8 +85,8 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Returns true if the broker takes none of what waits. A batch that was surely not written is no witness either way, unless
-    /// it is the next one expected.
+    /// Returns true if the broker takes none of what waits. A batch that was surely not written is no witness either
+    /// way, unless it is the next one expected.
     fn is_all_out_of_order(&self) -> bool {
         let refused = |slot: &Slot<B>| slot.out_of_order && slot.sent == self.generation;
         // With nothing in flight the front is a batch that waits, if any does.
@@ -97,9 +97,9 @@ impl<B> Window<B> {
         waiting.all(|slot| refused(slot) || !slot.ambiguous)
     }
 
-    /// Settles as unresolved what may be in the log although all is out of order. A hole that may be written, or may yet
-    /// be, could be the newest batch, which is then not among those that were asked; or it could come late and make way
-    /// for late copies of those behind it. And who was fenced cannot ask any more.
+    /// Settles as unresolved what may be in the log although all is out of order. A hole that may be written, or may
+    /// yet be, could be the newest batch, which is then not among those that were asked; or it could come late and make
+    /// way for late copies of those behind it. And who was fenced cannot ask any more.
     fn give_up_what_may_be_written(&mut self) {
         if self.hole == Some(true) {
             return;

@@ -1,5 +1,5 @@
-//! KIP-1269's own test plan against our producer, by its items, where `learning` does not name them; rows 2 and 27 of the
-//! test plan; and a broker whose answers name other requests. An old producer is the broker's half.
+//! KIP-1269's own test plan against our producer, by its items, where `learning` does not name them; rows 2 and 27 of
+//! the test plan; and a broker whose answers name other requests. An old producer is the broker's half.
 
 use crate::alone::{self, PADDING};
 use crate::fake::{Fake, Fate, Garble, Says, State};

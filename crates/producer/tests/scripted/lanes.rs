@@ -1,4 +1,5 @@
-//! Several connections to one broker: a partition keeps to one of them, or is striped where the broker puts batches in order.
+//! Several connections to one broker: a partition keeps to one of them, or is striped where the broker puts batches in
+//! order.
 
 use crate::alone::{self, send, settle};
 use crate::fake::{Fake, Fate, Says, Seen, State};

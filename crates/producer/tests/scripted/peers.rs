@@ -1,5 +1,5 @@
-//! Peers that hang, in whole or in part, and partitions that nobody can reach: what works goes on, and every record gets
-//! its result in time.
+//! Peers that hang, in whole or in part, and partitions that nobody can reach: what works goes on, and every record
+//! gets its result in time.
 
 use crate::fake::Fake;
 use fullbore_producer::{Delivery, Producer, ProducerRecord, SendError};

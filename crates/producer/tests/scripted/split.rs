@@ -197,7 +197,8 @@ async fn one_record_of_a_batch_is_too_large_its_error_comes_without_a_notice() {
     assert_eq!(noticed.try_iter().collect::<Vec<_>>(), Vec::<String>::new());
 }
 
-/// Batches grow to max.request.size while the window is full. The first refusals stand for all batches that wait behind them.
+/// Batches grow to max.request.size while the window is full. The first refusals stand for all batches that wait behind
+/// them.
 #[tokio::test]
 async fn a_topic_that_takes_less_than_a_request_refuses_each_size_once_and_is_named_in_one_notice() {
     for (codec, partitions, in_flight) in [("none", 1, "auto"), ("zstd", 1, "5"), ("none", 3, "auto"), ("none", 1, "1")]

@@ -21,7 +21,8 @@ pub fn min_insync(partition: &PartitionRegistration, min_insync_replicas: usize)
     min_insync_replicas.min(partition.replicas.len())
 }
 
-/// Returns true if [`follow_up`] changes nothing, without copying the partition. Returns false where that has to be tried.
+/// Returns true if [`follow_up`] changes nothing, without copying the partition. Returns false where that has to be
+/// tried.
 pub fn is_settled(partition: &PartitionRegistration, brokers: &Brokers, may_be_unclean: bool) -> bool {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let whole = || partition.isr.iter().chain(&partition.elr);
@@ -40,10 +41,12 @@ pub fn is_fit(brokers: &Brokers, id: i32) -> bool {
     brokers.get(&id).is_some_and(|broker| broker.is_fit())
 }
 
-/// Settles a partition by the brokers that live: a leader that is fit stays, else the first replica leads that has every committed
-/// record. Members that are not fit leave the ISR where a fit one leads. `None` if that changes nothing.
+/// Settles a partition by the brokers that live: a leader that is fit stays, else the first replica leads that has
+/// every committed record. Members that are not fit leave the ISR where a fit one leads. `None` if that changes
+/// nothing.
 ///
-/// A leader whose disk is full hands over to members of the ISR alone: its log is whole, and may have records that the ELR lacks.
+/// A leader whose disk is full hands over to members of the ISR alone: its log is whole, and may have records that the
+/// ELR lacks.
 pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usize) -> Option<PartitionRegistration> {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let is_fit = |id: &i32| is_fit(brokers, *id);
@@ -72,8 +75,8 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
     elected(partition, Some(leader), &isr, min_isr)
 }
 
-/// The partition after a change of who is there: settled; else led by who lost its log's end, where all are back that had
-/// everything; else, where `may_be_unclean`, by any that is there. `None` if that changes nothing.
+/// The partition after a change of who is there: settled; else led by who lost its log's end, where all are back that
+/// had everything; else, where `may_be_unclean`, by any that is there. `None` if that changes nothing.
 pub fn follow_up(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -110,7 +113,8 @@ pub fn elect_preferred(
     elected(partition, Some(preferred), &partition.isr, min_isr).ok_or(ErrorCode::ELECTION_NOT_NEEDED)
 }
 
-/// The partition led by the first replica that is there, whatever its log lacks (`unclean.leader.election.enable`, or asked for).
+/// The partition led by the first replica that is there, whatever its log lacks (`unclean.leader.election.enable`, or
+/// asked for).
 ///
 /// # Errors
 /// ELECTION_NOT_NEEDED where one leads that lives; ELIGIBLE_LEADERS_NOT_AVAILABLE.
@@ -130,8 +134,8 @@ pub fn elect_unclean(
     Ok(begun_anew(partition, leader))
 }
 
-/// Replicas of which the one whose log ends last leads. Those that lost their logs' ends, where no replica has every record any more;
-/// all of them, where none is left that had. Empty where a replica leads, or may once it is back.
+/// Replicas of which the one whose log ends last leads. Those that lost their logs' ends, where no replica has every
+/// record any more; all of them, where none is left that had. Empty where a replica leads, or may once it is back.
 pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     let PartitionRegistration { leader, isr, elr, lost, replicas, .. } = partition;
     match leader.is_some() || !isr.is_empty() || !elr.is_empty() {
@@ -208,8 +212,8 @@ fn elected(
     })
 }
 
-/// The partition under another least ISR: where as many are in sync as that asks for, records are committed without those that were in sync
-/// before, who are not to lead any more. `None` if that changes nothing.
+/// The partition under another least ISR: where as many are in sync as that asks for, records are committed without
+/// those that were in sync before, who are not to lead any more. `None` if that changes nothing.
 pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<PartitionRegistration> {
     let is_enough = partition.leader.is_some() && partition.isr.len() >= min_insync(partition, min_isr);
     let may_others_lead = !partition.elr.is_empty() || !partition.lost.is_empty();
@@ -219,8 +223,8 @@ pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<Partit
     })
 }
 
-/// Replaces the ISR. Who leaves one that is below its least still has every committed record, since nothing is committed
-/// while it is: the ELR. With enough in sync nobody else has.
+/// Replaces the ISR. Who leaves one that is below its least still has every committed record, since nothing is
+/// committed while it is: the ELR. With enough in sync nobody else has.
 pub(super) fn set_isr(partition: &mut PartitionRegistration, isr: Vec<i32>, min_isr: usize) {
     let before = std::mem::replace(&mut partition.isr, isr);
     let isr = &partition.isr;

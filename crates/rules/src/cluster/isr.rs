@@ -5,14 +5,14 @@ use fullbore_wire::ErrorCode;
 use super::election::{is_fit, set_isr, settle};
 use crate::replica::{AlterPartition, BrokerState, Brokers, NO_BROKER_EPOCH, PartitionRegistration};
 
-/// The partition with the ISR that `from` asks for; the same, if it is so already. A leader that is about to stop, or whose disk is full, hands
-/// over to a member that joins.
+/// The partition with the ISR that `from` asks for; the same, if it is so already. A leader that is about to stop, or
+/// whose disk is full, hands over to a member that joins.
 ///
 /// # Errors
 /// STALE_BROKER_EPOCH from a process that has been replaced; FENCED_LEADER_EPOCH from who does not lead in that epoch;
-/// INVALID_UPDATE_VERSION where something else changed first; INVALID_REQUEST for an ISR without its leader, with somebody twice
-/// or with a broker without a replica; INELIGIBLE_REPLICA for a member that is fenced, is about to stop, joins with a full
-/// disk, or is another process than the one that fetched.
+/// INVALID_UPDATE_VERSION where something else changed first; INVALID_REQUEST for an ISR without its leader, with
+/// somebody twice or with a broker without a replica; INELIGIBLE_REPLICA for a member that is fenced, is about to stop,
+/// joins with a full disk, or is another process than the one that fetched.
 pub fn alter_isr(
     partition: &PartitionRegistration,
     brokers: &Brokers,

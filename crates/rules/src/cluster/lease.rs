@@ -6,8 +6,9 @@
 //!                                               '-- whole timeout --' only now may the judge say that the peer is dead
 //! ```
 //!
-//! After an outage of the database everybody's last beat is old. So who judges must have beaten for a whole timeout himself: in that
-//! time everybody that lives has beaten again. What it is not: it keeps nobody from serving. Epochs do that.
+//! After an outage of the database everybody's last beat is old. So who judges must have beaten for a whole timeout
+//! himself: in that time everybody that lives has beaten again. What it is not: it keeps nobody from serving. Epochs do
+//! that.
 
 /// State of another broker at this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +33,8 @@ pub struct FailureDetector {
 /// A gap is so many beats long at least.
 const BEATS_PER_GAP: u64 = 2;
 
-/// How often a broker beats that was told to do so this often, ms: more often where its beats would be gaps, since then it would hold
-/// nobody for dead.
+/// How often a broker beats that was told to do so this often, ms: more often where its beats would be gaps, since then
+/// it would hold nobody for dead.
 pub fn beat_interval_ms(wanted_ms: u64, session_timeout_ms: u64) -> u64 {
     wanted_ms.min(session_timeout_ms / GAPS_PER_TIMEOUT / BEATS_PER_GAP).max(1)
 }

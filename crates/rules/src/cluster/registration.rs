@@ -30,8 +30,9 @@ pub struct Member {
 }
 
 impl Member {
-    /// Returns true if the process has the broker's place in this epoch. In another epoch the same process was registered again, by an
-    /// attempt that it had given up: as one that was replaced, it is refused what it asks for, and kept out of ISRs.
+    /// Returns true if the process has the broker's place in this epoch. In another epoch the same process was
+    /// registered again, by an attempt that it had given up: as one that was replaced, it is refused what it asks for,
+    /// and kept out of ISRs.
     pub fn is_held_by(&self, process: u128, epoch: i64) -> bool {
         self.process == process && self.registration.epoch == epoch
     }
@@ -55,8 +56,8 @@ pub struct FolderMarks {
 }
 
 impl FolderMarks {
-    /// Returns true if the `registered` process used a newer state of the folder. `told` is the newest number that this process told the
-    /// database; 0: none.
+    /// Returns true if the `registered` process used a newer state of the folder. `told` is the newest number that this
+    /// process told the database; 0: none.
     pub fn is_older_than(&self, registered: u128, told: u64) -> bool {
         let names_others = self.users.is_some_and(|users| !users.contains(&registered));
         names_others || self.noted.is_some_and(|noted| noted < told)
@@ -78,9 +79,9 @@ pub struct Joining {
     pub told: u64,
 }
 
-/// The broker of this process, fenced until it is known to have the metadata, under an epoch that is larger than all before;
-/// and what the logs of its folder have lost, whatever the process claims. A folder of which the former process used a newer state is as
-/// good as another one (Kafka compares the previous broker epoch, KIP-966).
+/// The broker of this process, fenced until it is known to have the metadata, under an epoch that is larger than all
+/// before; and what the logs of its folder have lost, whatever the process claims. A folder of which the former process
+/// used a newer state is as good as another one (Kafka compares the previous broker epoch, KIP-966).
 ///
 /// Asked again by the same process it is as it was: the answer to the first may have been lost.
 ///
@@ -109,9 +110,10 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
     Member { registration, folder: joining.folder, process: joining.process }
 }
 
-/// The partition once another process has this broker's place, after a former one that has `ended` so. Another replica leads what the
-/// former one led, if one may, and the new one joins the ISR by fetching. Otherwise the partition stays as it is, and a process with the
-/// log that led leads on in the same epoch. `None` if that changes nothing. `others` are the brokers with this one fenced.
+/// The partition once another process has this broker's place, after a former one that has `ended` so. Another replica
+/// leads what the former one led, if one may, and the new one joins the ISR by fetching. Otherwise the partition stays
+/// as it is, and a process with the log that led leads on in the same epoch. `None` if that changes nothing. `others`
+/// are the brokers with this one fenced.
 ///
 /// Who leads is then to be settled with the broker as it is now (see [`super::follow_up`]).
 pub fn replace(
@@ -168,10 +170,11 @@ pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<Partiti
     })
 }
 
-/// The partition once this broker's log is another one: nothing is known of what it has. `None` if that changes nothing.
+/// The partition once this broker's log is another one: nothing is known of what it has. `None` if that changes
+/// nothing.
 ///
-/// Where it was the last that had every record, all replicas are compared. Those that had lost their ends before may lack more than
-/// others, since the log that is gone went on without them.
+/// Where it was the last that had every record, all replicas are compared. Those that had lost their ends before may
+/// lack more than others, since the log that is gone went on without them.
 fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let PartitionRegistration { isr, elr, lost, .. } = partition;
     let was_whole = [isr, elr].iter().any(|ids| ids.contains(&broker_id));

@@ -1,4 +1,5 @@
-//! Reports of a broker that its disk is full or hangs, and that it has room and answers again: the times at which they are due.
+//! Reports of a broker that its disk is full or hangs, and that it has room and answers again: the times at which they
+//! are due.
 //!
 //! ```text
 //! disk      room | full | 4 MiB | full | 4 MiB | full | room ................................
@@ -6,10 +7,10 @@
 //!                 '- 1 s -'                             '-- 5 s, or longer -'
 //! ```
 //!
-//! A disk that gets a little room now and then is full all the time, and each report costs elections: leaving is quick, coming back slow, and
-//! slower each time that the disk is full again soon after. A broker whose partitions take no writes without it comes back after the shortest
-//! time: there are no elections to save. A disk that hangs is reported at once: the broker has waited for the write for
-//! long. What it is not: it frees nothing, and it refuses no write.
+//! A disk that gets a little room now and then is full all the time, and each report costs elections: leaving is quick,
+//! coming back slow, and slower each time that the disk is full again soon after. A broker whose partitions take no
+//! writes without it comes back after the shortest time: there are no elections to save. A disk that hangs is reported
+//! at once: the broker has waited for the write for long. What it is not: it frees nothing, and it refuses no write.
 
 use super::election::min_insync;
 use crate::replica::PartitionRegistration;
@@ -64,9 +65,9 @@ impl Default for RoomWatch {
 }
 
 impl RoomWatch {
-    /// Returns what is to be reported now, at this time of a clock that only goes forward. `is_full` is the broker's state in the metadata:
-    /// a report is due until it is there. `is_missed` returns true if a partition has too few replicas in sync while this broker is out of it;
-    /// it is called only where the answer counts.
+    /// Returns what is to be reported now, at this time of a clock that only goes forward. `is_full` is the broker's
+    /// state in the metadata: a report is due until it is there. `is_missed` returns true if a partition has too few
+    /// replicas in sync while this broker is out of it; it is called only where the answer counts.
     pub fn look(
         &mut self,
         now_ms: i64,
@@ -112,7 +113,8 @@ impl RoomWatch {
     }
 }
 
-/// Returns true if this broker has a replica of the partition that is out of sync, and too few others are in sync for acks=all.
+/// Returns true if this broker has a replica of the partition that is out of sync, and too few others are in sync for
+/// acks=all.
 pub fn is_missed(partition: &PartitionRegistration, broker_id: i32, min_insync_replicas: usize) -> bool {
     let is_out = partition.replicas.contains(&broker_id) && !partition.isr.contains(&broker_id);
     is_out && partition.isr.len() < min_insync(partition, min_insync_replicas)

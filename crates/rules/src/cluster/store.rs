@@ -1,8 +1,10 @@
-//! Reports of a broker that it has lost the object store, and that the store answers again: the times at which they are due.
+//! Reports of a broker that it has lost the object store, and that the store answers again: the times at which they are
+//! due.
 //!
-//! Left out, a broker serves no diskless partition. A store that fails for all brokers is no reason for that: the last broker that serves
-//! reports nothing, and one that is left out comes back where no other broker serves. Leaving and coming back are [`RoomWatch`]'s, as of a
-//! disk: a store that answers now and then is lost all the time. What it is not: it judges no single request.
+//! Left out, a broker serves no diskless partition. A store that fails for all brokers is no reason for that: the last
+//! broker that serves reports nothing, and one that is left out comes back where no other broker serves. Leaving and
+//! coming back are [`RoomWatch`]'s, as of a disk: a store that answers now and then is lost all the time. What it is
+//! not: it judges no single request.
 
 use super::room::{DiskRoom, RoomReport, RoomWatch};
 
@@ -31,8 +33,9 @@ pub enum StoreReport {
 pub struct StoreWatch(RoomWatch);
 
 impl StoreWatch {
-    /// Returns what is to be reported now, at this time of a clock that only goes forward. `is_left_out` is the broker's state in the metadata: a
-    /// report is due until it is there. `others_serve` is true if another broker serves diskless partitions.
+    /// Returns what is to be reported now, at this time of a clock that only goes forward. `is_left_out` is the
+    /// broker's state in the metadata: a report is due until it is there. `others_serve` is true if another broker
+    /// serves diskless partitions.
     pub fn look(
         &mut self,
         now_ms: i64,

@@ -1,11 +1,11 @@
 //! Which broker a client is to use for a partition that every broker serves, by the zone that the client is in.
 //!
-//! It is rendezvous hashing (Thaler and Ravishankar 1998): every broker has a weight for every partition, and the heaviest of a zone is the
-//! partition's broker there. A broker that comes takes its share from all others of its zone, one that goes leaves its share to all of them, and
-//! nothing else moves.
+//! It is rendezvous hashing (Thaler and Ravishankar 1998): every broker has a weight for every partition, and the
+//! heaviest of a zone is the partition's broker there. A broker that comes takes its share from all others of its zone,
+//! one that goes leaves its share to all of them, and nothing else moves.
 //!
-//! Not here: who is alive, and where a client is. Invariant: the answer depends on ids and the names of zones alone, so that all brokers give the
-//! same one, through restarts and from one version of the program to the next.
+//! Not here: who is alive, and where a client is. Invariant: the answer depends on ids and the names of zones alone, so
+//! that all brokers give the same one, through restarts and from one version of the program to the next.
 
 use std::collections::BTreeMap;
 
@@ -41,8 +41,9 @@ impl<'z> Zones<'z> {
         Some(heaviest(self.by_name.get(&Some(zone))?, partition)?.1)
     }
 
-    /// The broker of a partition in each zone, in the order of the zones' names, but that the first is the one to use for a client of this zone.
-    /// Where the client names none, or one without brokers, the first is the heaviest of all. Empty where there are no brokers.
+    /// The broker of a partition in each zone, in the order of the zones' names, but that the first is the one to use
+    /// for a client of this zone. Where the client names none, or one without brokers, the first is the heaviest of
+    /// all. Empty where there are no brokers.
     pub fn brokers_of(&self, partition: (u128, i32), client: Option<&str>) -> Vec<i32> {
         let heaviest_by_zone = self.by_name.iter().filter_map(|(zone, ids)| Some((*zone, heaviest(ids, partition)?)));
         let of_zones: Vec<_> = heaviest_by_zone.collect();

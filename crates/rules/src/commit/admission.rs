@@ -1,13 +1,15 @@
 //! Admission of a producer's batches for one partition, before they are committed.
 //!
-//! The order is fixed here, and the coordinator confirms it: what a producer has sent to this broker is checked against what is committed
-//! as far as this broker knows, and what was admitted since. Admission only accepts. Before it refuses, and at a producer's first
-//! batch, the coordinator is to be asked, since the producer may have written by way of another broker.
+//! The order is fixed here, and the coordinator confirms it: what a producer has sent to this broker is checked against
+//! what is committed as far as this broker knows, and what was admitted since. Admission only accepts. Before it
+//! refuses, and at a producer's first batch, the coordinator is to be asked, since the producer may have written by way
+//! of another broker.
 //!
 //! Not here: bytes and waits.
 //!
-//! Invariants: the pending batches of a producer are one unbroken run of sequences of its epochs; once a batch has failed, no batch that was admitted
-//! behind it is pending any more, and none behind it is taken for the first of a producer that is not known ([`RefusedBatches`]).
+//! Invariants: the pending batches of a producer are one unbroken run of sequences of its epochs; once a batch has
+//! failed, no batch that was admitted behind it is pending any more, and none behind it is taken for the first of a
+//! producer that is not known ([`RefusedBatches`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -130,19 +132,20 @@ impl PartitionAdmission {
         }
     }
 
-    /// Returns the newest pending batch of a producer, unless that or a later one is committed: then another broker was faster, and the producer goes
-    /// on behind what is committed.
+    /// Returns the newest pending batch of a producer, unless that or a later one is committed: then another broker was
+    /// faster, and the producer goes on behind what is committed.
     fn newest(&self, producer_id: i64, committed: &PartitionState) -> Option<Stamp> {
         let newest = self.by_producer.get(&producer_id)?.back()?.stamp;
         (!committed.producers.has_passed(&newest)).then_some(newest)
     }
 
-    /// Returns true if a batch that is ahead, and does not say `reorder`, waits for batches that other brokers may be committing; `committed` was read
-    /// after it came.
+    /// Returns true if a batch that is ahead, and does not say
+    /// `reorder`, waits for batches that other brokers may be committing; `committed` was read after it came.
     ///
-    /// A batch for a partition made again waits where its producer has written to it, and where it would be the first of a producer whose state may
-    /// be forgotten. Any other is refused at once, as on a classic partition. The missing batches were then sent to the deleted
-    /// partition, and their client cannot send them again while those behind them fill its requests in flight.
+    /// A batch for a partition made again waits where its producer has written to it, and where it would be the first
+    /// of a producer whose state may be forgotten. Any other is refused at once, as on a classic partition. The missing
+    /// batches were then sent to the deleted partition, and their client cannot send them again while those behind them
+    /// fill its requests in flight.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
         let producer_id = stamp.producer_id;
         let has_written = || self.has_pending(producer_id) || committed.producers.knows(producer_id);
@@ -196,8 +199,9 @@ impl PartitionAdmission {
         }
     }
 
-    /// A batch has failed at `now` with `code`: it is pending no more, nor is any that was admitted of its producer behind it. Those are dead: nothing of them may
-    /// be committed, so that they can be sent again. Their tickets, in their order.
+    /// A batch has failed at `now` with `code`: it is pending no more, nor is any that was admitted of its producer
+    /// behind it. Those are dead: nothing of them may be committed, so that they can be sent again. Their tickets, in
+    /// their order.
     #[must_use = "whoever waits for them is to be answered"]
     pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId, code: ErrorCode, now: Duration) -> Vec<TicketId> {
         let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) else { return Vec::new() };
@@ -299,7 +303,8 @@ mod tests {
         deleted.producers.stops()
     }
 
-    /// The batches before it were refused while there was no topic. Five such batches are all that a client has in flight.
+    /// The batches before it were refused while there was no topic. Five such batches are all that a client has in
+    /// flight.
     #[test]
     fn topic_is_made_again_a_batch_that_has_overtaken_others_is_refused_at_once() {
         let mut committed = PartitionState::new(5);

@@ -33,8 +33,8 @@ pub struct ObjectBatch {
 /// Word of a transaction's coordinator that the partition is in it (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// A next offset of the partition that the broker knew before the verification. A marker at that offset or later may have
-    /// ended the transaction.
+    /// A next offset of the partition that the broker knew before the verification. A marker at that offset or later
+    /// may have ended the transaction.
     pub next_offset: i64,
     /// True if the coordinator has added the partition for the batch (transaction version 2): a producer without state
     /// here begins with 0.

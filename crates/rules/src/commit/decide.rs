@@ -13,7 +13,8 @@ use crate::sequence::{self, AbortedTransaction, Producers, SequenceRefusal};
 pub struct Coordinator<'a> {
     /// Existing partitions; one that is missing is deleted. The commit changes them.
     pub partitions: &'a mut HashMap<DisklessPartitionId, PartitionState>,
-    /// Producers of deleted partitions, as far as they are kept: a batch in their windows was committed before the deletion.
+    /// Producers of deleted partitions, as far as they are kept: a batch in their windows was committed before the
+    /// deletion.
     pub deleted: &'a HashMap<DisklessPartitionId, Producers>,
     /// The wall clock in ms, from which producers' idleness counts.
     pub now_ms: i64,
@@ -52,8 +53,8 @@ pub struct CommittedObject {
     pub live_bytes: i64,
 }
 
-/// Decides on objects in the order in which their broker has closed them. The partitions are as after the commit; if that is not known to
-/// be written, they are to be read anew.
+/// Decides on objects in the order in which their broker has closed them. The partitions are as after the commit; if
+/// that is not known to be written, they are to be read anew.
 pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> CommitDecision {
     let mut deciding = Deciding { coordinator, decided: CommitDecision::default(), rows: HashMap::new() };
     let mut failed = FailedProducers::new();
@@ -188,7 +189,8 @@ fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, Par
     adjoin && ends.iter().all(|(id, end)| partitions.get(id).is_some_and(|partition| partition.next_offset == *end))
 }
 
-/// Returns the verdict on a batch of an object that was committed before: that of its rows, or the present one if it is in none.
+/// Returns the verdict on a batch of an object that was committed before: that of its rows, or the present one if it is
+/// in none.
 fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> CommitVerdict {
     let in_partition = runs.iter().filter(|run| run.partition == batch.partition);
     if let Some(base_offset) = in_partition.filter_map(|run| run.offset_at(batch.position)).next() {
@@ -213,8 +215,8 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
     }
 }
 
-/// Decides on a batch whose partition is deleted. One that was written there is a duplicate, or its producer would send it again to the next
-/// partition of the name. There its later batches, which were acknowledged, would be missing.
+/// Decides on a batch whose partition is deleted. One that was written there is a duplicate, or its producer would send
+/// it again to the next partition of the name. There its later batches, which were acknowledged, would be missing.
 fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) -> CommitVerdict {
     let left = deleted.get(&batch.partition).filter(|_| batch.is_sequenced());
     let Some(left) = left.filter(|left| left.knows(batch.stamp.producer_id)) else {

@@ -1,9 +1,11 @@
 //! Start-time fair queueing: the order in which bytes of several producers are served.
 //!
-//! A unit starts where the one before it of its producer ends, or at the clock if that is later. Units are served by their starts.
-//! So a producer with little to send overtakes the backlogs of others, and backlogs are served at one rate.
+//! A unit starts where the one before it of its producer ends, or at the clock if that is later. Units are served by
+//! their starts. So a producer with little to send overtakes the backlogs of others, and backlogs are served at one
+//! rate.
 //!
-//! What it is not: a queue; callers sort. Invariant: units of one producer have growing starts in the order in which they began.
+//! What it is not: a queue; callers sort. Invariant: units of one producer have growing starts in the order in which
+//! they began.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,8 +1,9 @@
 //! Clients, brokers, an object store that is late and a database whose answers are lost: by seed.
 //!
-//! Each broker admits, closes objects, uploads them in any order and commits them in the order of their closing. A client sends what
-//! is next within its window, and again what was refused; it may move to another broker at any time. After every commit the logs are
-//! looked at: offsets are dense, each client's records are there once and in order, and what was acknowledged is where it was said.
+//! Each broker admits, closes objects, uploads them in any order and commits them in the order of their closing. A
+//! client sends what is next within its window, and again what was refused; it may move to another broker at any time.
+//! After every commit the logs are looked at: offsets are dense, each client's records are there once and in order, and
+//! what was acknowledged is where it was said.
 //!
 //! The check itself is tested: with each [`Fault`] it finds schedules that break a promise.
 
@@ -129,7 +130,8 @@ impl World {
         Ok(())
     }
 
-    /// The client sends what is next within its window; all that waits at another broker, and one time in eight what waits here, it sends again.
+    /// The client sends what is next within its window; all that waits at another broker, and one time in eight what
+    /// waits here, it sends again.
     fn send(&mut self, at: usize) {
         let client = &self.clients[at];
         let Some(first) = client.batches.iter().position(|sent| !matches!(sent, Sent::Acknowledged { .. })) else {
@@ -212,8 +214,8 @@ impl World {
         let objects: Vec<Uploading> = self.brokers[broker].uploading.drain(..finished).collect();
         let mut left = Vec::new();
         for mut object in objects {
-            // What is tried is settled with the first try, since nobody knows whether that was carried out. Until then, a batch of an earlier
-            // object may fail, and others be dead since.
+            // What is tried is settled with the first try, since nobody knows whether that was carried out. Until then,
+            // a batch of an earlier object may fail, and others be dead since.
             if !object.is_tried && self.fault != Some(Fault::CommitsTheDead) {
                 object.batches.retain(|admitted| self.is_waited_for(broker, admitted));
             }

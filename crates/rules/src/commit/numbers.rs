@@ -1,11 +1,11 @@
 //! Numbers of objects, drawn so that an older copy of the index gives none that the newest has given.
 //!
-//! A number is the second in which it was drawn, and below that a 31-bit count from a random start. A copy that knows nothing of an
-//! object is restored later than the object was made. Numbers drawn one after the other are near each other, as rows and their
-//! indexes like it.
+//! A number is the second in which it was drawn, and below that a 31-bit count from a random start. A copy that knows
+//! nothing of an object is restored later than the object was made. Numbers drawn one after the other are near each
+//! other, as rows and their indexes like it.
 //!
-//! Not here: registration, in which the index refuses a number that it has. Invariant: a process that draws fewer than 2^31 a second
-//! draws none twice, unless its clock is set back.
+//! Not here: registration, in which the index refuses a number that it has. Invariant: a process that draws fewer than
+//! 2^31 a second draws none twice, unless its clock is set back.
 
 use super::batch::ObjectId;
 

@@ -1,11 +1,11 @@
 //! When the object that is being filled is closed and uploaded.
 //!
-//! No object goes while all upload slots are busy: it would only wait for a slot in front of batches that are still to come. Once
-//! a slot is idle, a full object goes at once, and so does one whose first batch has waited for the commit interval. Any other goes
-//! early, since waiting would win nothing but cheaper requests; and because requests are money, only under a ceiling of PUTs a
-//! second, which counts all of them. It goes early once batches have stopped arriving for a moment: batches of one request, and
-//! requests that a producer sends one behind the other, are answered together, so that splitting them only makes the later part
-//! wait for another PUT.
+//! No object goes while all upload slots are busy: it would only wait for a slot in front of batches that are still to
+//! come. Once a slot is idle, a full object goes at once, and so does one whose first batch has waited for the commit
+//! interval. Any other goes early, since waiting would win nothing but cheaper requests; and because requests are
+//! money, only under a ceiling of PUTs a second, which counts all of them. It goes early once batches have stopped
+//! arriving for a moment: batches of one request, and requests that a producer sends one behind the other, are answered
+//! together, so that splitting them only makes the later part wait for another PUT.
 //!
 //! What it is not: it uploads nothing, and knows no clock. Times are durations since any one moment.
 
@@ -68,9 +68,9 @@ pub struct Rotation {
     settings: RotationSettings,
     /// From when on another PUT is under the ceiling.
     early_from: Duration,
-    /// From when on another object that ends a transaction goes early. Ends have a ceiling of their own, of the same PUTs
-    /// a second: a flood of batches, whose objects are full, would hold up the next transaction of every producer for
-    /// the interval.
+    /// From when on another object that ends a transaction goes early. Ends have a ceiling of their own, of the same
+    /// PUTs a second: a flood of batches, whose objects are full, would hold up the next transaction of every producer
+    /// for the interval.
     end_from: Duration,
 }
 
@@ -90,8 +90,8 @@ impl Rotation {
         self.settings.slots = slots;
     }
 
-    /// When the active object is to be closed, with so many uploads under way; `None` while these take all slots. To be asked
-    /// again when it grows, and when an upload ends.
+    /// When the active object is to be closed, with so many uploads under way; `None` while these take all slots. To be
+    /// asked again when it grows, and when an upload ends.
     pub fn close(&self, active: ActiveObject, uploads: usize, now: Duration) -> Option<Close> {
         if uploads >= self.settings.slots {
             return None;

@@ -15,8 +15,8 @@ pub struct BatchRun {
     pub base_offset: i64,
     /// Begin of the first batch in the object, in bytes.
     pub position: u32,
-    /// The largest timestamp of the partition up to the end of this run, in ms: never less than in the run before, so that the first run
-    /// with a timestamp is found by an index.
+    /// The largest timestamp of the partition up to the end of this run, in ms: never less than in the run before, so
+    /// that the first run with a timestamp is found by an index.
     pub max_timestamp_so_far: i64,
     /// The batches, in their order.
     pub batches: Vec<PackedBatch>,

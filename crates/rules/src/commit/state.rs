@@ -25,8 +25,8 @@ pub struct PartitionState {
     pub has_forgotten: bool,
     /// Batches retained of each producer, at least what any broker of the cluster grants.
     pub window: usize,
-    /// The largest id of a producer that was forgotten for its silence, here or on the deleted partition of the same name; -1 if none was. Ids
-    /// grow: one with a larger id that is not known has never written.
+    /// The largest id of a producer that was forgotten for its silence, here or on the deleted partition of the same
+    /// name; -1 if none was. Ids grow: one with a larger id that is not known has never written.
     pub expired_to: i64,
     /// The offset of the newest marker that has aborted a transaction; -1 if none has.
     pub aborted_to: i64,
@@ -60,8 +60,8 @@ impl PartitionState {
         }
     }
 
-    /// Lets producers of a deleted partition of the same name go on where they stopped there. Of a partition that `is_written` the state is read
-    /// from rows next, where a producer that has written may be missing.
+    /// Lets producers of a deleted partition of the same name go on where they stopped there. Of a partition that
+    /// `is_written` the state is read from rows next, where a producer that has written may be missing.
     pub fn succeed(&mut self, stops: Stops, is_written: bool) {
         self.producers.succeed(stops);
         if is_written {

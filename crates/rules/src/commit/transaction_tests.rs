@@ -168,8 +168,8 @@ fn producer_is_forgotten_with_its_marker_a_batch_that_was_verified_before_is_ref
     }
 }
 
-/// A broker stood still with the marker in its object, and the coordinator had another broker write it. With transaction
-/// version 1 the copy differs from the marker of the next transaction in nothing else.
+/// A broker stood still with the marker in its object, and the coordinator had another broker write it. With
+/// transaction version 1 the copy differs from the marker of the next transaction in nothing else.
 #[test]
 fn marker_comes_late_and_another_broker_has_written_it_the_next_transaction_stays_open() {
     let queued = |marker: ObjectBatch, next_offset| ObjectBatch {

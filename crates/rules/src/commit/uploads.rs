@@ -1,8 +1,8 @@
 //! How many uploads are under way at a time.
 //!
-//! A store that is far answers late and takes many uploads beside each other. A narrow one takes no more bytes from many
-//! uploads than from one, and each of them takes longer: an object that all commits wait for comes last of all at once. So the
-//! window opens while uploads are quick, and closes while they are slow, as long as no fewer bytes arrive.
+//! A store that is far answers late and takes many uploads beside each other. A narrow one takes no more bytes from
+//! many uploads than from one, and each of them takes longer: an object that all commits wait for comes last of all at
+//! once. So the window opens while uploads are quick, and closes while they are slow, as long as no fewer bytes arrive.
 //!
 //! Not here: clocks and requests. Invariant: at least one upload, at most as many as there are slots.
 

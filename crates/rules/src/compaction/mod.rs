@@ -1,5 +1,5 @@
-//! Compaction's decisions (Kafka's `LogCleaner`): which log is to be cleaned and up to where, which segments are written
-//! into one, which records survive.
+//! Compaction's decisions (Kafka's `LogCleaner`): which log is to be cleaned and up to where, which segments are
+//! written into one, which records survive.
 //!
 //! What it is not: reading or writing logs, which the broker does.
 //!

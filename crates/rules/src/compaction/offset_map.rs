@@ -1,8 +1,8 @@
 //! The newest offset of each key, by the key's hash, in a fixed amount of memory.
 //!
-//! What it is not: a map that grows. When it is full a cleaning ends there, and the next one goes on. Open addressing with linear
-//! probing; a slot is 24 bytes: 16 of hash, 8 of offset. Memory is taken from the system zeroed, so that what is never
-//! touched costs nothing.
+//! What it is not: a map that grows. When it is full a cleaning ends there, and the next one goes on. Open addressing
+//! with linear probing; a slot is 24 bytes: 16 of hash, 8 of offset. Memory is taken from the system zeroed, so that
+//! what is never touched costs nothing.
 //!
 //! Invariant: there is always an empty slot, so that every search ends.
 

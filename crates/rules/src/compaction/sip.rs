@@ -2,8 +2,8 @@
 //!
 //! The map of a cleaning keeps hashes and no keys, so that two keys with one hash would lose a record. A keyed
 //! pseudo-random function is needed for that never to happen: with 10^9 keys the chance is 10^-21, and who chooses keys
-//! cannot look for two that collide without knowing the hash's key, which is drawn anew for each run. Kafka's MD5 has no
-//! key, and collisions of it are computed in seconds.
+//! cannot look for two that collide without knowing the hash's key, which is drawn anew for each run. Kafka's MD5 has
+//! no key, and collisions of it are computed in seconds.
 //!
 //! Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012, and the authors' 128-bit extension.
 

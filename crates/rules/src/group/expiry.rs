@@ -33,8 +33,8 @@ pub fn since(group: &Group) -> Since {
     }
 }
 
-/// Returns true if an offset committed at `committed_ms` has served its time. `expires_ms` is what the client said itself, in
-/// versions of OffsetCommit that could.
+/// Returns true if an offset committed at `committed_ms` has served its time. `expires_ms` is what the client said
+/// itself, in versions of OffsetCommit that could.
 pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, retention_ms: i64, now: i64) -> bool {
     let base = match since {
         Since::Never => return false,

@@ -1,9 +1,9 @@
 //! A group's change from one protocol to the other (KIP-848), and the requests that bring it about.
 //!
 //! A member of the consumer protocol that joins a classic group of consumers takes it along: the group becomes one of
-//! the consumer protocol, and its members go on by JoinGroup, SyncGroup and Heartbeat. When the last member of the consumer
-//! protocol has gone, those that are left are a classic group again, and rebalance. An empty group becomes what the
-//! first member wants.
+//! the consumer protocol, and its members go on by JoinGroup, SyncGroup and Heartbeat. When the last member of the
+//! consumer protocol has gone, those that are left are a classic group again, and rebalance. An empty group becomes
+//! what the first member wants.
 //!
 //! Invariant: over a change, nobody loses a partition that they hold, and generations and epochs never go back.
 
@@ -83,8 +83,8 @@ impl Group {
         self.downgrade_if_due(now, effects);
     }
 
-    /// Returns the group without members, of the same protocol and after its generation or epoch, in the place of one whose machine has
-    /// panicked. Members of either protocol are refused, and join anew.
+    /// Returns the group without members, of the same protocol and after its generation or epoch, in the place of one
+    /// whose machine has panicked. Members of either protocol are refused, and join anew.
     pub fn emptied(&self, now: i64) -> Group {
         match self {
             Group::Classic(classic) => Group::Classic(Box::new(classic.emptied(now))),

@@ -1,15 +1,15 @@
 //! Consumer groups: who is in a group, what its members agreed on, and who may commit.
 //!
-//! A [`Group`] speaks one protocol at a time, each a machine of its own: [`classic`] or [`consumer`];
-//! `migration` changes it from one to the other. A machine takes an event and the
-//! time, and says what follows as [`Effect`]s, in order. It never waits: who must wait leaves a [`RequestTicket`], which a later
-//! event answers. What it is not: it knows no sockets, no database, no topics, and draws no random member ids.
+//! A [`Group`] speaks one protocol at a time, each a machine of its own: [`classic`] or [`consumer`]; `migration`
+//! changes it from one to the other. A machine takes an event and the time, and says what follows as
+//! [`Effect`]s, in order. It never waits: who must wait leaves a [`RequestTicket`], which a later event answers. What
+//! it is not: it knows no sockets, no database, no topics, and draws no random member ids.
 //!
 //! Invariant: every ticket handed to a machine is answered exactly once, at the latest when its deadline has passed and
 //! [`Group::tick`] was called.
 //!
-//! Time is in milliseconds since 1970, from a clock that only goes forward. Only since when a group is empty is told by the
-//! clock on the wall, which may be set.
+//! Time is in milliseconds since 1970, from a clock that only goes forward. Only since when a group is empty is told by
+//! the clock on the wall, which may be set.
 
 pub mod classic;
 pub mod consumer;
@@ -206,8 +206,8 @@ impl Group {
         }
     }
 
-    /// Checks that a member that may commit may commit this partition: under the consumer protocol, an epoch that the member
-    /// has left counts for what it has had since (KIP-1251).
+    /// Checks that a member that may commit may commit this partition: under the consumer protocol, an epoch that the
+    /// member has left counts for what it has had since (KIP-1251).
     ///
     /// # Errors
     /// What the partition is to be answered.
@@ -251,7 +251,8 @@ impl Group {
         }
     }
 
-    /// Returns true if a member reads this topic, as far as can be told: its offsets must then neither be deleted nor expire.
+    /// Returns true if a member reads this topic, as far as can be told: its offsets must then neither be deleted nor
+    /// expire.
     pub fn reads(&self, topic: &str) -> bool {
         match self {
             Group::Classic(group) => group.reads(topic),
@@ -268,8 +269,8 @@ impl Group {
         }
     }
 
-    /// Since when it has been empty, in milliseconds since 1970 by the clock on the wall; `None` while it has members. Offsets of a group that
-    /// never had any (no protocol type) expire by their own age.
+    /// Since when it has been empty, in milliseconds since 1970 by the clock on the wall; `None` while it has members.
+    /// Offsets of a group that never had any (no protocol type) expire by their own age.
     pub fn empty_since(&self) -> Option<i64> {
         match self {
             Group::Classic(group) => group.empty_since(),
@@ -285,7 +286,8 @@ impl Group {
         }
     }
 
-    /// Returns true if nothing would be lost with it but its offsets: nobody is or is about to be in it, and it was never kept.
+    /// Returns true if nothing would be lost with it but its offsets: nobody is or is about to be in it, and it was
+    /// never kept.
     pub fn is_blank(&self) -> bool {
         match self {
             Group::Classic(group) => group.is_blank(),

@@ -1,4 +1,5 @@
-//! A group of the consumer protocol as [`super::Group`] has it: with its settings, and with what it did to its epochs told.
+//! A group of the consumer protocol as [`super::Group`] has it: with its settings, and with what it did to its epochs
+//! told.
 
 use super::consumer::ConsumerGroup;
 use super::{Effect, Effects, Event, GroupSettings};

@@ -1,6 +1,7 @@
 //! Snapshot of a group for restarts: a version, and bytes that begin with the protocol.
 //!
-//! Invariant: bytes from a disk are checked like bytes from a socket; none of them panics or costs more than its length.
+//! Invariant: bytes from a disk are checked like bytes from a socket; none of them panics or costs more than its
+//! length.
 
 use bytes::Bytes;
 use fullbore_wire::{Codec, DecodeError, Reader, Text, Uuid, Version, Writer};
@@ -56,7 +57,8 @@ impl std::error::Error for SnapshotError {}
 /// How fields without a length are written.
 const FORMAT: Version = Version { number: 0, flexible: true };
 
-/// A value as snapshots have it: as in a flexible message, and of any length, so that whatever a group may hold can be kept.
+/// A value as snapshots have it: as in a flexible message, and of any length, so that whatever a group may hold can be
+/// kept.
 pub(super) trait Packed: Sized {
     fn pack(&self, writer: &mut Writer);
     fn unpack(reader: &mut Reader) -> Result<Self, DecodeError>;

@@ -1,5 +1,5 @@
-//! Divergence of two logs, and the offset to which a follower truncates (KIP-101, KIP-279; Kafka's `LeaderEpochFileCache`,
-//! `UnifiedLog.endOffsetForEpoch`, `AbstractFetcherThread.getOffsetTruncationState`).
+//! Divergence of two logs, and the offset to which a follower truncates (KIP-101, KIP-279; Kafka's
+//! `LeaderEpochFileCache`, `UnifiedLog.endOffsetForEpoch`, `AbstractFetcherThread.getOffsetTruncationState`).
 //!
 //! A log's epochs are given as pairs of a leader epoch and the offset of its first record, both ascending.
 
@@ -21,8 +21,8 @@ pub struct Position {
     pub last_epoch: Option<i32>,
 }
 
-/// Returns the end of the newest epoch that is `epoch` or older. Without one, `epoch` ends at the begin of the log's first
-/// epoch.
+/// Returns the end of the newest epoch that is `epoch` or older. Without one, `epoch` ends at the begin of the log's
+/// first epoch.
 pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
     let next = epochs.partition_point(|&(known, _)| known <= epoch);
     let end_offset = epochs.get(next).map_or(log_end, |&(_, start)| start);
@@ -51,8 +51,8 @@ pub fn divergence(epochs: &[(i32, i64)], log_end: i64, position: Position) -> Di
     if is_part { Divergence::None } else { Divergence::At(end) }
 }
 
-/// Returns the offset to which a follower, whose log ends at `log_end`, truncates when its leader answers a fetch with the end of an
-/// epoch.
+/// Returns the offset to which a follower, whose log ends at `log_end`, truncates when its leader answers a fetch with
+/// the end of an epoch.
 ///
 /// `asked` is the position of the fetch. `None` if the log no longer ends there: then the answer is an old
 /// one. That matters as soon as several fetches are on their way: a second

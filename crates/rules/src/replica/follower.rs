@@ -28,7 +28,8 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// Creates a follower before its first fetch. One that is in sync when a leader begins has the whole lag time from then on.
+    /// Creates a follower before its first fetch. One that is in sync when a leader begins has the whole lag time from
+    /// then on.
     pub fn new(broker_id: i32, is_in_sync: bool, now_ms: i64) -> Replica {
         Replica {
             broker_id,
@@ -55,7 +56,8 @@ impl Replica {
         } else if !is_first && fetch.offset >= self.last_fetch_leader_log_end_offset {
             self.last_caught_up_ms = self.last_caught_up_ms.max(self.last_fetch_ms);
         }
-        // One connection may overtake another. A log that was found to be the leader's so far does not shrink while its process lives.
+        // One connection may overtake another. A log that was found to be the leader's so far does not shrink while its
+        // process lives.
         let is_of_same_process = self.broker_epoch == Some(fetch.broker_epoch);
         self.log_end_offset = if is_of_same_process { self.log_end_offset.max(fetch.offset) } else { fetch.offset };
         self.broker_epoch = Some(fetch.broker_epoch);
@@ -69,7 +71,8 @@ impl Replica {
         self.last_caught_up_ms = NEVER_MS;
     }
 
-    /// The leader appends: one that has everything until then, and so may not fetch anew before, lacks something from now on.
+    /// The leader appends: one that has everything until then, and so may not fetch anew before, lacks something from
+    /// now on.
     pub fn lacks_from_now_on(&mut self, leader_log_end: i64, now_ms: i64) {
         if self.log_end_offset == leader_log_end {
             self.last_caught_up_ms = self.last_caught_up_ms.max(now_ms);

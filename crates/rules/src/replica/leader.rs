@@ -87,7 +87,8 @@ impl Leader {
         Some(counts.map(|replica| replica.log_end_offset).min().unwrap_or(log_end))
     }
 
-    /// Returns true if the replica may join: it has all that is committed, and all that there was when this leader began.
+    /// Returns true if the replica may join: it has all that is committed, and all that there was when this leader
+    /// began.
     pub fn may_join(&self, replica: &Replica, high_watermark: i64, now: &Now<'_>) -> bool {
         !self.state.is_pending()
             && !self.state.isr().contains(&replica.broker_id)
@@ -95,8 +96,8 @@ impl Leader {
             && is_eligible(replica, now)
     }
 
-    /// The log goes on past this end: who is in sync and has everything until there lacks something only from now on. One that is not in
-    /// sync has to fetch to be waited for.
+    /// The log goes on past this end: who is in sync and has everything until there lacks something only from now on.
+    /// One that is not in sync has to fetch to be waited for.
     pub fn grows_past(&mut self, log_end: i64, now_ms: i64) {
         let Leader { state, followers, .. } = self;
         let in_sync = followers.iter_mut().filter(|replica| state.isr().contains(&replica.broker_id));
@@ -134,7 +135,8 @@ impl Leader {
     }
 }
 
-/// Returns true if the replica's broker may be in the ISR: it serves, stays, has room, and is the one that fetched (KIP-841, KIP-903).
+/// Returns true if the replica's broker may be in the ISR: it serves, stays, has room, and is the one that fetched
+/// (KIP-841, KIP-903).
 fn is_eligible(replica: &Replica, now: &Now<'_>) -> bool {
     now.brokers.get(&replica.broker_id).is_some_and(|broker| {
         let is_the_same = replica.broker_epoch.is_none_or(|epoch| epoch == NO_BROKER_EPOCH || epoch == broker.epoch);

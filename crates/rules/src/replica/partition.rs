@@ -214,8 +214,8 @@ impl Partition {
         Ok(in_sync.all(|replica| replica.log_start_offset >= offset))
     }
 
-    /// As leader, each half of `replica.lag.time.max.ms`: asks for the ISR without those that lag, for one with a follower that has
-    /// everything and had no reason to fetch since it may join, or again for what failed.
+    /// As leader, each half of `replica.lag.time.max.ms`: asks for the ISR without those that lag, for one with a
+    /// follower that has everything and had no reason to fetch since it may join, or again for what failed.
     pub fn tick(&mut self, now: &Now<'_>) -> Effects {
         let epochs = (self.leader_epoch, self.partition_epoch);
         let Role::Leader(leader) = &mut self.role else { return Effects::default() };
@@ -234,8 +234,8 @@ impl Partition {
         Effects { role: None, high_watermark: self.advance(now), propose }
     }
 
-    /// As leader: takes over the control plane's answer, the partition as it is now or an error. An answer to an older request is
-    /// ignored.
+    /// As leader: takes over the control plane's answer, the partition as it is now or an error. An answer to an older
+    /// request is ignored.
     ///
     /// After an error that is no refusal the change may have been carried out. Then it is
     /// asked for again with the next [`Partition::tick`], or newer metadata settles it.
@@ -322,8 +322,8 @@ impl Partition {
         Ok(Effects { high_watermark: self.raise(high_watermark.min(log_end)), ..Effects::default() })
     }
 
-    /// As follower: takes over the end of a log that was truncated, or begun anew. Only an unclean election leads below the high
-    /// watermark.
+    /// As follower: takes over the end of a log that was truncated, or begun anew. Only an unclean election leads below
+    /// the high watermark.
     pub fn truncated(&mut self, log_end: i64) {
         debug_assert!(!self.is_leader(), "a leader's log is not truncated");
         self.log_end = log_end;

@@ -1,13 +1,14 @@
-//! How a follower keeps several fetches under way to one leader, over one connection and of any number of partitions, and what it takes
-//! of the answers.
+//! How a follower keeps several fetches under way to one leader, over one connection and of any number of partitions,
+//! and what it takes of the answers.
 //!
-//! [`FetchPipe`] counts the fetches of the connection. A [`PartitionPipe`] is one partition in one leader epoch: it is first asked for from
-//! the end of the follower's log, which the answer may have truncated. From then on each fetch lets the leader send what follows its last
-//! answer, without knowing whether that has arrived; where the follower's log ends is only an acknowledgement. An answer that does not begin
-//! where the log ends is dropped, and so is all that was under way; then the partition is asked for anew.
+//! [`FetchPipe`] counts the fetches of the connection. A [`PartitionPipe`] is one partition in one leader epoch: it is
+//! first asked for from the end of the follower's log, which the answer may have truncated. From then on each fetch
+//! lets the leader send what follows its last answer, without knowing whether that has arrived; where the follower's
+//! log ends is only an acknowledgement. An answer that does not begin where the log ends is dropped, and so is all that
+//! was under way; then the partition is asked for anew.
 //!
-//! Not here: what an answer says, and what the leader counts. Invariant: an answer is taken only if the follower's log was found to be a
-//! beginning of its leader's in this epoch, and the answer begins where it ends.
+//! Not here: what an answer says, and what the leader counts. Invariant: an answer is taken only if the follower's log
+//! was found to be a beginning of its leader's in this epoch, and the answer begins where it ends.
 
 /// Request of a fetch for a partition that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +37,9 @@ impl FetchPipe {
         self.outstanding
     }
 
-    /// Returns true if one more may go. While records come, the leader is to have all of them; else one, by which it can say so. What the follower
-    /// has to say goes at once, though all of them may wait at the leader: it may be what they wait for.
+    /// Returns true if one more may go. While records come, the leader is to have all of them; else one, by which it
+    /// can say so. What the follower has to say goes at once, though all of them may wait at the leader: it may be what
+    /// they wait for.
     pub fn may_send(&self, do_records_come: bool, has_to_say: bool) -> bool {
         let most = match (has_to_say, do_records_come) {
             (true, _) => self.depth.saturating_mul(2),
@@ -89,8 +91,8 @@ impl PartitionPipe {
         }
     }
 
-    /// An answer to what was asked for from the log end in that fetch. It `fits` if it begins where the log ends, and neither refuses nor
-    /// diverges. Whether to take it.
+    /// An answer to what was asked for from the log end in that fetch. It `fits` if it begins where the log ends, and
+    /// neither refuses nor diverges. Whether to take it.
     pub fn answered(&mut self, asked_in: i32, fits: bool) -> bool {
         if !self.concerns(asked_in) {
             return false;

@@ -17,8 +17,8 @@ pub struct PartitionRegistration {
     /// Replicas that left the ISR below the least one and still have every record below the high watermark (KIP-966).
     /// As long as there are any, a leader commits nothing, whatever its own settings say.
     pub elr: Vec<i32>,
-    /// Replicas that left ISR or ELR because their log lost its end (Kafka's `lastKnownElr`). They lead again by an election that says
-    /// so.
+    /// Replicas that left ISR or ELR because their log lost its end (Kafka's `lastKnownElr`). They lead again by an
+    /// election that says so.
     pub lost: Vec<i32>,
     /// The leader, if there is one.
     pub leader: Option<i32>,
@@ -29,7 +29,8 @@ pub struct PartitionRegistration {
 }
 
 impl PartitionRegistration {
-    /// Returns true if the leader is in the ISR, and each replica of ISR, ELR and `lost` is one of the partition's and in no other of them.
+    /// Returns true if the leader is in the ISR, and each replica of ISR, ELR and `lost` is one of the partition's and
+    /// in no other of them.
     pub fn is_consistent(&self) -> bool {
         let mut known: Vec<i32> = [&self.isr, &self.elr, &self.lost].into_iter().flatten().copied().collect();
         let count = known.len();
@@ -77,9 +78,8 @@ pub struct BrokerState {
     pub broker_epoch: i64,
 }
 
-/// Change of the ISR that a leader asks for (KIP-497). The control plane carries it out only if both epochs are the current ones
-/// and every member may be in the ISR; otherwise it refuses with
-/// INELIGIBLE_REPLICA.
+/// Change of the ISR that a leader asks for (KIP-497). The control plane carries it out only if both epochs are the
+/// current ones and every member may be in the ISR; otherwise it refuses with INELIGIBLE_REPLICA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlterPartition {
     /// The asking leader's epoch.

@@ -1,8 +1,9 @@
 //! When a leader answers one of several fetches that a follower keeps under way.
 //!
-//! A record waits for the next answer, and then for one round trip. If each fetch were answered as soon as there is anything, all
-//! that are under way would be answered at once, and whatever comes then waits for their acknowledgements: up to a round trip more. So
-//! answers are a share of the round trip apart, as long as something is under way:
+//! A record waits for the next answer, and then for one round trip. If each fetch were answered as soon as there is
+//! anything, all that are under way would be answered at once, and whatever comes then waits for their
+//! acknowledgements: up to a round trip more. So answers are a share of the round trip apart, as long as something is
+//! under way:
 //!
 //! ```text
 //! answered at once   ||||||||                    ||||||||                   a record waits 0 to 1 round trips
@@ -10,7 +11,8 @@
 //!                    '------ a round trip -------'
 //! ```
 //!
-//! Not here: what is answered. Invariant: what is due waits for no longer than the follower's acknowledgement would take.
+//! Not here: what is answered. Invariant: what is due waits for no longer than the follower's acknowledgement would
+//! take.
 
 /// Times are microseconds of a clock that only goes forward.
 #[derive(Clone, Debug)]

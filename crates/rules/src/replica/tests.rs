@@ -424,7 +424,8 @@ fn nothing_is_committed_while_others_may_lead_whatever_the_own_settings_say() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2], 1);
     let _ = case.fetch(2, 100);
     assert_eq!(case.partition.high_watermark(), 100);
-    // Nobody waits any more for who has not fetched for so long; and somebody whose least ISR is larger has decided this.
+    // Nobody waits any more for who has not fetched for so long; and somebody whose least ISR is larger has decided
+    // this.
     case.ms += 10 * LAG_MS;
     let _ = case.apply(PartitionRegistration { elr: vec![2], ..registration(ME, &[1, 2, 3], &[1], (5, 8)) });
     assert_eq!(case.append(101), None);

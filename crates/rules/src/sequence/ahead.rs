@@ -11,11 +11,11 @@ use super::{HALF_RANGE, Stamp, sequence_distance};
 impl Producers {
     /// How many sequences are to come before this batch's, if it is early; 0 for every other batch.
     ///
-    /// Within an epoch that has written, that is up to half of the range: what is further away is behind. An epoch
-    /// that has not written begins at 0. So does a producer that is not known here, also where [`Producers::check`]
-    /// would take any first sequence of it, because its state may have expired or since it goes on where it stopped on the deleted
-    /// partition of the same name: a batch above 0 that races its
-    /// predecessors must not be taken for the first. One that has none sends it without asking for this.
+    /// Within an epoch that has written, that is up to half of the range: what is further away is behind. An epoch that
+    /// has not written begins at 0. So does a producer that is not known here, also where [`Producers::check`] would
+    /// take any first sequence of it, because its state may have expired or since it goes on where it stopped on the
+    /// deleted partition of the same name: a batch above 0 that races its predecessors must not be taken for the first.
+    /// One that has none sends it without asking for this.
     pub fn ahead(&self, stamp: &Stamp) -> i32 {
         if !stamp.is_valid() {
             return 0;

@@ -63,7 +63,8 @@ struct Client {
     next: i64,
     /// Where in the model's list the broker began to know this epoch; `None` if it knows nothing.
     known_from: Option<usize>,
-    /// The epoch of the last batch that the deleted partition had, and the number of the record after it, until the client writes to this one.
+    /// The epoch of the last batch that the deleted partition had, and the number of the record after it, until the
+    /// client writes to this one.
     stop: Option<(i16, i64)>,
 }
 

@@ -9,9 +9,9 @@
 //! batch stays when the connection it came over is lost, as one that needs no parking would: what becomes of it
 //! depends on its sequence alone, and a retry finds it either here or in the log.
 //!
-//! Where there is no place, the batch that is farthest ahead makes room for one that is nearer. So none is refused while
-//! another waits for it: on one connection answers keep the order of requests, and the refusal could stand behind the
-//! answer of a batch that can only come after the refused one was sent again.
+//! Where there is no place, the batch that is farthest ahead makes room for one that is nearer. So none is refused
+//! while another waits for it: on one connection answers keep the order of requests, and the refusal could stand behind
+//! the answer of a batch that can only come after the refused one was sent again.
 //!
 //! Invariant: of one producer there are never more than the limit, each with its own first sequence, and each leaves
 //! once: to be appended, as refused, or as expired.
@@ -62,7 +62,8 @@ pub struct Freed<T> {
     pub next: Option<T>,
 }
 
-/// Returns true if a batch of `bytes` may be parked where one producer has `own` bytes already and all have `used` of `max`.
+/// Returns true if a batch of `bytes` may be parked where one producer has `own` bytes already and all have
+/// `used` of `max`.
 ///
 /// Nobody takes more than half of what the others leave, so that one producer whose batches never come to their turn
 /// cannot keep all others from parking.
@@ -82,8 +83,8 @@ impl<T> Parking<T> {
     /// `batches_max`.
     ///
     /// # Errors
-    /// [`SequenceRefusal::InvalidProducerEpoch`] if a newer epoch waits; [`SequenceRefusal::OutOfOrderSequence`] if another batch waits at this
-    /// sequence.
+    /// [`SequenceRefusal::InvalidProducerEpoch`] if a newer epoch waits; [`SequenceRefusal::OutOfOrderSequence`] if
+    /// another batch waits at this sequence.
     pub fn room_for(&self, stamp: &Stamp, batches_max: usize) -> Result<Option<usize>, SequenceRefusal> {
         let (own, count) = match self.producers.get(&stamp.producer_id) {
             Some(waiting) if stamp.producer_epoch < waiting.epoch => return Err(SequenceRefusal::InvalidProducerEpoch),
@@ -98,8 +99,8 @@ impl<T> Parking<T> {
         Ok((count < batches_max).then_some(own))
     }
 
-    /// Takes out the batch that is farthest ahead of its producer and epoch, if it is farther than this one, which finds
-    /// no place. Linear in what is parked of the producer.
+    /// Takes out the batch that is farthest ahead of its producer and epoch, if it is farther than this one, which
+    /// finds no place. Linear in what is parked of the producer.
     pub fn take_farther(&mut self, stamp: &Stamp) -> Option<T> {
         let waiting = self.producers.get(&stamp.producer_id)?;
         if waiting.epoch != stamp.producer_epoch {

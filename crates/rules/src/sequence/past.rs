@@ -1,7 +1,8 @@
-//! Deleted topics of one name, for the next topic of that name: to which of its partitions producers may have written before.
+//! Deleted topics of one name, for the next topic of that name: to which of its partitions producers may have written
+//! before.
 //!
-//! A broker that followed a deletion knows the [`Stops`](super::Stops) of its producers, until it is restarted. Afterwards the metadata shows that there was a
-//! partition, so that its producers go on with any sequence.
+//! A broker that followed a deletion knows the [`Stops`](super::Stops) of its producers, until it is restarted.
+//! Afterwards the metadata shows that there was a partition, so that its producers go on with any sequence.
 //!
 //! Invariant: at most [`LIVES_MAX`] topics, each with more partitions than all that were deleted after it.
 
@@ -29,8 +30,9 @@ pub struct PastTopic {
 pub struct PastTopics(Arc<[PastTopic]>);
 
 impl PastTopics {
-    /// Returns the topics with this one, deleted last. A topic that had no partition beyond those of `last` is never looked up again. Beyond
-    /// [`LIVES_MAX`] the two eldest become one: a classic one unless both were diskless, since nothing else remembers the producers of those.
+    /// Returns the topics with this one, deleted last. A topic that had no partition beyond those of
+    /// `last` is never looked up again. Beyond [`LIVES_MAX`] the two eldest become one: a classic one unless both were
+    /// diskless, since nothing else remembers the producers of those.
     pub fn followed_by(&self, last: PastTopic) -> PastTopics {
         let larger = self.0.iter().filter(|older| older.partitions > last.partitions);
         let mut topics: Vec<PastTopic> = larger.copied().chain([last]).collect();

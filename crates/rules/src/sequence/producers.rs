@@ -183,9 +183,9 @@ impl Producers {
         }
     }
 
-    /// Lets producers of a deleted partition of the same name go on where they stopped there, each until it has written here. Kafka
-    /// before 4.5 takes any first sequence; a client for which a refusal of its next batch is fatal,
-    /// as it is for librdkafka, outlives its topic there.
+    /// Lets producers of a deleted partition of the same name go on where they stopped there, each until it has written
+    /// here. Kafka before 4.5 takes any first sequence; a client for which a refusal of its next batch is fatal, as it
+    /// is for librdkafka, outlives its topic there.
     pub fn succeed(&mut self, predecessor: Stops) {
         self.predecessor = predecessor;
     }
@@ -195,8 +195,8 @@ impl Producers {
         &self.predecessor
     }
 
-    /// Returns true if the batch of a producer that has written nothing here goes on where it is known to have stopped on the deleted partition, or anywhere
-    /// since it may have written there.
+    /// Returns true if the batch of a producer that has written nothing here goes on where it is known to have stopped
+    /// on the deleted partition, or anywhere since it may have written there.
     pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
         let before = &self.predecessor;
         !self.knows(stamp.producer_id)
@@ -213,12 +213,14 @@ impl Producers {
         self.has_forgotten = true;
     }
 
-    /// Notes that unknown producers with ids below `bound` may have written to the partition, or to the deleted one before it.
+    /// Notes that unknown producers with ids below `bound` may have written to the partition, or to the deleted one
+    /// before it.
     pub fn note_forgotten_below(&mut self, bound: i64) {
         self.forgotten_below = self.forgotten_below.max(bound);
     }
 
-    /// Lets the producers that `before` lacks go on where they stopped on the deleted partition. What `before` knows of others was cut off with the log.
+    /// Lets the producers that `before` lacks go on where they stopped on the deleted partition. What `before` knows of
+    /// others was cut off with the log.
     pub fn succeed_again(&mut self, before: &Producers) {
         self.predecessor = before.stops_to_keep();
         if before.has_predecessor() {
@@ -227,15 +229,16 @@ impl Producers {
         self.by_id.keys().for_each(|&producer_id| self.predecessor.forget(producer_id));
     }
 
-    /// Returns the stops of producers that have written nothing here, which lack those of producers that were forgotten.
+    /// Returns the stops of producers that have written nothing here, which lack those of producers that were
+    /// forgotten.
     pub(super) fn stops_to_keep(&self) -> Stops {
         let mut stops = self.predecessor.clone();
         stops.may_lack_below(self.forgotten_below);
         stops
     }
 
-    /// Returns where producers stopped here, and on the partition before this one those that have written nothing since. Where that is
-    /// more than there is room for, only those that have written here.
+    /// Returns where producers stopped here, and on the partition before this one those that have written nothing
+    /// since. Where that is more than there is room for, only those that have written here.
     pub fn stops(&self) -> Stops {
         let here = self.by_id.iter().map(|(&id, producer)| (id, producer.stop()));
         let stops = self.stops_to_keep().followed_by(here, self.limit);
@@ -244,9 +247,9 @@ impl Producers {
 
     /// Decides on a batch. Changes nothing; O(log window).
     ///
-    /// `log_end_offset` is the partition's next offset: 0 means never written, and only there is a
-    /// producer's first sequence certain: 0, or what [`Producers::succeed`] says. Elsewhere its state may have expired or
-    /// been evicted, unless it is known to have written nothing here.
+    /// `log_end_offset` is the partition's next offset: 0 means never written, and only there is a producer's first
+    /// sequence certain: 0, or what [`Producers::succeed`] says. Elsewhere its state may have expired or been evicted,
+    /// unless it is known to have written nothing here.
     pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
         if !stamp.is_idempotent() {
             return Verdict::Append;
@@ -317,7 +320,8 @@ impl Producers {
         self.by_id.values().map(|producer| producer.last_active_ms)
     }
 
-    /// Forgets the producers silent since `since_ms` or longer, at most `count`, the longest idle first; returns how many. There were too many.
+    /// Forgets the producers silent since `since_ms` or longer, at most `count`, the longest idle first; returns how
+    /// many. There were too many.
     pub fn forget_idle(&mut self, since_ms: i64, count: usize) -> usize {
         let mut forgotten = 0;
         while forgotten < count
@@ -379,8 +383,8 @@ impl Producers {
         stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(has_passed)
     }
 
-    /// Returns true if the batch comes before the oldest that is retained of its producer, in the same epoch. Then it was written, or its producer
-    /// has given it up.
+    /// Returns true if the batch comes before the oldest that is retained of its producer, in the same epoch. Then it
+    /// was written, or its producer has given it up.
     pub fn is_before_retained(&self, stamp: &Stamp) -> bool {
         let end = sequence_add(stamp.last_sequence(), 1);
         let follows = |oldest: &BatchMetadata| sequence_distance(end, oldest.base_sequence) < HALF_RANGE;

@@ -1,14 +1,16 @@
-//! Batches of one partition that were refused for a reason that passes, and what is answered to the batches behind them.
+//! Batches of one partition that were refused for a reason that passes, and what is answered to the batches behind
+//! them.
 //!
-//! A producer has several batches in flight. Its client sends a batch that was refused for the disk, the leader or the replicas again, with the
-//! same sequence. Batches behind that one may be in flight already and arrive once the reason has passed. OUT_OF_ORDER_SEQUENCE_NUMBER would be
-//! untrue of them: clients take it for a lost batch, and librdkafka then begins a new epoch for all partitions (librdkafka#4953). So a batch
-//! behind a refused one gets the same error. Nor is it taken for the first batch of a producer that is not known here.
+//! A producer has several batches in flight. Its client sends a batch that was refused for the disk, the leader or the
+//! replicas again, with the same sequence. Batches behind that one may be in flight already and arrive once the reason
+//! has passed. OUT_OF_ORDER_SEQUENCE_NUMBER would be untrue of them: clients take it for a lost batch, and librdkafka
+//! then begins a new epoch for all partitions (librdkafka#4953). So a batch behind a refused one gets the same error.
+//! Nor is it taken for the first batch of a producer that is not known here.
 //!
 //! Not a verdict of its own: a batch that follows what a known producer has written is appended, whatever was refused.
 //!
-//! Invariant: of each producer at most one refused batch is kept, the earliest of its newest epoch, for [`KEPT`]; of a partition at most
-//! [`REFUSED_MAX`].
+//! Invariant: of each producer at most one refused batch is kept, the earliest of its newest epoch, for
+//! [`KEPT`]; of a partition at most [`REFUSED_MAX`].
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -18,8 +20,8 @@ use fullbore_wire::ErrorCode;
 
 use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_distance};
 
-/// The longest time for which a batch may be in flight behind one that was refused: clients give a request up earlier (librdkafka's
-/// `socket.timeout.ms`). Each further refusal of the same batch begins it anew.
+/// The longest time for which a batch may be in flight behind one that was refused: clients give a request up earlier
+/// (librdkafka's `socket.timeout.ms`). Each further refusal of the same batch begins it anew.
 pub const KEPT: Duration = Duration::from_secs(60);
 
 /// Producers of a partition whose refused batches are kept; past it, those with the smallest ids are forgotten.
@@ -62,8 +64,8 @@ impl RefusedBatch {
 }
 
 impl RefusedBatches {
-    /// Keeps a batch that is refused at `now` with `code`, unless an earlier one of its producer is kept. `now` is counted from any
-    /// moment that stays the same.
+    /// Keeps a batch that is refused at `now` with `code`, unless an earlier one of its producer is kept. `now` is
+    /// counted from any moment that stays the same.
     pub fn note(&mut self, stamp: &Stamp, code: ErrorCode, now: Duration) {
         let earlier = self.by_producer.get(&stamp.producer_id).filter(|kept| kept.until > now);
         let has_earlier =
@@ -88,7 +90,8 @@ impl RefusedBatches {
         }
     }
 
-    /// Returns the verdict on a batch of a producer, known here or not, where `verdict` is that of the producer's state alone.
+    /// Returns the verdict on a batch of a producer, known here or not, where `verdict` is that of the producer's state
+    /// alone.
     pub fn judge(&self, stamp: &Stamp, verdict: Verdict, is_known: bool, now: Duration) -> Verdict {
         let is_certain = match verdict {
             // Any first sequence would be taken of a producer that is not known.
@@ -289,8 +292,9 @@ mod tests {
     }
 
     proptest! {
-        /// A client with a window of batches in flight over one connection; any are refused for a while. None is ever out of order, and all
-        /// are written once and in order, also where the window is wider than five and the sequences wrap.
+        /// A client with a window of batches in flight over one connection; any are refused for a while. None is ever
+        /// out of order, and all are written once and in order, also where the window is wider than five and the
+        /// sequences wrap.
         #[test]
         fn client_that_sends_refused_batches_again_in_order_keeps_its_sequence(
             first in prop_oneof![Just(0), Just(i32::MAX - 20)],

@@ -13,9 +13,10 @@
 //! A producer that a marker moved to an epoch in which it has written nothing has one entry, with `last_sequence` and
 //! `last_offset` -1 and `offset_delta` 0, as Kafka writes it.
 //!
-//! Before all of these stand the stops on the deleted partition of the same name: entries of no records, with `last_offset` -1 and
-//! `offset_delta` -1. `last_sequence` is the producer's last one there, and `timestamp` when this partition took the stops over. An entry whose
-//! `last_sequence` is -1 says that the stops of this producer and of those with lesser ids may be missing.
+//! Before all of these stand the stops on the deleted partition of the same name: entries of no records, with
+//! `last_offset` -1 and `offset_delta` -1. `last_sequence` is the producer's last one there, and `timestamp` when this
+//! partition took the stops over. An entry whose `last_sequence` is -1 says that the stops of this producer and of
+//! those with lesser ids may be missing.
 //!
 //! Invariant: a restored state answers every batch as the one the snapshot was taken of.
 
@@ -91,7 +92,8 @@ impl SnapshotEntry {
 }
 
 impl Producers {
-    /// The stops on the deleted partition, then every retained batch, oldest first, producer by producer, the longest idle first.
+    /// The stops on the deleted partition, then every retained batch, oldest first, producer by producer, the longest
+    /// idle first.
     pub fn snapshot(&self) -> impl Iterator<Item = SnapshotEntry> {
         let batches = self.in_order().flat_map(|(producer_id, producer)| {
             let first = run_before_window(producer_id, producer).or_else(|| marker(producer_id, producer));

@@ -1,7 +1,8 @@
-//! Stops of producers on a deleted partition: with which batch each of them goes on in the next partition of the same name.
+//! Stops of producers on a deleted partition: with which batch each of them goes on in the next partition of the same
+//! name.
 //!
-//! Producer ids are handed out in increasing order. So one bound covers all producers whose stop may be missing: a producer with a larger id
-//! was never there, and begins with 0.
+//! Producer ids are handed out in increasing order. So one bound covers all producers whose stop may be missing: a
+//! producer with a larger id was never there, and begins with 0.
 //!
 //! What they are not: the state of producers that have written to the partition itself, which [`super::producers`] has.
 //!
@@ -30,8 +31,9 @@ pub(super) struct Stop {
 }
 
 impl Stop {
-    /// Returns true if the batch may be its producer's next one. Answers of written batches may be lost, and the first of those batches is
-    /// sent again first. A batch past the next one has overtaken it: the next one was refused while there was no topic.
+    /// Returns true if the batch may be its producer's next one. Answers of written batches may be lost, and the first
+    /// of those batches is sent again first. A batch past the next one has overtaken it: the next one was refused while
+    /// there was no topic.
     fn is_continued_by(&self, stamp: &Stamp) -> bool {
         stamp.producer_epoch == self.epoch && sequence_distance(stamp.base_sequence, self.unwritten) < HALF_RANGE
     }
@@ -48,7 +50,8 @@ impl Stops {
         Stops { unknown_below: i64::MAX, ..self }
     }
 
-    /// Returns the stops as they are known where ids from `bound` on were given out later: no such producer was there unknown.
+    /// Returns the stops as they are known where ids from `bound` on were given out later: no such producer was there
+    /// unknown.
     pub fn of_ids_below(mut self, bound: i64) -> Stops {
         self.unknown_below = self.unknown_below.min(bound);
         self
@@ -59,8 +62,8 @@ impl Stops {
         Stops { since_ms: Some(now_ms), ..self }
     }
 
-    /// Returns the stops for the partition after the next: those of producers that wrote `here`, and, where there is room, of those that
-    /// did not.
+    /// Returns the stops for the partition after the next: those of producers that wrote `here`, and, where there is
+    /// room, of those that did not.
     pub(super) fn followed_by(&self, here: impl ExactSizeIterator<Item = (i64, Stop)>, limit: usize) -> Stops {
         let keeps = self.len() + here.len() <= limit;
         let mut next = Stops { by_producer: here.collect(), unknown_below: self.unknown_below, since_ms: None };
@@ -88,7 +91,8 @@ impl Stops {
         self.by_producer.iter().map(last)
     }
 
-    /// Returns a bound of the ids of other producers that may have written as well: 0 if there are none, `i64::MAX` if none is known.
+    /// Returns a bound of the ids of other producers that may have written as well: 0 if there are none, `i64::MAX` if
+    /// none is known.
     pub fn unknown_below(&self) -> i64 {
         self.unknown_below
     }
@@ -103,7 +107,8 @@ impl Stops {
         self.by_producer.capacity()
     }
 
-    /// Returns true if the batch goes on where its producer stopped. Where the stop of its producer may be missing, any batch may.
+    /// Returns true if the batch goes on where its producer stopped. Where the stop of its producer may be missing, any
+    /// batch may.
     pub(super) fn are_continued_by(&self, stamp: &Stamp) -> bool {
         match self.by_producer.get(&stamp.producer_id) {
             Some(stop) => stop.is_continued_by(stamp),

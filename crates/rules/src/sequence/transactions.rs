@@ -301,8 +301,8 @@ impl Producers {
         completed
     }
 
-    /// Returns true if a marker of the batch's epoch, which left that epoch as it was, stands at `offset` or later. Of a
-    /// producer that is not known any forgotten marker counts.
+    /// Returns true if a marker of the batch's epoch, which left that epoch as it was, stands at `offset` or later. Of
+    /// a producer that is not known any forgotten marker counts.
     pub fn has_ended_since(&self, stamp: &Stamp, offset: i64) -> bool {
         match self.by_id.get(&stamp.producer_id) {
             None => self.forgotten_marker >= offset,

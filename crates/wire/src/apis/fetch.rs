@@ -148,15 +148,15 @@ message! {
         records: Option<Records>, 0..;
         /// Fullbore's own, between brokers: the leader epoch of the answer, or -1.
         in_epoch: i32, 18.., default -1, tag 1000;
-        /// Fullbore's own, between brokers: the session epoch of the request that asked for the partition from the end of the follower's
-        /// log, or -1.
+        /// Fullbore's own, between brokers: the session epoch of the request that asked for the partition from the end
+        /// of the follower's log, or -1.
         asked_in: i32, 18.., default -1, tag 1001;
         /// Fullbore's own, between brokers and in sessions that `read_ahead`: the offset that was read from, or -1.
         from_offset: i64, 18.., default -1, tag 1002;
         /// Fullbore's own, between brokers: where the leader's log ends, or -1.
         log_end_offset: i64, 18.., default -1, tag 1003;
-        /// Fullbore's own, in sessions that `read_ahead`: where the next answer begins, or -1. A compacted log has a hole before it. With an
-        /// error: the offset after records that are lost for good.
+        /// Fullbore's own, in sessions that `read_ahead`: where the next answer begins, or -1. A compacted log has a
+        /// hole before it. With an error: the offset after records that are lost for good.
         next_offset: i64, 18.., default -1, tag 1004;
     }
 
@@ -186,8 +186,9 @@ message! {
 }
 
 impl FetchResponse {
-    /// Writes what precedes the topics of a response, of which `count` follow, each by itself: one of a million partitions need not be in
-    /// memory as a whole. Its own topics are left out, and [`FetchResponse::encode_end`] ends it.
+    /// Writes what precedes the topics of a response, of which `count` follow, each by itself: one of a million
+    /// partitions need not be in memory as a whole. Its own topics are left out, and [`FetchResponse::encode_end`] ends
+    /// it.
     ///
     /// # Errors
     /// A response that this version cannot carry.

@@ -1,4 +1,5 @@
-//! ListPartitionReassignments, key 46 (ListPartitionReassignmentsRequest.json, ListPartitionReassignmentsResponse.json).
+//! ListPartitionReassignments, key 46 (ListPartitionReassignmentsRequest.json,
+//! ListPartitionReassignmentsResponse.json).
 //!
 //! KIP-455.
 

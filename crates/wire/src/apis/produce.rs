@@ -1,7 +1,7 @@
 //! Produce, key 0 (ProduceRequest.json, ProduceResponse.json).
 //!
-//! 3 record batches of magic 2; 5 log start offset; 8 record errors; 9 flexible; 10 current leader (KIP-951);
-//! 12 transactions v2 (KIP-890); 13 topic ids; 14 how many batches a producer may run ahead (KIP-1269, not yet released).
+//! 3 record batches of magic 2; 5 log start offset; 8 record errors; 9 flexible; 10 current leader (KIP-951); 12
+//! transactions v2 (KIP-890); 13 topic ids; 14 how many batches a producer may run ahead (KIP-1269, not yet released).
 //!
 //! This is the one place that knows the tags of version 14: those of KIP-1269's two revisions, a value for the whole
 //! broker and one for each topic, and Fullbore's own for batches of one partition over several connections. Fullbore's

@@ -1,8 +1,9 @@
 //! What compaction does to a batch: records are taken out of it, and everything else stays as it was.
 //!
-//! Not the decision which records go. Offsets, sequences, epochs and timestamps stay, so that a batch covers the same offsets
-//! and sequences whatever was taken out; Kafka's `MemoryRecords.filterTo` and KIP-534 say how. Invariant: what a batch
-//! covers, `base_offset..=last_offset`, never changes here.
+//! Not the decision which records go. Offsets, sequences, epochs and timestamps stay, so that a batch covers the same
+//! offsets and sequences whatever was taken out; Kafka's
+//! `MemoryRecords.filterTo` and KIP-534 say how. Invariant: what a batch covers, `base_offset..=last_offset`, never
+//! changes here.
 
 use super::compression::compress;
 use super::record::{take_body, take_nullable};

@@ -22,8 +22,8 @@ const LZ4_AS_IT_WAS: u32 = 1 << 31;
 /// The level by which Kafka means LZ4's fast compressor; every other is one of the slow ones (`Lz4BlockOutputStream`).
 const LZ4_FAST: i32 = 9;
 
-/// Appends the compressed form of `input` to `out`. Levels as Kafka has them: gzip 1-9, LZ4 1-17 where 9 is the fast one,
-/// zstd up to 22; a level above is the highest. Snappy has one.
+/// Appends the compressed form of `input` to `out`. Levels as Kafka has them: gzip 1-9, LZ4 1-17 where 9 is the fast
+/// one, zstd up to 22; a level above is the highest. Snappy has one.
 ///
 /// # Errors
 /// [`BatchError::Decompress`] when the codec fails, which only a lack of memory does.
@@ -96,7 +96,8 @@ pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes,
     }
 }
 
-/// As [`decompress`], for a batch that a client sends to a broker: refuses the LZ4 frames that some consumers cannot read.
+/// As [`decompress`], for a batch that a client sends to a broker: refuses the LZ4 frames that some consumers cannot
+/// read.
 ///
 /// # Errors
 /// As [`decompress`].

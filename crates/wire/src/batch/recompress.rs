@@ -1,14 +1,15 @@
 //! A batch under another codec: what a broker does whose topic has a `compression.type` of its own.
 //!
-//! Not a check: what is given as the records must be the batch's. Invariant: the records stay byte for byte, and of the header
-//! everything but length, checksum and codec; and the largest timestamp, which the caller has read in the records.
+//! Not a check: what is given as the records must be the batch's. Invariant: the records stay byte for byte, and of the
+//! header everything but length, checksum and codec; and the largest timestamp, which the caller has read in the
+//! records.
 
 use super::compression::{Level, compress};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, crc32c};
 use bytes::{BufMut, BytesMut};
 
-/// Attributes that are the batch's own: who set the timestamps, and whether it is in a transaction. Kafka drops the rest,
-/// too, which a client has no use for.
+/// Attributes that are the batch's own: who set the timestamps, and whether it is in a transaction. Kafka drops the
+/// rest, too, which a client has no use for.
 const KEPT: i16 = 0x18;
 
 /// The batch with `codec` at `level` in place of its own; `payload` is its records without compression.

@@ -57,7 +57,8 @@ impl Headers<'_> {
 }
 
 impl<'a> Iterator for Headers<'a> {
-    /// Key and value. A key is text by Kafka's protocol, but no broker looks whether it is, and some clients write any bytes.
+    /// Key and value. A key is text by Kafka's protocol, but no broker looks whether it is, and some clients write any
+    /// bytes.
     type Item = (&'a [u8], Option<&'a [u8]>);
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,4 +1,5 @@
-//! The fuzz targets of `fuzz/` for a moment, on any compiler: the same bodies, fed with valid input that was changed a little.
+//! The fuzz targets of `fuzz/` for a moment, on any compiler: the same bodies, fed with valid input that was changed a
+//! little.
 //!
 //! No coverage guides it, which is libFuzzer's part. `FULLBORE_FUZZ_RUNS` says how many inputs each target gets;
 //! an input that fails is printed with the `FULLBORE_FUZZ_SEED` that makes it the first.

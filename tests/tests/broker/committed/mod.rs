@@ -1,4 +1,5 @@
-//! OffsetCommit and OffsetFetch: what groups committed, in every version, with every error. How it goes again is in `ends`.
+//! OffsetCommit and OffsetFetch: what groups committed, in every version, with every error. How it goes again is in
+//! `ends`.
 
 mod ends;
 mod unawaited;

@@ -1,14 +1,17 @@
-//! Recovery, by chance: known records are written, the broker is killed, files are damaged at random, and what a restart
-//! serves is compared with what was acknowledged.
+//! Recovery, by chance: known records are written, the broker is killed, files are damaged at random, and what a
+//! restart serves is compared with what was acknowledged.
 //!
-//! `FULLBORE_RECOVERY_ROUNDS` says how many rounds (by default 8, in `make soak` 400); each has a seed, printed when it fails, and
-//! `FULLBORE_RECOVERY_SEED` replays that one. Damage chosen by hand is in `damage`.
+//! `FULLBORE_RECOVERY_ROUNDS` says how many rounds (by default 8, in `make
+//! soak` 400); each has a seed, printed when it fails, and `FULLBORE_RECOVERY_SEED` replays that one. Damage chosen by
+//! hand is in `damage`.
 //!
 //! What may be lost, and no more:
-//! - Damage in the newest segment of a partition: its records from the first damaged batch on. If a whole batch follows the
-//!   damaged one, or that was flushed, nothing is cut: the partition is refused, the log names the file, and nothing on the disk
-//!   is changed. Only if the machine has booted since, and not both are so, the rest is set aside instead.
-//! - Damage in the tail of `control.db-wal`: the topics created last, in order. What groups have committed is in a topic of its own.
+//! - Damage in the newest segment of a partition: its records from the first damaged batch on. If a whole batch follows
+//!   the damaged one, or that was flushed, nothing is cut: the partition is refused, the log names the file, and
+//!   nothing on the disk is changed. Only if the machine has booted since, and not both are so, the rest is set aside
+//!   instead.
+//! - Damage in the tail of `control.db-wal`: the topics created last, in order. What groups have committed is in a
+//!   topic of its own.
 //! - Any damage in indexes, producer snapshots, checkpoints and `control.db-shm`: nothing.
 //!
 //! What cannot be known, since Kafka's text files have no checksum: whether a number in a checkpoint was once another

@@ -1,7 +1,7 @@
 //! What was written and acknowledged, and whether a broker has just that.
 //!
-//! Not the damage. Invariant: what is expected follows from the requests, and from the files as they were before and after the
-//! damage; never from what the broker answers after it.
+//! Not the damage. Invariant: what is expected follows from the requests, and from the files as they were before and
+//! after the damage; never from what the broker answers after it.
 
 use fullbore_tests::{Batch, Broker, Client, Random};
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
@@ -169,7 +169,8 @@ impl Log {
         text.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or(0)
     }
 
-    /// Takes note of what is in the files of a broker that is gone: all that was acknowledged, and nothing that was not sent.
+    /// Takes note of what is in the files of a broker that is gone: all that was acknowledged, and nothing that was not
+    /// sent.
     pub fn look(&mut self, broker: &Broker) {
         self.kept = self.acknowledged;
         self.present = self.acknowledged;

@@ -55,8 +55,8 @@ impl Running {
         self.broker.partition_files(TOPIC, 0, "log")
     }
 
-    /// After a power cut and a start, a prefix of what was sent is there, at least what was flushed; the producer goes on. How
-    /// much that is.
+    /// After a power cut and a start, a prefix of what was sent is there, at least what was flushed; the producer goes
+    /// on. How much that is.
     fn check(&self, broker: &Broker) -> i32 {
         let mut client = broker.client();
         let end = client.list_offset(TOPIC, 0, -1);

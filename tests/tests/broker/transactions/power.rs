@@ -2,8 +2,8 @@
 //! answered is whole; without them nothing stays open, nothing aborted is read, and no producer of before goes on.
 //! Skipped without root.
 //!
-//! `FULLBORE_POWER_ROUNDS` is the number of cuts (by default 3, in `make soak` 60); each round has a seed, printed when it
-//! begins.
+//! `FULLBORE_POWER_ROUNDS` is the number of cuts (by default 3, in `make soak` 60); each round has a seed, printed when
+//! it begins.
 
 use super::{DISKLESS, SOON};
 use fullbore_tests::{Broker, Client, Disk, Protocol, Random, Transactional, another_boot, wait_until};

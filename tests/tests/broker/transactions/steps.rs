@@ -2,8 +2,8 @@
 //! for good.
 //!
 //! A client copies numbers with offsets, once as one that sends again what had no answer, and once as one that begins
-//! again. `FULLBORE_TRANSACTION_ROUNDS` is the number of times that each step is reached before (by default in 1 round, in
-//! `make soak` in 12).
+//! again. `FULLBORE_TRANSACTION_ROUNDS` is the number of times that each step is reached before (by default in 1 round,
+//! in `make soak` in 12).
 
 use fullbore_tests::{Broker, Copier, Protocol, Resolve, rounds};
 use std::cell::RefCell;

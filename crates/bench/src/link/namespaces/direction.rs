@@ -1,8 +1,8 @@
-//! One direction of the link: a thread that reads packets from one device and writes each to the other when its time has
-//! come.
+//! One direction of the link: a thread that reads packets from one device and writes each to the other when its time
+//! has come.
 //!
-//! Invariants: packets keep their order; at most [`PACKETS_MAX`] and [`IN_FLIGHT_BYTES_MAX`] are under way, and one more
-//! is dropped, as on any link that is full.
+//! Invariants: packets keep their order; at most [`PACKETS_MAX`] and [`IN_FLIGHT_BYTES_MAX`] are under way, and one
+//! more is dropped, as on any link that is full.
 
 use super::frame::{DEVICE_HEADER, FRAME_BYTES_MAX, Segments, runs};
 use crate::link::Shape;

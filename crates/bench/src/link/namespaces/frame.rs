@@ -1,5 +1,5 @@
-//! What a TUN device hands over with offloads on: one header of the kernel's, and one IP packet that stands for many. TCP
-//! gives up to 64 KB at once and leaves it to the device to cut it into segments (TSO).
+//! What a TUN device hands over with offloads on: one header of the kernel's, and one IP packet that stands for many.
+//! TCP gives up to 64 KB at once and leaves it to the device to cut it into segments (TSO).
 //!
 //! Pure. Between two kernels on one machine nothing has to be cut: the receiving one takes the large packet as if its
 //! device had put segments together (GRO). Only where a segment is lost, or a slow link has to take its turns, is a

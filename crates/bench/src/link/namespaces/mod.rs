@@ -1,10 +1,11 @@
-//! Two network namespaces joined by a distance, for root: a TUN device in each, and threads that carry IP packets between
-//! them. The kernel's own TCP runs at both ends, so that slow start, congestion windows and socket buffers are real.
+//! Two network namespaces joined by a distance, for root: a TUN device in each, and threads that carry IP packets
+//! between them. The kernel's own TCP runs at both ends, so that slow start, congestion windows and socket buffers are
+//! real.
 //!
-//! TCP's segments pass as the kernel hands them over, up to 64 KB at a time (see [`frame`]): what each kernel saves is the
-//! work per packet, as with a network card that has TSO and GRO; how many bytes may be under way, what a loss does and when
-//! an acknowledgement comes are TCP's own. Invariant: what was made is removed at the end, and what a killed link left
-//! behind at the next start; nothing that somebody else made is touched.
+//! TCP's segments pass as the kernel hands them over, up to 64 KB at a time (see [`frame`]): what each kernel saves is
+//! the work per packet, as with a network card that has TSO and GRO; how many bytes may be under way, what a loss does
+//! and when an acknowledgement comes are TCP's own. Invariant: what was made is removed at the end, and what a killed
+//! link left behind at the next start; nothing that somebody else made is touched.
 
 pub mod direction;
 mod error;

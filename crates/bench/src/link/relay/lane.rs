@@ -77,7 +77,8 @@ impl Direction {
     }
 }
 
-/// Returns true for a frame of Kafka's protocol with one of the requests that clients begin with: Metadata or ApiVersions.
+/// Returns true for a frame of Kafka's protocol with one of the requests that clients begin with: Metadata or
+/// ApiVersions.
 fn is_first_request(bytes: &[u8]) -> bool {
     matches!(bytes, [0, 0, _, _, 0, 3 | 18, 0, version, ..] if *version < 64)
 }

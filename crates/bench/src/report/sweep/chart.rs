@@ -1,7 +1,7 @@
 //! One plot as inline SVG: curves over a row of values, each point with its spread. Colours come from the page's style.
 //!
-//! Values stand at equal distances, since not all of them are numbers; a word among numbers, as `auto`, stands apart from
-//! their curve. Invariant: text from outside is escaped, and a point's title has the numbers of the tables.
+//! Values stand at equal distances, since not all of them are numbers; a word among numbers, as `auto`, stands apart
+//! from their curve. Invariant: text from outside is escaped, and a point's title has the numbers of the tables.
 
 use super::escape::escape;
 use super::{grouped, number};

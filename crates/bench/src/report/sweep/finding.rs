@@ -5,8 +5,8 @@
 use super::{grouped, number, ratio};
 use crate::sweep::{PointResult, Results, metric};
 
-/// Returns for each target where it has most throughput and where the lowest p99, and how targets compare; empty without a
-/// measurement.
+/// Returns for each target where it has most throughput and where the lowest p99, and how targets compare; empty
+/// without a measurement.
 pub fn finding(results: &Results, points: &[PointResult]) -> String {
     let targets = 0..results.plan.targets.len();
     let of_targets = targets.clone().filter_map(|target| of_target(results, points, target));

@@ -143,7 +143,8 @@ fn title(title: &str, unit: &str, scale: &Scale) -> String {
     format!("{title}, {unit}{}", if scale.log { ", logarithmic" } else { "" })
 }
 
-/// Heads a plot: the figure where the plot is the only one of it, the values of the other axes, and what has no interval.
+/// Heads a plot: the figure where the plot is the only one of it, the values of the other axes, and what has no
+/// interval.
 fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &str, is_alone: bool) -> String {
     let named = results.plan.axes.iter().skip(2).zip(rest);
     let values = named.map(|(axis, value)| format!("{}={}", axis.name(), axis.values[*value]));

@@ -1,7 +1,8 @@
 //! The response of a fetch: partitions grouped by topic again, in the order they were looked at.
 //!
-//! Invariant: the response is written by topic and [`TOPIC_PARTITIONS_MAX`] partitions at most, so that one of a million takes no more memory
-//! than its bytes. A topic of more is in the response several times, as is one whose partitions are apart.
+//! Invariant: the response is written by topic and [`TOPIC_PARTITIONS_MAX`] partitions at most, so that one of a
+//! million takes no more memory than its bytes. A topic of more is in the response several times, as is one whose
+//! partitions are apart.
 
 use crate::api::call::{Fault, Reply};
 use crate::api::{nodes, topics};

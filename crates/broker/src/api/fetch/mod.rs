@@ -1,9 +1,10 @@
 //! Fetch 4-18: long polls, sessions (KIP-227), topic ids (KIP-516). What other brokers fetch is in `replica/`.
 //!
-//! A fetch is answered when it has its minimum of bytes, an error, or no time left. Where reading costs, sizes are compared with the
-//! minimum first ([`Depth`]). It holds no records: what it returns are ranges of log files, or what the cache of diskless topics has. A consumer that has a rack is sent to the broker of its rack for what
-//! is diskless (KIP-392), without records. Invariant: the first partition with data returns at least one whole batch, so that
-//! a consumer always moves (KIP-74).
+//! A fetch is answered when it has its minimum of bytes, an error, or no time left. Where reading costs, sizes are
+//! compared with the minimum first ([`Depth`]). It holds no records: what it returns are ranges of log files, or what
+//! the cache of diskless topics has. A consumer that has a rack is sent to the broker of its rack for what is diskless
+//! (KIP-392), without records. Invariant: the first partition with data returns at least one whole batch, so that a
+//! consumer always moves (KIP-74).
 
 mod answer;
 mod rack;
@@ -31,8 +32,9 @@ use tokio::time::{Instant, timeout_at};
 
 /// The longest wait a client can ask for.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// How long an answer waits at least for logs that are being opened, or records that are fetched, whatever the client asks for: most take a few
-/// milliseconds. After a crash one may take seconds, and then the answer says nothing of its partition.
+/// How long an answer waits at least for logs that are being opened, or records that are fetched, whatever the client
+/// asks for: most take a few milliseconds. After a crash one may take seconds, and then the answer says nothing of its
+/// partition.
 const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Offsets that are not known: clients keep what they had.
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
@@ -108,7 +110,8 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     match plan.wanted() {
         Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX || is_in_place() => {
             let fetched = attempt(broker, &wanted, &limits, plan.reads_ahead);
-            // The answer changes the session's list in place, unless a second reference to it is left: then it copies the list.
+            // The answer changes the session's list in place, unless a second reference to it is left: then it copies
+            // the list.
             drop(wanted);
             let is_late = limits.deadline <= Instant::now() && !fetched.is_opening && !fetched.is_counted;
             if fetched.is_enough || is_late {
@@ -237,7 +240,8 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     }
 }
 
-/// Reads every partition once. [`Depth::Sizes`] is where it begins: records are read, too, once the sizes are enough for an answer.
+/// Reads every partition once. [`Depth::Sizes`] is where it begins: records are read, too, once the sizes are enough
+/// for an answer.
 fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     Ok(match depth {
@@ -254,7 +258,8 @@ fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result
     plan.keep_registered(Arc::clone(waiter), registered)
 }
 
-/// Reads every partition once. While the client waits for more than one byte, sizes are compared first, so that what is not answered is not read.
+/// Reads every partition once. While the client waits for more than one byte, sizes are compared first, so that what is
+/// not answered is not read.
 fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
     if limits.min_bytes > 1 && Instant::now() < limits.deadline {
         let attempt = read_each(broker, wanted, Depth::Sizes, limits, reads_ahead);
@@ -265,11 +270,12 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
     read_each(broker, wanted, Depth::Records, limits, reads_ahead)
 }
 
-/// Reads every partition once, in the order of the request. At [`Depth::Sizes`] counts a partition whose size is known instead of reading it.
+/// Reads every partition once, in the order of the request. At [`Depth::Sizes`] counts a partition whose size is known
+/// instead of reading it.
 ///
-/// Fails a partition whose log could not be opened, or whose records could not be fetched, since the fetch began: its client tries again.
-/// Stops early for a session that reads ahead, once the answer is full or has no room for a partition's next batch: the other partitions have
-/// their turn in the session's next answers.
+/// Fails a partition whose log could not be opened, or whose records could not be fetched, since the fetch began: its
+/// client tries again. Stops early for a session that reads ahead, once the answer is full or has no room for a
+/// partition's next batch: the other partitions have their turn in the session's next answers.
 fn read_each(
     broker: &Node,
     wanted: &[PartitionFetch],
@@ -374,8 +380,9 @@ struct Minimum {
 }
 
 impl Minimum {
-    /// Counts `bytes` of a partition that had so much room, and was cut there or not. Where more follow the room counts, as with Kafka:
-    /// waiting brings no more of them. A session that reads ahead has the rest with its next answer.
+    /// Counts `bytes` of a partition that had so much room, and was cut there or not. Where more follow the room
+    /// counts, as with Kafka: waiting brings no more of them. A session that reads ahead has the rest with its next
+    /// answer.
     fn count(&mut self, bytes: usize, is_cut: bool, room: u32) {
         let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,
@@ -444,7 +451,8 @@ fn aborted_transaction(aborted: AbortedTransaction) -> AbortedInAnswer {
     AbortedInAnswer { producer_id, first_offset, ..Default::default() }
 }
 
-/// Returns the outcome for a partition that cannot be read. A session that reads ahead gets the end of records that are lost.
+/// Returns the outcome for a partition that cannot be read. A session that reads ahead gets the end of records that are
+/// lost.
 fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> PartitionOutcome {
     let next_offset = match why {
         ReadError::Lost { next, .. } if reads_ahead => next,
@@ -454,8 +462,8 @@ fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> Partitio
     PartitionOutcome::Failed { code: why.code(), from_offset, next_offset }
 }
 
-/// Returns the answer for a partition whose records are on their way: its offsets, where this broker knows them. A high watermark before the
-/// client's position is left out: another broker may have written more than this one has heard of.
+/// Returns the answer for a partition whose records are on their way: its offsets, where this broker knows them. A high
+/// watermark before the client's position is left out: another broker may have written more than this one has heard of.
 fn awaited(fetch: &PartitionFetch, partition: &AnyPartition, reads_ahead: bool) -> Box<PartitionData> {
     let known = partition.known_offsets().filter(|(offsets, _)| offsets.high_watermark >= fetch.fetch_offset);
     let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };

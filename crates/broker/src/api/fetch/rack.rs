@@ -1,7 +1,7 @@
 //! To which broker a consumer is sent for a diskless partition: that of its rack (KIP-392).
 //!
-//! Every broker can answer it. It is sent so that its records come from its own zone. Invariant: a broker sends nobody of its own rack, so that nobody
-//! is sent twice.
+//! Every broker can answer it. It is sent so that its records come from its own zone. Invariant: a broker sends nobody
+//! of its own rack, so that nobody is sent twice.
 
 use crate::api::shown;
 use crate::node::Node;
@@ -18,7 +18,8 @@ pub struct CrossRackClient {
 }
 
 impl CrossRackClient {
-    /// The one of a fetch that names this rack, if it is one. The name is copied: a slice would keep all of the request's frame.
+    /// The one of a fetch that names this rack, if it is one. The name is copied: a slice would keep all of the
+    /// request's frame.
     pub fn of(broker: &Node, listener: usize, rack: &Text) -> Option<Self> {
         let is_here = broker.config.node.rack.as_deref() == Some(rack.as_str());
         (!rack.is_empty() && !is_here).then(|| Self { rack: Text::from(rack.as_str()), listener })

@@ -1,5 +1,5 @@
-//! The index without its thread: what is asked of it is carried out when a test wants, so that no time passes meanwhile and a schedule is the same
-//! each time.
+//! The index without its thread: what is asked of it is carried out when a test wants, so that no time passes meanwhile
+//! and a schedule is the same each time.
 //!
 //! Invariant: what is asked is carried out one after the other, in the order in which it was asked, as by the thread.
 
@@ -20,7 +20,8 @@ thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if an index of this thread was made to be carried out by hand: then its finder waits for no other thread, either.
+/// Returns true if an index of this thread was made to be carried out by hand: then its finder waits for no other
+/// thread, either.
 pub fn is_here() -> bool {
     IS_HERE.get()
 }

@@ -61,8 +61,8 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// Returns the aborted transactions of `offsets`, or of the first of them: `count` whose markers are there, and those
-    /// that are open where the answer ends.
+    /// Returns the aborted transactions of `offsets`, or of the first of them: `count` whose markers are there, and
+    /// those that are open where the answer ends.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -75,8 +75,8 @@ impl RunFinder {
         self.find(move |finder| finder.aborted(partition, offsets, count)).await
     }
 
-    /// Returns the first run that begins within `offsets` and has a batch with this timestamp or a later one. Takes a turn for each step, so that
-    /// other finds go on.
+    /// Returns the first run that begins within `offsets` and has a batch with this timestamp or a later one. Takes a
+    /// turn for each step, so that other finds go on.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -86,8 +86,8 @@ impl RunFinder {
         offsets: Range<i64>,
         timestamp_ms: i64,
     ) -> Result<Option<BatchRun>, StoreError> {
-        // What runs say of timestamps grows with their offsets, so that the first is found by halves. No run that begins before `low` will do;
-        // the one that was found, if any, begins at or behind `high`.
+        // What runs say of timestamps grows with their offsets, so that the first is found by halves. No run that
+        // begins before `low` will do; the one that was found, if any, begins at or behind `high`.
         let (mut low, mut high, mut found) = (offsets.start, offsets.end, None);
         while low < high {
             let middle = low + (high - low) / 2;

@@ -1,4 +1,5 @@
-//! What the index of one broker costs, measured: cargo test --release -p fullbore-broker --lib diskless::index::measure -- --ignored --nocapture
+//! What the index of one broker costs, measured: cargo test --release -p fullbore-broker --lib diskless::index::measure
+//! -- --ignored --nocapture
 //!
 //! The file is in the folder for temporary files (TMPDIR), so that a commit waits for that disk.
 

@@ -1,8 +1,8 @@
 //! The order of diskless partitions: which batches there are, in which objects, and what their producers have written.
 //!
-//! Decisions are [`fullbore_rules::commit`]'s. Here a commit reads what it is decided on and writes what was decided, in one transaction of
-//! a [`store`]. What was read of a partition is kept: rows of producers are only ever added, so that it is brought up to date by those past
-//! its next offset.
+//! Decisions are [`fullbore_rules::commit`]'s. Here a commit reads what it is decided on and writes what was decided,
+//! in one transaction of a [`store`]. What was read of a partition is kept: rows of producers are only ever added, so
+//! that it is brought up to date by those past its next offset.
 //!
 //! - [`store`]: what is needed of a back end.
 //! - [`sqlite`]: a file, for one broker; [`postgres`]: a database, for those of a cluster.
@@ -64,7 +64,8 @@ use fullbore_db::{CommitError, StoreError};
 
 /// Between two rounds through all partitions in search of silent producers, in ms.
 const EXPIRY_INTERVAL_MS: i64 = 600_000;
-/// Partitions of which everything is read in one question. It has to be answered within a time limit, and of each a few thousand rows are usual.
+/// Partitions of which everything is read in one question. It has to be answered within a time limit, and of each a few
+/// thousand rows are usual.
 pub const UNKNOWN_AT_ONCE: usize = 16;
 /// Producers that are removed at a time, so that nobody waits long.
 const EXPIRED_AT_ONCE: usize = 1024;
@@ -84,8 +85,8 @@ pub struct Looked {
     pub row: PartitionRow,
     /// Batches of producers since then.
     pub producers: Vec<ProducerRow>,
-    /// Last sequences, on the deleted partition of the same name, of producers that have written nothing to this one. Empty in a look from
-    /// any offset but 0.
+    /// Last sequences, on the deleted partition of the same name, of producers that have written nothing to this one.
+    /// Empty in a look from any offset but 0.
     pub predecessor: Stops,
 }
 
@@ -94,7 +95,8 @@ pub struct Looked {
 pub struct CommitAnswer {
     /// For each object what became of each of its batches.
     pub verdicts: Vec<Vec<CommitVerdict>>,
-    /// The partitions that it touched, as they are now, each with the offset from which on `producers` has all that was appended.
+    /// The partitions that it touched, as they are now, each with the offset from which on `producers` has all that was
+    /// appended.
     pub partitions: Vec<(PartitionRow, i64)>,
     /// Batches of producers, by others, and then by this commit. Some may have been returned before.
     pub producers: Vec<ProducerRow>,
@@ -122,7 +124,8 @@ struct Expiry {
     done_to: DisklessPartitionId,
     /// When the next round begins, by the wall clock in ms.
     due_ms: i64,
-    /// When this one began: who was silent for long enough then is removed, and nobody else, so that memory and rows are of one mind.
+    /// When this one began: who was silent for long enough then is removed, and nobody else, so that memory and rows
+    /// are of one mind.
     began_ms: i64,
 }
 
@@ -177,8 +180,9 @@ impl<S: IndexStore> Index<S> {
         succeeded.map(|()| found)
     }
 
-    /// Reads the partitions that a commit touches and that are not known, as after a commit of unknown outcome. Reads them piece by piece, but for the
-    /// first piece, which the commit reads itself. Returns the rows of producers that were read.
+    /// Reads the partitions that a commit touches and that are not known, as after a commit of unknown outcome. Reads
+    /// them piece by piece, but for the first piece, which the commit reads itself. Returns the rows of producers that
+    /// were read.
     fn read_ahead(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
         let unknown: Vec<_> = touched.iter().copied().filter(|id| !self.known.contains_key(id)).collect();
         let mut producers = Vec::new();
@@ -268,7 +272,8 @@ impl<S: IndexStore> Index<S> {
         Ok(trim.is_some() || has_cleared || self.expire_producers(now_ms)?)
     }
 
-    /// Goes through a piece of a partition's rows of producers. Where it is not known now what is retained, nothing is done before the next one is due.
+    /// Goes through a piece of a partition's rows of producers. Where it is not known now what is retained, nothing is
+    /// done before the next one is due.
     fn trim(&mut self, id: DisklessPartitionId, from: i64) -> Result<(), CommitError> {
         let mut next = from;
         if let Some(state) = self.known.get(&id) {
@@ -283,8 +288,8 @@ impl<S: IndexStore> Index<S> {
         Ok(())
     }
 
-    /// Forgets producers of a partition that have written nothing there for `expiration_ms`, from now on: they may begin
-    /// anywhere again. Before the first call none is forgotten.
+    /// Forgets producers of a partition that have written nothing there for `expiration_ms`, from now on: they may
+    /// begin anywhere again. Before the first call none is forgotten.
     pub fn expire_producers_after(&mut self, expiration_ms: i64) {
         self.expiry.after_ms = expiration_ms;
     }
@@ -354,8 +359,8 @@ impl<S: IndexStore> Index<S> {
         Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
     }
 
-    /// Lets producers of deleted partitions go on in those of the same names, as far as these are not known yet. To be called before what was
-    /// appended there is taken over.
+    /// Lets producers of deleted partitions go on in those of the same names, as far as these are not known yet. To be
+    /// called before what was appended there is taken over.
     fn succeed(&mut self, partitions: &[PartitionRow]) -> Result<(), StoreError> {
         let new = partitions.iter().filter(|row| !self.known.contains_key(&row.id));
         let new: HashMap<_, _> = new.map(|row| (row.id, row.next_offset > 0)).collect();
@@ -390,7 +395,8 @@ impl<S: IndexStore> Index<S> {
         objects.iter().flat_map(|object| &object.batches).map(|batch| batch.partition).collect()
     }
 
-    /// Takes over what others have committed; forgets what is deleted, and returns what is left of the producers of that.
+    /// Takes over what others have committed; forgets what is deleted, and returns what is left of the producers of
+    /// that.
     fn bring_up_to_date(
         &mut self,
         touched: &BTreeSet<DisklessPartitionId>,

@@ -1,7 +1,9 @@
-//! Changes of the index that are known to be committed, counted by the broker that made them: in memory, and in a file of the data folder.
+//! Changes of the index that are known to be committed, counted by the broker that made them: in memory, and in a file
+//! of the data folder.
 //!
-//! An index with fewer of them is an older copy. The file is written in place and reaches the disk when the system likes: it may count fewer
-//! changes than were committed, and never more. Invariant: a count is believed if the file was written whole, and for this cluster.
+//! An index with fewer of them is an older copy. The file is written in place and reaches the disk when the system
+//! likes: it may count fewer changes than were committed, and never more. Invariant: a count is believed if the file
+//! was written whole, and for this cluster.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -22,7 +24,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 pub const FILE: &str = "diskless-counter";
 /// Time between two writes of the file for changes of other brokers.
 const OTHERS_EVERY: Duration = Duration::from_secs(1);
-/// Time for which a commit waits for a write of the file, from that one's begin: a data folder that hangs costs one commit this much.
+/// Time for which a commit waits for a write of the file, from that one's begin: a data folder that hangs costs one
+/// commit this much.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Changes that each broker has committed.
@@ -51,7 +54,8 @@ pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
     })
 }
 
-/// The largest counts that are known. A thread of its own writes the file, so that a data folder that hangs holds no commit for long.
+/// The largest counts that are known. A thread of its own writes the file, so that a data folder that hangs holds no
+/// commit for long.
 pub struct NotedChanges {
     /// Changes of this broker are written at once.
     broker_id: i32,
@@ -160,8 +164,8 @@ impl SharedNotes {
         }
     }
 
-    /// Waits for counts that are to be written; those of other brokers before `due` only where the notes are closed. `None` once they are closed
-    /// and written.
+    /// Waits for counts that are to be written; those of other brokers before
+    /// `due` only where the notes are closed. `None` once they are closed and written.
     fn next_counts(&self, due: Instant) -> Option<ChangeCounts> {
         let mut noted = self.noted.lock();
         loop {
@@ -196,8 +200,8 @@ pub fn noted_changes(folder: &Path, cluster_id: Uuid) -> ChangeCounts {
     std::fs::read(folder.join(FILE)).ok().and_then(|bytes| parse(&bytes, cluster_id)).unwrap_or_default()
 }
 
-/// Everything is there twice, so that no part of one text counts with a part of another. Numbers have a fixed width: a text is never shorter
-/// than the one before it.
+/// Everything is there twice, so that no part of one text counts with a part of another. Numbers have a fixed width: a
+/// text is never shorter than the one before it.
 fn text(counts: &ChangeCounts, cluster_id: Uuid) -> String {
     let mut text = format!("cluster.id={cluster_id}\n");
     for (broker_id, number) in counts {

@@ -1,6 +1,8 @@
-//! The thread that has the index: commits and what else changes it, one after the other, in the order in which it is asked.
+//! The thread that has the index: commits and what else changes it, one after the other, in the order in which it is
+//! asked.
 //!
-//! Its queue has one commit at most, few looks and moves of log starts, whoever gives up waiting for them, and what the metadata tells of topics.
+//! Its queue has one commit at most, few looks and moves of log starts, whoever gives up waiting for them, and what the
+//! metadata tells of topics.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +26,8 @@ use fullbore_host::files::now_ms;
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// So often at least a piece is tidied, whatever is asked for meanwhile.
 const TIDY_WITHIN: Duration = Duration::from_millis(50);
-/// Partitions that wait to be made or deleted, as many as may be in use; past it, who wants another topic deleted waits.
+/// Partitions that wait to be made or deleted, as many as may be in use; past it, who wants another topic deleted
+/// waits.
 const CHANGES_MAX: usize = 200_000;
 /// Runs that are cleared at a time, so that nobody waits long.
 pub(super) const RUNS_CLEARED: usize = 256;
@@ -36,7 +39,8 @@ pub const MOVED_MAX: usize = 500;
 /// Callback with the partitions of a topic, in their order.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
-/// Returns the stops of producers on the deleted classic partition of the same name as the one of this number. May wait until it is out of the way.
+/// Returns the stops of producers on the deleted classic partition of the same name as the one of this number. May wait
+/// until it is out of the way.
 pub type StopsBefore = Box<dyn Fn(i32) -> Stops + Send>;
 
 /// Callback once a topic is deleted but for the rows to clear.
@@ -167,7 +171,8 @@ impl IndexOwner {
         Arc::clone(&self.moves).acquire_owned().await.ok()
     }
 
-    /// Moves log starts as [`IndexStore::move_log_starts`] does, [`MOVED_MAX`] at most. The move is queued at once, and carried out whether or not the answer is awaited.
+    /// Moves log starts as [`IndexStore::move_log_starts`] does, [`MOVED_MAX`] at most. The move is queued at once, and
+    /// carried out whether or not the answer is awaited.
     ///
     /// # Errors
     /// The same.
@@ -201,7 +206,8 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Notes failed DELETEs as [`IndexStore::delete_failed`] does, without waiting. Objects that cannot be noted are given again in a day.
+    /// Notes failed DELETEs as [`IndexStore::delete_failed`] does, without waiting. Objects that cannot be noted are
+    /// given again in a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
         self.ask(Asked::DeleteFailed(ids));
     }

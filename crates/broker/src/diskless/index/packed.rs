@@ -10,10 +10,12 @@ use fullbore_db::StoreError;
 
 /// Offset, before all others, of the row of [`forgotten_row`]. Its producer is [`NO_PRODUCER_ID`].
 ///
-/// Before it are the rows that are carried over from the deleted partition before, of producers that have written nothing to this one.
+/// Before it are the rows that are carried over from the deleted partition before, of producers that have written
+/// nothing to this one.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// Time in which a deletion carries over the stops of producers that have written nothing to what is deleted. What is left out then counts as forgotten.
+/// Time in which a deletion carries over the stops of producers that have written nothing to what is deleted. What is
+/// left out then counts as forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
 /// Bytes of a batch of a run: size, offsets, largest timestamp.
@@ -36,8 +38,9 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
     packed
 }
 
-/// The batches of the row that a deleted partition leaves where it has forgotten producers: they may have written to it, or before it to its name, and have
-/// ids below `bound`. The only batch has no records, and the bound in place of a timestamp; a negative one bounds nothing.
+/// The batches of the row that a deleted partition leaves where it has forgotten producers: they may have written to
+/// it, or before it to its name, and have ids below `bound`. The only batch has no records, and the bound in place of a
+/// timestamp; a negative one bounds nothing.
 pub fn forgotten_row(bound: i64) -> Vec<u8> {
     let nobody = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 0 };
     pack_producer(&[AppendedBatch::plain(nobody, FORGOTTEN_AT, bound)])
@@ -92,7 +95,8 @@ pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
     packed
 }
 
-/// In SQL, where the offset of the last batch lies in a column of packed batches: bytes from the end to before the timestamp.
+/// In SQL, where the offset of the last batch lies in a column of packed batches: bytes from the end to before the
+/// timestamp.
 pub const LAST_BASE_OFFSET: i64 = 16;
 
 /// In SQL, where the count and the sequence of the last batch begin in such a column: bytes from the end. If the first

@@ -1,4 +1,5 @@
-//! What the index keeps of producers, on each of its back ends: past the end of a partition, trimmed, and until they expire.
+//! What the index keeps of producers, on each of its back ends: past the end of a partition, trimmed, and until they
+//! expire.
 
 use fullbore_rules::commit::{AppendedBatch, CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
 use fullbore_rules::sequence::{PRODUCERS_MAX, Producers, SequenceRefusal, Stamp, Stops};
@@ -77,7 +78,8 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
             [appended(0), appended(10)]
         );
     }
-    // A producer begins after others have written: at a broker that has read all of it, and at one that knows nothing yet.
+    // A producer begins after others have written: at a broker that has read all of it, and at one that knows nothing
+    // yet.
     let left = |index: &mut Index<B::Store>| index.look_at(partition, 0).expect("known").expect("there").predecessor;
     let mut other = opened.another();
     assert_eq!((left(&mut opened.index).len(), left(&mut other).len()), (1, 1));
@@ -245,7 +247,8 @@ fn producer_is_idle_in_several_topics_of_a_name_its_stop_is_carried_over<B: Back
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
-/// As of a partition that is there, what is known beyond the limit is left out; any next batch of those producers is taken.
+/// As of a partition that is there, what is known beyond the limit is left out; any next batch of those producers is
+/// taken.
 fn partition_leaves_more_producers_than_its_limit_only_its_own_are_left<B: BackEnd>() {
     let half = PRODUCERS_MAX as i64 / 2;
     for (second, expected) in [(half, PRODUCERS_MAX), (half + 1, half as usize + 1)] {

@@ -2,8 +2,8 @@
 //!
 //! A back end decides nothing. Its calls block.
 //!
-//! Invariants: between [`IndexStore::begin`] and its end nobody else commits to the same partitions, which are locked in the order of their
-//! ids; a commit that returned is on the disk.
+//! Invariants: between [`IndexStore::begin`] and its end nobody else commits to the same partitions, which are locked
+//! in the order of their ids; a commit that returned is on the disk.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,8 +23,8 @@ pub const DELETE_AGAIN_MS: i64 = 600_000;
 
 /// A back end of the index.
 pub trait IndexStore: Send {
-    /// Begins a transaction with these partitions locked, and reads what a commit to them is decided on. In one round trip where there is
-    /// one to be made. Without objects nothing will be committed, and nothing need be locked.
+    /// Begins a transaction with these partitions locked, and reads what a commit to them is decided on. In one round
+    /// trip where there is one to be made. Without objects nothing will be committed, and nothing need be locked.
     ///
     /// # Errors
     /// There is no transaction then.
@@ -44,43 +44,47 @@ pub trait IndexStore: Send {
         false
     }
 
-    /// Registers objects that are about to be uploaded, at most `count`, and returns their numbers: [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers)
-    /// that no other object has, also where this index is an older copy. Fewer where some that were drawn are taken.
+    /// Registers objects that are about to be uploaded, at most
+    /// `count`, and returns their numbers: [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers) that no other
+    /// object has, also where this index is an older copy. Fewer where some that were drawn are taken.
     ///
     /// # Errors
     /// None is registered, or that is not known; those are never used then.
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
 
-    /// Makes the partitions of a topic as far as they are missing: the first `count`, in their order. None where it is known that the topic
-    /// is deleted. Those of another topic of its name are gone, as by [`IndexStore::delete`].
+    /// Makes the partitions of a topic as far as they are missing: the first `count`, in their order. None where it is
+    /// known that the topic is deleted. Those of another topic of its name are gone, as by [`IndexStore::delete`].
     ///
     /// # Errors
     /// None is made, or that is not known.
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError>;
 
-    /// Enters deleted classic partitions of a topic's name as the ones before its partitions of the same numbers, where these are not made yet.
+    /// Enters deleted classic partitions of a topic's name as the ones before its partitions of the same numbers, where
+    /// these are not made yet.
     ///
     /// # Errors
     /// Nothing is changed, or that is not known.
     fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError>;
 
     /// Last batches of each producer on the deleted partition of the same name, as rows of these partitions; in the
-    /// transaction, if there is one. A partition leaves that behind until the next one of its name is deleted, or its producers have expired;
-    /// to the next one it leaves its producers that have written nothing there. Where others may have written, one row is
-    /// of [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
+    /// transaction, if there is one. A partition leaves that behind until the next one of its name is deleted, or its
+    /// producers have expired; to the next one it leaves its producers that have written nothing there. Where others
+    /// may have written, one row is of [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///
     /// # Errors
     /// It is not known.
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError>;
 
-    /// The partitions of a topic are gone, of which these were known here; what they have is left to [`IndexStore::clear`].
+    /// The partitions of a topic are gone, of which these were known here; what they have is left to
+    /// [`IndexStore::clear`].
     ///
     /// # Errors
     /// Nothing is changed, or that is not known.
     fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError>;
 
-    /// Moves the log starts of partitions to these offsets, which are at most the next ones, and never back. Returns their rows then, in the order of
-    /// `moves`, with `None` for one that is gone. Records before them are left to [`IndexStore::clear`].
+    /// Moves the log starts of partitions to these offsets, which are at most the next ones, and never back. Returns
+    /// their rows then, in the order of `moves`, with `None` for one that is gone. Records before them are left to
+    /// [`IndexStore::clear`].
     ///
     /// # Errors
     /// Nothing is changed, or that is not known.
@@ -104,14 +108,15 @@ pub trait IndexStore: Send {
     /// A store that removed nothing, or gave no answer.
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
 
-    /// Retains at least `window` batches of each producer of these partitions, whichever broker commits; never fewer than
-    /// before. A single broker keeps that itself.
+    /// Retains at least `window` batches of each producer of these partitions, whichever broker commits; never fewer
+    /// than before. A single broker keeps that itself.
     ///
     /// # Errors
     /// Nothing is changed, or that is not known.
     fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError>;
 
-    /// Returns the places of a partition's producer rows from an offset on, in the order of their offsets, `count` at most.
+    /// Returns the places of a partition's producer rows from an offset on, in the order of their offsets, `count` at
+    /// most.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -128,10 +133,10 @@ pub trait IndexStore: Send {
     /// A store that removed nothing, or gave no answer.
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
-    /// Removes the rows of producers of one partition, the first behind `after`, that have written nothing there after
-    /// `before_ms`: of at most `producers_max` of them. Keeps the largest of their ids on record. Producers with an open
-    /// transaction stay, unless the partition is deleted. Returns the partition, and true if it may have more of them;
-    /// `None` behind the last partition.
+    /// Removes the rows of producers of one partition, the first behind
+    /// `after`, that have written nothing there after `before_ms`: of at most `producers_max` of them. Keeps the
+    /// largest of their ids on record. Producers with an open transaction stay, unless the partition is deleted.
+    /// Returns the partition, and true if it may have more of them; `None` behind the last partition.
     ///
     /// # Errors
     /// A store that removed nothing, or gave no answer.
@@ -142,15 +147,16 @@ pub trait IndexStore: Send {
         producers_max: usize,
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
-    /// Takes at most `count` objects out of those that may be committed, unused for `for_ms` milliseconds or for good: the
-    /// caller deletes them from the store. Each is returned again a day later, since a late upload may have brought it
-    /// back, and then every day until it is forgotten.
+    /// Takes at most `count` objects out of those that may be committed, unused for `for_ms` milliseconds or for good:
+    /// the caller deletes them from the store. Each is returned again a day later, since a late upload may have brought
+    /// it back, and then every day until it is forgotten.
     ///
     /// # Errors
     /// A store that took none, or gave no answer.
     fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
 
-    /// Notes objects whose DELETE failed: [`IndexStore::unused`] gives them again after [`DELETE_AGAIN_MS`], also after a restart and to another broker.
+    /// Notes objects whose DELETE failed: [`IndexStore::unused`] gives them again after [`DELETE_AGAIN_MS`], also after
+    /// a restart and to another broker.
     ///
     /// # Errors
     /// None is noted, or that is not known.
@@ -162,8 +168,8 @@ pub trait IndexStore: Send {
     /// None is forgotten, or that is not known.
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError>;
 
-    /// Returns the time by which what is old is deleted, ms since 1970: that of the caller, and where several brokers share the index no later
-    /// than its clock. One broker whose clock is ahead would delete what all of them have.
+    /// Returns the time by which what is old is deleted, ms since 1970: that of the caller, and where several brokers
+    /// share the index no later than its clock. One broker whose clock is ahead would delete what all of them have.
     ///
     /// # Errors
     /// It is not known.
@@ -196,8 +202,9 @@ pub struct ClassicStops {
 }
 
 impl ClassicStops {
-    /// Returns the stops of the partitions before the first `count` of a topic, where there were any. Those of producers past
-    /// [`PRODUCERS_MAX`] count as missing, so that no transaction is larger.
+    /// Returns the stops of the partitions before the first
+    /// `count` of a topic, where there were any. Those of producers past [`PRODUCERS_MAX`] count as missing, so that no
+    /// transaction is larger.
     pub fn of_topic(count: i32, stops_before: impl Fn(i32) -> Stops) -> Vec<ClassicStops> {
         let mut room = PRODUCERS_MAX;
         let of = |index| {
@@ -285,8 +292,8 @@ pub struct AbortedTransactions {
 }
 
 impl AbortedTransactions {
-    /// Sorts `transactions`: those with a marker before `end`, the first `count` of them, and those that were open after
-    /// the last of these.
+    /// Sorts `transactions`: those with a marker before `end`, the first `count` of them, and those that were open
+    /// after the last of these.
     pub fn new(end: i64, mut transactions: Vec<AbortedTransaction>, count: usize) -> AbortedTransactions {
         transactions.sort_unstable_by_key(|of| of.last_offset);
         let last = count.checked_sub(1).and_then(|at| transactions.get(at)).filter(|last| last.last_offset < end);
@@ -308,7 +315,8 @@ pub fn length_bits(of: &AbortedTransaction) -> u32 {
 
 /// Tells what other brokers change in the index. Its calls block.
 pub trait ChangeSource: Send {
-    /// The rows of partitions that others have changed since the last call; with the first one, of all that they ever changed last. A row may come twice.
+    /// The rows of partitions that others have changed since the last call; with the first one, of all that they ever
+    /// changed last. A row may come twice.
     ///
     /// # Errors
     /// The index cannot be read; what was changed meanwhile is told by a later call.
@@ -362,7 +370,8 @@ pub struct PartitionRow {
     /// In ms; -1 before the first batch.
     pub max_timestamp: i64,
     pub has_forgotten: bool,
-    /// The largest number of batches that a broker of the cluster retains of each producer; 0 where only one broker commits.
+    /// The largest number of batches that a broker of the cluster retains of each producer; 0 where only one broker
+    /// commits.
     pub window: usize,
     /// The largest id of a producer that was removed for its silence; -1 if none was.
     pub expired_to: i64,

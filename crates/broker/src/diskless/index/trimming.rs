@@ -1,9 +1,9 @@
 //! Rows of producers that are of no interest any more: those before what is retained of each.
 //!
-//! The rows of a partition are gone through piece by piece, twice as fast as they are added, so that no commit waits long for it however many there
-//! are. Invariant: a row is removed only where none of its batches is retained of its producer, nor is its last marker,
-//! nor opens its transaction; or where it is known that its producer is not known any more. What was committed since
-//! the partition's state was read is left alone.
+//! The rows of a partition are gone through piece by piece, twice as fast as they are added, so that no commit waits
+//! long for it however many there are. Invariant: a row is removed only where none of its batches is retained of its
+//! producer, nor is its last marker, nor opens its transaction; or where it is known that its producer is not known any
+//! more. What was committed since the partition's state was read is left alone.
 
 use std::collections::HashMap;
 

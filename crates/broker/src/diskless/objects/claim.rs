@@ -1,12 +1,12 @@
 //! Claim of a store: a cluster claims it before it uses it, and is refused if another one has.
 //!
-//! A claim says whose the store is, and has a number drawn by who made it, by which a store is told from another one of the same cluster. The index
-//! keeps the number: objects in another store are not those that it knows, and an index that knows none is not that of objects that are there. New
-//! objects would take their places.
+//! A claim says whose the store is, and has a number drawn by who made it, by which a store is told from another one of
+//! the same cluster. The index keeps the number: objects in another store are not those that it knows, and an index
+//! that knows none is not that of objects that are there. New objects would take their places.
 //!
-//! Invariants: of two clusters that claim a store one is refused, where the store has no conditional PUT unless their requests
-//! take longer than [`CLAIM_SETTLES`]; nothing is put, read or deleted before the index and the store are known to belong
-//! together.
+//! Invariants: of two clusters that claim a store one is refused, where the store has no conditional PUT unless their
+//! requests take longer than [`CLAIM_SETTLES`]; nothing is put, read or deleted before the index and the store are
+//! known to belong together.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -146,8 +146,8 @@ impl Claim {
         if adopted == store_id { Ok(()) } else { Err(ObjectError::OtherStore) }
     }
 
-    /// Looks whether the store still has a claim, as one has that was neither emptied nor replaced by an empty one; unless it was seen less
-    /// than this time ago.
+    /// Looks whether the store still has a claim, as one has that was neither emptied nor replaced by an empty one;
+    /// unless it was seen less than this time ago.
     ///
     /// # Errors
     /// It has none, or that is not known.
@@ -244,7 +244,8 @@ fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
     }
 }
 
-/// Checks that an object can be put, read and deleted. A directory without room passes, since its objects can be read and deleted.
+/// Checks that an object can be put, read and deleted. A directory without room passes, since its objects can be read
+/// and deleted.
 async fn probe(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     match of.answer(of.store.put(key, Bytes::from_static(PROBE.as_bytes()).into())).await {
         Ok(_) => {}

@@ -1,6 +1,7 @@
 //! Credentials that a service gives: the last ones stay in use for a while where it does not answer.
 //!
-//! The library requests new ones within the last five minutes of a lifetime, under a lock for which every request to the store waits.
+//! The library requests new ones within the last five minutes of a lifetime, under a lock for which every request to
+//! the store waits.
 //!
 //! Invariant: credentials are used for at most [`USED_MAX`] after the service's last answer.
 

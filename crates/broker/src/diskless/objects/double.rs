@@ -1,4 +1,5 @@
-//! Stores for tests: a bucket of a real server, and one in memory that takes its time, fails and hangs as the test wants.
+//! Stores for tests: a bucket of a real server, and one in memory that takes its time, fails and hangs as the test
+//! wants.
 
 use std::fmt;
 use std::sync::Arc;

@@ -101,8 +101,8 @@ impl ObjectError {
     }
 }
 
-/// Returns true if an answer says that the request itself is wrong, such as a redirect to another region. An answer that a later
-/// attempt may not get is none.
+/// Returns true if an answer says that the request itself is wrong, such as a redirect to another region. An answer
+/// that a later attempt may not get is none.
 fn is_refusal(text: &str) -> bool {
     let is_bare = text.contains("redirect without LOCATION");
     let is_final =

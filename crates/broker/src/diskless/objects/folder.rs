@@ -20,7 +20,8 @@ pub fn open(folder: &Path) -> Result<Arc<dyn ObjectStore>, String> {
     Ok(Arc::new(store.with_fsync(true)))
 }
 
-/// Removes what was begun to be put of an object and has not its name yet: `object_store` writes to files beside it, which have numbers.
+/// Removes what was begun to be put of an object and has not its name yet: `object_store` writes to files beside it,
+/// which have numbers.
 pub fn remove_unfinished(object: &Path) {
     let mut number = 1;
     let unfinished = |number: u32| {

@@ -1,9 +1,10 @@
 //! The HTTP client below a bucket: as the library's own, and it notes the progress of bodies that are sent.
 //!
-//! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Connections begin at the store's addresses in turn.
+//! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Connections begin at the store's addresses in
+//! turn.
 //!
-//! Answers set the pace of later requests ([`Pace`]): a 429, and a 503 with a Retry-After or a code such as SlowDown, refuse a request as one too many. Any
-//! other failure changes no pace: after an outage requests leave at once.
+//! Answers set the pace of later requests ([`Pace`]): a 429, and a 503 with a Retry-After or a code such as SlowDown,
+//! refuse a request as one too many. Any other failure changes no pace: after an outage requests leave at once.
 //!
 //! A request that carries a [`BodyProgress`] in its extensions has it moved for each 64 KiB that the socket takes.
 
@@ -73,7 +74,8 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Resolver that begins at another address each time: a store's name has many, and a system's answer has one order for a while.
+/// Resolver that begins at another address each time: a store's name has many, and a system's answer has one order for
+/// a while.
 #[derive(Debug, Default)]
 struct InTurn {
     turn: AtomicUsize,

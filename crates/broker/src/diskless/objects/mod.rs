@@ -1,8 +1,10 @@
-//! The objects of this cluster in the object store: one attempt of each operation, and what went wrong in the store's own words.
+//! The objects of this cluster in the object store: one attempt of each operation, and what went wrong in the store's
+//! own words.
 //!
 //! Not here: whether it is tried again, which [`super::pipeline::upload`] and [`super::fetch`] know.
 //!
-//! Invariant: an object that was put is there as it was, also after a power cut; no other cluster's objects are touched.
+//! Invariant: an object that was put is there as it was, also after a power cut; no other cluster's objects are
+//! touched.
 
 mod claim;
 pub mod counts;
@@ -44,11 +46,13 @@ use s3::Bucket;
 
 /// How long the start waits for a store that answers, and each later attempt to find out whether it is the right one.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
-/// How long the start waits for one answer of a bucket. Nothing else is served meanwhile, and some services take connections and never answer.
+/// How long the start waits for one answer of a bucket. Nothing else is served meanwhile, and some services take
+/// connections and never answer.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 /// How long a bucket has to answer a probe.
 const PROBE_MAX: Duration = Duration::from_secs(10);
-/// Time between two looks whether a bucket still has the claim: a request each, while there is something to be put or deleted.
+/// Time between two looks whether a bucket still has the claim: a request each, while there is something to be put or
+/// deleted.
 const BUCKET_LOOKS_EVERY: Duration = Duration::from_secs(10);
 
 /// The objects of one cluster.
@@ -83,8 +87,8 @@ pub struct StartObjectsError {
 }
 
 impl Objects {
-    /// Opens the objects of a cluster in a store that lets it put, read and delete them, and whose objects this index knows. If that cannot be checked
-    /// now, every request checks it first. An object put into a directory is flushed.
+    /// Opens the objects of a cluster in a store that lets it put, read and delete them, and whose objects this index
+    /// knows. If that cannot be checked now, every request checks it first. An object put into a directory is flushed.
     ///
     /// # Errors
     /// [`StartObjectsError`].
@@ -205,8 +209,8 @@ impl Objects {
         }
     }
 
-    /// Finds out whether the store takes, gives and deletes an object of this cluster now. One that takes long is given up, but for a folder's,
-    /// whose thread would hang on.
+    /// Finds out whether the store takes, gives and deletes an object of this cluster now. One that takes long is given
+    /// up, but for a folder's, whose thread would hang on.
     ///
     /// # Errors
     /// [`ObjectError`].
@@ -222,8 +226,8 @@ impl Objects {
         timeout(PROBE_MAX, probe).await.map_err(late).flatten()
     }
 
-    /// Puts an object, which has these parts one after the other, and notes the progress of its bytes. The same may be put
-    /// twice at a time.
+    /// Puts an object, which has these parts one after the other, and notes the progress of its bytes. The same may be
+    /// put twice at a time.
     ///
     /// # Errors
     /// [`ObjectError`]; it may be there all the same.
@@ -270,7 +274,8 @@ impl Objects {
         Ok(bytes.freeze())
     }
 
-    /// Deletes an object, and what was left of its puts by a process that was killed. One that is not there is no error.
+    /// Deletes an object, and what was left of its puts by a process that was killed. One that is not there is no
+    /// error.
     ///
     /// # Errors
     /// [`ObjectError`].
@@ -288,7 +293,8 @@ impl Objects {
         }
     }
 
-    /// Returns the key of an object. Numbers that follow each other lie apart, since stores spread their load by the front of the key.
+    /// Returns the key of an object. Numbers that follow each other lie apart, since stores spread their load by the
+    /// front of the key.
     fn key(&self, id: ObjectId) -> Path {
         self.root.clone().join(format!("{:02x}", id.rem_euclid(256))).join(format!("{id:016x}"))
     }

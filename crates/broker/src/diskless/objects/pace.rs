@@ -1,10 +1,11 @@
 //! The pace of requests to a store that refuses many of them (503 SlowDown, 429).
 //!
-//! A store goes on refusing a client that tries again at once. Once it refuses most requests of a second, requests leave one after another, at a rate below
-//! that of those that it answered. The rate grows, faster from second to second, while none is refused, until it bounds nothing.
+//! A store goes on refusing a client that tries again at once. Once it refuses most requests of a second, requests
+//! leave one after another, at a rate below that of those that it answered. The rate grows, faster from second to
+//! second, while none is refused, until it bounds nothing.
 //!
-//! Not here: the pause and the number of tries of one request. Invariants: a few refusals make no other request wait; the rate is at least [`RATE_MIN`]; of
-//! four turns three are of writes, while any wait.
+//! Not here: the pause and the number of tries of one request. Invariants: a few refusals make no other request wait;
+//! the rate is at least [`RATE_MIN`]; of four turns three are of writes, while any wait.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -87,7 +88,8 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Cuts the rate once an interval has a refusal, or lets it grow. `taken` is the rate of the store, where that refuses most requests.
+    /// Cuts the rate once an interval has a refusal, or lets it grow. `taken` is the rate of the store, where that
+    /// refuses most requests.
     fn adjust(&mut self, now: Instant, taken: Option<f64>) {
         if now < self.changed + INTERVAL {
             return;
@@ -227,7 +229,8 @@ impl PaceState {
         &mut self.waiting[usize::from(kind != RequestKind::Write)]
     }
 
-    /// Takes the next turn for a request, or returns the time of the next one, which is `None` where it is another kind's.
+    /// Takes the next turn for a request, or returns the time of the next one, which is `None` where it is another
+    /// kind's.
     fn take_turn(&mut self, kind: RequestKind) -> Result<(), Option<Instant>> {
         let Some(bounded) = &mut self.bounded else { return Ok(()) };
         let now = Instant::now();

@@ -1,7 +1,7 @@
 //! The file of credentials that Amazon's tools share: sections with a name each, and lines `name = value` in them.
 //!
-//! The file is read again when it has changed, as rotation tools replace it. Invariant: a file that cannot be read, or has
-//! no whole pair of keys, takes no credentials away.
+//! The file is read again when it has changed, as rotation tools replace it. Invariant: a file that cannot be read, or
+//! has no whole pair of keys, takes no credentials away.
 
 use std::fmt;
 use std::fs::{File, Metadata};

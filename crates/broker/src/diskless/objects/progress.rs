@@ -1,7 +1,7 @@
 //! How far the body of one request has come: that of a PUT as the socket takes it, that of a GET as it arrives.
 //!
-//! Not here: when a request takes too long, which [`crate::diskless::tries`] knows. Bytes that the socket took may wait in the
-//! system's buffer.
+//! Not here: when a request takes too long, which [`crate::diskless::tries`] knows. Bytes that the socket took may wait
+//! in the system's buffer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use tokio::time::Instant;
 /// The time for which moved bytes say nothing of the store: the system's buffer takes the first ones.
 const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
-/// Bytes that are progress: less of them in the time after which a request is silent is none, as from a store that trickles.
+/// Bytes that are progress: less of them in the time after which a request is silent is none, as from a store that
+/// trickles.
 const STEP: u64 = 32 << 10;
 
 /// Progress of one request, shared by the request and its watcher.

@@ -136,7 +136,8 @@ fn is_given_by_service(builder: &AmazonS3Builder) -> bool {
     !is_set(&AccessKeyId) && services.iter().any(is_set)
 }
 
-/// Reads the credentials of the profile AWS_PROFILE, or of the default one, in AWS_SHARED_CREDENTIALS_FILE or else in ~/.aws/credentials.
+/// Reads the credentials of the profile AWS_PROFILE, or of the default one, in AWS_SHARED_CREDENTIALS_FILE or else in
+/// ~/.aws/credentials.
 fn of_profile() -> Result<Option<ProfileCredentials>, String> {
     let named = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
     let at_home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".aws/credentials"));

@@ -1,7 +1,7 @@
 //! Admission of a batch: memory, sequence, the place in the queue.
 //!
-//! Not here: batches that come before their turn ([`super::out_of_order`]). Invariant: a batch is copied without the lock, and only where it is to be
-//! taken.
+//! Not here: batches that come before their turn ([`super::out_of_order`]). Invariant: a batch is copied without the
+//! lock, and only where it is to be taken.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -148,7 +148,8 @@ impl Offered {
 }
 
 impl Pipeline {
-    /// Admits or parks a batch, for whose bytes there is room. Its bytes are copied without the lock, and only where it is to be taken.
+    /// Admits or parks a batch, for whose bytes there is room. Its bytes are copied without the lock, and only where it
+    /// is to be taken.
     ///
     /// # Errors
     /// [`AppendError`]; nothing of it is or will be in the partition.

@@ -20,8 +20,8 @@ use fullbore_log::partition::terms::AwaitedWord;
 
 /// How long a commit that failed waits before it is tried again.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
-/// Wait of an uploaded object, and of everything behind it, for the word of a transaction's coordinator: longer than the
-/// coordinator takes after the marker is committed, which was closed into an object before.
+/// Wait of an uploaded object, and of everything behind it, for the word of a transaction's coordinator: longer than
+/// the coordinator takes after the marker is committed, which was closed into an object before.
 const WORD_GRACE: Duration = Duration::from_millis(50);
 
 impl Shared {
@@ -136,8 +136,9 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Applies committed rows to the state of partitions. Beside each partition is the offset from which on `producers` is complete. State that ends
-    /// before that offset stays until it is refreshed; where no other broker commits it is dropped, since nothing would refresh it.
+    /// Applies committed rows to the state of partitions. Beside each partition is the offset from which on `producers`
+    /// is complete. State that ends before that offset stays until it is refreshed; where no other broker commits it is
+    /// dropped, since nothing would refresh it.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
         let up_to_date = |(row, since): &(PartitionRow, i64)| {
             let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;

@@ -1,9 +1,10 @@
 //! Batches that are gathered for the next object, and which of them it takes where they are more.
 //!
-//! An object takes the same bytes of each producer: one with few batches waits for one object, however much others send.
+//! An object takes the same bytes of each producer: one with few batches waits for one object, however much others
+//! send.
 //!
-//! Not here: when an object is closed ([`fullbore_rules::commit::rotation`]). Invariant: batches of a producer are taken in the order in
-//! which they came.
+//! Not here: when an object is closed ([`fullbore_rules::commit::rotation`]). Invariant: batches of a producer are
+//! taken in the order in which they came.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,10 +1,11 @@
 //! The way of batches from admission to their answers.
 //!
-//! A batch is admitted by the thread of its connection, under one lock with the whole queue ([`admit`]). Closed objects are uploaded by a task each
-//! ([`upload`]), those at the head of the queue are committed by a task, one commit at a time ([`commit`]), and one task closes what is due.
+//! A batch is admitted by the thread of its connection, under one lock with the whole queue
+//! ([`admit`]). Closed objects are uploaded by a task each ([`upload`]), those at the head of the queue are committed
+//! by a task, one commit at a time ([`commit`]), and one task closes what is due.
 //!
-//! Not here: what a verdict is ([`crate::diskless::index`]). What comes before its turn is in [`out_of_order`], the refresh of stale state in
-//! [`refresh`], the ends of transactions in [`markers`].
+//! Not here: what a verdict is ([`crate::diskless::index`]). What comes before its turn is in [`out_of_order`], the
+//! refresh of stale state in [`refresh`], the ends of transactions in [`markers`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 

@@ -42,7 +42,8 @@ impl ObjectIds {
         ObjectIds { shared: Arc::new(shared) }
     }
 
-    /// Hands out none of those at hand any more, since one was taken by the cleaner: a clock was set, or the machine slept.
+    /// Hands out none of those at hand any more, since one was taken by the cleaner: a clock was set, or the machine
+    /// slept.
     pub fn forget(&self) {
         self.shared.registered.lock().clear();
     }

@@ -1,6 +1,6 @@
 //! Batches that come before their turn: of a producer that sends over several connections, or one that has moved here
-//! while another broker commits its earlier batches. `rules/commit/admission.rs` decides which of them wait. The reorder
-//! buffer parks these until the missing batches are admitted here, or known as committed elsewhere.
+//! while another broker commits its earlier batches. `rules/commit/admission.rs` decides which of them wait. The
+//! reorder buffer parks these until the missing batches are admitted here, or known as committed elsewhere.
 //!
 //! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere, and when a queued
 //! batch of the producer turns out to be committed already.
@@ -30,13 +30,13 @@ use fullbore_log::partition::reorder_buffer::{LaterRoom, OUT_OF_ORDER, OutOfOrde
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
-/// Time after which a partition with parked batches is refreshed again, where the change feed brings no commit; also the
-/// limit of one such refresh, since batches expire meanwhile.
+/// Time after which a partition with parked batches is refreshed again, where the change feed brings no commit; also
+/// the limit of one such refresh, since batches expire meanwhile.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
-    /// Parks a batch that comes before its turn, with the room that it needs then, or returns that stale state blocks it.
-    /// Returns the room where the batch can be admitted, or refused, now.
+    /// Parks a batch that comes before its turn, with the room that it needs then, or returns that stale state blocks
+    /// it. Returns the room where the batch can be admitted, or refused, now.
     ///
     /// # Errors
     /// [`AppendError`]; nothing of the batch is or will be in the partition.

@@ -1,14 +1,16 @@
-//! Queue of admitted batches that are not answered, from the object that is being filled to the one that is being committed.
+//! Queue of admitted batches that are not answered, from the object that is being filled to the one that is being
+//! committed.
 //!
-//! An object is closed once an upload slot is idle. It is uploaded and, once all before it are, committed; several are uploaded at once, and those
-//! at the head of the queue that are finished are committed together, one commit at a time. What has been tried to be committed is asked for again
-//! as it was, until the outcome is known.
+//! An object is closed once an upload slot is idle. It is uploaded and, once all before it are, committed; several are
+//! uploaded at once, and those at the head of the queue that are finished are committed together, one commit at a time.
+//! What has been tried to be committed is asked for again as it was, until the outcome is known.
 //!
-//! Not here: which of the gathered batches go first ([`Gathering`]). Time passes, bytes travel and commits are made elsewhere (`pipeline`); what a
-//! verdict is, is the coordinator's. Batches that go ahead of the word of their transaction's coordinator are in [`words`].
+//! Not here: which of the gathered batches go first
+//! ([`Gathering`]). Time passes, bytes travel and commits are made elsewhere (`pipeline`); what a verdict is, is the
+//! coordinator's. Batches that go ahead of the word of their transaction's coordinator are in [`words`].
 //!
-//! Invariants: commits are in the order of closing; no batch is answered before its commit is known. Once a batch has failed, no batch that was
-//! admitted behind it is committed, unless a commit of that one had been tried already.
+//! Invariants: commits are in the order of closing; no batch is answered before its commit is known. Once a batch has
+//! failed, no batch that was admitted behind it is committed, unless a commit of that one had been tried already.
 
 mod words;
 
@@ -32,11 +34,12 @@ use words::UnconfirmedBatches;
 pub use words::COMMITS_UNCONFIRMED;
 pub use words::UnconfirmedBatch;
 
-/// Batches of a commit, of which an object has half at most: what has gathered while the index was away could take longer than the index may, again and
-/// again.
+/// Batches of a commit, of which an object has half at most: what has gathered while the index was away could take
+/// longer than the index may, again and again.
 const COMMIT_BATCHES_MAX: usize = 2 * OBJECT_BATCHES_MAX;
 
-/// Outcome of an admitted batch. [`AppendError::Again`]: a batch before it has failed, and it is to be sent again after that one.
+/// Outcome of an admitted batch. [`AppendError::Again`]: a batch before it has failed, and it is to be sent again after
+/// that one.
 pub type CommitResult = Result<Committed, AppendError>;
 
 /// The place of a batch that is committed.
@@ -223,7 +226,8 @@ impl CommitQueue {
         self.gathering.is_empty()
     }
 
-    /// When the object that is being filled is to be closed; `None` while there is nothing in it, or no upload slot is idle.
+    /// When the object that is being filled is to be closed; `None` while there is nothing in it, or no upload slot is
+    /// idle.
     pub fn due(&self, now: Duration) -> Option<Close> {
         if self.gathering.is_empty() {
             return None;

@@ -1,8 +1,9 @@
-//! Refreshes the producers' state of partitions from the index, those of one request together: a first request to many partitions takes few round
-//! trips.
+//! Refreshes the producers' state of partitions from the index, those of one request together: a first request to many
+//! partitions takes few round trips.
 //!
-//! Not here: when a batch needs it. Invariants: one question to the index has at most [`UNKNOWN_AT_ONCE`] partitions, and at most [`REFRESHES_MAX`]
-//! wait in its queue, so that a commit waits for few of them.
+//! Not here: when a batch needs it. Invariants: one question to the index has at most
+//! [`UNKNOWN_AT_ONCE`] partitions, and at most [`REFRESHES_MAX`] wait in its queue, so that a commit waits for few of
+//! them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Uploads: closes the objects that are due, and puts them into the store, as many at a time as the window has, each until it is there or was tried often enough.
+//! Uploads: closes the objects that are due, and puts them into the store, as many at a time as the window has, each
+//! until it is there or was tried often enough.
 //!
 //! Invariants: an object whose upload succeeded is in the store; an upload whose bytes move is never given up.
 

@@ -1,8 +1,8 @@
 //! Aborted transactions of ranges that consumers read at read_committed: read from the index once for many fetches,
 //! apart from them.
 //!
-//! Records before the last stable offset are decided, so that the answer for a range stays true. Offsets past the newest
-//! abort, which a partition's row names, need no read.
+//! Records before the last stable offset are decided, so that the answer for a range stays true. Offsets past the
+//! newest abort, which a partition's row names, need no read.
 //!
 //! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, but for the newest; the range unused
 //! for longest is dropped first.

@@ -1,7 +1,8 @@
 //! ListOffsets by time of a diskless partition: the first record not older than a time, and the newest record.
 //!
-//! Runs know the largest timestamp of the partition up to their end, so that a binary search finds the first candidate. From there on each batch
-//! is judged by its own largest timestamp: a record with one in the future would leave it with all later runs, also after it is deleted.
+//! Runs know the largest timestamp of the partition up to their end, so that a binary search finds the first candidate.
+//! From there on each batch is judged by its own largest timestamp: a record with one in the future would leave it with
+//! all later runs, also after it is deleted.
 //!
 //! Invariant: an answer is a record from the log start on.
 
@@ -69,8 +70,8 @@ fn kept(run: &BatchRun, offsets: Range<i64>) -> impl Iterator<Item = (Place, Pac
 }
 
 impl Reader {
-    /// Returns the first record from the log start on whose timestamp is at least `timestamp_ms`; `None` if all are older. Batches are opened in a
-    /// place for `long` work, one at a time.
+    /// Returns the first record from the log start on whose timestamp is at least `timestamp_ms`; `None` if all are
+    /// older. Batches are opened in a place for `long` work, one at a time.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -102,8 +103,8 @@ impl Reader {
         }
     }
 
-    /// Returns the first record with the largest timestamp from the log start on; `None` where there are no records. Where the largest timestamp
-    /// ever appended is of a deleted record, all runs are looked through.
+    /// Returns the first record with the largest timestamp from the log start on; `None` where there are no records.
+    /// Where the largest timestamp ever appended is of a deleted record, all runs are looked through.
     ///
     /// # Errors
     /// [`ReadError`].

@@ -85,7 +85,8 @@ async fn who_asks_from_everywhere_and_goes_holds_nobody_up() {
     }
 }
 
-/// Consumers of 1,000 partitions got an object once more for each partition whose find had waited until the cache had dropped it.
+/// Consumers of 1,000 partitions got an object once more for each partition whose find had waited until the cache had
+/// dropped it.
 #[tokio::test]
 async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     const PARTITIONS: usize = 40;
@@ -236,7 +237,8 @@ async fn object_is_empty_its_records_are_lost() {
     assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 2 }));
 }
 
-/// A life-cycle rule deletes all objects of a day, each of which took three GETs with pauses, one object after the other.
+/// A life-cycle rule deletes all objects of a day, each of which took three GETs with pauses, one object after the
+/// other.
 #[tokio::test]
 async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
     const GONE: i64 = 30;
@@ -355,7 +357,8 @@ async fn an_answer_holds_no_block_of_which_it_has_little() {
     }
 }
 
-/// A partition's runs, one behind the other, each in an object of its own at `position`, of batches of these sizes with 10 records each.
+/// A partition's runs, one behind the other, each in an object of its own at `position`, of batches of these sizes with
+/// 10 records each.
 fn runs_of(runs: &[(u32, Vec<u32>)]) -> Vec<Arc<BatchRun>> {
     let mut base_offset = 0;
     let run = |(object, (position, sizes)): (usize, &(u32, Vec<u32>))| {

@@ -17,7 +17,8 @@ use super::{CLUSTER, Life};
 use crate::diskless::DisklessPartition;
 use crate::diskless::index::SqliteIndex;
 
-/// The wall clock is set to past the grace of objects that were never committed, and to when objects are deleted once more.
+/// The wall clock is set to past the grace of objects that were never committed, and to when objects are deleted once
+/// more.
 const HOUR_MS: i64 = 5_000_000;
 const DAY_MS: i64 = 90_000_000;
 

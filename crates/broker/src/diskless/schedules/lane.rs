@@ -1,7 +1,8 @@
 //! What a client's producer does for one partition: what it sends, what it sends again, and what it believes.
 //!
-//! As Kafka's: batches go out in the order of their sequences, within a window from the oldest that is not resolved; what failed is sent again before what is
-//! behind it, under its own sequence; a new epoch begins once nothing is in flight, and what may be written is not given another sequence.
+//! As Kafka's: batches go out in the order of their sequences, within a window from the oldest that is not resolved;
+//! what failed is sent again before what is behind it, under its own sequence; a new epoch begins once nothing is in
+//! flight, and what may be written is not given another sequence.
 //!
 //! Not here: connections and time.
 
@@ -145,7 +146,8 @@ impl Lane {
         format!("{:?} of {}", open.map(of).collect::<Vec<_>>(), self.total)
     }
 
-    /// Returns true if it goes on at another broker, as one does that hears who serves a partition now. What has no sequence may be overtaken then.
+    /// Returns true if it goes on at another broker, as one does that hears who serves a partition now. What has no
+    /// sequence may be overtaken then.
     pub fn moves(&mut self, world: &World) -> bool {
         (self.is_idempotent() || self.attempts.len() <= 1) && self.by.below(world.setup.moves) == 0
     }
@@ -173,7 +175,8 @@ impl Lane {
         let open = |batch: &LaneBatch| batch.known == Known::Open;
         let queued = self.batches.iter().position(|batch| open(batch) && batch.in_flight.is_empty());
         let first = self.batches.iter().position(open).unwrap_or(self.batches.len());
-        // Before it is known there, batches that overtake each other could not be told from those that have none before them.
+        // Before it is known there, batches that overtake each other could not be told from those that have none before
+        // them.
         let window = if self.stripes > 1 && !self.is_known { 1 } else { self.window };
         let next = queued.unwrap_or(self.batches.len());
         if queued.is_none() && next == self.total {

@@ -1,13 +1,15 @@
-//! Schedules of the write path by seed, in virtual time: the product's own pipeline, index, reader and cleaner, between clients, a store
-//! and an index that have bad luck, in a process that ends anywhere and begins again.
+//! Schedules of the write path by seed, in virtual time: the product's own pipeline, index, reader and cleaner, between
+//! clients, a store and an index that have bad luck, in a process that ends anywhere and begins again.
 //!
-//! A seed decides everything, and a schedule runs on one thread, so that it is the same each time. `FULLBORE_SCHEDULES=20` runs twenty times as many;
-//! `FULLBORE_SEED=7` runs that one alone and tells what happens.
+//! A seed decides everything, and a schedule runs on one thread, so that it is the same each time.
+//! `FULLBORE_SCHEDULES=20` runs twenty times as many; `FULLBORE_SEED=7` runs that one alone and tells what happens.
 //!
-//! Checked, in [`check`] where not said otherwise: what was acknowledged is at its offset, once, with its bytes, and its row and its object were there
-//! before the answer; per producer, partition and epoch sequences have no gap, nothing is there twice, and batches are in the order in which they were
-//! sent; what surely was not written is not there; offsets are dense; what was read once stays ([`consumer`]); no row is without its object, and after its grace no object without a
-//! row; every request is answered within ten seconds of the last fault ([`producer`]), and a batch that is next is not refused ([`lane`]).
+//! Checked, in [`check`] where not said otherwise: what was acknowledged is at its offset, once, with its bytes, and
+//! its row and its object were there before the answer; per producer, partition and epoch sequences have no gap,
+//! nothing is there twice, and batches are in the order in which they were sent; what surely was not written is not
+//! there; offsets are dense; what was read once stays ([`consumer`]); no row is without its object, and after its grace
+//! no object without a row; every request is answered within ten seconds of the last fault
+//! ([`producer`]), and a batch that is next is not refused ([`lane`]).
 //!
 //! The checks themselves are tested: with each [`Fault`] they find schedules that break a promise.
 

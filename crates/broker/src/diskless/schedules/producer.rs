@@ -1,4 +1,5 @@
-//! Clients that produce, with their connections: what is sent over one arrives in order, or is lost with everything behind it.
+//! Clients that produce, with their connections: what is sent over one arrives in order, or is lost with everything
+//! behind it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -68,7 +69,8 @@ pub async fn produce(brokers: Brokers, lane: Arc<Mutex<Lane>>) {
                 };
                 let copy = if is_twice { lane.lock().copy(&sent) } else { None };
                 for sent in [Some(sent), copy].into_iter().flatten() {
-                    // Another broker serves the partition from now on; what was sent to the one before is on its way there.
+                    // Another broker serves the partition from now on; what was sent to the one before is on its way
+                    // there.
                     if brokers.len() > 1 && lane.lock().moves(world) {
                         broker = lane.lock().by.below(brokers.len());
                     }

@@ -1,4 +1,5 @@
-//! An object store that has bad luck: slow, hanging, refusing, putting late or without saying so, giving what is not there or is wrong.
+//! An object store that has bad luck: slow, hanging, refusing, putting late or without saying so, giving what is not
+//! there or is wrong.
 
 use std::fmt;
 use std::ops::Range;

@@ -148,7 +148,8 @@ async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() 
     assert_eq!(opened.groups.check("g"), Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
 }
 
-/// A request may be old when it gets its turn: its topic was deleted and made again, and somebody has committed to that.
+/// A request may be old when it gets its turn: its topic was deleted and made again, and somebody has committed to
+/// that.
 #[tokio::test]
 async fn a_commit_for_a_deleted_topic_does_not_displace_one_for_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("tempdir");

@@ -35,7 +35,8 @@ async fn metadata_of_all_groups_is_at_its_limit_longer_metadata_is_refused() {
     assert_eq!(opened.commit("h", vec![with(0, 6), with(1, 0)]).await, []);
     assert_eq!(opened.commit("g", vec![with(0, 5), with(1, 1), with(2, 0)]).await, [(0, full), (1, full)]);
     assert_eq!(opened.commit("g", vec![with(0, 4)]).await, [], "as long as before");
-    // Room that a commit on its way gives back is taken by one behind it in the same place, or by another, and not by both.
+    // Room that a commit on its way gives back is taken by one behind it in the same place, or by another, and not by
+    // both.
     let (shorter, longer) = (opened.ask("g", vec![with(0, 0)]), opened.ask("g", vec![with(0, 4)]));
     shorter.done().await.expect("kept");
     let other = opened.commit("h", vec![with(2, 4)]).await;

@@ -2,8 +2,8 @@
 //! anew without superseded records. Records of aborted transactions supersede nothing, and go; a marker goes after the
 //! data of its transaction.
 //!
-//! Not here: the schedule and failures, which are the cleaner's. The partition is locked only to read and to change its list of
-//! segments. Invariant: whatever ends a cleaning early, the log holds every record that survives.
+//! Not here: the schedule and failures, which are the cleaner's. The partition is locked only to read and to change its
+//! list of segments. Invariant: whatever ends a cleaning early, the log holds every record that survives.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -193,7 +193,8 @@ impl Cleaning<'_> {
         read.map_err(|error| self.why(found, error))
     }
 
-    /// Returns [`CleanError::Changed`] for the errors of a segment that retention has removed meanwhile, and others as they are.
+    /// Returns [`CleanError::Changed`] for the errors of a segment that retention has removed meanwhile, and others as
+    /// they are.
     fn why(&self, found: &DirtySegment, error: CleanError) -> CleanError {
         match error {
             CleanError::Io(error) if is_gone(&error) && !self.has(found.source.base_offset) => CleanError::Changed,

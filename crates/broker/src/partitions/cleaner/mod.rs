@@ -1,9 +1,9 @@
 //! The cleaner: threads that compact, one log at a time each, the dirtiest first (Kafka's `LogCleaner`).
 //!
-//! What it is not: the decisions, which are in `fullbore_rules::compaction`. `pick` looks how dirty a log is, `job` reads it and
-//! writes it anew with `reader` and `output`, `swap` puts the new segments in place. Memory: the maps of all threads
-//! share log.cleaner.dedupe.buffer.size and are given back after each cleaning, the buffers log.cleaner.io.buffer.size; a
-//! thread holds two more batches as they are opened and written.
+//! What it is not: the decisions, which are in `fullbore_rules::compaction`. `pick` looks how dirty a log is,
+//! `job` reads it and writes it anew with `reader` and `output`, `swap` puts the new segments in place. Memory: the
+//! maps of all threads share log.cleaner.dedupe.buffer.size and are given back after each cleaning, the buffers
+//! log.cleaner.io.buffer.size; a thread holds two more batches as they are opened and written.
 //!
 //! Who is clean up to where, and who is being cleaned, is in [`crate::replica::data_dir::cleanings`].
 
@@ -283,7 +283,8 @@ impl Pace for Cleaner {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // What is freed by compaction comes after it has taken as much. Looked at, and not held: cleaning may wait here for its pace.
+        // What is freed by compaction comes after it has taken as much. Looked at, and not held: cleaning may wait here
+        // for its pace.
         self.registry.log_dir().space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
         self.write(partition, bytes)
     }

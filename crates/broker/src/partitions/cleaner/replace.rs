@@ -1,8 +1,9 @@
 //! Puts cleaned segments in the place of those they were made of, while others use the partition.
 //!
-//! Which names say how far it has come is told in [`fullbore_log::cleaner::swap`]. The partition is locked while the list of
-//! segments changes, which is no I/O, and while the new files get their last names; not while the old ones, of which there may
-//! be hundreds, are renamed. The log is not cut off meanwhile: it could go on in files of the old ones' names.
+//! Which names say how far it has come is told in [`fullbore_log::cleaner::swap`]. The partition is locked while the
+//! list of segments changes, which is no I/O, and while the new files get their last names; not while the old ones, of
+//! which there may be hundreds, are renamed. The log is not cut off meanwhile: it could go on in files of the old ones'
+//! names.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,8 @@ use fullbore_log::files::sync_dir;
 use fullbore_log::segment::{Segment, Stage};
 use fullbore_log::steps::step;
 
-/// Replaces the segments with these base offsets, neighbours, by `cleaned`, which are whole and on the disk, unless the log has been
-/// cut off more than `cuts` times. The files to be removed after file.delete.delay.ms.
+/// Replaces the segments with these base offsets, neighbours, by `cleaned`, which are whole and on the disk, unless the
+/// log has been cut off more than `cuts` times. The files to be removed after file.delete.delay.ms.
 ///
 /// # Errors
 /// [`CleanError::Changed`] if they are not there any more; nothing has happened then. With any other error the rest

@@ -195,7 +195,8 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
     }
 }
 
-/// Cuts the whole log off and writes it again, with the same keys and sizes and other values, by a thread whose steps nobody looks at.
+/// Cuts the whole log off and writes it again, with the same keys and sizes and other values, by a thread whose steps
+/// nobody looks at.
 fn write_again(partition: &Arc<Replica>) -> JoinHandle<Rows> {
     let partition = Arc::clone(partition);
     std::thread::spawn(move || {

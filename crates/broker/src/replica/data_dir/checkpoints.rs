@@ -1,12 +1,12 @@
 //! The data folder's checkpoint files: what is known of partitions whose logs are not open.
 //!
-//! Not the formats, which are in [`fullbore_log::files`]. Entries are by name and number, as in Kafka, and names come back:
-//! what is said of a deleted partition is out of the files before the next of its name has a folder
+//! Not the formats, which are in [`fullbore_log::files`]. Entries are by name and number, as in Kafka, and names come
+//! back: what is said of a deleted partition is out of the files before the next of its name has a folder
 //! ([`Checkpoints::purge`]).
 //!
-//! Locks: `writing` is held from when a log is asked for its offsets until they are written, so that the newest stay: a log
-//! start never goes back. Partitions are locked meanwhile, and nobody who has one locked waits for `writing`. `entries` is never
-//! held while anything blocks, since whoever is told of a partition may need it.
+//! Locks: `writing` is held from when a log is asked for its offsets until they are written, so that the newest stay: a
+//! log start never goes back. Partitions are locked meanwhile, and nobody who has one locked waits for
+//! `writing`. `entries` is never held while anything blocks, since whoever is told of a partition may need it.
 
 use std::collections::HashSet;
 use std::io;
@@ -226,8 +226,8 @@ impl Checkpoints {
         files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
     }
 
-    /// The partition's log ends here: no record after it is on the disk. What is appended next would else be taken for what was there
-    /// before, after another crash.
+    /// The partition's log ends here: no record after it is on the disk. What is appended next would else be taken for
+    /// what was there before, after another crash.
     ///
     /// # Errors
     /// What the system says. A full disk is none: what is said then is written with the next checkpoint.
@@ -285,7 +285,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the files of a clean shutdown but for the marker that vouches for them. `all` are the partitions with a folder.
+    /// Writes the files of a clean shutdown but for the marker that vouches for them. `all` are the partitions with a
+    /// folder.
     ///
     /// # Errors
     /// What the system says.

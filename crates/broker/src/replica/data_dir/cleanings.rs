@@ -1,5 +1,5 @@
-//! State of compaction of each partition: the offset up to which it is compacted, a cleaning under way, a log that cannot be cleaned. It is there
-//! before the partition's directory is made, and after that goes.
+//! State of compaction of each partition: the offset up to which it is compacted, a cleaning under way, a log that
+//! cannot be cleaned. It is there before the partition's directory is made, and after that goes.
 //!
 //! Not here: the threads that compact ([`crate::partitions::cleaner`]).
 //!
@@ -137,8 +137,8 @@ impl Cleanings {
         let mut tracking = self.tracking.lock();
         let cut_to = tracking.in_progress.remove(&key).map_or(i64::MAX, |cleaning| cleaning.cut_to);
         self.left.notify_all();
-        // A deletion takes the log away first and then has it forgotten: that was before this, and nothing may be said of
-        // the next topic of that name, or it comes after this.
+        // A deletion takes the log away first and then has it forgotten: that was before this, and nothing may be said
+        // of the next topic of that name, or it comes after this.
         if has_gone() {
             return;
         }
@@ -167,7 +167,8 @@ impl Cleanings {
         }
     }
 
-    /// The log ends at `log_end` now, as it was cut off: it is clean up to there at most, and what comes behind that is dirty.
+    /// The log ends at `log_end` now, as it was cut off: it is clean up to there at most, and what comes behind that is
+    /// dirty.
     pub fn cut_off(&self, key: &TopicPartition, log_end: i64) {
         let mut tracking = self.tracking.lock();
         if let Some(cleaning) = tracking.in_progress.get_mut(key) {
@@ -185,8 +186,8 @@ impl Cleanings {
     }
 
     /// To be called before a partition's folder is made: the file says nothing of an older one with its name when this
-    /// returns. To be clean up to an offset is to have no older value of a key before it, which a removed tombstone would
-    /// bring back.
+    /// returns. To be clean up to an offset is to have no older value of a key before it, which a removed tombstone
+    /// would bring back.
     ///
     /// # Errors
     /// What the system says; the folder must not be made then.

@@ -1,5 +1,5 @@
-//! How many partitions are out of service, for whoever watches the broker: those that a failed write or fsync has stopped, and,
-//! counted apart, those whose files are damaged.
+//! How many partitions are out of service, for whoever watches the broker: those that a failed write or fsync has
+//! stopped, and, counted apart, those whose files are damaged.
 //!
 //! Not why: the broker's log says it. Invariant: the count is that of the marks alive.
 

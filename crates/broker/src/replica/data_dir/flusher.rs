@@ -1,8 +1,8 @@
-//! The few threads that bring to the disk what was written, whatever the number of partitions: those that fsync, and the
-//! one of the page cache.
+//! The few threads that bring to the disk what was written, whatever the number of partitions: those that fsync, and
+//! the one of the page cache.
 //!
-//! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition stands in the queue once, so the queue is
-//! bounded by the number of partitions; what is asked for while it is flushed makes one more flush.
+//! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition stands in the queue once, so the
+//! queue is bounded by the number of partitions; what is asked for while it is flushed makes one more flush.
 //!
 //! Locks: a partition's state, then the queue; never the other way round.
 
@@ -98,8 +98,8 @@ impl Flusher {
         self.changed.notify_one();
     }
 
-    /// Queues a flush that is due after `delay`. The caller queues one at a time, and takes it back once it is not needed. `None` if the
-    /// time never comes.
+    /// Queues a flush that is due after `delay`. The caller queues one at a time, and takes it back once it is not
+    /// needed. `None` if the time never comes.
     pub fn push_after(&self, partition: Arc<Replica>, reason: Reason, delay: Duration) -> Option<Due> {
         let time = Instant::now().checked_add(delay)?;
         let mut queue = self.queue.lock();

@@ -1,9 +1,10 @@
 //! Directories of deleted partitions that still have their names, since the system has refused to rename them.
 //!
-//! Not here: directories of topic ids that this run has not seen deleted, whose records may still be wanted, and the removal of the files.
+//! Not here: directories of topic ids that this run has not seen deleted, whose records may still be wanted, and the
+//! removal of the files.
 //!
-//! Invariant: under the lock, a directory is renamed only if it has the topic id that was deleted. A partition of the same name makes its own directory after
-//! [`LogDir::retire_leftover`].
+//! Invariant: under the lock, a directory is renamed only if it has the topic id that was deleted. A partition of the
+//! same name makes its own directory after [`LogDir::retire_leftover`].
 
 use std::collections::HashMap;
 use std::fs;

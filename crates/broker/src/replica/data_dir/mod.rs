@@ -1,4 +1,5 @@
-//! Data directory, which its partitions share: its checkpoints, and the threads that flush and open (Kafka's `log.dir`).
+//! Data directory, which its partitions share: its checkpoints, and the threads that flush and open (Kafka's
+//! `log.dir`).
 //!
 //! Not here: the registry of partitions, which is [`crate::partitions::registry`].
 
@@ -70,8 +71,8 @@ pub struct LogDir {
 }
 
 impl LogDir {
-    /// Leaves stops of unknown producers for each partition whose folder an earlier run has put out of the way and not removed: topics of its name may
-    /// have come and gone while this broker was down.
+    /// Leaves stops of unknown producers for each partition whose folder an earlier run has put out of the way and not
+    /// removed: topics of its name may have come and gone while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());

@@ -1,8 +1,8 @@
 //! The threads that open logs, off the threads that serve connections: a log that a crash has left may take seconds.
 //!
-//! Not how a log is opened ([`crate::replica::opening`], [`fullbore_log::recovery`]). Partitions that somebody asks for come first, in the
-//! order in which they are asked for; the others, those that a crash may have left torn and those where retention is due, are
-//! opened while nobody asks.
+//! Not how a log is opened ([`crate::replica::opening`], [`fullbore_log::recovery`]). Partitions that somebody asks for
+//! come first, in the order in which they are asked for; the others, those that a crash may have left torn and those
+//! where retention is due, are opened while nobody asks.
 //!
 //! Invariant: a partition stands in each queue once, so the queues are bounded by the number of partitions.
 

@@ -1,19 +1,21 @@
 //! Stops of producers on deleted partitions, for the next partition of the same name.
 //!
 //! A client whose topic is deleted and made again while it produces goes on with the sequence that it has come to. On a
-//! partition that was never written that would be refused, since it may have overtaken others; here it is known which one is
-//! next, and which may be sent again. Where the deleted one was on other brokers, or this one was behind, any sequence of a producer is taken whose id was
-//! given out before the new topic was made, as Kafka does of all producers.
+//! partition that was never written that would be refused, since it may have overtaken others; here it is known which
+//! one is next, and which may be sent again. Where the deleted one was on other brokers, or this one was behind, any
+//! sequence of a producer is taken whose id was given out before the new topic was made, as Kafka does of all
+//! producers.
 //!
-//! Diskless topics are among them. The index has the stops on deleted diskless partitions for the next diskless one of the name, and gets those
-//! on classic partitions from here.
+//! Diskless topics are among them. The index has the stops on deleted diskless partitions for the next diskless one of
+//! the name, and gets those on classic partitions from here.
 //!
 //! In memory only: the new partition's folder is made for the stops at once, and its first producer snapshot has them
-//! (`Replica::keep_stops`). After a restart the metadata shows which partitions there were ([`PastTopic`]). Where a deletion was not followed by this
-//! process, the producers of that topic go on with any sequence, unless stops of the same topic are here.
+//! (`Replica::keep_stops`). After a restart the metadata shows which partitions there were ([`PastTopic`]). Where a
+//! deletion was not followed by this process, the producers of that topic go on with any sequence, unless stops of the
+//! same topic are here.
 //!
-//! Invariant: never more than [`BYTES_MAX`]; what was deleted longest ago is forgotten first, its producers before its name. Stops of topics deleted after
-//! `complete_since` are here, but for partitions that no producer has written to.
+//! Invariant: never more than [`BYTES_MAX`]; what was deleted longest ago is forgotten first, its producers before its
+//! name. Stops of topics deleted after `complete_since` are here, but for partitions that no producer has written to.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicI64;
@@ -25,7 +27,8 @@ use parking_lot::Mutex;
 
 use super::checkpoints::TopicPartition;
 
-/// Memory for all of it, as far as it is counted: 150,000 producers of a few partitions, 20,000 partitions of a few producers, the names of 14,000.
+/// Memory for all of it, as far as it is counted: 150,000 producers of a few partitions, 20,000 partitions of a few
+/// producers, the names of 14,000.
 const BYTES_MAX: usize = 8 << 20;
 /// Bytes that a partition takes, besides its name twice, and that a producer takes in a map that is half full.
 const OF_PARTITION: usize = 256;
@@ -75,8 +78,8 @@ struct LeftStops {
 }
 
 impl Succession {
-    /// Notes the stops on a classic partition that was deleted in the image of version `deleted_at`. They are dropped if those of a later
-    /// partition of its name are here: a partition may be retired long after its deletion.
+    /// Notes the stops on a classic partition that was deleted in the image of version `deleted_at`. They are dropped
+    /// if those of a later partition of its name are here: a partition may be retired long after its deletion.
     pub fn leave(&self, key: TopicPartition, topic_id: Uuid, stops: Stops, deleted_at: u64) {
         self.put(LeftStops { key, topic_id, stops, deleted_at, are_indexed: false });
     }
@@ -109,7 +112,8 @@ impl Succession {
         while left.bytes > BYTES_MAX && left.shorten() {}
     }
 
-    /// Takes the stops on the last partition of this name, which was that of `past` as the metadata has it, for the next one.
+    /// Takes the stops on the last partition of this name, which was that of `past` as the metadata has it, for the
+    /// next one.
     pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> Stops {
         let mut left = self.left.lock();
         let unknown = past.filter(|past| left.lacks(key, past));
@@ -128,7 +132,8 @@ impl Succession {
         last.map(|last| last.stops.clone().of_ids_below(bound)).unwrap_or_default()
     }
 
-    /// Returns true if producers may have written to the last partition of this name, which was that of `past`, and their stops are not here.
+    /// Returns true if producers may have written to the last partition of this name, which was that of `past`, and
+    /// their stops are not here.
     pub fn lacks(&self, key: &TopicPartition, past: Option<PastTopic>) -> bool {
         past.is_some_and(|past| self.left.lock().lacks(key, &past))
     }
@@ -138,7 +143,8 @@ impl Succession {
         self.left.lock().by_key.contains_key(key)
     }
 
-    /// Notes the version of the image whose topics follow, and its next producer id. `is_gap` where deletions before it were not followed.
+    /// Notes the version of the image whose topics follow, and its next producer id. `is_gap` where deletions before it
+    /// were not followed.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
         self.producer_ids_below.store(next_producer_id, Relaxed);
         let mut left = self.left.lock();
@@ -155,8 +161,8 @@ impl Succession {
 }
 
 impl DeletedStops {
-    /// Forgets the stops of the partition deleted longest ago, of which the name stays: its producers may go on anywhere. Then names, the eldest
-    /// first. Returns false if nothing is left.
+    /// Forgets the stops of the partition deleted longest ago, of which the name stays: its producers may go on
+    /// anywhere. Then names, the eldest first. Returns false if nothing is left.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()

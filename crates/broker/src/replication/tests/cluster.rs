@@ -294,8 +294,8 @@ pub async fn produce(client: &Connection, topic: &str, index: i32, acks: i16, ba
     produce_within(client, topic, index, acks, batch, 10_000).await
 }
 
-/// Produces a batch until a whole ISR acknowledges it, which it may not be at first: a follower may take longer than a short
-/// `replica.lag.time.max.ms` to its first fetch.
+/// Produces a batch until a whole ISR acknowledges it, which it may not be at first: a follower may take longer than a
+/// short `replica.lag.time.max.ms` to its first fetch.
 pub async fn acknowledged(client: &Connection, topic: &str, index: i32, batch: &Bytes) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,5 @@
-//! What replication costs, measured: cargo test --release -p fullbore-broker --lib replication::tests::measure -- --ignored --nocapture
+//! What replication costs, measured: cargo test --release -p fullbore-broker --lib replication::tests::measure --
+//! --ignored --nocapture
 
 use super::*;
 use fullbore_client::tokio::Connection;

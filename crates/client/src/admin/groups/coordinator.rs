@@ -1,8 +1,8 @@
-//! A question goes to the group's coordinator, which is looked up; where that is loading or has moved it is asked again, for
-//! `patience`.
+//! A question goes to the group's coordinator, which is looked up; where that is loading or has moved it is asked
+//! again, for `patience`.
 //!
-//! Invariant: a change is sent again only where the coordinator said that it did not carry it out, or where carrying it out twice is
-//! the same as once.
+//! Invariant: a change is sent again only where the coordinator said that it did not carry it out, or where carrying it
+//! out twice is the same as once.
 
 use crate::blocking::{BrokerAddress, Cluster};
 use crate::error::ClientError;
@@ -49,8 +49,8 @@ impl<'a> GroupAdmin<'a> {
         })
     }
 
-    /// Asks the coordinators of these groups, each about all of its own at a time, until every group has an outcome. Groups whose coordinator is
-    /// loading or has moved are asked for again, as long as patience allows.
+    /// Asks the coordinators of these groups, each about all of its own at a time, until every group has an outcome.
+    /// Groups whose coordinator is loading or has moved are asked for again, as long as patience allows.
     pub(super) fn at_coordinators<T>(
         &mut self,
         ids: &[Text],
@@ -113,7 +113,8 @@ pub struct GroupOutcomes<T> {
 }
 
 impl<T> GroupOutcomes<T> {
-    /// Takes the outcome of a group. Groups that were not answered have the reason, the first of them in the coordinator's words.
+    /// Takes the outcome of a group. Groups that were not answered have the reason, the first of them in the
+    /// coordinator's words.
     ///
     /// # Errors
     /// The group's, or its coordinator's.

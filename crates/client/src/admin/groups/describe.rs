@@ -1,7 +1,7 @@
 //! Description of groups and their members, of either protocol.
 //!
-//! Requests each group as one of the consumer protocol (KIP-848) first, and those that are none as classic ones, as Kafka's own
-//! client does.
+//! Requests each group as one of the consumer protocol (KIP-848) first, and those that are none as classic ones, as
+//! Kafka's own client does.
 
 use super::coordinator::{GroupAdmin, check, coordinators};
 use crate::blocking::{BrokerAddress, Cluster};

@@ -21,8 +21,8 @@ const COMMIT_PARTITIONS_MAX: usize = 10_000;
 const FETCH_SEVERAL_VERSION: i16 = 8;
 /// Groups whose offsets are asked for in one request.
 const FETCH_GROUPS_MAX: usize = 100;
-/// Weight of a commit beside its partitions, and of commits under way: 32 of a partition each, or one of many. A broker that still writes
-/// answers may not read the next request.
+/// Weight of a commit beside its partitions, and of commits under way: 32 of a partition each, or one of many. A broker
+/// that still writes answers may not read the next request.
 const COMMIT_WEIGHT: usize = 31;
 const COMMITS_WEIGHT_MAX: usize = 1024;
 

@@ -63,8 +63,8 @@ fn what_moves_is_withheld_until_it_is_let_go() {
 
 #[test]
 fn a_partition_that_somebody_keeps_does_not_move_while_a_free_one_can() {
-    // A's come last in the order of names, after the free ones: given in that order, A has three for a while, as many as B, and
-    // one that B keeps would be moved, and so be withheld.
+    // A's come last in the order of names, after the free ones: given in that order, A has three for a while, as many
+    // as B, and one that B keeps would be moved, and so be withheld.
     let owned = |of: &[i32]| of.iter().map(|p| (Text::from("a"), *p)).collect::<Vec<_>>();
     let holder = |id, of: &[i32]| Subscriber { owned: owned(of), generation: 1, ..member(id, &["a"]) };
     let members = [holder("A", &[5, 6]), holder("B", &[0, 1, 2]), holder("C", &[])];
@@ -130,7 +130,8 @@ proptest! {
     ) {
         let all: Vec<Text> = counts.keys().cloned().collect();
         members.iter_mut().for_each(|member| member.topics.clone_from(&all));
-        // Once everybody has let go of what moves, a second round gives out the rest, and none after it changes anything.
+        // Once everybody has let go of what moves, a second round gives out the rest, and none after it changes
+        // anything.
         let mut rounds = Vec::new();
         for generation in 5..8 {
             let given = Assignor::CooperativeSticky.assign(&members, &counts);

@@ -1,4 +1,5 @@
-//! What the writing side of a connection and its reader share: the requests whose answers are due, and whether it has ended.
+//! What the writing side of a connection and its reader share: the requests whose answers are due, and whether it has
+//! ended.
 //!
 //! Invariant: who ends the connection answers every request that waits.
 

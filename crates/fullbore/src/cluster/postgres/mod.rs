@@ -2,8 +2,8 @@
 //!
 //! - `programs`: where they are; `account`: who they run as.
 //!
-//! Invariant: it can be reached over a Unix socket alone, in a folder that only its user and root can enter; there it trusts
-//! everybody. What is in `data` is whole: it is made elsewhere and renamed.
+//! Invariant: it can be reached over a Unix socket alone, in a folder that only its user and root can enter; there it
+//! trusts everybody. What is in `data` is whole: it is made elsewhere and renamed.
 
 mod account;
 mod programs;
@@ -89,8 +89,8 @@ impl OwnPostgres {
         format!("postgres://{ROLE}@{host}:{PORT}/{DATABASE}")
     }
 
-    /// Has it run: makes it if it is missing, starts it unless it runs, and waits until it takes connections. What was started comes
-    /// back, also by way of `started` where waiting fails.
+    /// Has it run: makes it if it is missing, starts it unless it runs, and waits until it takes connections. What was
+    /// started comes back, also by way of `started` where waiting fails.
     ///
     /// # Errors
     /// What is missing or in the way, with the name of its log where it has something to say.
@@ -137,8 +137,9 @@ impl OwnPostgres {
         self.folder.join("data")
     }
 
-    /// Takes away the lock that a kill has left. PostgreSQL does so itself, unless its pid is used again, or nobody has waited for
-    /// it. Only called if the server does not run; its processes, which may outlive it for a moment, all work in its data.
+    /// Takes away the lock that a kill has left. PostgreSQL does so itself, unless its pid is used again, or nobody has
+    /// waited for it. Only called if the server does not run; its processes, which may outlive it for a moment, all
+    /// work in its data.
     fn forget_lock(&self, outlived_for: Duration) {
         let Ok(data) = fs::canonicalize(self.data()) else { return };
         let until = Instant::now() + outlived_for;
@@ -190,7 +191,8 @@ impl OwnPostgres {
             if stop.is_signalled()
                 && let Some(pid) = Pid::from_raw(child.id().cast_signed())
             {
-                // It takes away what it has made. If it has just ended, it is not waited for yet, so that the pid is its own.
+                // It takes away what it has made. If it has just ended, it is not waited for yet, so that the pid is
+                // its own.
                 let _ = kill_process(pid, Signal::INT);
             }
             std::thread::sleep(LOOK_EVERY);
@@ -248,7 +250,8 @@ fn version_of(data: &Path) -> Option<u32> {
     fs::read_to_string(data.join("PG_VERSION")).ok()?.trim().split('.').next()?.parse().ok()
 }
 
-/// Where the socket is: beside the data, or where a socket's name cannot be as long, in a place that the folder's name leads to.
+/// Where the socket is: beside the data, or where a socket's name cannot be as long, in a place that the folder's name
+/// leads to.
 fn socket_folder(folder: &Path) -> PathBuf {
     let beside = folder.join("socket");
     if beside.join(format!(".s.PGSQL.{PORT}")).as_os_str().len() <= SOCKET_PATH_MAX {

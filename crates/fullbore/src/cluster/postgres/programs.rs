@@ -7,7 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where packages put programs: a folder for each version, and what is below it. Debian, then Red Hat's from PostgreSQL itself.
+/// Where packages put programs: a folder for each version, and what is below it. Debian, then Red Hat's from PostgreSQL
+/// itself.
 const VERSIONED: [(&str, &str); 2] = [("/usr/lib/postgresql", "bin"), ("/usr", "bin")];
 /// Where PostgreSQL's own Makefile puts them.
 const OTHERS: [&str; 1] = ["/usr/local/pgsql/bin"];
@@ -84,8 +85,8 @@ fn choose(candidates: &[PathBuf], of_data: Option<u32>) -> Result<Programs, Fail
     }
 }
 
-/// As the server itself says it; `None` where it does not start. Ctrl-C at the terminal does not reach it, which is in a process group of its
-/// own: a server that was interrupted would look like none.
+/// As the server itself says it; `None` where it does not start. Ctrl-C at the terminal does not reach it, which is in
+/// a process group of its own: a server that was interrupted would look like none.
 fn version(folder: &Path) -> Option<u32> {
     let output = Command::new(folder.join("postgres")).arg("--version").process_group(0).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

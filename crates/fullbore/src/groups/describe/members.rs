@@ -6,8 +6,8 @@ use fullbore_client::admin::{GroupDescription, GroupMember};
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 
-/// As kafka-consumer-groups.sh prints it: static names only where there are any, and who still speaks the older protocol
-/// only while a group moves from one to the other.
+/// As kafka-consumer-groups.sh prints it: static names only where there are any, and who still speaks the older
+/// protocol only while a group moves from one to the other.
 pub fn table(group: &GroupDescription, verbose: bool, limit: Option<usize>) -> Vec<String> {
     let members = &group.members;
     let with_instance = members.iter().any(|member| member.instance_id.is_some());

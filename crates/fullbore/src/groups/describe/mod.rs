@@ -1,5 +1,5 @@
-//! `groups describe`: kafka-consumer-groups.sh's three tables, or one JSON document. What the tables hold is in `offsets`
-//! and `members`.
+//! `groups describe`: kafka-consumer-groups.sh's three tables, or one JSON document. What the tables hold is in
+//! `offsets` and `members`.
 
 mod members;
 mod offsets;
@@ -32,8 +32,8 @@ pub struct DescribeGroupsArgs {
     /// Print more columns: epochs, and what each member reads.
     #[arg(long)]
     verbose: bool,
-    /// Print the table as wide as kafka-consumer-groups.sh, also where the terminal is narrower and would have cells cut
-    /// and columns left out.
+    /// Print the table as wide as kafka-consumer-groups.sh, also where the terminal is narrower and would have cells
+    /// cut and columns left out.
     #[arg(long)]
     wide: bool,
     #[command(flatten)]

@@ -1,6 +1,7 @@
 //! Where the logs of partitions start, end, or reach a time, asked once for all groups.
 //!
-//! Not here: which of it a new offset depends on. Invariant: an offset that no leader gave is an error of the group that needs it, and of no other.
+//! Not here: which of it a new offset depends on. Invariant: an offset that no leader gave is an error of the group
+//! that needs it, and of no other.
 
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;

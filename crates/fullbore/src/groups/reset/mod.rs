@@ -1,5 +1,5 @@
-//! `groups reset-offsets`: what the user types and sees. Where the offsets come from is in `scenario`, what logs have in `logs`, the file of
-//! `--export` and `--from-file` in `csv`, times in `time`.
+//! `groups reset-offsets`: what the user types and sees. Where the offsets come from is in
+//! `scenario`, what logs have in `logs`, the file of `--export` and `--from-file` in `csv`, times in `time`.
 //!
 //! All groups go through each step together, so that thousands of them cost few round trips.
 //! Invariant: without --execute nothing is changed; with it, only groups without members are.

@@ -1,8 +1,8 @@
 //! `fullbore perf sweep`: what the user types, and what they see. Measuring is in `fullbore_bench::sweep`, reports in
 //! `fullbore_bench::report::sweep`.
 //!
-//! Invariant: however a sweep ends - done, interrupted, a broker gone - what was measured is written, and a broker of its
-//! own is stopped and its data removed.
+//! Invariant: however a sweep ends - done, interrupted, a broker gone - what was measured is written, and a broker of
+//! its own is stopped and its data removed.
 
 mod facts;
 mod own;
@@ -76,7 +76,8 @@ pub struct Sweep {
     /// A setting that is the same for every point, such as partitions=9; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = fixed)]
     set: Vec<(Setting, String)>,
-    /// A ready-made sweep, printed in the layout of its document; --over and --set replace parts of it. `list` shows them.
+    /// A ready-made sweep, printed in the layout of its document; --over and --set replace parts of it. `list` shows
+    /// them.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
     /// A cluster to measure [default: a broker of the sweep's own].

@@ -79,8 +79,8 @@ pub(super) struct World {
     reports: Vec<Option<Report>>,
     attempts: u64,
     next_producer_id: i64,
-    /// True if a broker that keeps its word tells the offset of every batch. Not if one was refused as out of order before
-    /// a late copy of it came, nor if the producer was fenced: then it is proven written, and not asked for.
+    /// True if a broker that keeps its word tells the offset of every batch. Not if one was refused as out of order
+    /// before a late copy of it came, nor if the producer was fenced: then it is proven written, and not asked for.
     offsets_known: bool,
 }
 
@@ -370,8 +370,8 @@ impl World {
         }
     }
 
-    /// The connection ends. The broker still comes upon the first few requests that travel, and answers nobody; the last few
-    /// never left the producer; of the rest some may arrive `late`.
+    /// The connection ends. The broker still comes upon the first few requests that travel, and answers nobody; the
+    /// last few never left the producer; of the rest some may arrive `late`.
     fn cut(&mut self, lane: usize, arrives: usize, unsent: usize, late: bool) {
         let Lane { mut travelling, seen } = std::mem::take(&mut self.lanes[lane]);
         let unsent = travelling.split_off(travelling.len().saturating_sub(unsent));

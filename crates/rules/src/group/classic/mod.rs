@@ -1,5 +1,5 @@
-//! A group of the classic protocol (JoinGroup, SyncGroup; KIP-62, 345, 394, 559, 814): the members meet, one of them, the
-//! leader, decides who reads what, and the group passes its decision on without reading it.
+//! A group of the classic protocol (JoinGroup, SyncGroup; KIP-62, 345, 394, 559, 814): the members meet, one of them,
+//! the leader, decides who reads what, and the group passes its decision on without reading it.
 //!
 //! ```text
 //!            a member joins                 all joined, or time is up

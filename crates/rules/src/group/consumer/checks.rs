@@ -62,8 +62,8 @@ pub fn check_request(
     Ok(())
 }
 
-/// Checks that a member may come with this epoch. The epoch before its own is taken if all that the member says it owns is
-/// assigned to it: the answer with the new epoch may have been lost.
+/// Checks that a member may come with this epoch. The epoch before its own is taken if all that the member says it owns
+/// is assigned to it: the answer with the new epoch may have been lost.
 pub(super) fn check_epoch(
     member: &ConsumerGroupMember,
     epoch: i32,

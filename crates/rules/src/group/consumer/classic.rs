@@ -1,8 +1,8 @@
 //! Members of a group on its way between the protocols, who speak the classic one (KIP-848, "online migration").
 //!
 //! Such a member joins, syncs and heartbeats as it always did. Its generation is its member epoch; it is asked to join
-//! again when the group has moved on, when it must give something up, and when what it waits for has become free. Nobody
-//! is its leader: the coordinator assigns.
+//! again when the group has moved on, when it must give something up, and when what it waits for has become free.
+//! Nobody is its leader: the coordinator assigns.
 //!
 //! What it is not: the change of a whole group from one protocol to the other; `group/migration.rs` does that.
 
@@ -100,7 +100,8 @@ impl ConsumerGroup {
         Ok(())
     }
 
-    /// Finds the joining member. A static member that comes without an id takes the place of its old self, whatever that is doing.
+    /// Finds the joining member. A static member that comes without an id takes the place of its old self, whatever
+    /// that is doing.
     fn find_joining(
         &mut self,
         id: &MemberId,

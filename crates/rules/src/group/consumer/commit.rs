@@ -14,8 +14,8 @@ const KNOWS_EPOCHS: i16 = 9;
 pub enum CommitPermission<'a> {
     /// All.
     CommitAll,
-    /// Partitions that the member has had since the epoch it says or before (KIP-1251): the epoch has since gone on, but nobody else can
-    /// have had them in between.
+    /// Partitions that the member has had since the epoch it says or before (KIP-1251): the epoch has since gone on,
+    /// but nobody else can have had them in between.
     CommitSince(&'a ConsumerGroupMember, i32),
 }
 

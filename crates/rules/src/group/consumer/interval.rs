@@ -1,18 +1,20 @@
 //! When a member is to come again: which heartbeat interval its answer tells.
 //!
-//! Members learn of a change by nothing but their heartbeats: an old owner hears that it is to give something up, a new one
-//! that it was given up. So those whom a change concerns are told a short interval while it lasts, and everybody else the
-//! configured one, which is also the longest that anybody is told.
+//! Members learn of a change by nothing but their heartbeats: an old owner hears that it is to give something up, a new
+//! one that it was given up. So those whom a change concerns are told a short interval while it lasts, and everybody
+//! else the configured one, which is also the longest that anybody is told.
 //!
 //! What it is not: a time limit. Sessions and the time to revoke are the same whatever the interval.
 //!
 //! Invariant: after a change a member sends a bounded number of heartbeats more than it would have, however long others
-//! take over it: 3 s of short intervals, and while it waits longer than that an eighth of the time since the change each.
+//! take over it: 3 s of short intervals, and while it waits longer than that an eighth of the time since the change
+//! each.
 
 use super::member::{ConsumerGroupMember, MemberState};
 use super::{ConsumerGroup, ConsumerGroupSettings};
 
-/// After a change others are likely, as when an application is rolled out: everybody who comes is told to come again soon.
+/// After a change others are likely, as when an application is rolled out: everybody who comes is told to come again
+/// soon.
 pub(super) const GRACE_MS: i64 = 3_000;
 /// Largest delay of a waiting member's heartbeat, as a part of the time since the change.
 const PART_OF_WAIT: i64 = 8;

@@ -1,8 +1,9 @@
 //! A group under the consumer protocol (KIP-848): the coordinator assigns, and each member is brought to its target on
 //! its own, heartbeat by heartbeat.
 //!
-//! Three epochs. The *group epoch* rises with each change of members, subscriptions or topics. The *assignment epoch* is
-//! the group epoch that the current target is for. A *member's epoch* is the assignment epoch it has been brought to.
+//! Three epochs. The *group epoch* rises with each change of members, subscriptions or topics. The *assignment epoch*
+//! is the group epoch that the current target is for. A *member's epoch* is the assignment epoch it has been brought
+//! to.
 //!
 //! - `checks.rs`: what a heartbeat must look like, and which epochs are taken.
 //! - `heartbeat.rs`: the way of a heartbeat through the rest; `leave.rs`: how members go.
@@ -11,8 +12,8 @@
 //! - `interval.rs`: when a member is to come again.
 //! - `classic.rs`: members of a group on its way between the protocols, who speak the classic one.
 //!
-//! What it is not: the matching of regular expressions, which comes in as lists of topics; a random source for member ids;
-//! a timer. Nothing here waits: every request is answered at once.
+//! What it is not: the matching of regular expressions, which comes in as lists of topics; a random source for member
+//! ids; a timer. Nothing here waits: every request is answered at once.
 //!
 //! Invariant: no partition is held by two members, where a member holds it from the answer that assigns it until the
 //! heartbeat that no longer has it among the owned ones, or until the member is fenced.

@@ -1,11 +1,11 @@
 //! Members that join, leave, die, change their minds and lose requests and answers, against the group.
 //!
-//! A client *reads* a partition from the answer that assigns it until it has given it up, which its next heartbeat says;
-//! or until it is fenced. After every step nobody reads what somebody else reads. Once it is quiet, everybody reads what
-//! they should, and it is shared out evenly.
+//! A client *reads* a partition from the answer that assigns it until it has given it up, which its next heartbeat
+//! says; or until it is fenced. After every step nobody reads what somebody else reads. Once it is quiet, everybody
+//! reads what they should, and it is shared out evenly.
 //!
-//! What it leaves out: a heartbeat that is processed after a later one of the same member. A client has one heartbeat on
-//! its way, and the broker keeps the order of a connection; KIP-848 has nothing that would tell the two apart.
+//! What it leaves out: a heartbeat that is processed after a later one of the same member. A client has one heartbeat
+//! on its way, and the broker keeps the order of a connection; KIP-848 has nothing that would tell the two apart.
 
 use super::assignor::Assignor;
 use super::*;

@@ -3,8 +3,8 @@
 //! First it gives up what it should not have, in its old epoch; once it has said so it moves to the epoch of the target
 //! and gets what is free; what others still hold it gets later, in the same epoch.
 //!
-//! What it is not: concerned with anybody else; whether a partition is free is asked. Invariant: a partition is assigned
-//! only if nobody else holds it.
+//! What it is not: concerned with anybody else; whether a partition is free is asked. Invariant: a partition is
+//! assigned only if nobody else holds it.
 
 use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionSet, TopicIdPartition};
 

@@ -16,8 +16,8 @@ impl ConsumerGroup {
         member.topics.iter().chain(matched.into_iter().flat_map(|matched| &matched.topics))
     }
 
-    /// Requests that the member's expression is resolved with the next heartbeat, if it is not: it was in use when the caller
-    /// looked for new ones, and then its last member left.
+    /// Requests that the member's expression is resolved with the next heartbeat, if it is not: it was in use when the
+    /// caller looked for new ones, and then its last member left.
     pub(super) fn ask_for_regex(&mut self, id: &MemberId) {
         let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
         if let Some(regex) = regex {
@@ -26,8 +26,9 @@ impl ConsumerGroup {
         }
     }
 
-    /// Takes in what regular expressions match in a version of the topics, but for those that were resolved in a later one meanwhile.
-    /// Whether one that is in use matches something else than before. What is not in use any more is struck.
+    /// Takes in what regular expressions match in a version of the topics, but for those that were resolved in a later
+    /// one meanwhile. Whether one that is in use matches something else than before. What is not in use any more is
+    /// struck.
     pub(super) fn resolve(&mut self, resolved: Vec<Resolved>, version: u64, now: i64) -> bool {
         let mut changed = false;
         if !resolved.is_empty() {
@@ -177,8 +178,8 @@ impl ConsumerGroup {
         members.into_iter().map(|member| member.id.clone()).collect()
     }
 
-    /// The members in the order in which they can be told of a new target: the one that is being answered, then as their
-    /// heartbeats are expected; last those that let theirs pass, who may be dead.
+    /// The members in the order in which they can be told of a new target: the one that is being answered, then as
+    /// their heartbeats are expected; last those that let theirs pass, who may be dead.
     fn order_by_time(&self, caller: &MemberId, now: i64) -> Vec<MemberId> {
         let mut members: Vec<&ConsumerGroupMember> = self.members.values().collect();
         members.sort_by_key(|member| (member.id != *caller, member.expected_by < now, member.expected_by));

@@ -1,8 +1,8 @@
 //! Fetches of other brokers, which follow partitions that this one leads.
 //!
-//! They come over the listener between brokers, with the number that the broker's process drew when it registered: nobody else moves a high
-//! watermark. A connection has one session ([`session`]); several fetches of it wait here, to be answered one after the other as soon as
-//! there is something, or when [`fullbore_rules::replica::spacing`] says.
+//! They come over the listener between brokers, with the number that the broker's process drew when it registered:
+//! nobody else moves a high watermark. A connection has one session ([`session`]); several fetches of it wait here, to
+//! be answered one after the other as soon as there is something, or when [`fullbore_rules::replica::spacing`] says.
 //!
 //! Invariant: what a fetch says of the follower's log counts when it is admitted, whatever waits before its answer.
 
@@ -61,8 +61,8 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
 /// Returns the broker that fetches.
 ///
 /// # Errors
-/// BROKER_ID_NOT_REGISTERED for a registration that this broker has not heard of yet: the follower tries again. Other codes for another broker than
-/// the one that is registered.
+/// BROKER_ID_NOT_REGISTERED for a registration that this broker has not heard of yet: the follower tries again. Other
+/// codes for another broker than the one that is registered.
 fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<BrokerState, ErrorCode> {
     if listener != broker.config.replication.listener {
         return Err(ErrorCode::CLUSTER_AUTHORIZATION_FAILED);

@@ -1,7 +1,8 @@
 //! Session of one follower at its leader: the partitions that it follows, what it was sent, and what is new.
 //!
 //! An answer costs its new partitions, and not all of the session: partitions mark their places when they move
-//! ([`DirtyPartitions`]). A follower's position is kept at the partition ([`Replica::followed_from`]); a cursor has the offset to read next.
+//! ([`DirtyPartitions`]). A follower's position is kept at the partition ([`Replica::followed_from`]); a cursor has the
+//! offset to read next.
 //!
 //! Lock: `state`, under which partitions are locked, which mark without it.
 

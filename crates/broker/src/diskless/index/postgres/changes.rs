@@ -1,8 +1,9 @@
 //! Changes of other brokers: their counters, and the rows that were changed past the counts seen.
 //!
-//! A broker's transactions have numbers without gaps, given under a lock of its row that lasts until the commit, so that what is committed is always
-//! what has a number up to some one. Counters are read before rows: a row that is newer than its broker's counter is told again. A row that was changed by two
-//! brokers says the later one, and so is told because of that one. Invariant: what was changed before a call is told by it or was told before.
+//! A broker's transactions have numbers without gaps, given under a lock of its row that lasts until the commit, so
+//! that what is committed is always what has a number up to some one. Counters are read before rows: a row that is
+//! newer than its broker's counter is told again. A row that was changed by two brokers says the later one, and so is
+//! told because of that one. Invariant: what was changed before a call is told by it or was told before.
 
 use std::sync::Arc;
 

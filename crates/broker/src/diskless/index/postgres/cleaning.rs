@@ -1,6 +1,7 @@
 //! Objects registered, and what is of no use any more: runs, objects, producers' rows.
 //!
-//! Any broker may ask for the same at the same time: one clears, and the others find nothing to do. Ages are by the database's clock.
+//! Any broker may ask for the same at the same time: one clears, and the others find nothing to do. Ages are by the
+//! database's clock.
 
 use std::collections::BTreeMap;
 
@@ -174,7 +175,8 @@ pub fn expire_producers(
 }
 
 /// Returns the query of at most `producers_max` producers of a partition that have written nothing after `before_ms`. A
-/// producer with an open transaction is not silent; in a deleted partition, and at the offsets of what is carried over, none is open.
+/// producer with an open transaction is not silent; in a deleted partition, and at the offsets of what is carried over,
+/// none is open.
 fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> String {
     format!(
         "SELECT producer_id FROM (SELECT partition, producer_id, max(base_offset) AS newest
@@ -254,7 +256,8 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     }
     if is_there {
         let bytes: i64 = objects.values().sum();
-        // Not told as a change: whoever changes a partition is not told what another one changed before, unless he reads the row.
+        // Not told as a change: whoever changes a partition is not told what another one changed before, unless he
+        // reads the row.
         let update = "UPDATE fullbore.diskless_partitions SET bytes = bytes -";
         statements.push(format!("{update} {bytes} WHERE id = {partition}"));
     }

@@ -54,8 +54,8 @@ impl RunSource for PostgresFinder {
     ) -> Result<AbortedTransactions, StoreError> {
         let Range { start, end } = offsets;
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
-        // Transactions that are open where the answer ends, by the bits of their lengths: the index has few of each value,
-        // and the sum keeps the planner on it.
+        // Transactions that are open where the answer ends, by the bits of their lengths: the index has few of each
+        // value, and the sum keeps the planner on it.
         let rows = self.ask(&format!(
             "WITH ended AS MATERIALIZED (
                SELECT {ABORTED} FROM fullbore.diskless_aborted

@@ -1,7 +1,7 @@
 //! A transaction of this broker on the index, in two texts: what it locks and reads, and what it writes.
 //!
-//! Invariant: none begins on a database that lacks what this broker knows to be committed, or whose tables are of another version. While it is
-//! so, nothing is written, rather than that offsets are given twice.
+//! Invariant: none begins on a database that lacks what this broker knows to be committed, or whose tables are of
+//! another version. While it is so, nothing is written, rather than that offsets are given twice.
 
 use std::sync::Arc;
 
@@ -115,8 +115,8 @@ impl Guarded {
         ended.map(Vec::into_iter).map_err(|error| error.not_committed())
     }
 
-    /// Ends as [`Guarded::end`] does, with statements that change rows of partitions, after this broker's number has grown by one: `({COUNTER})` in them
-    /// is the number.
+    /// Ends as [`Guarded::end`] does, with statements that change rows of partitions, after this broker's number has
+    /// grown by one: `({COUNTER})` in them is the number.
     ///
     /// # Errors
     /// The same.

@@ -1,10 +1,13 @@
 //! The index of a cluster: tables of PostgreSQL beside those of the control plane, which all brokers change.
 //!
-//! No decisions. Locks are taken in one order, so that nobody waits in a circle: partitions by id, then objects by id, then the row of this
-//! broker; never that of the cluster's version. Transactions are READ COMMITTED, so that what follows a lock sees what was committed before it.
+//! No decisions. Locks are taken in one order, so that nobody waits in a circle: partitions by id, then objects by id,
+//! then the row of this broker; never that of the cluster's version. Transactions are READ COMMITTED, so that what
+//! follows a lock sees what was committed before it.
 //!
-//! - `guarded`: a transaction, begun only on a database that has all that this broker knows to be committed (`super::noted`).
-//! - `commits`: the store of the index, and a commit; `topics`: partitions made, deleted, cut off; `cleaning`: what is of no use any more.
+//! - `guarded`: a transaction, begun only on a database that has all that this broker knows to be committed
+//!   (`super::noted`).
+//! - `commits`: the store of the index, and a commit; `topics`: partitions made, deleted, cut off; `cleaning`: what is
+//!   of no use any more.
 //! - `finder`, `changes`: reads beside the commits, over connections of their own.
 //! - `rows`: values as literals, rows as values.
 
@@ -39,8 +42,8 @@ pub use commits::PostgresIndex;
 /// Connections that find runs, and so finds at a time.
 const FINDERS: usize = 2;
 
-/// The index in the database that these settings name, for this broker with this data folder. The database need not be there yet: each call
-/// says so then.
+/// The index in the database that these settings name, for this broker with this data folder. The database need not be
+/// there yet: each call says so then.
 ///
 /// # Errors
 /// What is wrong with the settings, or what the system says.
@@ -60,8 +63,9 @@ pub fn open(
     Ok((index, finder, PostgresChanges::new(connection()?, broker_id, noted)))
 }
 
-/// Returns the changes that the index lacks of those that this broker knows to be committed: it is an older copy then, in which a registration would
-/// leave a version that the newest database does not know. Blocks. An index that does not answer lacks nothing yet.
+/// Returns the changes that the index lacks of those that this broker knows to be committed: it is an older copy then,
+/// in which a registration would leave a version that the newest database does not know. Blocks. An index that does not
+/// answer lacks nothing yet.
 pub fn lacks(settings: &PlaneSettings, broker_id: i32, data_dir: &Path, cluster_id: Uuid) -> Option<Lacking> {
     let known = noted_changes(data_dir, cluster_id);
     if known.is_empty() {

@@ -1,6 +1,7 @@
 //! Values of the index as literals of a text of statements, and rows as values.
 //!
-//! Numbers and bytes only. Invariant: a literal is what it stands for whatever it holds; a row that cannot be is an error.
+//! Numbers and bytes only. Invariant: a literal is what it stands for whatever it holds; a row that cannot be is an
+//! error.
 
 use std::fmt::{Display, Write};
 

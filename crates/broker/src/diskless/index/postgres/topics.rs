@@ -1,11 +1,11 @@
-//! Partitions made, deleted and cut off, and the store in which all of them are, each in one transaction; any broker may ask for the same at the
-//! same time.
+//! Partitions made, deleted and cut off, and the store in which all of them are, each in one transaction; any broker
+//! may ask for the same at the same time.
 //!
-//! What a deleted partition leaves behind is there for the next one of its name, which may be made before a broker has heard of the deletion: who makes
-//! it, deletes those that have its name first.
+//! What a deleted partition leaves behind is there for the next one of its name, which may be made before a broker has
+//! heard of the deletion: who makes it, deletes those that have its name first.
 //!
-//! Invariant: there are no partitions of a topic that was deleted before they were made. A broker may be slow, and carry out the creation when all
-//! others have carried out the deletion: nobody would delete what it makes.
+//! Invariant: there are no partitions of a topic that was deleted before they were made. A broker may be slow, and
+//! carry out the creation when all others have carried out the deletion: nobody would delete what it makes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -57,16 +57,16 @@ pub fn create(
     read(made)
 }
 
-/// Enters deleted classic partitions as the ones before this topic's, unless these are made already. Where no producer is known, and no bound of their ids,
-/// another broker may know more, and what diskless ones before it have left stays.
+/// Enters deleted classic partitions as the ones before this topic's, unless these are made already. Where no producer
+/// is known, and no bound of their ids, another broker may know more, and what diskless ones before it have left stays.
 pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
     let of_use = before.iter().filter(|stops| !stops.are_unknown() || stops.unknown_below < i64::MAX);
     let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|stops| stops.are_unknown());
     [unknown, known].iter().filter(|stops| !stops.is_empty()).try_for_each(|stops| enter_classic(session, topic, stops))
 }
 
-/// Enters deleted classic partitions, either of known producers or not. Any producer of the name may have written to the latter, so that what diskless ones
-/// before them have left counts no more.
+/// Enters deleted classic partitions, either of known producers or not. Any producer of the name may have written to
+/// the latter, so that what diskless ones before them have left counts no more.
 fn enter_classic(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
@@ -119,8 +119,8 @@ pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> 
     remove(session, &of_topic)
 }
 
-/// Deletes partitions whose topics are not in the metadata: where no broker with the store ran when a topic was deleted, no other deletes
-/// its partitions.
+/// Deletes partitions whose topics are not in the metadata: where no broker with the store ran when a topic was
+/// deleted, no other deletes its partitions.
 pub fn delete_unknown(session: &mut Guarded) -> Result<(), CommitError> {
     let unknown = "NOT EXISTS (SELECT 1 FROM fullbore.topics AS t WHERE t.id = p.topic_id)";
     remove(session, unknown)
@@ -141,8 +141,8 @@ fn lock_partitions(which: &str) -> String {
     )
 }
 
-/// Leaves to partitions that are removed next, of which [`lock_partitions`] was answered, what those before them have left of producers that have
-/// written nothing to them.
+/// Leaves to partitions that are removed next, of which [`lock_partitions`] was answered, what those before them have
+/// left of producers that have written nothing to them.
 fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), CommitError> {
     let replacing = next(answers).and_then(|_| each(&next(answers)?, |row| number(row, 0)));
     let replacing = replacing.inspect_err(|_| session.abandon()).map_err(CommitError::Refused)?;
@@ -152,8 +152,8 @@ fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), C
     pieces.map(carry).try_for_each(|piece| session.ask(&piece).map(drop)).map_err(CommitError::Refused)
 }
 
-/// Gives partitions, before all that they have, the newest row of each producer that has written only to the deleted one of their name; none where
-/// there are too many producers, since one that is forgotten has stopped elsewhere.
+/// Gives partitions, before all that they have, the newest row of each producer that has written only to the deleted
+/// one of their name; none where there are too many producers, since one that is forgotten has stopped elsewhere.
 fn carry(ids: &[DisklessPartitionId]) -> String {
     format!(
         "INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
@@ -170,8 +170,8 @@ fn carry(ids: &[DisklessPartitionId]) -> String {
     )
 }
 
-/// Removes these partitions. One that was written is its name's last from now on, and what the one before it has left is cleared, but for what was
-/// carried over. A partition that has forgotten producers leaves a row for that.
+/// Removes these partitions. One that was written is its name's last from now on, and what the one before it has left
+/// is cleared, but for what was carried over. A partition that has forgotten producers leaves a row for that.
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(

@@ -53,8 +53,9 @@ pub fn clear_runs(
     Ok(())
 }
 
-/// Removes the partitions that a query finds. One that was written is its name's last from now on: what the one before it has left of producers that have
-/// written nothing to it is carried over, and the rest cleared. A partition that has forgotten producers leaves a row for that.
+/// Removes the partitions that a query finds. One that was written is its name's last from now on: what the one before
+/// it has left of producers that have written nothing to it is carried over, and the rest cleared. A partition that has
+/// forgotten producers leaves a row for that.
 pub fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
     let found =
         connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
@@ -89,8 +90,8 @@ fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<
     statements.iter().try_for_each(|statement| connection.prepare_cached(statement)?.execute([id]).map(drop))
 }
 
-/// Enters a deleted classic partition as the one before this topic's, unless that is made already. Where no producer of it is known, any of its name's
-/// may have written to it, and what diskless ones before it have left counts no more.
+/// Enters a deleted classic partition as the one before this topic's, unless that is made already. Where no producer of
+/// it is known, any of its name's may have written to it, and what diskless ones before it have left counts no more.
 pub fn succeed_classic(
     connection: &Connection,
     (name, topic_id): (&str, Uuid),
@@ -115,8 +116,8 @@ pub fn succeed_classic(
     remove(connection, id)
 }
 
-/// Leaves to a partition, before all that it has, the newest row of each producer that has written only to the deleted one of its name; none where
-/// there are too many producers, since one that is forgotten has stopped elsewhere.
+/// Leaves to a partition, before all that it has, the newest row of each producer that has written only to the deleted
+/// one of its name; none where there are too many producers, since one that is forgotten has stopped elsewhere.
 fn carry_over(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let before =
         "SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index)
@@ -167,7 +168,8 @@ fn clear_aborted(
     connection.prepare_cached(remove)?.execute(params![partition, before, limit])
 }
 
-/// Returns the largest id of unknown producers that may have written to a deleted partition, if it is known and silent since then; else -1.
+/// Returns the largest id of unknown producers that may have written to a deleted partition, if it is known and silent
+/// since then; else -1.
 pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_ms: i64) -> rusqlite::Result<i64> {
     let row = "SELECT batches FROM producers WHERE partition = ?1 AND producer_id = ?2 AND written_ms <= ?3";
     let mut row = connection.prepare_cached(row)?;
@@ -176,7 +178,8 @@ pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_m
     Ok(batches.map_or(-1, |batches| last_of_forgotten_row(&batches)))
 }
 
-/// Notes that producers of a partition, there or deleted, have expired up to this id. Of a deleted one the next of its name keeps it.
+/// Notes that producers of a partition, there or deleted, have expired up to this id. Of a deleted one the next of its
+/// name keeps it.
 pub fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
     let own = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
     let next = "UPDATE partitions SET expired_to = max(expired_to, ?2)

@@ -1,8 +1,9 @@
 //! The file of the index of one broker: made, brought from the first release's schema to this version's, connected to.
 //!
-//! Not what is read and written there, which is [`super`]'s. Invariant: an opened file has the schema of this version, and every change that
-//! this broker has noted. SQLite ends the recovery of its write-ahead log silently at the first frame with a wrong checksum, so that the commits
-//! from there on are missing: such a file is refused before anything is written to it, and its log stays for repair.
+//! Not what is read and written there, which is [`super`]'s. Invariant: an opened file has the schema of this version,
+//! and every change that this broker has noted. SQLite ends the recovery of its write-ahead log silently at the first
+//! frame with a wrong checksum, so that the commits from there on are missing: such a file is refused before anything
+//! is written to it, and its log stays for repair.
 
 use std::fs;
 use std::io;
@@ -27,7 +28,8 @@ const MIGRATIONS: [&str; 1] = [TRANSACTIONS];
 /// Version 6: rows of producers may be transactional or markers.
 const TRANSACTIONS: &str = include_str!("schema_6.sql");
 const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// Bytes of a page. A commit to many partitions changes two pages of each, of which it adds a line to: small ones are less to write.
+/// Bytes of a page. A commit to many partitions changes two pages of each, of which it adds a line to: small ones are
+/// less to write.
 const PAGE: i64 = 1024;
 /// Bytes of the write-ahead log at which a commit moves it to the file itself, if nobody has done so between commits.
 const WAL_MAX: i64 = 32 << 20;
@@ -84,7 +86,8 @@ pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connecti
     Ok((connection, noted))
 }
 
-/// Removes the note of a file that is lost: a store with its objects is refused for that, and any other may be begun anew.
+/// Removes the note of a file that is lost: a store with its objects is refused for that, and any other may be begun
+/// anew.
 fn begin_note_anew(folder: &Path) -> io::Result<()> {
     match fs::remove_file(folder.join(NOTED_CHANGES)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -133,7 +136,8 @@ pub fn connect(folder: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Moves the write-ahead log to the file itself. What a reader still needs stays; the next time, or a commit, moves that.
+/// Moves the write-ahead log to the file itself. What a reader still needs stays; the next time, or a commit, moves
+/// that.
 ///
 /// # Errors
 /// What SQLite says.

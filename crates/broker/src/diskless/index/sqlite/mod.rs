@@ -1,9 +1,12 @@
-//! The index of one broker: a file of SQLite of its own, so that no change of the metadata waits for a commit of records.
+//! The index of one broker: a file of SQLite of its own, so that no change of the metadata waits for a commit of
+//! records.
 //!
-//! What makes and upgrades it is in `file`, what reads beside the commits in `finder`. A commit that returned is on the disk (write-ahead log, `synchronous=FULL`).
+//! What makes and upgrades it is in `file`, what reads beside the commits in `finder`. A commit that returned is on the
+//! disk (write-ahead log, `synchronous=FULL`).
 //!
-//! Each transaction that changes rows adds one to the number in `changes`, which is noted beside the file after its COMMIT ([`super::noted`]):
-//! the note is never ahead of what is on the disk, and a later start compares them.
+//! Each transaction that changes rows adds one to the number in
+//! `changes`, which is noted beside the file after its COMMIT ([`super::noted`]): the note is never ahead of what is on
+//! the disk, and a later start compares them.
 
 mod cleaning;
 mod file;

@@ -1,5 +1,5 @@
-//! Batches that begin a transaction ahead of the coordinator's word: the end of the producer's last transaction is still
-//! being uploaded, and theirs goes on beside it.
+//! Batches that begin a transaction ahead of the coordinator's word: the end of the producer's last transaction is
+//! still being uploaded, and theirs goes on beside it.
 //!
 //! An object with such a batch waits at the head of the queue, and everything behind it: for a moment only, after which
 //! its unconfirmed batches are sent back to their clients.

@@ -1,9 +1,9 @@
 //! Evens out the loads of members whose subscriptions differ.
 //!
 //! A member can pass a partition on to any other subscriber of its topic, who can pass one of another topic on, and so
-//! on. Along such a chain from a member to one with at least two partitions fewer, each passes one on: one load falls, one
-//! rises, all others stay. When no chain is left the loads are as even as they can be (Harvey, Ladner, Lovász, Tamir:
-//! Semi-matchings for bipartite graphs and load balancing, 2006).
+//! on. Along such a chain from a member to one with at least two partitions fewer, each passes one on: one load falls,
+//! one rises, all others stay. When no chain is left the loads are as even as they can be (Harvey, Ladner, Lovász,
+//! Tamir: Semi-matchings for bipartite graphs and load balancing, 2006).
 //!
 //! What it is not: free of cost. A search looks at each subscription once at most; [`STEPS_MAX`] bounds all of them
 //! together, and a group beyond that is left as even as it is by then.

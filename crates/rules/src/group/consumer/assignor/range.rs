@@ -1,7 +1,7 @@
 //! The `range` assignor: every topic is cut into one contiguous range a subscriber, in the members' order.
 //!
-//! The first subscribers have one partition more where it does not divide. What it is not: sticky beyond the order of the
-//! members, as Kafka's is not. Topics with the same subscribers and partition counts are cut at the same places.
+//! The first subscribers have one partition more where it does not divide. What it is not: sticky beyond the order of
+//! the members, as Kafka's is not. Topics with the same subscribers and partition counts are cut at the same places.
 
 use super::{MemberIndex, NOBODY, Owners, Subscriptions};
 

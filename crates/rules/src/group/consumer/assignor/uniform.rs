@@ -43,7 +43,8 @@ pub(super) fn loads(members: usize, owners: &Owners) -> Vec<usize> {
     loads
 }
 
-/// Takes from everybody what is above their share, in a group where all subscribe to all. The first among equals has to give.
+/// Takes from everybody what is above their share, in a group where all subscribe to all. The first among equals has to
+/// give.
 fn trim(members: usize, owners: &mut Owners) {
     let partitions: usize = owners.iter().map(Vec::len).sum();
     let (share, mut extras) = (partitions / members, partitions % members);
