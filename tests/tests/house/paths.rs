@@ -1,7 +1,7 @@
 //! The tables of ARCHITECTURE.md that follow a request file by file.
 //!
-//! A row names a file and its functions. A function is followed by its name: what stands in the body of a listed function, as a call, is called by it,
-//! also through a trait, a closure or a macro.
+//! A row names a file and its functions. A function is followed by its name: what stands in the body of a listed
+//! function, as a call, is called by it, also through a trait, a closure or a macro.
 
 use super::files::{Crate, File, crates};
 use super::uses::functions;
@@ -11,7 +11,8 @@ use std::path::Path;
 
 const HEADING: &str = "## Four paths, file by file";
 
-/// Files that are handed the batch or its outcome, by path. The goals are 20 and 26; ARCHITECTURE.md has what is over them, and why.
+/// Files that are handed the batch or its outcome, by path. The goals are 20 and 26; ARCHITECTURE.md has what is over
+/// them, and why.
 const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 25), ("A diskless produce", 34)];
 
 struct Table {
@@ -22,7 +23,8 @@ struct Table {
 struct Row {
     file: String,
     functions: Vec<String>,
-    /// The way by which its first function is reached, where that is no call from a row above: task, thread, answer, wake, future or closure.
+    /// The way by which its first function is reached, where that is no call from a row above: task, thread, answer,
+    /// wake, future or closure.
     hand_over: Option<String>,
     /// True if the file may be listed more than once.
     is_repeated: bool,
@@ -32,7 +34,8 @@ struct Row {
 #[derive(Default)]
 struct Above {
     bodies: Vec<String>,
-    /// As on a stack, the functions of which a call was listed last, each with the place in its body that the rows have come to.
+    /// As on a stack, the functions of which a call was listed last, each with the place in its body that the rows have
+    /// come to.
     open: Vec<(usize, usize)>,
 }
 
@@ -42,7 +45,8 @@ impl Above {
         self.bodies.push(body.to_owned());
     }
 
-    /// Ends the functions that do not call this one from the place on to which they have come, up to one that does. Returns true if there is one.
+    /// Ends the functions that do not call this one from the place on to which they have come, up to one that does.
+    /// Returns true if there is one.
     fn calls_next(&mut self, function: &str) -> bool {
         let next = |(caller, from): (usize, usize)| {
             calls(&self.bodies[caller], function).into_iter().find(|place| *place >= from)
