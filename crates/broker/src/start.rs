@@ -163,8 +163,7 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // Before anything of partitions changes: a store that is not the cluster's is the usual reason why a start is
-        // refused.
+        // First of all: a wrong object store is the usual reason of a refused start, and no partition has changed yet.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,

@@ -1,12 +1,15 @@
-//! The rules of the house, which ARCHITECTURE.md tells in words: which part may know which, that no circle of folders grows,
-//! how long a function may be, that what rustdoc shows stands by itself, and that the paths are as its tables tell.
+//! The rules of the house, which ARCHITECTURE.md tells in words: which part may know which, that no circle of folders
+//! grows, how long a function may be, that what rustdoc shows stands by itself, and that the paths are as its tables
+//! tell.
 //!
 //! Read from the source as `syn` parses it, without what is compiled for tests only. A file uses another if it names
 //! something that is defined there, through however many re-exports; what is reached by a method alone is not seen.
 
 mod files;
 mod paths;
+mod prose;
 mod uses;
+mod words;
 
 use files::{Crate, crates};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Lines that a function may have, from its signature to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// The parts of the broker, folders and files of `crates/broker/src`, as ARCHITECTURE.md tells of them: each may know those below it in
-/// this list, and no others.
+/// The parts of the broker, folders and files of `crates/broker/src`, as ARCHITECTURE.md tells of them: each may know
+/// those below it in this list, and no others.
 const LAYERS: &[&str] = &[
     "lib",
     "start",
@@ -50,7 +53,8 @@ fn no_folder_uses_one_beside_it_that_uses_it() {
     assert!(circles.is_empty(), "circles of folders:\n{}", circles.join("\n"));
 }
 
-/// Returns each circle of folders that stand side by side. Files of one folder know each other, and so do a folder and those in it.
+/// Returns each circle of folders that stand side by side. Files of one folder know each other, and so do a folder and
+/// those in it.
 fn circles(of: &Crate) -> Vec<String> {
     let mut uses_beside: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for (file, used) in uses::between_files(of) {

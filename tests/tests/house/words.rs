@@ -1,0 +1,240 @@
+//! Check of the project's English, by the rules that CONTRIBUTING.md gives under "Words".
+//!
+//! Reads comments, documents, log and error texts and names of tests as text. A list of exceptions holds how many findings each file
+//! may have; a file with fewer needs a shorter list, so that the list only shrinks. `WORDS=PREFIX` prints the findings of the files whose
+//! path begins with `PREFIX`.
+
+use super::prose::{self, Block, Kind};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+
+/// Words that a sentence may have.
+const SENTENCE_WORDS_MAX: usize = 30;
+
+/// Columns that a line of a comment or document may have.
+const COLUMNS_MAX: usize = 120;
+
+/// First words that leave a comment on an item without a subject.
+const HEADLESS: &[&str] = &[
+    "what", "who", "whoever", "whose", "where", "wherever", "whether", "which", "whatever", "it", "they", "them",
+    "that", "those", "these", "one", "such", "so", "has",
+];
+
+/// First words that leave any other comment without a subject.
+const HEADLESS_INSIDE: &[&str] = &["what", "who", "whoever", "whose", "whether", "those", "that", "them"];
+
+/// Verbs of speech and persons without a name, neither of which a mechanism has.
+const SPEECH_AND_PERSONS: &[&str] = &[
+    "tell",
+    "tells",
+    "told",
+    "telling",
+    "say",
+    "says",
+    "said",
+    "saying",
+    "ask",
+    "asks",
+    "asked",
+    "asking",
+    "hear",
+    "hears",
+    "heard",
+    "hearing",
+    "somebody",
+    "nobody",
+    "anybody",
+    "everybody",
+    "someone",
+    "anyone",
+    "everyone",
+    "whoever",
+    "whomever",
+];
+
+/// Pairs that stand in place of a parameter's name.
+const SO_MANY: &[&str] = &["many", "much", "long", "often"];
+
+/// First words that leave the name of a test without a state.
+const HEADLESS_TESTS: &[&str] = &[
+    "what", "who", "whoever", "whose", "where", "wherever", "whether", "which", "whatever", "it", "they", "that",
+    "those", "so",
+];
+
+const EXCEPTIONS: &str = "tests/house/words.exceptions";
+
+#[test]
+fn committed_text_keeps_the_rules_of_words() {
+    let root = prose::root();
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in prose::files(&root) {
+        let text = fs::read_to_string(root.join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let findings = findings(&file, &text);
+        if !findings.is_empty() {
+            found.insert(file, findings);
+        }
+    }
+    if let Ok(prefix) = std::env::var("WORDS") {
+        for (file, findings) in found.iter().filter(|(file, _)| file.starts_with(&prefix)) {
+            for finding in findings {
+                println!("{file}:{finding}");
+            }
+        }
+        return;
+    }
+    let listed = root.join("tests").join(EXCEPTIONS);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let list = found.iter().fold(String::new(), |mut list, (file, findings)| {
+            writeln!(list, "{} {file}", findings.len()).expect("a string takes it");
+            list
+        });
+        fs::write(&listed, list).expect("the list can be written");
+        return;
+    }
+    let allowed = exceptions(&fs::read_to_string(&listed).unwrap_or_default());
+    let mut wrong = Vec::new();
+    for (file, findings) in &found {
+        if findings.len() > allowed.get(file).copied().unwrap_or(0) {
+            wrong.extend(findings.iter().map(|finding| format!("{file}:{finding}")));
+        }
+    }
+    for (file, count) in &allowed {
+        if found.get(file).map_or(0, Vec::len) < *count {
+            wrong.push(format!("{file}: fewer than the {count} findings of {EXCEPTIONS}; shorten it by UPDATE_DOCS=1"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Returns how many findings each file may have.
+fn exceptions(list: &str) -> BTreeMap<String, usize> {
+    list.lines()
+        .map(|line| {
+            let (count, file) = line.split_once(' ').expect("a line is a count and a path");
+            (file.to_owned(), count.parse().expect("a count is a number"))
+        })
+        .collect()
+}
+
+/// Returns `LINE: RULE: TEXT` of each breach.
+fn findings(file: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for block in prose::blocks(file, text) {
+        breaches(&block, &mut found);
+    }
+    for (line, columns) in prose::long_lines(file, text, COLUMNS_MAX) {
+        found.push(format!("{line}: {columns} columns"));
+    }
+    found
+}
+
+fn breaches(block: &Block, found: &mut Vec<String>) {
+    let words = words(&block.text);
+    let mut add = |rule: &str| found.push(format!("{}: {rule}: {}", block.line, beginning(&block.text)));
+    if block.kind == Kind::TestName {
+        let headless = words.first().is_some_and(|word| HEADLESS_TESTS.contains(&word.as_str()));
+        if headless || words.iter().any(|word| SPEECH_AND_PERSONS.contains(&word.as_str())) {
+            add("name of a test");
+        }
+        return;
+    }
+    let headless = match block.kind {
+        Kind::Item => HEADLESS,
+        Kind::Inside => HEADLESS_INSIDE,
+        Kind::Document | Kind::Message | Kind::TestName => &[],
+    };
+    if let Some(word) = words.first().filter(|word| headless.contains(&word.as_str())) {
+        add(&format!("begins with \"{word}\""));
+    }
+    if let Some(word) = words.iter().find(|word| SPEECH_AND_PERSONS.contains(&word.as_str())) {
+        add(&format!("\"{word}\""));
+    }
+    if let Some(pair) = words.windows(2).find(|pair| pair[0] == "so" && SO_MANY.contains(&pair[1].as_str())) {
+        add(&format!("\"so {}\"", pair[1]));
+    }
+    for sentence in sentences(&block.text) {
+        let count = sentence.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric)).count();
+        if count > SENTENCE_WORDS_MAX {
+            found.push(format!("{}: {count} words: {}", block.line, beginning(sentence)));
+        }
+    }
+}
+
+/// Returns the words of a text in lower case; code has become one word that no rule names.
+fn words(text: &str) -> Vec<String> {
+    text.split(|letter: char| !(letter.is_alphanumeric() || letter == '\''))
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect()
+}
+
+/// Splits a text behind each full stop, question mark or exclamation mark that a space follows.
+fn sentences(text: &str) -> Vec<&str> {
+    let mut sentences = Vec::new();
+    let mut from = 0;
+    for (at, letter) in text.char_indices() {
+        let after = &text[at + letter.len_utf8()..];
+        if matches!(letter, '.' | '?' | '!') && after.trim_start_matches([')', '"', '*']).starts_with(' ') {
+            sentences.push(&text[from..at]);
+            from = at + letter.len_utf8();
+        }
+    }
+    sentences.push(&text[from..]);
+    sentences
+}
+
+fn beginning(text: &str) -> String {
+    text.trim().chars().take(90).collect()
+}
+
+#[test]
+fn each_rule_broken_once_gives_one_finding() {
+    let source = "\
+/// What was not answered.
+fn a() {}
+/// Returns a count that the leader told.
+fn b() {}
+/// Waits for so many bytes.
+fn c() {
+    // Whoever waits looks again.
+    warn!(\"nobody leads it\");
+}
+#[test]
+fn what_it_finds() {}
+";
+    let rules: Vec<String> =
+        findings("a.rs", source).iter().map(|it| it.split(": ").take(2).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(
+        rules,
+        [
+            "1 begins with \"what\"",
+            "3 \"told\"",
+            "5 \"so many\"",
+            "7 begins with \"whoever\"",
+            "7 \"whoever\"",
+            "8 \"nobody\"",
+            "11 name of a test"
+        ]
+    );
+    let long = format!("/// Returns {}.\nfn a() {{}}\n", "word ".repeat(30).trim());
+    assert_eq!(
+        findings("a.rs", &long),
+        ["1: 31 words: ".to_owned() + &beginning(&long[4..]), "1: 162 columns".to_owned()]
+    );
+}
+
+#[test]
+fn code_and_a_document_that_keep_the_rules_give_none() {
+    assert_eq!(
+        findings("a.rs", "/// Returns `what` the leader has.\nfn what() { warn!(\"cannot read {path}: {error}\"); }\n"),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        findings(
+            "a.md",
+            "# What it is\n\nA broker.\n\n```\nnobody\n```\n\n| a | b |\n|---|---|\n| Returned | Sent |\n"
+        ),
+        Vec::<String>::new()
+    );
+}
