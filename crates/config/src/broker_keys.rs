@@ -168,10 +168,10 @@ const KEYS: &[Key] = &[
         .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"]))
         .dynamic(),
     Key::long("log.message.timestamp.before.max.ms", Some(LONG_MAX), 0, "How far a producer's timestamp may lie behind the broker's clock, in milliseconds; a batch with an older timestamp is refused.")
-        .differs("of a compressed batch that is stored as it came, only the header's timestamps are looked at")
+        .differs("with fullbore.produce.validation=header only the header's timestamps of a compressed batch are checked")
         .dynamic(),
     Key::long("log.message.timestamp.after.max.ms", Some("3600000"), 0, "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with a later timestamp is refused.")
-        .differs("of a compressed batch that is stored as it came, only the header's timestamps are looked at")
+        .differs("with fullbore.produce.validation=header only the header's timestamps of a compressed batch are checked")
         .dynamic(),
     Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Records of a partition after which the broker flushes it to disk before it acknowledges them.").dynamic(),
     Key::long("log.flush.interval.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.").or_else(&["log.flush.scheduler.interval.ms"]).dynamic(),

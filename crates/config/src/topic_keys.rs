@@ -10,8 +10,7 @@ pub(super) const CODECS: Allowed = Allowed::OneOf(&["producer", "uncompressed", 
 pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
 pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);
 pub(super) const ZSTD_LEVELS: Allowed = Allowed::Between(-131_072, 22);
-pub(super) const OPENS_TO: &str =
-    "a compressed batch that the broker decompresses may have at most 64 MiB, or twice max.message.bytes";
+pub(super) const OPENS_TO: &str = "a batch that the broker decompresses may then have twice max.message.bytes, but 64 MiB in any case and 256 MiB at most";
 const NO_REPLICATION: &str = "there is no replication to throttle yet";
 const TIERED: &str = "tiered storage is not offered";
 
