@@ -13,8 +13,9 @@ use tempfile::TempDir;
 const TROUBLESHOOTING: &str = include_str!("../../docs/troubleshooting.md");
 
 /// What a page needs, those before it have made.
-const PAGES: [&str; 5] = [
+const PAGES: [&str; 6] = [
     include_str!("../../README.md"),
+    include_str!("../../docs/tools.md"),
     include_str!("../../docs/from-kafka.md"),
     include_str!("../../docs/consumer.md"),
     TROUBLESHOOTING,
@@ -169,7 +170,7 @@ fn pages_are_pasted_in_order_every_command_does_what_its_page_says() {
             ["cp", "-a", "data", "backup"] => place.back_up(),
             ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
             // Broker::start ran it with these very flags.
-            ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
+            ["fullbore", "serve"] | ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
             ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", "--to", _, rest @ ..] => {
                 let to = place.broker.addr().to_string();
