@@ -261,6 +261,13 @@ fn every_metric_that_is_named_exists() {
 }
 
 #[test]
+fn figures_of_pages_are_those_of_one_file() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/figures");
+    let output = Command::new("python3").arg(script).arg("--check").output().expect("python3 starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn every_link_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let docs = std::fs::read_dir(root.join("docs")).expect("a folder").map(|entry| entry.expect("readable").path());
