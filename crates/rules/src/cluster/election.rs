@@ -8,7 +8,6 @@ use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 /// End of a replica's log, as its broker of this epoch reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {
-    /// The broker.
     pub broker_id: i32,
     /// Epoch of the broker when it reported: a later process of it may have lost more.
     pub broker_epoch: i64,

@@ -87,9 +87,7 @@ impl ObjectBatch {
 /// Batches of one producer that one commit has appended to one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendedBatches {
-    /// The partition.
     pub partition: DisklessPartitionId,
-    /// The producer.
     pub producer_id: i64,
     /// The batches in the order of their offsets, possibly of several epochs.
     pub batches: Vec<AppendedBatch>,

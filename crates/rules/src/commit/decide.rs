@@ -38,16 +38,12 @@ pub struct CommitDecision {
 /// Aborted transaction of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionAborted {
-    /// The partition.
     pub partition: DisklessPartitionId,
-    /// The transaction.
     pub transaction: AbortedTransaction,
 }
 
-/// Committed object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommittedObject {
-    /// Id of the object.
     pub id: ObjectId,
     /// Bytes of its appended batches; 0 means that the object will never be read.
     pub live_bytes: i64,

@@ -11,13 +11,11 @@ use crate::sequence::SequenceRefusal;
 pub struct FinishedObject {
     /// Id, registered before the upload.
     pub id: ObjectId,
-    /// State of the object.
     pub state: ObjectState,
     /// Batches: those of a partition are adjacent, in the order of their admission.
     pub batches: Vec<ObjectBatch>,
 }
 
-/// State of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectState {
     /// The object may be committed.

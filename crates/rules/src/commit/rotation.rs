@@ -19,7 +19,6 @@ const BURST_PAUSE: Duration = Duration::from_millis(2);
 /// Longest time from its first batch for which a burst delays the early closing of an object.
 const BURST_MAX: Duration = Duration::from_millis(20);
 
-/// Settings of the rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotationSettings {
     /// Bytes at which an object is full (`diskless.produce.buffer.max.bytes`).

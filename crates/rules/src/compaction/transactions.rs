@@ -39,7 +39,6 @@ pub enum MarkedData {
     None,
 }
 
-/// Fate of a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkerFate {
     /// The marker stays as it is.

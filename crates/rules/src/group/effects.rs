@@ -68,14 +68,12 @@ pub enum Event {
     },
     /// A member missed a deadline.
     Expired {
-        /// Id of the member.
         member_id: super::MemberId,
         /// Step that the member did not take in time.
         waited_for: &'static str,
     },
     /// A member left of its own accord.
     Left {
-        /// Id of the member.
         member_id: super::MemberId,
         /// Reason given by the client.
         reason: String,

@@ -11,7 +11,6 @@ pub type MemberId = Text;
 pub struct Committer<'a> {
     /// Member id; empty from outside the group.
     pub member_id: &'a str,
-    /// Instance id.
     pub instance_id: Option<&'a str>,
     /// Generation in a classic group, member epoch in a consumer group; -1 from outside the group.
     pub generation: i32,
@@ -40,11 +39,9 @@ impl Committer<'_> {
 /// JoinGroup with its context.
 #[derive(Clone, Copy, Debug)]
 pub struct Joining<'a> {
-    /// The request.
     pub request: &'a JoinGroupRequest,
     /// Version of JoinGroup.
     pub version: i16,
-    /// Client id.
     pub client_id: &'a str,
     /// Client's host, as tools show it.
     pub client_host: &'a str,

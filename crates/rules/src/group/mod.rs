@@ -92,7 +92,6 @@ impl Group {
         }
     }
 
-    /// Returns the group's state.
     pub fn state(&self) -> GroupState {
         match self {
             Group::Classic(group) => group.state(),

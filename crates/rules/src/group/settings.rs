@@ -2,7 +2,6 @@
 
 use super::{classic, consumer};
 
-/// Settings of groups.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupSettings {
     /// Settings of the classic protocol.

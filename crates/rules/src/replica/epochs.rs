@@ -6,7 +6,6 @@
 /// Leader epoch with its end in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochEnd {
-    /// The epoch.
     pub epoch: i32,
     /// Offset after its last record.
     pub end_offset: i64,

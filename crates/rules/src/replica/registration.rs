@@ -71,7 +71,6 @@ pub type Brokers = BTreeMap<i32, BrokerRegistration>;
 /// Member of a requested ISR, with the broker epoch of its last fetch (KIP-903).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerState {
-    /// Broker id.
     pub broker_id: i32,
     /// Broker epoch, or [`NO_BROKER_EPOCH`].
     pub broker_epoch: i64,

@@ -19,7 +19,6 @@ pub use fullbore_wire::batch::EndTransactionMarker as Marker;
 /// Marker with the transaction version of its transaction, which is not in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionedMarker {
-    /// The marker.
     pub marker: Marker,
     /// Transaction version, from 0 on.
     pub transaction_version: i8,

@@ -59,20 +59,17 @@ pub struct ProducerIdAndEpoch {
 /// Whole state of a transactional id: the fields of `TransactionLogValue`, and the last epoch, which no record has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionMetadata {
-    /// Producer id.
     pub producer_id: i64,
     /// Producer id before the last transition, or -1.
     pub previous_producer_id: i64,
     /// Producer id that the client got for its next transaction, while this one ends; else -1.
     pub next_producer_id: i64,
-    /// Producer epoch.
     pub producer_epoch: i16,
     /// Epoch before the last bump if the same client may still use it for a retry, else -1. No record has it: after a
     /// load it is -1.
     pub last_producer_epoch: i16,
     /// Timeout of an ongoing transaction, in ms.
     pub timeout_ms: i32,
-    /// State of the transaction.
     pub state: TransactionState,
     /// Partitions of the transaction. In a Prepare state of a running machine, those that still lack their marker.
     pub partitions: BTreeSet<TopicPartition>,
@@ -85,7 +82,6 @@ pub struct TransactionMetadata {
 }
 
 impl TransactionMetadata {
-    /// Returns the producer.
     pub fn producer(&self) -> ProducerIdAndEpoch {
         ProducerIdAndEpoch { id: self.producer_id, epoch: self.producer_epoch }
     }

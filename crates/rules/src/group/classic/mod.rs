@@ -39,7 +39,6 @@ use fullbore_wire::{ErrorCode, Text};
 use member::{ClassicGroupMember, NEVER};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Settings of a classic group.
 #[derive(Clone, Copy, Debug)]
 pub struct ClassicGroupSettings {
     /// `group.min.session.timeout.ms`.
@@ -129,7 +128,6 @@ impl Classic {
         }
     }
 
-    /// Returns the group's state.
     pub fn state(&self) -> GroupState {
         self.state
     }

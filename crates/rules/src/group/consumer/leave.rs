@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 /// Fenced member, with the deadline that it missed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fenced {
-    /// The member's id.
     pub member_id: MemberId,
     /// Step that the member did not take in time.
     pub waited_for: &'static str,

@@ -41,10 +41,8 @@ pub enum MemberState {
     UnreleasedPartitions,
 }
 
-/// Member of a consumer group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConsumerGroupMember {
-    /// Id of the member.
     pub id: MemberId,
     /// Instance id of a static member (group.instance.id).
     pub instance_id: Option<Text>,

@@ -60,7 +60,6 @@ const TEXT_BYTES: usize = 64;
 /// Approximate bytes of a held partition: in the target, among the member's partitions, and among the holders.
 const PARTITION_BYTES: usize = 256;
 
-/// Settings of a consumer group.
 #[derive(Clone, Copy, Debug)]
 pub struct ConsumerGroupSettings {
     /// True if the consumer protocol is enabled (`group.coordinator.rebalance.protocols`).
@@ -136,7 +135,6 @@ pub trait Topics {
 /// Reason for which a request is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupRefusal {
-    /// Error code.
     pub code: ErrorCode,
     /// Reason as a sentence.
     pub message: String,
@@ -216,7 +214,6 @@ impl ConsumerGroup {
         group
     }
 
-    /// Returns the group's state.
     pub fn state(&self) -> GroupState {
         if self.members.is_empty() {
             GroupState::Empty
@@ -229,7 +226,6 @@ impl ConsumerGroup {
         }
     }
 
-    /// Returns the epoch of the group.
     pub fn group_epoch(&self) -> i32 {
         self.group_epoch
     }
