@@ -101,7 +101,8 @@ impl Clients {
     /// Handles a push of a client.
     ///
     /// # Errors
-    /// [`TelemetryRefusal`]; every refused push except a too early one starts a new interval.
+    /// [`TelemetryRefusal`]; every refused push starts a new interval, except one that is too early or follows the
+    /// last one.
     pub fn push(
         &mut self,
         id: u128,

@@ -1,9 +1,9 @@
 //! Admission of a producer's batches for one partition, before they are committed.
 //!
 //! Admission fixes the order, and the coordinator's commit confirms it. A batch is checked against the committed state
-//! as this broker knows it, and against batches admitted since. Admission alone only accepts. Before it refuses a
-//! batch, and at a producer's first batch, the caller reads the committed state again: the producer may have written
-//! through another broker.
+//! as this broker knows it, and against batches admitted since. This state may be stale: it can accept a batch, but not
+//! refuse one. Before a refusal, and at a producer's first batch, the caller reads the committed state again: the
+//! producer may have written through another broker.
 //!
 //! Not here: bytes and waits.
 //!

@@ -5,8 +5,9 @@
 //! interval. Any other object is closed early, since waiting would only save requests. Requests cost money, so that
 //! early uploads are limited to a rate of PUTs a second, which counts all uploads.
 //!
-//! An object is closed early only after a pause of arriving batches. The batches of one request, or of a producer's
-//! consecutive requests, are acknowledged together: splitting them would make the later part wait for another PUT.
+//! An object is closed early only after a pause in the arrival of batches. The batches of one request, or of a
+//! producer's consecutive requests, are acknowledged together: splitting them would make the later part wait for
+//! another PUT.
 //!
 //! Not here: uploads and clocks. Times are durations since any one moment.
 

@@ -1,4 +1,4 @@
-//! Pauses that keep a rate.
+//! Pauses that limit a rate of bytes.
 //!
 //! Neither a clock nor a sleep. Invariant: over any span, no more bytes than the rate allows, except for the last
 //! piece.

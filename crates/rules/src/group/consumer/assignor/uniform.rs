@@ -43,7 +43,7 @@ pub(super) fn loads(members: usize, owners: &Owners) -> Vec<usize> {
     loads
 }
 
-/// Takes partitions above their share from members, in a group where all subscribe to all. Among equals the first
+/// Takes partitions above their share from members, in a group where all subscribe to all. Among equals the last
 /// members keep the larger shares.
 fn trim(members: usize, owners: &mut Owners) {
     let partitions: usize = owners.iter().map(Vec::len).sum();
