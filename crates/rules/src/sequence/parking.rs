@@ -9,8 +9,8 @@
 //! fate depends on its sequence alone. A retry finds it here or in the log.
 //!
 //! In a full buffer the batch that is farthest ahead makes room for a nearer one, so that no batch is refused while
-//! another waits for it. On one connection responses keep the order of requests, and the refusal of the nearer
-//! batch could be queued behind the response of the farther one, which waits until the nearer one is resent.
+//! another waits for it. Responses keep the order of requests on one connection. A refusal of the nearer batch could be
+//! queued behind the response of the farther one, which waits until the nearer one is resent.
 //!
 //! Invariant: a producer never has more batches than the limit, each with its own first sequence. Each leaves once: to
 //! be appended, refused, or expired.
