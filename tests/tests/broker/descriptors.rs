@@ -97,7 +97,7 @@ fn the_files_of_a_deleted_topic_go_though_there_were_no_descriptors_for_it_at_fi
     client.produced(TOPIC, 0, &batch());
     client.delete_topic(TOPIC);
     broker.refuse_descriptors();
-    broker.wait_for_stderr("not removed");
+    broker.wait_for_stderr("cannot remove files");
     broker.allow_descriptors();
     wait_until("the folder is gone", SOON, || {
         let entries = std::fs::read_dir(broker.data_dir()).expect("listed");
