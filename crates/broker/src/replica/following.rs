@@ -290,8 +290,8 @@ fn begins_within(offset: i64, records: &Bytes) -> Option<i64> {
     (first.base_offset() < offset && offset <= first.last_offset()).then(|| first.base_offset())
 }
 
-/// Calls [`append_each`] under a permit for the disk's space. The permit covers nothing else, since an operation that
-/// frees space may follow.
+/// Calls [`append_each`] under a permit for the disk's space. The permit is dropped on return, since an operation that
+/// frees space must not hold one.
 fn append_in(
     space: &DiskSpace,
     from: &FromLeader<'_>,

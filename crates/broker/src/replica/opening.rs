@@ -71,7 +71,7 @@ impl Replica {
         state.open_failure.as_deref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
     }
 
-    /// Waits until the log is open, absent or not to be opened, without a thread.
+    /// Waits, without a thread, until the log is open, absent, damaged or gone.
     ///
     /// # Errors
     /// Error of the opening; the next call tries again.
