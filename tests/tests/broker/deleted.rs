@@ -100,7 +100,7 @@ fn directory_of_a_deleted_topic_cannot_be_renamed_at_once_its_records_do_not_sta
         let is_gone =
             || folders(&broker).iter().filter(|folder| **folder != taken).count() == usize::from(is_made_again);
         wait_until("the directory of the deleted topic is gone", SOON, is_gone);
-        assert!(!broker.stderr().contains("folder of another topic set aside"), "{}", broker.stderr());
+        assert!(!broker.stderr().contains("set aside the directory of another topic"), "{}", broker.stderr());
     }
 }
 

@@ -58,7 +58,7 @@ fn a_flush_that_could_open_nothing_is_tried_again() {
     // The log file is open, the folder was never fsynced.
     broker.refuse_descriptors();
     client.send_produce(TOPIC, 0, &batch());
-    broker.wait_for_stderr("not flushed yet");
+    broker.wait_for_stderr("cannot flush a partition");
     broker.allow_descriptors();
     let produced = client.receive_produced();
     assert!(!produced.error_code.is_err(), "{produced:?}");
@@ -76,7 +76,7 @@ fn a_fetch_hears_that_a_log_cannot_be_opened_once_that_was_tried() {
     let refused = broker.partition_dir(TOPIC, 0).join("refused.tmp");
     std::fs::create_dir(&refused).expect("made");
     broker.restart();
-    let told = broker.stderr().matches("cannot be opened").count();
+    let told = broker.stderr().matches("cannot open a partition").count();
     let mut client = broker.client();
     let from = [FetchFrom { topic: TOPIC, partition: 0, offset: 0 }];
     // It waits longer than that takes on any machine, and is woken.
@@ -84,7 +84,7 @@ fn a_fetch_hears_that_a_log_cannot_be_opened_once_that_was_tried() {
     let max_wait_ms = i32::try_from(SOON.as_millis()).expect("a minute");
     let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, max_wait_ms), 12);
     assert_eq!(fetched.responses[0].partitions[0].error_code, ErrorCode::KAFKA_STORAGE_ERROR);
-    assert!(broker.stderr().matches("cannot be opened").count() <= told + 3, "it is tried over and over");
+    assert!(broker.stderr().matches("cannot open a partition").count() <= told + 3, "it is tried over and over");
     std::fs::remove_dir(&refused).expect("removed");
     assert_eq!(client.fetch_records(TOPIC, 0).len(), 1);
 }
@@ -97,7 +97,7 @@ fn the_files_of_a_deleted_topic_go_though_there_were_no_descriptors_for_it_at_fi
     client.produced(TOPIC, 0, &batch());
     client.delete_topic(TOPIC);
     broker.refuse_descriptors();
-    broker.wait_for_stderr("not removed");
+    broker.wait_for_stderr("cannot remove files");
     broker.allow_descriptors();
     wait_until("the folder is gone", SOON, || {
         let entries = std::fs::read_dir(broker.data_dir()).expect("listed");

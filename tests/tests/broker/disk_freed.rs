@@ -266,7 +266,7 @@ fn a_stop_on_a_full_disk_is_as_clean_as_any_other() {
         filled.broker.restart();
         filled.serves_reads();
         let stderr = filled.broker.stderr();
-        assert!(!stderr.contains("not stopped cleanly"), "{stderr}");
+        assert!(!stderr.contains("unclean shutdown"), "{stderr}");
         let mut client = filled.broker.client();
         assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
         filled.takes_records_again(SMALL, filled.small);

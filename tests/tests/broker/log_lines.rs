@@ -93,7 +93,7 @@ fn a_start_after_a_kill_tells_how_much_is_recovered_and_when_it_is_done_and_one_
     client.produced("t", 0, &Batch::of(&["v"]));
     broker.kill();
     broker.restart();
-    line(&broker, &["not stopped cleanly", "partitions=7"]);
+    line(&broker, &["unclean shutdown", "partitions=7"]);
     line(&broker, &["recovered", "partitions=7", "took_ms="]);
     broker.stop();
     broker.restart();

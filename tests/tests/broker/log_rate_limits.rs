@@ -48,7 +48,7 @@ fn hundreds_of_logs_that_no_descriptor_is_left_for_are_one_line() {
         // Those that are being opened are not answered yet.
         refused += codes.filter(|code| *code == ErrorCode::KAFKA_STORAGE_ERROR).count();
     }
-    assert_seldom(&broker, "cannot be opened", since);
+    assert_seldom(&broker, "cannot open a partition", since);
     broker.allow_descriptors();
     assert_eq!(client.fetch_records(TOPIC, 0).len(), 1);
 }
@@ -71,7 +71,7 @@ fn hundreds_of_groups_that_cannot_be_kept_are_one_line() {
         member.send_sync();
         assert_eq!(member.synced().error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     }
-    assert_seldom(&broker, "the group could not be kept", since);
+    assert_seldom(&broker, "cannot write a group's snapshot", since);
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub fn nobody_is_held_for_dead(cluster: &mut Cluster, topic: &str, during: Durat
         for id in ALL {
             assert_eq!(epochs_of(cluster, id, topic), epochs, "as broker {id} tells");
             let told = cluster.broker(id).stderr();
-            assert!(!told.contains("held for dead"), "{told}");
+            assert!(!told.contains("fenced a broker"), "{told}");
         }
         std::thread::sleep(Duration::from_millis(50));
     }

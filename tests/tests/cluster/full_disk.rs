@@ -114,7 +114,7 @@ fn data_folder_takes_no_files_its_broker_hands_over_and_comes_back() {
         fs::rename(&paths[0], &away).expect("moved");
         wait_for_others(cluster);
         load.goes_on();
-        cluster.broker(1).wait_for_stderr("no files can be made in the data folder: other brokers lead");
+        cluster.broker(1).wait_for_stderr("cannot create files in the data directory: other brokers lead");
         fs::rename(&away, &paths[0]).expect("moved");
         cluster.broker(1).wait_for_stderr("files can be made in the data folder again");
     });

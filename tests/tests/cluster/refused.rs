@@ -164,7 +164,7 @@ fn who_starts_alone_says_once_whom_it_does_not_reach_and_follows_who_comes() {
     [2, 3].iter().for_each(|id| cluster.broker(*id).kill());
     cluster.broker(1).restart();
     for dead in [2, 3] {
-        cluster.broker(1).wait_for_stderr(&format!("a broker is held for dead broker_id={dead}"));
+        cluster.broker(1).wait_for_stderr(&format!("fenced a broker that has failed broker_id={dead}"));
     }
     wait_until("nobody leads", SOON, || cluster.partitions(1, TOPIC).iter().all(|of| of.leader_id == -1));
     assert_eq!(produce(&mut cluster.broker(1).client(), -1, "alone"), ErrorCode::NOT_LEADER_OR_FOLLOWER);

@@ -41,7 +41,7 @@ fn transactions_have_millions_of_partitions_more_are_refused_until_some_end() {
         assert!(producers.len() < 1_000, "no end");
     };
     assert_eq!(refused, ErrorCode::POLICY_VIOLATION);
-    broker.wait_for_stderr("too many partitions together");
+    broker.wait_for_stderr("cannot add partitions to transactions");
     let mut one = Transactional::begin(&mut client, "one", Protocol::New);
     let batch = one.batch(TOPIC, 0, &["x"]);
     assert_eq!(one.send(&mut client, TOPIC, 0, &batch).error_code, ErrorCode::TRANSACTION_ABORTABLE);

@@ -1,4 +1,4 @@
-//! Regressions that hunters found.
+//! Regressions that bug hunts found.
 
 use super::super::followed::{Followed, Naming, Taken};
 use super::super::lags::Lags;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const SHORT_LAG: &str = "replica.lag.time.max.ms=400\nreplica.fetch.wait.max.ms=100";
 
-/// A batch of one record with a key.
+/// Returns a batch of one record with a key.
 fn keyed(key: &str, value: &str) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     builder.append(1, Some(key.as_bytes()), Some(value.as_bytes()), &[]);
@@ -34,7 +34,7 @@ async fn set(cluster: &Cluster, topic: &str, key: &str, value: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_left_the_isr_does_not_lead_once_fewer_are_enough() {
+async fn replica_outside_the_isr_does_not_lead_after_min_insync_replicas_is_lowered() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;
     cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
@@ -55,8 +55,8 @@ async fn who_left_the_isr_does_not_lead_once_fewer_are_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_of_a_compacted_log_comes_back_after_a_kill() {
-    // The brokers' own cleaners leave it to the test.
+async fn killed_follower_of_a_compacted_log_rejoins_the_isr() {
+    // The brokers' own cleaners must not run before the test's.
     let mut cluster = Cluster::start(3, &format!("{SHORT_LAG}\nlog.cleaner.backoff.ms=3600000")).await;
     let compact = [("cleanup.policy", "compact"), ("segment.bytes", "1048576"), ("min.cleanable.dirty.ratio", "0.01")];
     cluster.topic("t", 1, &compact).await;
@@ -71,7 +71,7 @@ async fn a_follower_of_a_compacted_log_comes_back_after_a_kill() {
         cluster.isr_is("t", 0, vec![1, 2]).await;
         assert!(cluster.node(id).partitions.clean_dirtiest(now_ms()), "broker {id}");
     }
-    // All that is left goes into one segment.
+    // The remaining records go into one segment.
     set(&cluster, "t", "segment.bytes", "100000000").await;
     cluster.start_one(3).await;
     cluster.isr_is("t", 0, vec![1, 2, 3]).await;
@@ -84,7 +84,7 @@ async fn a_follower_of_a_compacted_log_comes_back_after_a_kill() {
     cluster.stop().await;
 }
 
-/// Long enough for any machine.
+/// Timeout long enough for any machine.
 const PATIENT_MS: i32 = 60_000;
 
 async fn delete_records(client: &Connection, topic: &str, offset: i64, timeout_ms: i32) -> Result<i64, ErrorCode> {
@@ -97,7 +97,7 @@ async fn delete_records(client: &Connection, topic: &str, offset: i64, timeout_m
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_that_were_deleted_do_not_come_back_with_another_leader() {
+async fn deleted_records_stay_deleted_under_another_leader() {
     let cluster = Cluster::start(3, "").await;
     let topic = cluster.topic("t", 1, &[]).await;
     let client = cluster.client(1).await;
@@ -115,7 +115,7 @@ async fn records_that_were_deleted_do_not_come_back_with_another_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deletion_that_a_replica_in_sync_does_not_hear_of_is_not_confirmed() {
+async fn deletion_of_records_unknown_to_an_in_sync_replica_is_not_confirmed() {
     let mut cluster = Cluster::start(3, "replica.lag.time.max.ms=60000").await;
     cluster.topic("t", 1, &[]).await;
     let client = cluster.client(1).await;
@@ -145,7 +145,7 @@ async fn commit(client: &Connection, group: &str, topic: &str, offset: i64) -> E
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_groups_have_committed_is_told_while_too_few_are_in_sync_for_more() {
+async fn committed_offsets_are_returned_while_the_isr_is_too_small_for_commits() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;
     let internal = fullbore_control::CONSUMER_OFFSETS;
     let topic = cluster.topic(internal, 1, &[("cleanup.policy", "compact"), ("min.insync.replicas", "2")]).await;
@@ -180,7 +180,7 @@ async fn what_groups_have_committed_is_told_while_too_few_are_in_sync_for_more()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_leader_cannot_write_any_more_others_lead() {
+async fn partitions_that_a_leader_can_no_longer_write_move_to_others() {
     let cluster = Cluster::start(3, SHORT_LAG).await;
     let topic = cluster.topic("t", 2, &[]).await;
     let client = cluster.client(1).await;
@@ -196,9 +196,9 @@ async fn what_a_leader_cannot_write_any_more_others_lead() {
     cluster.stop().await;
 }
 
-/// What it had acknowledged may not be on its disk, whatever the next process finds there.
+/// Records that it had acknowledged may not be on its disk, whatever the next process finds there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_could_not_write_leads_no_more_before_it_has_everything_again() {
+async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_again() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
     let topic = cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
@@ -215,9 +215,9 @@ async fn who_could_not_write_leads_no_more_before_it_has_everything_again() {
     cluster.stop().await;
 }
 
-/// All stopped, one after the other; the last one's disk has a bad block.
+/// All brokers stop, one after the other; the last one's disk has a bad block.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leads_with_a_damaged_log_makes_way_for_who_has_everything_once_that_is_back() {
+async fn leader_with_a_damaged_log_yields_to_a_complete_replica_that_comes_back() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
     cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
@@ -242,9 +242,9 @@ async fn who_leads_with_a_damaged_log_makes_way_for_who_has_everything_once_that
     cluster.stop().await;
 }
 
-/// Other partitions' answers, and a high watermark that moves, come while the disk is still at it.
+/// Responses for other partitions, and a rising high watermark, come during the flush.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_without_records_does_not_acknowledge_what_is_not_on_the_disk_yet() {
+async fn response_without_records_does_not_acknowledge_unflushed_records() {
     let cluster = Cluster::start(2, "").await;
     let topic = cluster.topic("t", 1, &[("flush.messages", "1")]).await;
     let leader = cluster.registered("t", 0);
