@@ -1,6 +1,6 @@
-//! Why the control plane cannot start, one line each, with the file's name.
+//! Reasons why the control plane cannot start, one line each, with the file's name.
 //!
-//! Not refusals of commands: a broker that meets one of these does not serve.
+//! Not here: refusals of commands. A broker with one of these errors does not serve.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Why a store did not do what the start needs.
+    /// Returns the error of a start whose store failed.
     pub fn of_store(store: impl Into<StoreName>, error: StoreError) -> Self {
         let file = match store.into() {
             StoreName::File(file) => file,
@@ -65,7 +65,7 @@ impl OpenError {
         }
     }
 
-    /// Returns true if there was no room for a write. SQLite gives no reason where a file cannot be made.
+    /// Returns true if a write failed for lack of space. SQLite gives no reason if a file cannot be created.
     pub fn is_full(&self, space: &DiskSpace) -> bool {
         matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()
     }

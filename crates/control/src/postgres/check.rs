@@ -1,6 +1,6 @@
 //! Check of a database before its first use: every finding at once, one line each.
 //!
-//! Changes nothing. Invariant: a finding that counts as wrong would stop a broker, or make it lose commits.
+//! Changes nothing. Invariant: a finding counts as wrong if it would stop a broker, or make it lose commits.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,52 +18,52 @@ use fullbore_db::postgres::Server;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
 use fullbore_db::postgres::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, SchemaError};
 
-/// `server_version_num` of the oldest PostgreSQL that has all we need.
+/// `server_version_num` of the oldest supported PostgreSQL.
 const OLDEST: i64 = 130_000;
-/// Clocks that are further apart are told.
+/// Clock difference from which it is reported.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
-/// Something that was found out.
+/// Result of the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// The URL, or what belongs to it.
+    /// Invalid URL, or an invalid file that it names.
     Setting(String),
     /// No connection.
     Unreachable(String),
-    /// The role may not enter.
+    /// Authentication failed.
     Refused(String),
-    /// No encrypted connection, or not to whom it should be.
+    /// No TLS connection, or the server's certificate is not trusted.
     Encryption(String),
     NoDatabase(String),
-    /// The server's version in its own words.
+    /// Unsupported version of the server.
     TooOld(String),
-    /// The server is a standby, or set to be read only.
+    /// The server is a standby, or read only.
     ReadOnly(&'static str),
-    /// Commits may be lost.
+    /// Setting under which commits may be lost.
     NotDurable(String),
-    /// The database is empty. The first start of a broker fills it, or may not.
+    /// Empty database. The first start of a broker creates the schema, if it may.
     Empty {
         may_create: bool,
     },
     ForeignSchema,
     UnreleasedSchema(i64),
-    /// The schema is of an older Fullbore.
+    /// Schema of an older Fullbore.
     OlderSchema(i64),
     NewerSchema(i64),
-    /// A privilege that the role has not, and on what.
+    /// Privilege that the role lacks, and on which object.
     Missing {
         privilege: String,
         on: String,
     },
-    /// A pooler between the broker and the server; `is_shared` where it shares connections transaction by transaction.
+    /// Pooler between the broker and the server; `is_shared` if it shares connections between transactions.
     Pooler {
         is_shared: bool,
     },
-    /// The database's clock is ahead of this machine's by so many ms.
+    /// Milliseconds by which the database's clock is ahead of this machine's.
     Clock(i64),
     /// Rows that no broker can have written.
     Damaged(String),
-    /// Which cluster it is.
+    /// Cluster in the database.
     Cluster {
         id: String,
         version: u64,
@@ -72,7 +72,7 @@ pub enum Finding {
     Broker(BrokerFound),
 }
 
-/// A broker of the cluster.
+/// Broker of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerFound {
     pub id: i32,
@@ -80,7 +80,7 @@ pub struct BrokerFound {
     pub is_fenced: bool,
     pub is_shutting_down: bool,
     pub is_full: bool,
-    /// How long ago its process has beaten.
+    /// Time since its process's last heartbeat.
     pub last_beat: Option<Duration>,
 }
 
@@ -165,14 +165,14 @@ impl From<AskError> for Finding {
             Some(code) if is_refused.contains(&code) => Self::Refused(words),
             Some(SqlState::INVALID_CATALOG_NAME) => Self::NoDatabase(words),
             None if ["TLS", "certificate"].iter().any(|word| words.contains(word)) => Self::Encryption(words),
-            // It has not even been tried with one.
+            // The connection failed before a password was sent.
             None if words == "password missing" => Self::Refused(words),
             _ => Self::Unreachable(words),
         }
     }
 }
 
-/// Looks at the database that these settings name. Blocks, for a few of the settings' time limits.
+/// Checks the database that these settings name. Blocks, for a few of the settings' time limits.
 pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
     let server = match Server::new(settings, "fullbore admin check") {
         Ok(server) => server,
@@ -189,7 +189,7 @@ pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
     findings
 }
 
-/// Until something stops it.
+/// Adds findings until one ends the check.
 async fn look(server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
     let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
     of_server(&session, server, findings).await?;
@@ -252,9 +252,9 @@ async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Ve
     Ok(())
 }
 
-/// Returns true if two connections reach the same process of the server, or one reaches several: a pooler shares them.
+/// Returns true if a pooler shares connections: two reach the same server process, or one reaches several.
 async fn is_shared(session: &PostgresSession, server: &Server) -> Result<bool, Finding> {
-    // A role that may have one connection only has that one for itself.
+    // A role with one allowed connection has no second one to compare; none is shared then.
     let Ok(other) = PostgresSession::open(server, "", watch::channel(0).0).await else { return Ok(false) };
     let (mut ours, mut others) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..2 {
