@@ -1,5 +1,5 @@
-//! The page crates/broker/PROTOCOL.md: what the wire declares, and which of it this broker serves. A test holds the
-//! committed page to it.
+//! Source of crates/broker/PROTOCOL.md: the declarations of the wire, and the APIs that this broker serves. A test
+//! compares the committed page with it.
 
 use super::SERVED;
 use fullbore_wire::api::{ApiKey, NEVER};
@@ -67,7 +67,7 @@ fn flexible(key: ApiKey) -> String {
     }
 }
 
-/// The versions in which `spec` is in its message: those of the field that holds it, which comes before it.
+/// Returns the versions in which `spec` is in its message: those of the field that holds it, which comes before it.
 fn versions_of(spec: &StructSpec, structs: &[StructSpec], api: RangeInclusive<i16>) -> RangeInclusive<i16> {
     let holds = |field: &&FieldSpec| field.type_name.split(['<', '>']).any(|name| name == spec.name);
     match structs.iter().find_map(|outer| Some((outer, outer.fields.iter().find(holds)?))) {
@@ -92,7 +92,7 @@ fn structure(out: &mut String, spec: &StructSpec, outermost: bool, api: &RangeIn
     }
 }
 
-/// Kafka's name of a field's type, and the versions in which it may be null.
+/// Returns Kafka's name of a field's type, and the versions in which it may be null.
 fn kafka_type(field: &FieldSpec, api: &RangeInclusive<i16>) -> (String, String) {
     match inside(field.type_name, "Option") {
         Some(inner) => (type_name(inner), within(&field.nullable, api)),
@@ -121,7 +121,7 @@ fn type_name(rust: &str) -> String {
     .to_owned()
 }
 
-/// A default as Kafka's documentation would write it.
+/// Returns a default as Kafka's documentation writes it.
 fn literal(rust: &str) -> String {
     match rust {
         "Some(Vec::new())" => "empty".to_owned(),
@@ -152,7 +152,7 @@ fn sentence(doc: &str) -> String {
     doc.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// `T` of `outer<T>`.
+/// Returns `T` of `outer<T>`.
 fn inside<'a>(type_name: &'a str, outer: &str) -> Option<&'a str> {
     type_name.strip_prefix(outer)?.strip_prefix('<')?.strip_suffix('>')
 }

@@ -9,10 +9,10 @@ use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest,
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Key types of the request; there are also partitions of share groups.
+/// Key types of the request. Partitions of share groups, a third one, are not supported.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
-/// From this version on a request has several keys, and each its own error.
+/// First version with several keys, each with an error of its own.
 const SEVERAL_KEYS_FROM: i16 = 4;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
