@@ -1,7 +1,8 @@
-//! Check before a start that a data directory and the database of its cluster belong together: one line a finding.
+//! Check before a start that a data directory and the database of its cluster belong together: one line for each
+//! finding.
 //!
-//! Changes and locks nothing, so that it may run beside the broker. Invariant: a finding that counts as wrong
-//! would stop the broker, or cost records.
+//! Changes and locks nothing, so that it may run beside the broker. Invariant: a finding counts as wrong if it would
+//! stop the broker, or cost records.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,16 +19,16 @@ use fullbore_control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKE
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 
-/// Lines of one kind; what more there are is counted.
+/// Largest number of lines of one kind; further ones are counted.
 const LINES_MAX: usize = 20;
 
-/// Something that was found out about a data folder.
+/// Finding about a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FolderFinding {
-    /// The first start makes it.
+    /// Missing directory, which the first start creates.
     Absent,
     Unreadable(String),
-    /// The directory has the database of a single broker.
+    /// The directory has the database of a standalone broker.
     OfOneMachine,
     OfNode {
         stored: i32,
@@ -39,28 +40,28 @@ pub enum FolderFinding {
     },
     /// The directory has seen this version, which the database lacks.
     WentBack(u64),
-    /// The broker was started last with another one.
+    /// The broker was last started with another directory.
     Replaced {
         node_id: i32,
         registered: Uuid,
-        /// True if that broker runs.
+        /// True if that broker is running.
         lives: bool,
     },
-    /// An older copy: the broker has used a newer state of it since.
+    /// Older copy: the broker has since used a newer state.
     Older {
         node_id: i32,
-        /// True if that broker runs.
+        /// True if that broker is running.
         lives: bool,
     },
-    /// The directory has partitions of a topic that the cluster does not have.
+    /// The directory has partitions of a topic that the cluster lacks.
     Unknown {
         topic: String,
         id: Uuid,
         partitions: i32,
-        /// True if the directory is one of this cluster.
+        /// True if the directory belongs to this cluster.
         is_of_cluster: bool,
     },
-    /// The directory had records of a partition up to this offset, and has nothing of it.
+    /// The directory had records of a partition up to this offset, and lacks the partition.
     Missing {
         topic: String,
         partition: i32,
@@ -70,9 +71,9 @@ pub enum FolderFinding {
     More(usize, Box<FolderFinding>),
     /// The directory has more changes to diskless topics than the database.
     DisklessWentBack(Lacking),
-    /// Finding in the database.
+    /// Finding about the database.
     Database(Finding),
-    /// The directory is the broker's, with these counts of its partitions.
+    /// The directory is this broker's.
     Whole {
         partitions: usize,
     },
@@ -160,7 +161,7 @@ impl fmt::Display for FolderFinding {
     }
 }
 
-/// Compares the data folder of this broker with the database. Blocks.
+/// Compares the data directory of this broker with the database. Blocks.
 pub fn check_folder(config: &BrokerConfig, settings: &PlaneSettings) -> Vec<FolderFinding> {
     let folder = &config.node.data_dir;
     if !folder.exists() {
@@ -190,7 +191,7 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
         findings.extend(known.and_then(|known| known.seen).map(|seen| FolderFinding::WentBack(seen.number)));
     }
     let session = Duration::from_millis(config.membership.session_timeout_ms);
-    // Read again: the broker may run, and have told the database a newer number meanwhile.
+    // Read again, since the broker may be running, and may have sent the database a newer number meanwhile.
     let now = identity_of(folder)?;
     let marks = now.map(|now| (now.folder, now.marks(Boots::look(folder).are_the_same())));
     findings.extend(found.registered.and_then(|registered| other_folder(node_id, marks, &registered, session)));
@@ -207,7 +208,7 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
     Ok(findings)
 }
 
-/// Returns the finding where the broker used another folder, or a newer state of this one.
+/// Returns the finding if the broker used another directory, or a newer state of this one.
 fn other_folder(
     node_id: i32,
     own: Option<(Uuid, FolderMarks)>,
@@ -222,7 +223,7 @@ fn other_folder(
     is_older.then_some(FolderFinding::Older { node_id, lives })
 }
 
-/// Partitions whose topics are not in the metadata.
+/// Returns the partitions whose topics are not in the metadata.
 fn unknown(folder: &Path, found: &FolderInDatabase, is_of_cluster: bool) -> io::Result<Vec<FolderFinding>> {
     let on_disk = topics_in(folder)?.into_iter().filter(|((_, id), _)| !found.topics.contains(id));
     let unknown =
@@ -230,7 +231,8 @@ fn unknown(folder: &Path, found: &FolderInDatabase, is_of_cluster: bool) -> io::
     Ok(unknown.collect())
 }
 
-/// Partitions that this broker is to have, had records of, and has not. Without records there is no folder.
+/// Returns the partitions that this broker should have, had records of, and lacks. A partition without records has no
+/// directory.
 fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
     let mut ends: BTreeMap<(String, i32), i64> = BTreeMap::new();
     for file in [RECOVERY_POINTS, HIGH_WATERMARKS] {
@@ -248,9 +250,9 @@ fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
     told.collect()
 }
 
-/// The first of them, and how many there are besides.
+/// Adds the first `LINES_MAX` findings, and the number of further ones.
 fn listed(mut found: Vec<FolderFinding>, findings: &mut Vec<FolderFinding>) {
-    // What is wrong first, so that it is not what is left out.
+    // Wrong findings first, so that none of these is left out.
     found.sort_by_key(|finding| !finding.is_wrong());
     let more = found.split_off(found.len().min(LINES_MAX));
     findings.append(&mut found);
@@ -263,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_lines_of_a_kind_are_counted_and_what_is_wrong_is_told_first() {
+    fn many_findings_of_a_kind_are_counted_with_wrong_ones_first() {
         let missing =
             |partition, is_in_sync| FolderFinding::Missing { topic: "t".to_owned(), partition, end: 7, is_in_sync };
         let mut findings = Vec::new();

@@ -1,7 +1,7 @@
-//! Readiness and liveness of the broker. Not here: how well it serves, which the metrics show.
+//! Readiness and liveness of the broker. Not here: its performance, which the metrics show.
 //!
-//! Invariant: a fault that a restart does not mend is no reason for one, and a fault of all brokers at once, such as a
-//! database or an object store that is away, is no reason to send clients to none of them.
+//! Invariants: liveness fails only for faults that a restart ends. Readiness does not fail for faults of all brokers at
+//! once, such as an unreachable database or object store, since clients would then have no broker at all.
 
 use crate::diskless::{Diskless, StoreTrouble};
 use crate::node::Node;
@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Why a broker is not to be sent clients.
+/// Reason why clients should not be sent to this broker.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unhealthy {
     #[error("stopping")]
@@ -42,7 +42,7 @@ pub(super) enum Unhealthy {
     )]
     DiskHangs {
         folder: PathBuf,
-        /// Time for which a write has hung; None if a look at the folder does.
+        /// Time for which a write has hung; `None` if access to the directory hangs.
         hung_for: Option<Duration>,
     },
     #[error(
@@ -60,7 +60,7 @@ fn of_hung(hung_for: &Option<Duration>) -> String {
     }
 }
 
-/// State of the broker beside its data directory.
+/// State of the broker, without that of its data directory.
 #[derive(Clone, Copy, Debug)]
 struct Condition {
     is_stopping: bool,
@@ -73,10 +73,10 @@ struct Condition {
     disk_hung_for: Option<Duration>,
 }
 
-/// Checks readiness but for [`data_folder`], without waiting; returns a remark, if there is one.
+/// Checks readiness except for [`data_folder`], without waiting. Returns a remark, if any.
 ///
 /// # Errors
-/// The first fault found.
+/// First fault found.
 pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
     let own = broker.config.node.id;
     let condition = Condition {
@@ -99,7 +99,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
 /// Checks liveness.
 ///
 /// # Errors
-/// The fault that only a restart ends.
+/// Fault that only a restart ends.
 pub(super) fn life(broker: &Node) -> Result<(), Unhealthy> {
     let is_stopping = *broker.stopping().borrow();
     if is_stopping || broker.control.is_serving() { Ok(()) } else { Err(Unhealthy::Control) }
@@ -153,19 +153,19 @@ fn note_of_store(trouble: StoreTrouble) -> String {
     format!("{why}: diskless topics take no records, and give only what is in memory; classic topics are served")
 }
 
-/// Asks the system about the data folder: whether it is gone, read-only (as Linux remounts a failing disk) or not ours.
-/// May hang.
+/// Checks whether the data directory is missing, read-only (as Linux remounts a failing disk) or not writable for this
+/// user. May hang.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub(super) fn data_folder(folder: &Path) -> Result<(), io::Error> {
     Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Judges a look at the data directory; `None` if it has not returned.
+/// Interprets the result of [`data_folder`]; `None` if it has not returned.
 ///
 /// # Errors
-/// The fault.
+/// Fault of the directory.
 pub(super) fn of_folder(looked: Option<Result<(), io::Error>>, folder: &Path) -> Result<(), Unhealthy> {
     let folder = folder.to_owned();
     match looked {
@@ -181,7 +181,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn each_fault_is_named() {
+    fn each_fault_has_its_message() {
         let folder = tempfile::tempdir().expect("a folder");
         let well = Condition {
             is_stopping: false,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn object_store_is_away_its_note_says_since_when() {
+    fn note_of_an_unreachable_object_store_has_the_time_since_the_failure() {
         let note = note_of_store(StoreTrouble::Failing(Duration::from_secs(12)));
         assert!(note.starts_with("the object store fails, 12 s after the first request that failed: "), "{note}");
         let note = note_of_store(StoreTrouble::Unclaimed);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_is_away_is_told_and_no_fault_of_the_broker() {
+    fn unreachable_database_is_a_note_and_no_fault() {
         let seen = |answers| PlaneSeen { answers, since_answer: Duration::from_secs(12), newest: 7 };
         assert_eq!(note_of_database(seen(true)), None);
         let note = note_of_database(seen(false)).expect("told");

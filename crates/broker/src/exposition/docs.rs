@@ -1,4 +1,4 @@
-//! The table of metrics as a page of documentation; a test holds the committed page to it.
+//! The table of metrics as a documentation page. A test compares the committed page with it.
 
 use super::families::FAMILIES;
 use prometheus_client::registry::Unit;
@@ -19,7 +19,7 @@ anew: `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
 |---|---|---|---|---|
 ";
 
-/// The text of `docs/metrics.md`.
+/// Returns the text of `docs/metrics.md`.
 pub fn markdown() -> String {
     let mut text = HEAD.to_owned();
     for family in FAMILIES {

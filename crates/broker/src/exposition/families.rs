@@ -1,6 +1,6 @@
-//! The table of metrics: every family the page shows, in its order.
+//! The table of metrics: every family of the page, in its order.
 //!
-//! Invariant: a row says all there is to say of a family; the page and `docs/metrics.md` add nothing.
+//! Invariant: a row has everything about a family; the page and `docs/metrics.md` add nothing.
 
 use super::gauges::Page;
 use crate::transactions::TransactionCounts;
@@ -14,14 +14,14 @@ use std::fmt;
 
 /// Family of metrics: a name, and samples with labels.
 pub(super) struct Family {
-    /// Without the unit, and without what the type adds (`_total`, `_info`).
+    /// Name without the unit, and without the suffix of its type (`_total`, `_info`).
     pub name: &'static str,
     pub unit: Option<&'static Unit>,
     pub kind: MetricType,
     pub labels: &'static [&'static str],
-    /// A sentence.
+    /// Sentence with the meaning.
     pub help: &'static str,
-    /// Writes the samples.
+    /// Function that writes the samples.
     pub write: fn(&Page, MetricEncoder<'_>) -> fmt::Result,
 }
 
@@ -300,7 +300,7 @@ pub(super) static FAMILIES: &[Family] = &[
 ];
 
 impl Family {
-    /// The name samples have, but for what a histogram adds.
+    /// Returns the name of the samples, without the suffixes of a histogram.
     pub fn full_name(&self) -> String {
         let unit = self.unit.map_or(String::new(), |unit| format!("_{}", unit.as_str()));
         let suffix = match self.kind {
@@ -316,7 +316,7 @@ fn gauge(mut encoder: MetricEncoder<'_>, value: impl EncodeGaugeValue) -> fmt::R
     encoder.encode_gauge(&value)
 }
 
-/// No sample when there is nothing to say.
+/// Writes no sample if there is no value.
 fn known(encoder: MetricEncoder<'_>, value: Option<impl EncodeGaugeValue>) -> fmt::Result {
     value.map_or(Ok(()), |value| gauge(encoder, value))
 }
@@ -354,7 +354,7 @@ fn transactional_ids(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result
     })
 }
 
-/// Age in seconds from which on the eldest transaction is named.
+/// Age in seconds from which the oldest transaction is named.
 const NAMED_FROM_S: f64 = 10.0;
 
 fn oldest_open(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
@@ -388,7 +388,7 @@ fn plane_failures(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
     })
 }
 
-/// Returns each connection to the database with what its calls came to; none on one machine.
+/// Returns each connection to the database with its calls; none on a standalone broker.
 fn of_connections(page: &Page) -> impl Iterator<Item = (PlaneConnection, &CallsOfConnection)> {
     let calls = page.gauges.plane_calls.as_ref().filter(|_| page.gauges.plane.is_some());
     calls.into_iter().flat_map(|calls| PlaneConnection::ALL.map(|connection| (connection, calls.of(connection))))
