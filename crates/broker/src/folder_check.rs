@@ -96,10 +96,13 @@ impl FolderFinding {
 impl fmt::Display for FolderFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Absent => f.write_str("it is not there; the first start makes it"),
+            Self::Absent => f.write_str("it does not exist; the first start creates it"),
             Self::Unreadable(reason) => write!(f, "it cannot be read: {reason}"),
             Self::OfOneMachine => {
-                write!(f, "it has {SINGLE_BROKERS_FILE}: it is of a broker by itself, which cannot join a cluster")
+                write!(
+                    f,
+                    "it has {SINGLE_BROKERS_FILE}: it is that of a standalone broker, which cannot join a cluster"
+                )
             }
             Self::OfNode { stored, configured } => {
                 write!(f, "it is of node.id={stored}, and node.id={configured} is set")
@@ -109,17 +112,17 @@ impl fmt::Display for FolderFinding {
             }
             Self::WentBack(seen) => write!(
                 f,
-                "it has seen version {seen} of the metadata, which the database does not know: that went back to an older state, or is \
-                 another one"
+                "it has seen version {seen} of the metadata, which the database lacks: the database was restored from an older backup, or \
+                 is another one"
             ),
             Self::Replaced { node_id, registered, lives: true } => write!(
                 f,
-                "node.id={node_id} lives, and has another data folder ({registered}): a broker with this one is refused"
+                "node.id={node_id} lives, and has another data directory ({registered}): a broker with this one is refused"
             ),
             Self::Replaced { node_id, registered, lives: false } => write!(
                 f,
-                "node.id={node_id} had another data folder ({registered}) at its last start: a broker with this one takes its place, and \
-                 gets from the leaders what it is to have"
+                "node.id={node_id} had another data directory ({registered}) at its last start: a broker with this one replaces it, and \
+                 replicates its partitions from the leaders"
             ),
             Self::Older { node_id, lives: true } => write!(
                 f,
@@ -128,32 +131,32 @@ impl fmt::Display for FolderFinding {
             Self::Older { node_id, lives: false } => write!(
                 f,
                 "it is an older copy: node.id={node_id} has used a newer state of it since. Start the broker with the newest state; with \
-                 this one, it gets what it lacks from other replicas, and what no other replica has is lost"
+                 this one, it replicates missing records from other replicas, and records without another replica are lost"
             ),
             Self::Unknown { topic, id, partitions, is_of_cluster: true } => write!(
                 f,
-                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster does not have any more: the next start \
-                 deletes them"
+                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster has deleted: the next start \
+                 removes them"
             ),
             Self::Unknown { topic, id, partitions, is_of_cluster: false } => write!(
                 f,
-                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster does not have, and no file cluster that \
-                 says whose they are: a start deletes them, so move them away if they are wanted"
+                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster lacks, and no file `cluster` that \
+                 names their owner: a start deletes them, so move them away if they are needed"
             ),
             Self::Missing { topic, partition, end, is_in_sync: true } => write!(
                 f,
-                "it has no {topic}-{partition}, of which it had what is before offset {end}, and which counts as in sync: bring it back, or \
-                 start the broker with an empty data folder, so that it gets all from the leaders"
+                "it lacks {topic}-{partition}, which had records up to offset {end} and counts as in sync: restore it, or start the \
+                 broker with an empty data directory, so that it replicates everything from the leaders"
             ),
             Self::Missing { topic, partition, end, is_in_sync: false } => write!(
                 f,
-                "it has no {topic}-{partition}, of which it had what is before offset {end}: the next start gets it from its leader"
+                "it lacks {topic}-{partition}, which had records up to offset {end}: the next start replicates it from its leader"
             ),
             Self::More(count, _) => write!(f, "and {count} more such lines"),
             Self::DisklessWentBack(Lacking { broker_id, known, found }) => write!(
                 f,
-                "it knows of {known} changes that broker {broker_id} made to diskless topics, and the database has {found}: that went back \
-                 to an older state, and the broker does not start"
+                "it knows of {known} changes that broker {broker_id} made to diskless topics, and the database has {found}: the database was \
+                 restored from an older backup, and the broker does not start"
             ),
             Self::Database(finding) => finding.fmt(f),
             Self::Whole { partitions } => write!(f, "it is this broker's, and has {partitions} of its partitions"),

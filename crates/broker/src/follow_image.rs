@@ -25,7 +25,7 @@ pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: 
 /// know them. Not for a standalone broker, whose metadata may have been lost.
 pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> {
     let on_disk = logs.topics_on_disk().unwrap_or_else(|error| {
-        tracing::error!(%error, "not known which partitions the data folder has; what is left of deleted topics stays");
+        tracing::error!(%error, "cannot list the partitions in the data directory: files of deleted topics stay");
         Default::default()
     });
     let unknown = on_disk.into_iter().filter(|((_, id), _)| image.topic_by_id(*id).is_none());

@@ -95,14 +95,14 @@ impl Teller {
             && let Some(left_out) = self.unopened.due()
         {
             let logs = unopened.len();
-            tracing::error!(logs, %error, left_out, "logs that nobody leads cannot be opened; tried again");
+            tracing::error!(logs, %error, left_out, "cannot open logs of partitions without a leader: their ends are not reported; retrying");
         }
         let told = if told.is_empty() { Ok(()) } else { self.control.tell_log_ends(told).await };
         match told {
             Ok(()) => wanted = unopened.into_iter().map(|(id, _)| id).collect(),
             Err(refusal) => {
                 if let Some(left_out) = self.refused.due() {
-                    tracing::warn!(%refusal, left_out, "it is not told where logs end that nobody leads");
+                    tracing::warn!(%refusal, left_out, "cannot report log ends: their partitions stay without a leader; retrying");
                 }
             }
         }
@@ -125,7 +125,9 @@ fn positions(
         match partitions.find(&topic, index).map(|partition| partition.position()) {
             Some(Ok(position)) => told.push((topic, index, position)),
             Some(Err(error @ StorageError::Io { .. })) => unopened.push(((topic, index), error)),
-            Some(Err(error)) => tracing::error!(%error, "a log that nobody leads cannot be opened"),
+            Some(Err(error)) => {
+                tracing::error!(%error, "cannot open the log of a partition without a leader: another replica has to lead it")
+            }
             None => {}
         }
     }

@@ -116,7 +116,7 @@ impl Broker {
     ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         if let Some(step) = fault_point::arm().map_err(StartError::FaultPoint)? {
-            tracing::warn!(step, "{} is set: the broker dies or stands still there", fault_point::VARIABLE);
+            tracing::warn!(step, "{} is set: the broker ends or hangs at that step", fault_point::VARIABLE);
         }
         let config = Arc::new(config);
         let listeners = bind(&config).await?;
@@ -307,7 +307,7 @@ impl Broker {
         self.node.groups.close();
         self.node.partitions.dismiss_waiting();
         if timeout(STOP_MAX, self.serving).await.is_err() {
-            tracing::warn!("some clients did not take their answers in time");
+            tracing::warn!("some clients have not read their responses in time: their connections are closed");
         }
         if let Some(admin) = self.admin {
             admin.abort();
@@ -322,7 +322,7 @@ impl Broker {
             node.partitions.close();
         };
         if let Err(error) = tokio::task::spawn_blocking(closing).await {
-            tracing::error!(%error, "the logs did not close; the next start recovers them");
+            tracing::error!(%error, "cannot close the logs: the next start recovers them");
         }
     }
 }
@@ -374,7 +374,7 @@ fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, ?limit, "the limit on open files stays as it is");
+        tracing::warn!(%error, ?limit, "cannot raise the limit on open files");
     }
 }
 
@@ -396,7 +396,7 @@ async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopp
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
         if let Err(refusal) = control.forget_deleted(gone).await {
-            tracing::debug!(%refusal, "deleted topics stay in control.db until the next start");
+            tracing::debug!(%refusal, "cannot forget deleted topics: they stay in the metadata until the next start");
         }
     }
 }
@@ -406,6 +406,6 @@ fn warn_of_strays(partitions: &Partitions) {
         && let Some(first) = strays.first()
     {
         let count = strays.len();
-        tracing::warn!(%first, count, "the data folder has partitions of topics that control.db does not know; was that file lost or replaced?");
+        tracing::warn!(%first, count, "the data directory has partitions of topics that control.db lacks: they are not served; check whether that file was lost or replaced");
     }
 }

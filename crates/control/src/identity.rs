@@ -162,7 +162,7 @@ impl ClusterFolder {
                     Ok(()) => to_write.wrote(noted),
                     Err(error) => {
                         if let Some(left_out) = vain.due() {
-                            tracing::warn!(%error, left_out, "the newest version of the metadata is not written down");
+                            tracing::warn!(%error, left_out, "cannot record the newest metadata version: a restart may miss an older copy of the directory or the database; retrying");
                         }
                     }
                 }

@@ -94,7 +94,8 @@ mod tests {
         let data = folder.path().join("a/b");
         let first = FolderLock::take(&data).expect("free");
         let error = FolderLock::take(&data).expect_err("taken").to_string();
-        let expected = format!("data folder {} is used by another broker (pid {})", data.display(), std::process::id());
+        let expected =
+            format!("data directory {} is used by another broker (pid {})", data.display(), std::process::id());
         assert_eq!(error, expected);
         drop(first);
         FolderLock::take(&data).expect("free again");
@@ -123,6 +124,6 @@ mod tests {
     fn a_folder_that_is_a_file_is_refused_by_name() {
         let file = tempfile::NamedTempFile::new().expect("tempfile");
         let error = FolderLock::take(file.path()).expect_err("not a folder").to_string();
-        assert!(error.starts_with(&format!("data folder {}: ", file.path().display())), "{error}");
+        assert!(error.starts_with(&format!("data directory {}: ", file.path().display())), "{error}");
     }
 }

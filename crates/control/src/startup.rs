@@ -97,7 +97,7 @@ fn is_older_copy(used: &UsedFolder, joining: &Joining, registered: Uuid) -> bool
     if is_older {
         tracing::warn!(
             file = %used.file().display(),
-            "this data folder is an older copy: its broker has used a newer state of it since; other replicas lead, and fill it"
+            "this data directory is an older copy: its broker has since used a newer state; other replicas lead and replicate to it"
         );
     }
     is_older

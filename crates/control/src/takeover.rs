@@ -35,7 +35,7 @@ pub(super) fn fence_if_silent<S: Store>(
     tracing::warn!(
         broker_id = id,
         session_timeout_ms = session.as_millis(),
-        "another data folder, or a newer state of this one, has this node.id; waiting whether its broker lives"
+        "node.id is registered with another data directory, or a newer state of this one: waiting for a session timeout to see whether that broker lives"
     );
     let mut since = Instant::now();
     while since.elapsed() < session {

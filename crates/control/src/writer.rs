@@ -74,7 +74,7 @@ pub struct Publisher {
 pub enum Failure {
     #[error("{0}")]
     Store(#[from] StoreError),
-    #[error("what another broker changed cannot be followed: {0}")]
+    #[error("cannot apply another broker's change: {0}")]
     Inapplicable(#[from] Inapplicable),
     /// Unknown outcome: the commands may have been carried out.
     #[error("{0}")]
@@ -87,7 +87,7 @@ impl Failure {
             Failure::Store(StoreError::Full) => Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The disk is full."),
             Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
                 let message = format!(
-                    "The metadata cannot be changed now, since the brokers' database cannot be used ({self}); `fullbore admin check` says what is wrong."
+                    "The metadata cannot be changed now, since the brokers' database cannot be used ({self}); `fullbore admin check` shows why."
                 );
                 Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
             }
@@ -106,13 +106,13 @@ impl Failure {
             Failure::Store(StoreError::Full) => {}
             Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
                 if let Some(left_out) = away.due() {
-                    tracing::error!(error = %self, commands, left_out, "the metadata cannot be changed now");
+                    tracing::error!(error = %self, commands, left_out, "cannot change the metadata: its database cannot be used; `fullbore admin check` shows why");
                 }
             }
             Failure::Unknown(_) => {
-                tracing::error!(error = %self, commands, "a change of the metadata has no known outcome yet")
+                tracing::error!(error = %self, commands, "cannot determine yet whether a metadata commit was made: the next transaction finds out")
             }
-            _ => tracing::error!(error = %self, commands, "the metadata cannot be written; nothing was changed"),
+            _ => tracing::error!(error = %self, commands, "cannot write the metadata: nothing was changed"),
         }
     }
 }
@@ -183,7 +183,7 @@ impl<S: Store> MetadataWriter<S> {
                 None
             }
             command if self.store.wait_max().is_some_and(|max| asked.at.elapsed() > max) => {
-                let message = "The metadata cannot be changed now: others have waited for the database as long.";
+                let message = "The metadata cannot be changed now: the command has waited too long for the database.";
                 command.refuse(&Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message));
                 None
             }
@@ -284,7 +284,7 @@ impl<S: Store> MetadataWriter<S> {
         tracing::warn!(
             reason,
             version = version.number,
-            "a commit of the metadata was not answered; looking whether it was made"
+            "a metadata commit got no answer: checking whether it was made"
         );
         let unknown = |error: StoreError| Failure::Unknown(format!("{reason}; {error}"));
         let (mut transaction, progress) = self.store.begin(self.publisher.image.version()).map_err(unknown)?;
@@ -317,7 +317,9 @@ impl<S: Store> MetadataWriter<S> {
         match self.read() {
             Ok(()) => {}
             Err(away @ Failure::Store(StoreError::Away(_) | StoreError::WentBack(_))) => away.tell(0, &self.away),
-            Err(error) => tracing::warn!(%error, "what others changed of the metadata cannot be read"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read metadata commits of other brokers: this broker serves older metadata; retrying")
+            }
         }
     }
 

@@ -19,26 +19,26 @@ pub(super) enum Unhealthy {
     #[error("the control thread has ended; see the broker's log")]
     Control,
     #[error(
-        "the cluster holds this broker for dead, so that it leads nothing until its beats reach the database again; see the broker's log"
+        "this broker is fenced: it leads nothing until its heartbeats reach the database again; see the broker's log"
     )]
     Fenced,
     #[error(
-        "{0} partitions take no records until the next start: a write or an fsync has failed; see the broker's log"
+        "{0} partitions accept no records until the next start: a write or an fsync has failed; see the broker's log"
     )]
     Partitions(usize),
     #[error(
-        "{0} partitions cannot be used, since their directories take no files or their records cannot be read: see to their permissions, \
-         their file system and the disk; the broker's log names them"
+        "cannot use {0} partitions: their directories accept no files, or their records cannot be read; check their permissions, \
+         file system and disk; the broker's log names them"
     )]
     UnwritablePartitions(usize),
     #[error(
-        "the disk of the data folder {0} is full and records are refused: delete topics or records, set a smaller retention.ms or \
-         retention.bytes, or make room on this file system"
+        "the disk of the data directory {0} is full and records are refused: delete topics or records, lower retention.ms or \
+         retention.bytes, or free space on this file system"
     )]
     DiskFull(PathBuf),
     #[error(
-        "the disk of the data folder {folder} hangs: {}, and records are refused until it answers; see whether that volume does. A new \
-         start changes nothing", of_hung(.hung_for)
+        "the disk of the data directory {folder} hangs: {}; records are refused until it responds; check that volume, since a restart \
+         does not help", of_hung(.hung_for)
     )]
     DiskHangs {
         folder: PathBuf,
@@ -46,17 +46,17 @@ pub(super) enum Unhealthy {
         hung_for: Option<Duration>,
     },
     #[error(
-        "no files can be made in the data folder {0}: see to its permissions and its file system; the broker's log has the reason"
+        "cannot create files in the data directory {0}: check its permissions and its file system; the broker's log has the reason"
     )]
     Unwritable(PathBuf),
-    #[error("the data folder {folder} cannot be written: {error}")]
+    #[error("cannot write to the data directory {folder}: {error}")]
     DataFolder { folder: PathBuf, error: io::Error },
 }
 
 fn of_hung(hung_for: &Option<Duration>) -> String {
     match hung_for {
-        Some(time) => format!("a write has not come back for {} s", time.as_secs()),
-        None => "a look at it does not come back".to_owned(),
+        Some(time) => format!("a write has not returned for {} s", time.as_secs()),
+        None => "it does not respond".to_owned(),
     }
 }
 
@@ -137,8 +137,8 @@ fn note_of_database(seen: PlaneSeen) -> Option<String> {
     let seconds = seen.since_answer.as_secs();
     (!seen.answers).then(|| {
         format!(
-            "the database of the cluster is away, {seconds} s after its last answer: records go on, topics and settings cannot be \
-             changed, and nobody takes the place of a broker that dies"
+            "the database of the cluster is away, {seconds} s after its last answer: records are served, topics and settings \
+             cannot be changed, and no broker replaces a leader that fails"
         )
     })
 }
@@ -150,7 +150,7 @@ fn note_of_store(trouble: StoreTrouble) -> String {
             format!("the object store fails, {} s after the first request that failed", time.as_secs())
         }
     };
-    format!("{why}: diskless topics take no records, and give only what is in memory; classic topics are served")
+    format!("{why}: diskless topics accept no records and serve cached ones only; classic topics are served")
 }
 
 /// Checks whether the data directory is missing, read-only (as Linux remounts a failing disk) or not writable for this
@@ -201,18 +201,18 @@ mod tests {
             assert!(why.contains(words), "{why}");
         };
         told(Condition { control_serves: false, ..well }, "control thread");
-        told(Condition { is_fenced: true, ..well }, "holds this broker for dead");
+        told(Condition { is_fenced: true, ..well }, "this broker is fenced");
         told(Condition { failed_partitions: 3, ..well }, "3 partitions");
-        told(Condition { unwritable_partitions: 2, ..well }, "2 partitions cannot be used, since their directories");
-        told(Condition { folder_is_unwritable: true, ..well }, "no files can be made");
+        told(Condition { unwritable_partitions: 2, ..well }, "cannot use 2 partitions: their directories");
+        told(Condition { folder_is_unwritable: true, ..well }, "cannot create files");
         told(Condition { disk_is_full: true, ..well }, "is full and records are refused: delete topics");
         let hung_for = Some(Duration::from_millis(7_900));
-        told(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not come back for 7 s");
+        told(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not returned for 7 s");
         let hung = of_folder(None, folder.path()).expect_err("no answer").to_string();
-        assert!(hung.contains("hangs: a look at it does not come back"), "{hung}");
+        assert!(hung.contains("hangs: it does not respond"), "{hung}");
         let gone = folder.path().join("gone");
         let why = of_folder(Some(data_folder(&gone)), &gone).expect_err("no folder").to_string();
-        assert!(why.contains("gone cannot be written"), "{why}");
+        assert!(why.contains("cannot write to the data directory") && why.contains("gone: "), "{why}");
     }
 
     #[test]

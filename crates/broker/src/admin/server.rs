@@ -56,7 +56,7 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
                 yield_now().await;
             }
             Err(error) => {
-                tracing::warn!(%error, "accept failed on the admin port");
+                tracing::warn!(%error, "cannot accept a connection on the admin port: retrying");
                 sleep(ACCEPT_PAUSE).await;
             }
         }

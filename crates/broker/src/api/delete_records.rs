@@ -75,7 +75,7 @@ fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32,
     };
     let partitions: Vec<_> = outcomes.filter_map(|(_, moved)| here(moved)).collect();
     if let Err(error) = broker.partitions.keep_log_starts(&partitions) {
-        tracing::error!(%error, "log starts not written");
+        tracing::error!(%error, "cannot write log starts: the deletion of records fails");
         let of_all = moved.iter_mut().flat_map(|(_, partitions)| partitions);
         of_all.filter(|(_, moved)| moved.is_ok()).for_each(|(_, moved)| *moved = Err(ErrorCode::KAFKA_STORAGE_ERROR));
     }

@@ -57,7 +57,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 
 /// Returns the refusal with which Kafka's controller answers a deletion that it did not reach in time.
 fn too_many() -> Refusal {
-    let message = "Topics that were deleted before are not out of the way yet, and those are as many as may wait.";
+    let message = "Too many deleted topics wait for the removal of their files.";
     Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
 }
 

@@ -21,7 +21,7 @@ pub(super) const BROKER_LOGGER: i8 = 8;
 /// any name has all settings, even if it does not exist.
 const SETTINGS_BYTES_MAX: usize = 32 << 20;
 const TOO_MANY: &str =
-    "The settings of all that the request names are too many for one answer: ask for fewer resources, or by key.";
+    "The settings of all named resources exceed one response: request fewer resources, or single keys.";
 /// Bytes of a setting without its texts.
 const SETTING_BYTES: usize = 16;
 

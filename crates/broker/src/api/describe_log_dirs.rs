@@ -68,7 +68,7 @@ fn describe_folder(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) ->
             ..Default::default()
         },
         Err(error) => {
-            tracing::error!(%error, folder = %folder.display(), "log directory cannot be described");
+            tracing::error!(%error, folder = %folder.display(), "cannot describe the log directory: DescribeLogDirs fails");
             DescribeLogDirsResult { error_code: ErrorCode::KAFKA_STORAGE_ERROR, log_dir, ..Default::default() }
         }
     }

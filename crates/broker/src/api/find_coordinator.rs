@@ -49,8 +49,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 fn coordinator(call: &Call<'_>, key_type: i8, key: &Text) -> Coordinator {
     let image = call.broker.control.image();
     let (topic, leaderless) = match key_type {
-        GROUP => (CONSUMER_OFFSETS, "Nobody leads the group's partition."),
-        TRANSACTION => (TRANSACTION_STATE, "Nobody leads the transactional id's partition."),
+        GROUP => (CONSUMER_OFFSETS, "The group's partition has no leader."),
+        TRANSACTION => (TRANSACTION_STATE, "The transactional id's partition has no leader."),
         _ => {
             let message = "This broker coordinates groups and transactions only.";
             return nobody(key, ErrorCode::INVALID_REQUEST, message);

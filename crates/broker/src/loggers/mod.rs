@@ -112,8 +112,8 @@ impl Loggers {
         }
         levels.change(&wanted).map_err(|why| Refusal::new(ErrorCode::UNKNOWN_SERVER_ERROR, why))?;
         for (name, change) in changes {
-            let level = if let ConfigChange::Set(level) = change { level } else { "that of what it belongs to" };
-            tracing::warn!(target: CHANGES, logger = name, level, "the level of the log was changed");
+            let level = if let ConfigChange::Set(level) = change { level } else { "inherited" };
+            tracing::warn!(target: CHANGES, logger = name, level, "log level changed");
         }
         Ok(())
     }

@@ -67,8 +67,8 @@ pub(super) enum Ended {
     Output(std::io::Error),
     #[error("{0}")]
     Fault(#[from] Fault),
-    #[error("nothing came or went for {0:?} (connections.max.idle.ms)")]
+    #[error("no bytes were read or written for {0:?} (connections.max.idle.ms)")]
     Idle(Duration),
-    #[error("the client ended its side, and no answer came for {0:?}")]
+    #[error("the client closed its side, and accepted no response for {0:?}")]
     HungUp(Duration),
 }

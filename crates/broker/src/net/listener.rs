@@ -225,7 +225,7 @@ pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, clients: Arc<Clients>
     drop(open);
     for task in accepting {
         if let Err(error) = task.await {
-            tracing::error!(%error, "a listener ended");
+            tracing::error!(%error, "a listener has failed: it accepts no connections until the next start");
         }
     }
     while all_closed.recv().await.is_some() {}
@@ -253,7 +253,7 @@ async fn accept(
                 }
             },
             Err(error) => {
-                tracing::warn!(%error, "accept failed");
+                tracing::warn!(%error, "cannot accept a connection: retrying");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

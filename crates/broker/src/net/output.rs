@@ -311,9 +311,9 @@ async fn encrypt_file(
 
 fn too_short(slice: &FileSlice) -> io::Error {
     let why = if is_removed(&slice.file) {
-        "the segment was deleted before the client took the rest of its answer"
+        "the segment was deleted before the client read the rest of its response"
     } else {
-        "the log file is shorter than its index says"
+        "the log file is shorter than its index"
     };
     io::Error::new(io::ErrorKind::UnexpectedEof, why)
 }

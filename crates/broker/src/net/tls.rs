@@ -74,7 +74,7 @@ impl Certificates {
             }
             let this = Arc::clone(&self);
             if let Err(error) = tokio::task::spawn_blocking(move || this.refresh()).await {
-                tracing::error!(%error, "certificates are no longer looked after");
+                tracing::error!(%error, "cannot reload certificates any more: the present ones stay until the next start");
                 return;
             }
         }
@@ -118,7 +118,7 @@ impl Certificates {
             Err(error) => {
                 let (why, mut refused) = (error.to_string(), self.refused.lock());
                 if refused.as_ref() != Some(&why) {
-                    tracing::error!(listener = self.name, %error, "the new certificates cannot be used; the old ones stay");
+                    tracing::error!(listener = self.name, %error, "cannot use the new certificates: the old ones stay");
                     *refused = Some(why);
                 }
             }

@@ -18,15 +18,15 @@ use fullbore_config::{BrokerConfig, ConfigError, DynamicConfig, LiveConfig, Topi
 pub enum Inapplicable {
     #[error("topic {topic}: {source}")]
     Topic { topic: String, source: ConfigError },
-    #[error("what was set while the broker ran: {0}")]
+    #[error("dynamic settings of brokers: {0}")]
     Broker(ConfigError),
-    #[error("what was set for a group or for clients' metrics: {0}")]
+    #[error("settings of a group or of client metrics: {0}")]
     Resource(ConfigError),
-    #[error("version {found} was told after version {known}")]
+    #[error("version {found} was returned after version {known}")]
     Skipped { known: u64, found: u64 },
     #[error("there is no topic {0}")]
     NoTopic(Uuid),
-    #[error("topic {topic} has {count} partitions, and others are said to follow from {first} on")]
+    #[error("topic {topic} has {count} partitions, and a change continues at {first}")]
     Gap { topic: String, count: usize, first: usize },
 }
 
@@ -254,7 +254,7 @@ fn resolved(
     let config = TopicConfig::resolve(broker, dynamic, overrides)
         .map_err(|source| Inapplicable::Topic { topic: topic.to_owned(), source })?;
     if let Some(error) = config.contradiction() {
-        tracing::warn!(topic, %error, "a setting of the topic contradicts one of this broker, and gives way here");
+        tracing::warn!(topic, %error, "a setting of the topic contradicts one of this broker: it is ignored here");
     }
     Ok(config.without_contradiction())
 }

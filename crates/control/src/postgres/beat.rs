@@ -187,7 +187,11 @@ where
 
 fn tell(kind: &LogRateLimit, reason: &str) {
     if let Some(left_out) = kind.due() {
-        tracing::warn!(reason, left_out, "the beats of this broker do not reach its database");
+        tracing::warn!(
+            reason,
+            left_out,
+            "cannot send heartbeats to the database: other brokers fence this one once its session expires; retrying"
+        );
     }
 }
 

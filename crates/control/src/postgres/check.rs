@@ -100,8 +100,8 @@ impl fmt::Display for Finding {
         match self {
             Self::Setting(reason) => write!(f, "control.plane: {reason}"),
             Self::Unreachable(reason) => write!(f, "no connection: {reason}"),
-            Self::Refused(reason) => write!(f, "the server does not let us in: {reason}"),
-            Self::Encryption(reason) => write!(f, "no TLS as sslmode asks for it: {reason}"),
+            Self::Refused(reason) => write!(f, "the server refuses the role: {reason}"),
+            Self::Encryption(reason) => write!(f, "no TLS as sslmode requires it: {reason}"),
             Self::NoDatabase(reason) => write!(f, "{reason}; create it"),
             Self::TooOld(version) => write!(f, "PostgreSQL {version} is too old; 13 is the oldest that will do"),
             Self::ReadOnly(why) => write!(f, "it cannot be written to: {why}"),
@@ -121,8 +121,8 @@ impl fmt::Display for Finding {
             Self::NewerSchema(found) => write!(f, "it has schema {found}, and this Fullbore knows {SCHEMA_VERSION}"),
             Self::Missing { privilege, on } => write!(f, "the role has no privilege {privilege} on {on}"),
             Self::Pooler { is_shared: true } => f.write_str(
-                "a pooler in transaction mode is in between: settings are set in each transaction, and changes of other brokers \
-                 are heard of with the next beat instead of at once",
+                "a pooler in transaction mode is in between: settings are set in each transaction, and commits of other brokers \
+                 arrive with the next heartbeat instead of at once",
             ),
             Self::Pooler { is_shared: false } => {
                 f.write_str("a pooler in between does not pass on the settings of a session: they are set in each transaction")
@@ -139,14 +139,14 @@ impl fmt::Display for BrokerFound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self {
             Self { is_fenced: true, .. } => "fenced",
-            Self { is_shutting_down: true, .. } => "about to stop",
+            Self { is_shutting_down: true, .. } => "in controlled shutdown",
             Self { is_full: true, .. } => "its disk is full or hangs",
             _ => "in service",
         };
         write!(f, "broker {} (epoch {}): {state}, ", self.id, self.epoch)?;
         match self.last_beat {
-            Some(age) => write!(f, "last beat {} ms ago", age.as_millis()),
-            None => f.write_str("no beat"),
+            Some(age) => write!(f, "last heartbeat {} ms ago", age.as_millis()),
+            None => f.write_str("no heartbeat"),
         }
     }
 }

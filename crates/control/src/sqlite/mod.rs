@@ -85,7 +85,7 @@ impl Sqlite {
         // PASSIVE does not wait for readers, and returns no error if they hold a part.
         let moved = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         if let Err(error) = moved {
-            tracing::debug!(%error, "control.db-wal stays as it is");
+            tracing::debug!(%error, "cannot checkpoint control.db-wal");
         }
     }
 

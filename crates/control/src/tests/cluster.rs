@@ -103,7 +103,7 @@ async fn a_folder_belongs_to_one_broker_of_one_cluster() {
     let (first, opened) = brokers.remove(0);
     let epoch = opened.control.broker_epoch();
     let live = tempfile::tempdir().expect("tempdir");
-    let lives = "A broker with node.id=1 lives, and has another data folder, or a newer state of this one.";
+    let lives = "A broker with node.id=1 lives, and has another data directory, or a newer state of this one.";
     assert_eq!(refused(live.path(), 1, &database.url()), lives);
     assert!(!live.path().join(FILE).exists(), "it may be another broker's yet");
     drop(opened);
@@ -114,13 +114,14 @@ async fn a_folder_belongs_to_one_broker_of_one_cluster() {
     assert!(told.starts_with(&format!("{} is of cluster ", file.display())) && told.contains(another.name()), "{told}");
     let told = refusal(first.path(), "");
     assert!(
-        told.starts_with(&format!("{} says that this folder is of a broker in a cluster", file.display())),
+        told.starts_with(&format!("{} marks this directory as that of a broker in a cluster", file.display())),
         "{told}"
     );
     let alone = tempfile::tempdir().expect("tempdir");
     drop(open(alone.path()));
     assert!(
-        refused(alone.path(), 4, &database.url()).contains("control.db says that this folder is of a broker by itself")
+        refused(alone.path(), 4, &database.url())
+            .contains("control.db marks this directory as that of a standalone broker")
     );
     std::fs::write(alone.path().join("x"), "").expect("written");
     let again = of_cluster(first.path(), 1, &database.url(), "").expect("opens");
