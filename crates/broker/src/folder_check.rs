@@ -28,7 +28,7 @@ pub enum FolderFinding {
     /// Missing directory, which the first start creates.
     Absent,
     Unreadable(String),
-    /// The directory has the database of a standalone broker.
+    /// Directory with the database of a standalone broker.
     OfOneMachine,
     OfNode {
         stored: i32,
@@ -38,9 +38,9 @@ pub enum FolderFinding {
         stored: Uuid,
         found: Uuid,
     },
-    /// The directory has seen this version, which the database lacks.
+    /// Version that the directory has seen, and that the database lacks.
     WentBack(u64),
-    /// The broker was last started with another directory.
+    /// Another directory with which the broker was last started.
     Replaced {
         node_id: i32,
         registered: Uuid,
@@ -53,7 +53,7 @@ pub enum FolderFinding {
         /// True if that broker is running.
         lives: bool,
     },
-    /// The directory has partitions of a topic that the cluster lacks.
+    /// Partitions in the directory of a topic that the cluster lacks.
     Unknown {
         topic: String,
         id: Uuid,
@@ -61,7 +61,7 @@ pub enum FolderFinding {
         /// True if the directory belongs to this cluster.
         is_of_cluster: bool,
     },
-    /// The directory had records of a partition up to this offset, and lacks the partition.
+    /// Partition that had records up to this offset, and that the directory lacks.
     Missing {
         topic: String,
         partition: i32,
@@ -69,11 +69,11 @@ pub enum FolderFinding {
         is_in_sync: bool,
     },
     More(usize, Box<FolderFinding>),
-    /// The directory has more changes to diskless topics than the database.
+    /// Changes to diskless topics that the directory knows, and that the database lacks.
     DisklessWentBack(Lacking),
     /// Finding about the database.
     Database(Finding),
-    /// The directory is this broker's.
+    /// Directory of this broker, with its number of partitions.
     Whole {
         partitions: usize,
     },

@@ -206,7 +206,7 @@ async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &
     Ok(())
 }
 
-/// Not a part of the future above, which would hold the slices while the client does not read.
+/// Sends once. Not a part of the future above, which would hold the slices while the client does not read.
 fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -> io::Result<usize> {
     let mut storage = [IoSlice::new(&[]); SLICES_MAX];
     let slices = unsent(parts, sent, usize::MAX, &mut storage);

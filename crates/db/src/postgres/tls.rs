@@ -10,7 +10,7 @@ use fullbore_tls::{Connector, MaterialError, Settings, Tunnel};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 
-/// How connections are encrypted.
+/// Encryption of connections.
 #[derive(Clone)]
 pub enum Encryption {
     /// Plain text.
