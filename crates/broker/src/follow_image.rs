@@ -66,8 +66,7 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // Must precede the stored producer state of the deletion itself, which replaces this one if the topic was
-        // written.
+        // Must come first: the deletion stores the producers' state, which replaces this note if the topic was written.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);

@@ -75,8 +75,8 @@ struct Registered {
 /// Open control plane, and the pending registration of a broker in a cluster.
 type Opened = (Control, Option<ClusterPlace>);
 
-/// Future of a start. Boxed, since a future is compiled where its type is known: so only in this crate, not in each
-/// program and test that starts a broker.
+/// Future of a start. Boxed: a future is compiled where its type is known, so that this crate alone compiles it, not
+/// each program and test that starts a broker.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Broker, StartError>> + Send>>;
 
 /// Future of a stop.

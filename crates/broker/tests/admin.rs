@@ -85,7 +85,7 @@ async fn api_versions(stream: &mut TcpStream) {
 }
 
 #[tokio::test]
-async fn shows_what_happens() {
+async fn metrics_page_shows_connections_and_requests() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(config(folder.path(), "127.0.0.1:0")).await.expect("starts");
     let admin = broker.admin_addr().expect("the page is on");
@@ -164,7 +164,7 @@ async fn counts_records_errors_and_refusals() {
 }
 
 #[tokio::test]
-async fn health_and_index() {
+async fn health_and_index_pages_answer() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     std::fs::create_dir(&data).expect("a data folder");
@@ -195,7 +195,7 @@ async fn health_and_index() {
 }
 
 #[tokio::test]
-async fn off_when_empty() {
+async fn admin_page_is_off_without_a_listener() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(config(folder.path(), "")).await.expect("starts");
     assert_eq!(broker.admin_addr(), None);

@@ -73,8 +73,8 @@ pub struct ClusterFolder {
     pub folder: Uuid,
     /// Newest version that this broker has seen.
     pub seen: Option<Version>,
-    /// Heartbeat number up to which processes have used this directory, counted over all processes. 0 in the file of an
-    /// earlier version.
+    /// Newest number that a heartbeat has written here, counted over all processes. 0 in the file of an earlier
+    /// version.
     pub noted: u64,
     /// Process that was registered when the last one requested registration, and that last one. `None` in the file of
     /// an earlier version.
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_written_and_read_is_the_same() {
+    fn identity_file_is_read_as_written() {
         let folder = tempfile::tempdir().expect("tempdir");
         assert_eq!(ClusterFolder::read(folder.path()).expect("readable"), None);
         for seen in [None, Some(Version { number: 7, mark: u64::MAX }), Some(Version { number: 0, mark: 0 })] {

@@ -108,16 +108,16 @@ struct Shared {
     broker_epoch: i64,
     process: Uuid,
     image: watch::Receiver<Arc<Image>>,
-    /// Set on a broker of a cluster.
+    /// Counts of calls to the database; set on a broker of a cluster.
     plane_calls: OnceLock<Arc<PlaneCalls>>,
-    /// Set on a broker of a cluster.
+    /// Answers to heartbeats; set on a broker of a cluster.
     beats: OnceLock<watch::Receiver<Beaten>>,
     deleted: Mutex<Vec<DeletedTopic>>,
-    /// `None` once it is closed.
+    /// Queue of commands; `None` once it is closed.
     queue: Mutex<Option<Queue>>,
     /// Writer thread, and the thread that writes the seen version to the directory. Empty once they have ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// `None` on a standalone broker, and once it is closed.
+    /// Heartbeats; `None` on a standalone broker, and once it is closed.
     beating: Mutex<Option<Beats>>,
 }
 

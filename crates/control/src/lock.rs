@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_free_although_a_child_has_not_closed_the_file() {
+    fn directory_is_unlocked_while_a_child_has_the_file_open() {
         let folder = tempfile::tempdir().expect("tempdir");
         let first = FolderLock::take(folder.path()).expect("free");
         let _of_child = first.file.try_clone().expect("a second descriptor");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_apache_kafka_is_left_as_it_is() {
+    fn directory_of_apache_kafka_is_refused_and_unchanged() {
         let folder = tempfile::tempdir().expect("tempdir");
         let file = folder.path().join(KAFKAS);
         std::fs::write(&file, "version=1\ncluster.id=abc\n").expect("written");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_a_file_is_refused_by_name() {
+    fn directory_that_is_a_file_is_refused_by_name() {
         let file = tempfile::NamedTempFile::new().expect("tempfile");
         let error = FolderLock::take(file.path()).expect_err("not a folder").to_string();
         assert!(error.starts_with(&format!("data directory {}: ", file.path().display())), "{error}");

@@ -81,7 +81,7 @@ async fn a_restart_keeps_topics_configs_ids_and_the_cluster_id() {
 }
 
 #[tokio::test]
-async fn deleted_topics_are_remembered_until_nothing_is_left_of_them() {
+async fn deleted_topics_are_remembered_until_their_files_are_removed() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path());
     let mut ids = Vec::new();
@@ -147,7 +147,7 @@ async fn answered_command_is_in_the_image() {
 }
 
 #[tokio::test]
-async fn each_topic_of_a_request_stands_for_itself() {
+async fn each_topic_of_a_request_is_decided_by_itself() {
     let folder = tempfile::tempdir().expect("tempdir");
     let control = &open(folder.path()).control;
     let bad = CreateTopic { num_partitions: 0, ..wanted("bad") };
@@ -408,7 +408,7 @@ fn create_command(name: &str) -> TopicsCommand {
 }
 
 #[tokio::test]
-async fn commands_that_wait_together_are_written_together() {
+async fn waiting_commands_share_a_transaction() {
     let folder = tempfile::tempdir().expect("tempdir");
     let lock = FolderLock::take(folder.path()).expect("free");
     let (owner, image) = owner(&lock);
@@ -426,7 +426,7 @@ async fn commands_that_wait_together_are_written_together() {
 }
 
 #[test]
-fn a_failed_write_changes_nothing_and_later_ones_go_through() {
+fn failed_write_changes_nothing_and_later_ones_succeed() {
     let folder = tempfile::tempdir().expect("tempdir");
     let lock = FolderLock::take(folder.path()).expect("free");
     let (mut owner, image) = owner(&lock);

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_answers_until_a_beat_fails_or_takes_too_long() {
+    fn database_counts_as_up_until_a_heartbeat_fails_or_is_late() {
         let calls = Arc::new(PlaneCalls::default());
         let beats = CountedCalls::new(Arc::clone(&calls), PlaneConnection::Beats);
         assert_eq!(calls.seen(), None, "nobody beats on one machine");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn each_connection_is_counted_for_itself() {
+    fn calls_are_counted_by_connection() {
         let calls = Arc::new(PlaneCalls::default());
         CountedCalls::new(Arc::clone(&calls), PlaneConnection::Beats).answered(Duration::from_millis(1));
         CountedCalls::new(Arc::clone(&calls), PlaneConnection::Metadata).failed();

@@ -19,7 +19,7 @@ impl<T> Default for Looks<T> {
 }
 
 impl<T: Send + 'static> Looks<T> {
-    /// Returns what `look` found. None if it takes too long, or has panicked: while one is under way no other begins.
+    /// Returns the result of `look`; None if it takes too long or has panicked. While one is running, no other begins.
     pub async fn take(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let looking = async {
             let mut under_way = self.under_way.lock().await;

@@ -1,7 +1,7 @@
 //! The admin page: metrics and health over HTTP, on loopback by default. It changes nothing.
 //!
-//! Invariants: load on this port does not affect clients of the broker (limits in `server`). The page is served while
-//! the client threads hang in a disk write: it has a runtime of its own, and calls that may hang have a time limit
+//! Invariants: load on this port does not affect clients of the broker (limits in `server`). The page is served even
+//! while the client threads hang in a disk write: it has a runtime of its own. Calls that may hang have a time limit
 //! (`looks`).
 
 mod health;

@@ -144,8 +144,9 @@ pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> 
     joined(elements, key, |_, _| {})
 }
 
-/// Returns the first of the elements with the same key, in order, each with the later ones joined to it, such as a
-/// topic named twice. Takes 16 bytes of memory for each element and 16 for each repeated one, for keys of any length.
+/// Returns the first of the elements with the same key, in order, each with the later ones joined to it. A topic that
+/// is named twice is an example. Takes 16 bytes of memory for each element and 16 for each repeated one, for keys of
+/// any length.
 pub(super) fn joined<T, K: Hash + Eq>(
     elements: Vec<T>,
     key: impl Fn(&T) -> K,
@@ -166,7 +167,7 @@ pub(super) fn joined<T, K: Hash + Eq>(
     firsts
 }
 
-/// Returns the positions of elements whose key an earlier one has, in order, each with the position of the first of
+/// Returns pairs of positions, in order: an element whose key occurred before, and the first element with that key.
 /// that key.
 fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usize, usize)> {
     let hashes = RandomState::new();

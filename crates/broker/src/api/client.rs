@@ -1,4 +1,4 @@
-//! Client of a connection.
+//! Client of a connection, with the state that its requests share.
 
 use super::fetch::replica::session::FollowerSession;
 use crate::coordinator::Unwritten;

@@ -210,7 +210,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_diskless_partition_lacks_neither_a_leader_nor_a_replica() {
+    fn diskless_partitions_do_not_count_as_offline_or_under_replicated() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let defaults = broker.topics.defaults;
         let led = PartitionRegistration { replicas: vec![1, 2], isr: vec![1], leader: Some(1), ..Default::default() };

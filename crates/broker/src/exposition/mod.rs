@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_recorded_is_shown() {
+    fn page_has_every_recorded_value() {
         let text = shown();
         for line in [
             "fullbore_connections_open 1",
@@ -230,7 +230,7 @@ mod tests {
 
     /// Checks the rules of a scraper: samples only under their declared family, no sample twice, one end.
     #[test]
-    fn the_page_is_well_formed() {
+    fn page_keeps_the_rules_of_openmetrics() {
         let text = shown();
         let (mut types, mut samples) = (HashMap::new(), HashSet::new());
         for line in text.lines().filter(|line| *line != "# EOF") {

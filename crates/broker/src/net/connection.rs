@@ -106,8 +106,8 @@ mod tests {
         size_of::<F>()
     }
 
-    /// Ten thousand idle connections hold this. No future may be in it twice, nor a large one that is rarely awaited:
-    /// box such a one, and pin arguments where they are made.
+    /// Ten thousand idle connections each hold such a task. Box a large future that is rarely awaited, and pin futures
+    /// where they are made, so that none is in the task twice.
     #[test]
     fn the_task_of_a_connection_is_small() {
         let task = |broker: Arc<Node>, stream: Arc<ClientStream>, peer, stop| async move {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn items_cross_in_order_through_any_room_without_a_wake() {
+    fn items_cross_in_order_with_any_limit_and_without_a_wake() {
         for max in [1, 2, 5, 100] {
             let (handover, wakes) = (Handover::new(max), Arc::new(Wakes::default()));
             let pushing = async {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_half_that_waits_for_something_else_is_polled_when_that_comes() {
+    async fn half_that_awaits_another_event_is_polled_at_that_event() {
         let handover = Handover::new(1);
         let pushing = async {
             for number in 0..20 {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_half_that_never_has_enough_leaves_the_other_its_turn() {
+    async fn half_without_pauses_does_not_starve_the_other() {
         let (handover, pushed, longest) = (Handover::new(5000), AtomicUsize::new(0), AtomicUsize::new(0));
         let pushing = async {
             for number in 0..20_000 {

@@ -1,8 +1,8 @@
 //! Frames from a socket. Not here: their contents.
 //!
 //! A connection has a buffer only while it reads. The admitted request returns the buffer to a few spare ones of the
-//! thread. A busy connection so reads without allocating, and an idle one holds no memory. Invariant: no memory is
-//! reserved for a frame before its length is checked. Each step reserves at most as many bytes as were received, so
+//! thread. A busy connection therefore reads without allocating, and an idle one holds no memory. Invariant: no memory
+//! is reserved for a frame before its length is checked. Each step reserves at most as many bytes as were received, so
 //! that a large length prefix alone costs nothing.
 
 use super::idleness::Idleness;
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_rests_gives_its_buffer_back() {
+    async fn idle_connection_returns_its_buffer() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
         let stream = ClientStream::Plain(listener.accept().await.expect("accepted").0);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_middle_of_a_plain_frame_is_acknowledged_at_once() {
+    async fn part_of_a_plain_frame_is_acknowledged_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
         let (socket, _) = listener.accept().await.expect("accepted");

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nagle_is_off_and_buffers_are_the_systems_unless_configured() {
+    async fn connection_has_nagle_off_and_the_configured_buffer_sizes() {
         let (_, sent, received) = sockopts(&TcpListener::bind("127.0.0.1:0").await.expect("a free port")).await;
         assert_eq!(accepted(&[]).await, (true, sent, received));
         let sizes = [("socket.send.buffer.bytes", "20000"), ("socket.receive.buffer.bytes", "30000")];

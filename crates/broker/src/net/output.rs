@@ -1,6 +1,6 @@
 //! Frames into a connection: one vectored write for parts in memory, sendfile for ranges of logs. Short ranges of logs
-//! are copied into the write of the parts around them, many in one. A response from many partitions so costs a system
-//! call for each 64 KiB, not for each range. With TLS a frame becomes records of the largest size, which leave
+//! are copied into the write of the parts around them, many in one. A response from many partitions therefore costs a
+//! system call for each 64 KiB, not for each range. With TLS a frame becomes records of the largest size, which leave
 //! together; logs are read in bounded pieces.
 //!
 //! Invariants: a frame is written whole, or the connection is closed, as when a segment is removed before the client
@@ -417,7 +417,7 @@ mod tests {
 
     /// The small send buffer accepts only a part of each frame.
     #[tokio::test]
-    async fn a_client_that_reads_late_gets_all_of_it() {
+    async fn slow_client_gets_the_whole_frame() {
         let (file, bytes, ours, mut peer) = log_and_sockets(COPY_MAX).await;
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 16 * 1024).expect("set");
         let (idleness, cold) = (Idleness::default(), DirectReads::default());
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn short_ranges_leave_many_in_one_write_and_a_long_one_by_itself() {
+    fn short_ranges_share_a_write_and_a_long_one_has_its_own() {
         let file = Arc::new(tempfile::tempfile().expect("a file"));
         let runs = |ranges: &[(usize, usize)]| {
             let parts = frame(&file, ranges).parts;

@@ -64,7 +64,7 @@ fn log_append_time_replaces_the_producers_and_the_checksum_holds() {
 }
 
 #[test]
-fn a_client_cannot_claim_the_brokers_time() {
+fn log_append_time_flag_of_a_client_is_cleared() {
     let folder = Folder::new();
     let partition = folder.partition();
     let mut batch = plain(1, b"v");
@@ -104,7 +104,7 @@ fn batch_against_the_topics_settings_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn sequences_are_checked_and_duplicates_get_their_first_answer() {
+fn sequences_are_checked_and_duplicates_get_their_first_offset() {
     let folder = Folder::new().with(|config| config.message_timestamp_type = TimestampType::LogAppendTime);
     let partition = folder.partition();
     let refusal = |batch: &[u8]| append(&partition, batch).expect_err("refused").code();
@@ -225,7 +225,7 @@ fn recreated_topic_starts_empty_and_the_old_directory_is_removed() {
 }
 
 #[test]
-fn a_header_alone_is_written_for_a_batch_without_payload_bytes() {
+fn batch_without_records_is_refused() {
     let folder = Folder::new();
     let partition = folder.partition();
     let batch = plain(0, b"");

@@ -276,7 +276,7 @@ fn rows_of(batch: &BatchView<'_>) -> Vec<(i64, Row)> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
     #[test]
-    fn the_newest_of_each_key_stays_where_it_was(
+    fn newest_record_of_each_key_stays_at_its_offset(
         segment_bytes in 450_u64..2500,
         map_slots in 2_usize..12,
         append_time in prop::bool::weighted(0.2),

@@ -52,14 +52,14 @@ fn lessen(folder: &Folder, name: &str, len: usize, at: usize) {
 }
 
 #[test]
-fn an_index_entry_that_names_another_offset_skips_no_record() {
+fn index_entry_with_a_wrong_offset_skips_no_record() {
     let mut folder = stopped();
     lessen(&folder, INDEX, 8, 0);
     check(&mut folder);
 }
 
 #[test]
-fn a_time_index_entry_that_names_another_time_skips_no_record() {
+fn time_index_entry_with_a_wrong_time_skips_no_record() {
     let mut folder = stopped();
     lessen(&folder, TIMES, 12, 4);
     check(&mut folder);
@@ -100,7 +100,7 @@ fn acknowledged_log_start_survives_the_loss_of_either_file() {
 
 /// The list has the logs for which the marker of a clean shutdown does not hold.
 #[test]
-fn a_damaged_list_of_unrecovered_partitions_is_no_clean_shutdown() {
+fn damaged_list_of_unrecovered_partitions_counts_as_an_unclean_shutdown() {
     let mut folder = Folder::new();
     let partition = folder.partition();
     (0..2).for_each(|n| assert_eq!(offset(&partition, &plain(1, b"v")), n));

@@ -97,7 +97,7 @@ async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
 }
 
 #[tokio::test]
-async fn once_closed_nothing_is_parked() {
+async fn closed_reorder_buffer_parks_nothing() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");
     let folder = Folder::new();
     let partition = folder.partition();

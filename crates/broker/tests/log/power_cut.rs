@@ -76,7 +76,7 @@ fn hole_after_a_power_loss_is_truncated_and_later_records_are_set_aside() {
 }
 
 #[test]
-fn garbage_is_a_hole_like_any_other_wherever_it_begins() {
+fn garbage_at_any_position_counts_as_a_hole() {
     let mut folder = Folder::new();
     let ends = written(&folder, 0..20);
     let whole = fs::read(folder.file(SEGMENT)).expect("read");
@@ -210,7 +210,7 @@ fn partition_first_opened_later_is_still_truncated_after_a_power_loss() {
 }
 
 #[test]
-fn damage_to_a_recovered_partition_is_not_of_the_power_loss_before() {
+fn damage_to_a_recovered_partition_is_refused_despite_an_earlier_power_loss() {
     let mut folder = Folder::new();
     written(&folder, 0..20);
     drop(folder.power_cut());

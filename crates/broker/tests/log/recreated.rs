@@ -113,7 +113,7 @@ fn directory_with_unreadable_metadata_is_not_set_aside() {
     drop(partition);
     let (metadata, away) = (folder.file("partition.metadata"), folder.dir.join("away"));
     fs::rename(&metadata, &away).expect("moved");
-    // An unreadable file, as for lack of descriptors or by a bad sector; a missing file would have a meaning of its
+    // Makes the file unreadable, as with a bad sector. A missing file would have a meaning of its own.
     // own.
     fs::create_dir(&metadata).expect("made");
     folder.kill();

@@ -196,7 +196,7 @@ async fn acks_all_waits_for_a_follower_proposed_for_the_isr() {
 }
 
 #[tokio::test]
-async fn stop_ends_waits_for_replicas() {
+async fn stopping_broker_ends_waits_for_replicas() {
     let cluster = Cluster::new(2, |_| {});
     let ticket = waits(cluster.append(&plain(1, b"v"), Acks::All).expect("appended"));
     let waiting = tokio::spawn(ticket.wait(far()));

@@ -35,7 +35,7 @@ fn check_cut(folder: &mut Folder, whole: &[u8], damaged: &[u8], ends: &[u64], fr
 }
 
 #[test]
-fn a_tail_cut_at_any_of_the_last_4096_bytes_leaves_the_whole_batches() {
+fn tail_truncated_at_any_byte_leaves_the_complete_batches() {
     let mut folder = Folder::new();
     let ends = written(&folder, 80);
     let whole = fs::read(folder.file(SEGMENT)).expect("read");
@@ -45,7 +45,7 @@ fn a_tail_cut_at_any_of_the_last_4096_bytes_leaves_the_whole_batches() {
 }
 
 #[test]
-fn a_tail_of_zeros_or_garbage_is_cut_off() {
+fn tail_of_zeros_or_garbage_is_truncated() {
     let mut folder = Folder::new();
     let ends = written(&folder, 40);
     let whole = fs::read(folder.file(SEGMENT)).expect("read");
@@ -62,7 +62,7 @@ fn a_tail_of_zeros_or_garbage_is_cut_off() {
 }
 
 #[test]
-fn a_bit_flipped_in_the_last_batch_costs_that_batch() {
+fn bit_flip_in_the_last_batch_truncates_that_batch() {
     let mut folder = Folder::new();
     let ends = written(&folder, 10);
     let whole = fs::read(folder.file(SEGMENT)).expect("read");
@@ -76,7 +76,7 @@ fn a_bit_flipped_in_the_last_batch_costs_that_batch() {
 }
 
 #[test]
-fn a_bit_flipped_before_other_batches_is_refused_by_name_and_nothing_is_changed() {
+fn bit_flip_before_other_batches_is_refused_by_name_and_changes_nothing() {
     let mut folder = Folder::new();
     let ends = written(&folder, 20);
     let path = folder.file(SEGMENT);
@@ -96,7 +96,7 @@ fn a_bit_flipped_before_other_batches_is_refused_by_name_and_nothing_is_changed(
 }
 
 #[test]
-fn a_damaged_earlier_segment_is_refused_and_an_empty_later_one_is_no_reason_to() {
+fn damaged_segment_is_refused_unless_all_later_ones_are_empty() {
     let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
     let partition = folder.partition();
     (0..8).for_each(|_| _ = append(&partition, &plain(1, &[1; 400])).expect("appended"));
@@ -131,7 +131,7 @@ fn flushed_and_damaged() -> (Folder, Vec<u8>) {
 
 /// The marker of the clean shutdown is gone: this is a later crash, and the tail is not torn.
 #[test]
-fn a_last_batch_that_was_flushed_is_refused_when_it_is_damaged() {
+fn damaged_last_batch_is_refused_if_it_was_flushed() {
     let (mut folder, bytes) = flushed_and_damaged();
     let partition = folder.crash();
     assert_eq!(append(&partition, &idempotent(1, 0, 40, 1)).expect_err("refused"), AppendError::Storage);
@@ -140,7 +140,7 @@ fn a_last_batch_that_was_flushed_is_refused_when_it_is_damaged() {
 
 /// A write begins in the middle of a page that was flushed before, and a torn page is torn as a whole.
 #[test]
-fn the_page_before_the_recovery_point_may_be_torn_by_a_power_cut_and_is_set_aside() {
+fn page_before_the_recovery_point_torn_by_a_power_loss_is_set_aside() {
     let (mut folder, bytes) = flushed_and_damaged();
     let partition = folder.power_cut();
     assert_eq!(partition.offsets().expect("recovered").log_end, 39);
@@ -160,7 +160,7 @@ fn filled(folder: &mut Folder) -> Vec<String> {
 }
 
 #[test]
-fn a_log_whose_middle_segment_is_missing_or_empty_is_refused_until_it_is_restored() {
+fn log_without_a_middle_segment_is_refused_until_it_is_restored() {
     for is_killed in [false, true] {
         let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
         let segments = filled(&mut folder);
@@ -181,7 +181,7 @@ fn a_log_whose_middle_segment_is_missing_or_empty_is_refused_until_it_is_restore
 }
 
 #[test]
-fn a_log_without_its_first_segments_begins_at_the_first_that_is_there() {
+fn log_without_its_first_segments_begins_at_the_first_existing_one() {
     let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
     let segments = filled(&mut folder);
     fs::remove_file(folder.file(&segments[0])).expect("removed");

@@ -87,7 +87,7 @@ fn defaults_come_from_the_broker() {
 }
 
 #[test]
-fn existing_and_colliding_names() {
+fn existing_or_colliding_name_is_refused() {
     let image = image_of(&[("a.b", 1), ("plain", 1)]);
     assert_eq!(refused(&image, &wanted("plain")).0, ErrorCode::TOPIC_ALREADY_EXISTS);
     let (code, message) = refused(&image, &wanted("a_b"));
@@ -113,7 +113,7 @@ fn partitions_and_replication_factor() {
 }
 
 #[test]
-fn the_broker_has_a_limit_of_partitions() {
+fn partitions_past_the_brokers_limit_are_refused() {
     let image = image_of(&[("a", 100_000), ("b", 99_999)]);
     assert_eq!(refused(&image, &CreateTopic { num_partitions: 2, ..wanted("c") }).0, ErrorCode::POLICY_VIOLATION);
     create(&image, &broker(""), &wanted("c"), Uuid::ZERO).expect("exactly the limit");
@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn legal_names_are_safe_as_folders(name in ".{0,260}") {
+    fn legal_names_are_safe_as_directory_names(name in ".{0,260}") {
         if check_name(&name).is_ok() {
             prop_assert!(!name.contains(['/', '\\', '\0']) && name != "." && name != ".." && !name.is_empty());
             prop_assert!(name.len() <= TOPIC_NAME_CHARS_MAX);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_names_are_those_between_two_copies() {
+    fn names_changed_since_a_copy_are_listed() {
         let mut names = PastNames::default();
         (0..100).for_each(|n| names.remember(&format!("t{n}"), &past(n), false));
         let mut next = names.clone();

@@ -1,7 +1,7 @@
 //! Changes of a version as JSON.
 //!
-//! The records mirror the types of `change`, which may so change without the text. Invariant: a written text is read as
-//! the same changes, or refused.
+//! The records mirror the types of `change`, so that these can change while the text stays. Invariant: a written text
+//! is read as the same changes, or refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

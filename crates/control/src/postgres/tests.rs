@@ -284,7 +284,7 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
 }
 
 #[test]
-fn behind_a_pooler_in_transaction_mode_settings_hold_in_each_transaction() {
+fn settings_hold_in_each_transaction_behind_a_pooler() {
     for ignores_settings in [true, false] {
         let database = Database::create();
         let pooler = PgBouncer::start(database.server().address(), ignores_settings);

@@ -8,7 +8,7 @@ use super::*;
 use crate::writer::random_id;
 
 #[tokio::test]
-async fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_is() {
+async fn file_of_a_build_before_the_first_release_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().expect("tempdir");
     create(&open(folder.path()).control, vec![wanted("t")]).await.remove(0).expect("created");
     let file = folder.path().join(FILE);
@@ -25,7 +25,7 @@ async fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_i
 }
 
 #[test]
-fn a_file_that_cannot_be_used_stops_the_start_by_its_name() {
+fn unusable_file_stops_the_start_and_is_named() {
     let folder = tempfile::tempdir().expect("tempdir");
     let file = folder.path().join("control.db");
     std::fs::write(&file, b"this is not a database, but long enough to be taken for one".repeat(100)).expect("written");

@@ -37,7 +37,7 @@ fn knows(control: &Control, topic: &str) -> bool {
 
 /// Each broker goes by its own file and its own dynamic settings.
 #[tokio::test]
-async fn a_topic_whose_settings_contradict_a_brokers_own_stops_nothing_there() {
+async fn broker_follows_commits_despite_a_topic_that_contradicts_its_settings() {
     let database = Database::create();
     let brokers = cluster(&database, 2);
     let (first, second) = (&brokers[0].1.control, &brokers[1].1.control);
@@ -96,7 +96,7 @@ async fn change_of_one_broker_is_shown_by_all_brokers() {
 }
 
 #[tokio::test]
-async fn a_folder_belongs_to_one_broker_of_one_cluster() {
+async fn directory_belongs_to_one_broker_of_one_cluster() {
     let (database, another) = (Database::create(), Database::create());
     let mut brokers = cluster(&database, 2);
     drop(cluster(&another, 1));
@@ -181,7 +181,7 @@ async fn database_restored_from_an_older_copy_is_not_used() {
 }
 
 #[tokio::test]
-async fn commands_do_not_pile_up_while_the_database_does_not_answer() {
+async fn commands_are_refused_in_time_while_the_database_is_silent() {
     let database = Database::create();
     let relay = Proxy::start();
     relay.lead_to(database.server().address());

@@ -45,7 +45,7 @@ async fn a_topic_that_contradicts_the_broker_leaves_its_other_settings_alone() {
 
 /// Otherwise its records would stay forever.
 #[tokio::test]
-async fn a_diskless_topic_whose_broker_only_compacts_deletes() {
+async fn diskless_topic_of_a_compacting_broker_has_the_delete_policy() {
     let folder = tempfile::tempdir().expect("tempdir");
     let first = try_open(folder.path(), "log.diskless.enable=true").expect("opens");
     create(&first.control, vec![wanted("t")]).await.remove(0).expect("created");

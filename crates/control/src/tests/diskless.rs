@@ -33,7 +33,7 @@ async fn a_restart_with_another_default_changes_no_topic() {
 }
 
 #[tokio::test]
-async fn a_refused_change_applies_nothing_and_to_validate_refuses_the_same() {
+async fn refused_change_applies_nothing_also_with_validate_only() {
     let folder = tempfile::tempdir().expect("tempdir");
     let control = &try_open(folder.path(), BY_DEFAULT).expect("opens").control;
     create(control, vec![wanted("t")]).await.remove(0).expect("created");

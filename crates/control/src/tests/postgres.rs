@@ -61,7 +61,7 @@ fn several_first_starts_at_once_make_one_cluster() {
 
 /// The relay drops the answer to a COMMIT, or the COMMIT itself.
 #[test]
-fn a_commit_without_an_answer_is_looked_for_in_the_database() {
+fn unanswered_commit_is_looked_up_in_the_database() {
     let database = Database::create();
     for (number, is_made) in [(0, true), (1, false)] {
         let relay = Proxy::start();
@@ -107,7 +107,7 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
 }
 
 #[test]
-fn a_broker_that_is_frozen_with_the_lock_loses_it() {
+fn frozen_broker_loses_the_lock() {
     let database = Database::create();
     let mut frozen = connect(&database.url(), 1_000).expect("connects");
     let (mut owner, images) = over(connect(&database.url(), 10_000).expect("connects"));
@@ -124,7 +124,7 @@ fn a_broker_that_is_frozen_with_the_lock_loses_it() {
 }
 
 #[test]
-fn a_database_that_is_gone_for_a_while_refuses_retriably_and_is_found_again() {
+fn commands_fail_retriably_during_a_database_outage_and_succeed_after_it() {
     let server = PostgresServer::start();
     let name = server.database();
     let (mut owner, images) = over(connect(&server.url(&name), 1_000).expect("connects"));
@@ -193,7 +193,7 @@ fn names_from_clients_are_stored_unchanged() {
 
 /// The server ends the session at each possible point; an answer that was sent stays true.
 #[test]
-fn a_session_that_ends_leaves_nothing_half_done() {
+fn ended_session_leaves_no_partial_commit() {
     let database = Database::create();
     let (mut owner, images) = over(store_of(&database));
     let end = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
@@ -217,7 +217,7 @@ fn a_session_that_ends_leaves_nothing_half_done() {
 
 /// The primary key of versions refuses a decision on an older state.
 #[test]
-fn a_version_is_committed_once() {
+fn version_is_committed_only_once() {
     let database = Database::create();
     let (owner, images) = over(store_of(&database));
     drop(owner);

@@ -47,7 +47,7 @@ async fn group_settings_are_in_force_survive_a_restart_and_can_be_removed() {
 }
 
 #[tokio::test]
-async fn subscriptions_to_clients_metrics_are_kept_beside_groups_of_the_same_name() {
+async fn subscription_and_group_of_one_name_are_separate() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path());
     let changes =

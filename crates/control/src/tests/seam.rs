@@ -135,7 +135,7 @@ proptest! {
     /// The same commands have the same outcomes, changes and images on all stores. Each store's content then makes the
     /// same image again.
     #[test]
-    fn both_back_ends_come_to_the_same(
+    fn all_stores_have_the_same_outcomes_and_images(
         batches in proptest::collection::vec(
             proptest::collection::vec(prop_oneof![2 => topic_commands(), 1 => other_commands()], 1..5), 1..20),
         tells_whole in any::<bool>(),
@@ -172,7 +172,7 @@ proptest! {
 
     /// Rows make the same partitions, whichever registrations change.
     #[test]
-    fn partitions_that_change_are_the_same_read_afresh(
+    fn changed_partitions_are_read_as_written(
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),
     ) {
         let folder = tempfile::tempdir().expect("tempdir");
@@ -262,7 +262,7 @@ fn decision_is_based_on_changes_of_another_writer() {
 
 /// Published images never show such a topic, so that no broker would report its files as removed.
 #[test]
-fn nothing_is_left_of_a_topic_that_was_created_and_deleted_in_one_transaction() {
+fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
     let folder = tempfile::tempdir().expect("tempdir");
     let (mut owner, images) = registered(sqlite(folder.path()), counted());
     let (create, delete) = (create_command("t"), TopicsCommand::Delete(vec![TopicRef::Name("t".into())]));
@@ -281,7 +281,7 @@ fn nothing_is_left_of_a_topic_that_was_created_and_deleted_in_one_transaction() 
 
 /// Names are remembered and forgotten alike in rows, in the text of a version and in the image.
 #[test]
-fn names_of_deleted_topics_are_the_same_read_afresh() {
+fn names_of_deleted_topics_are_read_as_written() {
     let folder = tempfile::tempdir().expect("tempdir");
     let database = Database::create();
     remembered_and_afresh(|| sqlite(folder.path()));

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_settings_go_before_those_of_every_session() {
+    fn own_settings_override_those_of_every_session() {
         let settings = SessionSettings::new(Duration::from_secs(5), "-c synchronous_commit=off");
         let (options, local) = (settings.options(), settings.of_transaction());
         assert!(

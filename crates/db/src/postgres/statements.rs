@@ -111,7 +111,7 @@ impl Value for Typed<'_> {
     }
 }
 
-/// Returns the text that [`Typed`] has written.
+/// Returns the original of a text that [`Typed`] has escaped.
 pub fn as_typed(stored: &str) -> String {
     if !stored.contains('\\') {
         return stored.to_owned();

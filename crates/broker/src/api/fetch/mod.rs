@@ -226,7 +226,7 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
         if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {
             return Ok(fetched);
         }
-        // It is as long as the list of partitions.
+        // Not held during the wait, since it is as long as the list of partitions.
         drop(fetched);
         let grown = async {
             tokio::select! {

@@ -75,7 +75,7 @@ fn both_names_of_the_setting_have_one_value_in_a_request() {
 }
 
 #[test]
-fn the_brokers_default_counts_at_creation_and_is_written_down() {
+fn brokers_default_kind_is_stored_at_creation() {
     assert_eq!(made_by(BY_DEFAULT, &wanted("t")), Ok((true, Some("true".to_owned()))));
     for (made, later) in [(BY_DEFAULT, ""), ("", BY_DEFAULT)] {
         let wanted = CreateTopic { num_partitions: 1, ..wanted("t") };
@@ -232,7 +232,7 @@ fn diskless_topic_has_one_replica_of_each_partition() {
 }
 
 #[test]
-fn partitions_that_are_added_have_one_replica_too() {
+fn added_partitions_of_a_diskless_topic_have_one_replica() {
     let mut image = there(&[(ENABLE, "true")]);
     image.put_node(2, RegisteredBroker::default());
     let grown = |assignments| grow(&image, &GrowTopic { name: "t".into(), count: 2, assignments });

@@ -106,7 +106,7 @@ pub struct AnswerLimits {
 pub enum AnswerDue {
     Now,
     In(Duration),
-    /// There is no news except possibly records to come.
+    /// Not before a partition has records: news of high watermarks alone waits for them.
     WhenMarked,
 }
 
