@@ -135,8 +135,8 @@ impl fmt::Display for FolderFinding {
             ),
             Self::Unknown { topic, id, partitions, is_of_cluster: true } => write!(
                 f,
-                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster has deleted: the next start \
-                 removes them"
+                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster no longer has: the next start \
+                 deletes them"
             ),
             Self::Unknown { topic, id, partitions, is_of_cluster: false } => write!(
                 f,

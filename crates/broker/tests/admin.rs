@@ -184,7 +184,7 @@ async fn health_and_index_pages_answer() {
 
     std::fs::rename(&data, folder.path().join("gone")).expect("the folder moves");
     let unhealthy = get(admin, "/healthz").await;
-    assert!(unhealthy.starts_with("HTTP/1.1 503 ") && unhealthy.contains("the data folder"), "{unhealthy}");
+    assert!(unhealthy.starts_with("HTTP/1.1 503 ") && unhealthy.contains("the data directory"), "{unhealthy}");
     assert_eq!(get(admin, "/readyz").await.lines().last(), unhealthy.lines().last());
     assert!(get(admin, "/livez").await.starts_with("HTTP/1.1 200 "), "a new start finds no folder either");
     std::fs::rename(folder.path().join("gone"), &data).expect("the folder moves back");

@@ -61,7 +61,7 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     let identity = fs::read_to_string(folder.join("cluster")).expect("there");
     fs::remove_file(folder.join("cluster")).expect("there");
     let (is_well, told) = checked(&cluster, &[], &folder);
-    assert!(!is_well && told.contains("so move them away if they are wanted"), "{told}");
+    assert!(!is_well && told.contains("so move them away if they are needed"), "{told}");
     fs::write(folder.join("cluster"), &identity).expect("written");
 
     fs::rename(folder.join("kept-0"), folder.join("away")).expect("there");
@@ -80,5 +80,5 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     cluster.query("DELETE FROM fullbore.versions WHERE version = (SELECT version FROM fullbore.cluster)");
     cluster.query("UPDATE fullbore.cluster SET version = version - 1");
     let (is_well, told) = checked(&cluster, &[], &folder);
-    assert!(!is_well && told.contains("of the metadata, which the database does not know"), "{told}");
+    assert!(!is_well && told.contains("of the metadata, which the database lacks"), "{told}");
 }
