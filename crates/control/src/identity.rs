@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Compares a directory's marks within the same boot of the machine and after another one.
+    /// Compares a directory's `marks` within the same boot of the machine and after another one.
     #[test]
     fn number_of_a_directory_does_not_count_after_a_boot() {
         let of = ClusterFolder { noted: 5, ..folder_of(None) }.used_by(Uuid([1; 16]));

@@ -23,7 +23,7 @@ pub struct Client {
     pub(super) told_versions: Option<Instant>,
     /// Time from that response to the next request: at least a round trip, since a client needs the response first.
     pub round_trip: Option<Duration>,
-    /// Count of requests that wait behind earlier ones.
+    /// Count of the connection's requests other than Produce.
     pub(super) behind: Arc<LaterRequests>,
     /// Writes to groups that the client does not await yet.
     pub unwritten: Arc<Unwritten>,
