@@ -76,8 +76,8 @@ pub struct ClusterFolder {
     /// Newest number that a heartbeat has written here, counted over all processes. 0 in the file of an earlier
     /// version.
     pub noted: u64,
-    /// Process that was registered when the last one requested registration, and that last one. `None` in the file of
-    /// an earlier version.
+    /// Process that was registered at the last request for registration, and the process that made that request. `None`
+    /// in the file of an earlier version.
     pub users: Option<[Uuid; 2]>,
 }
 

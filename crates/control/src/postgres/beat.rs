@@ -1,5 +1,5 @@
-//! The second connection: sends heartbeats twice a second, and returns those of other brokers and the newest version of
-//! the metadata. Notifications report new commits at once.
+//! The second connection: sends heartbeats at a fixed interval, and returns those of other brokers and the newest
+//! version of the metadata. Notifications report new commits at once.
 //!
 //! Not here: the failure detector, which runs on other brokers. A thread of its own keeps long transactions and a busy
 //! broker from delaying heartbeats. It never takes the lock. Ages are by the database's clock. Invariant: an answer
