@@ -82,7 +82,7 @@ fn disk_hangs_probes_are_answered_and_name_it_until_it_answers_again() {
     }
     wait_until("the disk is named", SOON, || {
         let ready = broker.admin_page("/readyz");
-        ready.contains(" 503 ") && ready.contains("hangs: a write has not come back")
+        ready.contains(" 503 ") && ready.contains("hangs: a write has not returned")
     });
     assert!(broker.admin_page("/livez").contains(" 200 "), "a new start would change nothing");
     let metrics = broker.admin_page("/metrics");

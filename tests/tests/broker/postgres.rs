@@ -58,7 +58,7 @@ fn a_broker_goes_on_without_its_database_and_changes_wait() {
     assert!(code == ErrorCode::REQUEST_TIMED_OUT && started.elapsed() < HANGS, "{code:?}: {message}");
     assert_eq!(produce(&mut client, "t"), ErrorCode::NONE);
     assert_eq!(producer_id(&mut client), first + 1);
-    broker.wait_for_stderr("the metadata cannot be changed now");
+    broker.wait_for_stderr("cannot change the metadata");
     assert!(!broker.stderr().contains(PASSWORD));
     server.start_again();
     // An attempt may be carried out after its time was up.

@@ -39,7 +39,7 @@ fn what_is_asked_for_at_the_very_end_of_a_stop_is_done_or_not_and_never_half() {
     asking.send(&delete("last"), DELETE_TOPICS);
     let pipe = slow.wait_for_reader();
     broker.terminate();
-    broker.wait_for_stderr("some clients did not take their answers in time");
+    broker.wait_for_stderr("some clients have not read their responses in time");
     slow.give(pipe);
     assert_eq!(broker.wait_for_end().code(), Some(0));
     let first = asking.try_receive::<DeleteTopicsRequest>(DELETE_TOPICS);

@@ -40,10 +40,10 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     assert!(is_well && told.ends_with("it is this broker's, and has 2 of its partitions"), "{told}");
     let absent = folder.join("absent");
     let (is_well, told) = checked(&cluster, &["node.id=2"], &absent);
-    assert!(is_well && told.ends_with("it is not there; the first start makes it"), "{told}");
+    assert!(is_well && told.ends_with("it does not exist; the first start creates it"), "{told}");
     let empty = tempfile::tempdir().expect("a folder");
     let (is_well, told) = checked(&cluster, &[], empty.path());
-    assert!(!is_well && told.contains("node.id=1 lives, and has another data folder ("), "{told}");
+    assert!(!is_well && told.contains("node.id=1 lives, and has another data directory ("), "{told}");
     let (is_well, told) = checked(&cluster, &["node.id=7"], &folder);
     assert!(!is_well && told.contains("it is of node.id=1, and node.id=7 is set"), "{told}");
     let other = another.sets_of(1).iter().find(|set| set.starts_with("control.plane=")).expect("set").clone();
@@ -61,12 +61,12 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     let identity = fs::read_to_string(folder.join("cluster")).expect("there");
     fs::remove_file(folder.join("cluster")).expect("there");
     let (is_well, told) = checked(&cluster, &[], &folder);
-    assert!(!is_well && told.contains("so move them away if they are wanted"), "{told}");
+    assert!(!is_well && told.contains("so move them away if they are needed"), "{told}");
     fs::write(folder.join("cluster"), &identity).expect("written");
 
     fs::rename(folder.join("kept-0"), folder.join("away")).expect("there");
     let (is_well, told) = checked(&cluster, &[], &folder);
-    assert!(!is_well && told.contains("it has no kept-0, of which it had what is before offset 1"), "{told}");
+    assert!(!is_well && told.contains("it lacks kept-0, which had records up to offset 1"), "{told}");
     fs::rename(folder.join("away"), folder.join("kept-0")).expect("there");
 
     let id = identity.lines().find_map(|line| line.strip_prefix("cluster.id=")).expect("it says");
@@ -80,5 +80,5 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     cluster.query("DELETE FROM fullbore.versions WHERE version = (SELECT version FROM fullbore.cluster)");
     cluster.query("UPDATE fullbore.cluster SET version = version - 1");
     let (is_well, told) = checked(&cluster, &[], &folder);
-    assert!(!is_well && told.contains("of the metadata, which the database does not know"), "{told}");
+    assert!(!is_well && told.contains("of the metadata, which the database lacks"), "{told}");
 }

@@ -110,7 +110,7 @@ fn older_folder_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
         told.contains("has used a newer state of it since")
     });
     nothing_is_missing(&mut cluster);
-    assert!(cluster.broker(1).stderr().contains("this data folder is an older copy"));
+    assert!(cluster.broker(1).stderr().contains("this data directory is an older copy"));
     let (is_well, told) = checked(&cluster, &[], &folder);
     assert!(is_well, "it is the newest by now: {told}");
 }

@@ -82,7 +82,7 @@ fn after_a_power_cut_of_all_a_log_that_cannot_be_opened_for_a_moment_is_told_of_
     std::fs::rename(&segment, &aside).expect("moved");
     std::fs::create_dir(&segment).expect("made");
     ALL.iter().for_each(|id| cluster.broker(*id).restart());
-    cluster.broker(2).wait_for_stderr("logs that nobody leads cannot be opened");
+    cluster.broker(2).wait_for_stderr("cannot open logs of partitions without a leader");
     wait_until("all others are led", SOON, || led(&cluster).iter().skip(1).all(|is_led| *is_led));
     assert!(!led(&cluster)[0], "one log's end is not known");
     std::fs::remove_dir(&segment).expect("removed");

@@ -104,7 +104,7 @@ fn who_does_not_belong_to_the_cluster_does_not_start_and_says_why() {
     let own = cluster.sets_of(1).to_vec();
     let new = tempfile::tempdir().expect("a folder");
     let told = refusal(new.path(), &with(&own, "node.id", "1"));
-    assert!(told.contains("A broker with node.id=1 lives, and has another data folder"), "{told}");
+    assert!(told.contains("A broker with node.id=1 lives, and has another data directory"), "{told}");
     another.broker(1).kill();
     let told = refusal(another.broker(1).data_dir(), &with(&own, "node.id", "1"));
     assert!(told.contains(" is of cluster ") && told.contains(" has cluster "), "{told}");
@@ -113,7 +113,7 @@ fn who_does_not_belong_to_the_cluster_does_not_start_and_says_why() {
     let told = refusal(&folder, &with(&own, "node.id", "2"));
     assert!(told.contains("belongs to node.id=1, but node.id=2 is set"), "{told}");
     let told = refusal(&folder, &with(&own, "control.plane", "sqlite"));
-    assert!(told.contains("says that this folder is of a broker in a cluster"), "{told}");
+    assert!(told.contains("marks this directory as that of a broker in a cluster"), "{told}");
 
     let server = PostgresServer::shared();
     let told = refusal(new.path(), &with(&own, "control.plane", &server.url("nowhere")));
@@ -138,7 +138,7 @@ fn who_cannot_write_whose_folder_it_is_is_in_no_cluster_and_no_stranger_afterwar
     std::fs::create_dir(new.path().join("cluster.tmp")).expect("made");
     for _ in 0..2 {
         let told = refusal(new.path(), &sets);
-        assert!(told.contains("without it this folder cannot be told from another broker's"), "{told}");
+        assert!(told.contains("without it this directory cannot be distinguished from another broker's"), "{told}");
         let mut client = cluster.broker(1).client();
         wait_until("it has left", SOON, || client.call(&MetadataRequest::default(), 9).brokers.len() == 1);
     }
@@ -147,7 +147,7 @@ fn who_cannot_write_whose_folder_it_is_is_in_no_cluster_and_no_stranger_afterwar
     let sets = with(cluster.sets_of(1), "control.plane", &server.url(&server.database()));
     for _ in 0..2 {
         let told = refusal(new.path(), &sets);
-        assert!(told.contains("without it this folder cannot be told from another broker's"), "{told}");
+        assert!(told.contains("without it this directory cannot be distinguished from another broker's"), "{told}");
     }
 }
 
