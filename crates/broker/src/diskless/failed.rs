@@ -77,7 +77,7 @@ impl FailedReads {
     /// Notes that the bytes of a range are not those that were put. Returns the number of GETs in a row with such
     /// bytes.
     pub fn wrong(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> u32 {
-        let error = ObjectError::Unavailable(format!("it gives other bytes of the object {id:016x} than were put"));
+        let error = ObjectError::Unavailable(format!("it returns other bytes of the object {id:016x} than were put"));
         for block in blocks(range) {
             let is_known = self.0.get(&(id, Some(block))).is_some_and(|failed| now < failed.next + KEPT);
             if !is_known {

@@ -112,7 +112,7 @@ pub enum OpenDisklessError {
     )]
     OlderFile(Lacking),
     /// Failure of the index, or of its thread.
-    #[error("the index of diskless topics: {0}")]
+    #[error("cannot use the index of diskless topics: {0}")]
     Index(String),
 }
 
