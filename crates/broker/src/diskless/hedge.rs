@@ -54,8 +54,8 @@ impl Hedging {
         self.credit = (self.credit + 1).min(BURST * ONE_IN);
     }
 
-    /// Returns the time after which a request of
-    /// `bytes` takes too long, by the times of its class or a larger one. `None` while there are too few.
+    /// Returns the time after which a request of `bytes` takes too long, by the times of its class or a larger one.
+    /// `None` while there are too few.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
         let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
         let mut seen: Vec<_> = seen.iter().copied().collect();
@@ -64,8 +64,8 @@ impl Hedging {
         Some(usual.div_f64(USUAL_OF_WAIT).max(WAIT_MIN))
     }
 
-    /// Takes the credit for one second try, if there is any.
-    /// `now` is the time of any clock that begins at zero; `is_silent` is true while no request makes progress.
+    /// Takes the credit for one second try, if there is any. `now` is the time of any clock that begins at zero;
+    /// `is_silent` is true while no request makes progress.
     pub fn take(&mut self, now: Duration, is_silent: bool) -> bool {
         if !is_silent {
             self.credited_at = now;

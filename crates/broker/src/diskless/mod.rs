@@ -1,13 +1,13 @@
 //! Diskless topics of a broker: records in an object store, their order in the index.
 //!
 //! Write path: [`partition`] offers a batch to the [`pipeline`], which uploads objects and commits them to the
-//! [`index`]. Read path: the [`reader`] finds runs in the index, and takes their bytes from the
-//! [`cache`] or, by [`fetch`], from the store. A run is the adjacent batches of one partition within one object.
+//! [`index`]. Read path: the [`reader`] finds runs in the index, and takes their bytes from the [`cache`] or, by
+//! [`fetch`], from the store. A run is the adjacent batches of one partition within one object.
 //!
 //! Not here: validation of batches, and the choice between classic and diskless partitions (`partitions/`).
 //!
-//! Invariant: an acknowledged batch is in the store and in the index.
-//! Invariant: what was acknowledged is in the store and in the index.
+//! Invariant: an acknowledged batch is in the store and in the index. Invariant: what was acknowledged is in the store
+//! and in the index.
 
 mod assemble;
 pub mod cache;

@@ -59,9 +59,9 @@ impl DisklessPartition {
         DisklessPartition { known: Arc::new(known), services }
     }
 
-    /// Offers one batch of a producer; the answer comes once the batch is committed. After
-    /// [`AppendStep::Blocked`] the caller waits and offers the batch again: with `freshness`
-    /// `Current` after a refresh, with `room` after a wait for memory.
+    /// Offers one batch of a producer; the answer comes once the batch is committed. After [`AppendStep::Blocked`] the
+    /// caller waits and offers the batch again: with `freshness` `Current` after a refresh, with `room` after a wait
+    /// for memory.
     ///
     /// # Errors
     /// [`AppendError`]; no record of the batch is or will be in the partition.
@@ -234,9 +234,8 @@ impl DisklessPartition {
         }
     }
 
-    /// Returns the bytes of all readable batches from the one with
-    /// `offset` on, without reading them. If they exceed `enough`, returns any number over `enough`; `None` if only
-    /// [`DisklessPartition::try_read`] can count them.
+    /// Returns the bytes of all readable batches from the one with `offset` on, without reading them. If they exceed
+    /// `enough`, returns any number over `enough`; `None` if only [`DisklessPartition::try_read`] can count them.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         let is_there = self.known.is_settled() && !self.known.is_gone() && self.services.claim.is_made();
         let bounds = self.known.bounds();

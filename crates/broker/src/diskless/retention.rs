@@ -15,8 +15,8 @@ use super::partition_view::PartitionView;
 /// Runs that one query returns.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Returns the offset from which records are kept, in whole runs: without those past
-/// `bytes_max`, and those older than `since_ms`. `None` if the offset is not known.
+/// Returns the offset from which records are kept, in whole runs: without those past `bytes_max`, and those older than
+/// `since_ms`. `None` if the offset is not known.
 pub async fn kept_from(
     finder: &RunFinder,
     partition: &PartitionView,

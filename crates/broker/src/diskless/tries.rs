@@ -120,8 +120,8 @@ impl Tries {
         Tries { name, hedging, silences, buffered_max, any, under_way, began }
     }
 
-    /// Returns how long no request under way has made progress or succeeded, counted from
-    /// `answered` at the earliest. `None` if no request is under way.
+    /// Returns how long no request under way has made progress or succeeded, counted from `answered` at the earliest.
+    /// `None` if no request is under way.
     pub fn silent_for(&self, answered: Option<Instant>) -> Option<Duration> {
         let since = {
             let under_way = self.under_way.lock();

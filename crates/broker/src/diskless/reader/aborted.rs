@@ -142,9 +142,8 @@ impl Reader {
         self.shared.aborted.lock().find(partition.number()?, offset)
     }
 
-    /// Requests the transactions aborted from
-    /// `offset` on, without waiting. Waiters are woken after it. Beyond `ASKED_MAX` queries of a partition the request
-    /// is dropped: a waiter that another one wakes repeats it.
+    /// Requests the transactions aborted from `offset` on, without waiting. Waiters are woken after it. Beyond
+    /// `ASKED_MAX` queries of a partition the request is dropped: a waiter that another one wakes repeats it.
     pub fn ask_aborted(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         if !self.shared.aborted.lock().ask(number, offset) {

@@ -8,8 +8,8 @@
 //! its row and its object were there before the answer; per producer, partition and epoch sequences have no gap,
 //! nothing is there twice, and batches are in the order in which they were sent; what surely was not written is not
 //! there; offsets are dense; what was read once stays ([`consumer`]); no row is without its object, and after its grace
-//! no object without a row; every request is answered within ten seconds of the last fault
-//! ([`producer`]), and a batch that is next is not refused ([`lane`]).
+//! no object without a row; every request is answered within ten seconds of the last fault ([`producer`]), and a batch
+//! that is next is not refused ([`lane`]).
 //!
 //! The checks themselves are tested: with each [`Fault`] they find schedules that break a promise.
 
