@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::response_budget::ResponseBudget;
 
-/// Only leader epoch of diskless partitions.
+/// Leader epoch of every diskless partition.
 pub const LEADER_EPOCH: i32 = 0;
 /// Bytes at the front of a batch that are rewritten: offset, length, leader epoch.
 const FRONT: usize = 16;
@@ -93,7 +93,7 @@ pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
 }
 
 /// Returns true if the parts are one whole batch with a right checksum that was put into `object`. A batch of an older
-/// broker has no object id.
+/// broker has no object id, and passes.
 pub fn is_intact(parts: &[Bytes], object: ObjectId) -> bool {
     let whole;
     let batch = match parts {

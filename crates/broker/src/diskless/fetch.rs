@@ -68,8 +68,8 @@ impl RangeFetcher {
     /// Fetches a range of an object into the cache. Waits for blocks that another fetch has under way.
     ///
     /// # Errors
-    /// [`ObjectError`] of the last attempt, which may be one shortly before. [`ObjectError::Short`] if the object ends
-    /// before the range does: the bytes up to there are in the cache.
+    /// [`ObjectError`] of the last attempt, or of one shortly before. [`ObjectError::Short`] if the object ends before
+    /// the range does: the bytes up to there are in the cache.
     pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
         let end = range.end;
         let missing = self.shared.cache.lock().missing(id, range);

@@ -25,7 +25,7 @@ const PROBED_AFTER: Duration = Duration::from_secs(1);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Age up to which a successful probe shows that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);
-/// Pause between two checks that a probe is due.
+/// Pause between two checks for a due probe.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Health of the object store.

@@ -6,8 +6,7 @@
 //!
 //! Not here: validation of batches, and the choice between classic and diskless partitions (`partitions/`).
 //!
-//! Invariant: an acknowledged batch is in the store and in the index. Invariant: what was acknowledged is in the store
-//! and in the index.
+//! Invariant: an acknowledged batch is in the store and in the index.
 
 mod assemble;
 pub mod cache;

@@ -197,7 +197,7 @@ impl DisklessPartition {
         if offset >= end {
             let is_heard_of = !self.services.others_commit || self.known.was_refreshed() || failed.is_some();
             if !is_heard_of {
-                // Other brokers may have committed before this one had the partition's id: no change feed brings that.
+                // Commits of other brokers before this one had the partition's id do not come by the change feed.
                 self.services.reader.ask_to_refresh(&self.known);
                 return Ok(None);
             }

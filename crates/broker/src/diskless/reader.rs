@@ -500,8 +500,8 @@ impl ReaderShared {
         }
     }
 
-    /// Finds the window of a partition from `offset` on. Waits for other fetches only while `FOUND_BATCHES_MAX` batches
-    /// are not fetched yet: a window in memory, or under way for another partition, needs no GET. Returns `None` if the
+    /// Finds the window of a partition from `offset` on. Waits for other fetches only if `FOUND_BATCHES_MAX` batches
+    /// are being fetched: a window in memory, or under way for another partition, needs no GET. Returns `None` if the
     /// index has no run there.
     async fn find_ahead(
         &self,

@@ -1,7 +1,7 @@
 //! Budget of response bytes in memory. A client that does not read holds its responses: responses get small once
 //! clients hold much.
 //!
-//! Not here: copies that a response makes for itself.
+//! Not here: memory that a response holds beyond its own bytes, such as the rest of a block.
 //!
 //! Invariant: bytes count from [`ResponseBudget::give`] until the last reference to them is dropped.
 

@@ -3,7 +3,7 @@
 //! Not here: the schedule (`housekeeping`), and the move of the log start.
 //!
 //! The index deletes runs before the log start later and in pieces; until then the bytes of a partition include them.
-//! Invariant: such a run is counted once, however often, and by however many brokers, the partition is checked before.
+//! Invariant: such a run is counted once, even if several brokers check the partition several times before it goes.
 
 use std::ops::Range;
 

@@ -33,7 +33,7 @@ const BUFFER_LEAVES: u64 = 256 << 10;
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
 /// Shortest time without progress of any request after which the store is silent.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// Silence of the store as a number of waits for a second try, if that is longer.
+/// Number of waits for a second try after which the store is silent, if that is longer.
 const WAITS_OF_SILENCE: u32 = 4;
 /// Second tries of a request after which the pause is no longer doubled.
 const DOUBLED_MAX: u32 = 8;

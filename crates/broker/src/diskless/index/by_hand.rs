@@ -106,7 +106,7 @@ impl<S: IndexStore> IndexByHand<S> {
         carry_out(&mut self.index, asked, now_ms, &Progress { stopping: &self.stopping, changes: &self.changes });
     }
 
-    /// Changes the back end without the index.
+    /// Changes the back end directly, past the index.
     pub fn with_store<T>(&mut self, work: impl FnOnce(&mut S) -> T) -> T {
         work(&mut self.index.store)
     }

@@ -183,7 +183,7 @@ impl<S: IndexStore> Index<S> {
     }
 
     /// Reads the touched partitions that are not in memory, as after a commit with an unknown outcome. Reads them in
-    /// pieces, without the first one, which the commit reads itself. Returns the rows of producers.
+    /// pieces, except the first piece, which the commit reads itself. Returns the rows of producers.
     fn read_ahead(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
         let unknown: Vec<_> = touched.iter().copied().filter(|id| !self.known.contains_key(id)).collect();
         let mut producers = Vec::new();
@@ -361,8 +361,8 @@ impl<S: IndexStore> Index<S> {
         Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
     }
 
-    /// Carries the producer state that deleted partitions have left to the partitions of the same names whose state is
-    /// not in memory. Runs before the batches of those partitions are applied.
+    /// Gives partitions that are not in memory the producer state that deleted partitions of the same names have left.
+    /// Runs before the batches of those partitions are applied.
     fn succeed(&mut self, partitions: &[PartitionRow]) -> Result<(), StoreError> {
         let new = partitions.iter().filter(|row| !self.known.contains_key(&row.id));
         let new: HashMap<_, _> = new.map(|row| (row.id, row.next_offset > 0)).collect();

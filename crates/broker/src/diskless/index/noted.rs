@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Changes that each broker has committed.
 pub type ChangeCounts = BTreeMap<i32, i64>;
 
-/// Broker of whose changes an index lacks some.
+/// Broker with committed changes that an index lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lacking {
     pub broker_id: i32,

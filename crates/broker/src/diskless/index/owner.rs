@@ -28,8 +28,8 @@ use fullbore_host::files::now_ms;
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Time within which a piece of the GC runs, however many requests there are.
 const TIDY_WITHIN: Duration = Duration::from_millis(50);
-/// Changes of partitions that wait in the queue, as many as partitions may be in use. Past it, the next deletion of a
-/// topic waits.
+/// Changes of partitions that wait in the queue, as many as partitions may be in use. Past this number, the next
+/// deletion of a topic waits.
 const CHANGES_MAX: usize = 200_000;
 /// Runs deleted by one transaction, so that other requests wait for little.
 pub(super) const RUNS_CLEARED: usize = 256;

@@ -44,7 +44,7 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
 
 /// Returns the packed batches of the row that a deleted partition leaves if it has forgotten producers. These may have
 /// written to it, or to an earlier partition of its name, and have ids below `bound`. The only batch has no records,
-/// and the bound in place of a timestamp. A negative bound is none.
+/// and the bound in place of a timestamp. A negative bound counts as none.
 pub fn forgotten_row(bound: i64) -> Vec<u8> {
     let nobody = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 0 };
     pack_producer(&[AppendedBatch::plain(nobody, FORGOTTEN_AT, bound)])

@@ -23,14 +23,14 @@ pub const DELETE_AGAIN_MS: i64 = 600_000;
 
 /// Back end of the index.
 pub trait IndexStore: Send {
-    /// Begins a transaction with these partitions locked, and reads the state for a commit to them, in one round trip
-    /// where there are any. Without objects nothing will be committed, and nothing needs a lock.
+    /// Begins a transaction with these partitions locked, and reads the state for a commit to them: over a network, in
+    /// one round trip. Without objects nothing will be committed, and nothing needs a lock.
     ///
     /// # Errors
     /// [`StoreError`]; there is no transaction then.
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError>;
 
-    /// Writes a decision and ends the transaction, in one round trip where there are any.
+    /// Writes a decision and ends the transaction: over a network, in one round trip.
     ///
     /// # Errors
     /// [`CommitError::Unknown`] if the rows may have been written.
@@ -174,6 +174,7 @@ pub trait IndexStore: Send {
 
     /// Returns the time by which ages are computed, in ms since 1970. That is `now_ms`, but no later than the clock of
     /// a database that several brokers share: a broker whose clock is ahead would delete what all of them have.
+    ///
     /// # Errors
     /// [`StoreError`]; the time is unknown.
     fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {

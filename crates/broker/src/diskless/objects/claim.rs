@@ -150,8 +150,8 @@ impl Claim {
         if adopted == store_id { Ok(()) } else { Err(ObjectError::OtherStore) }
     }
 
-    /// Checks that the store still has a marker: an emptied store has none, nor has an empty one in its place. Does
-    /// nothing if the marker was seen less than `every` ago.
+    /// Checks that the store still has a marker, which an emptied or unmounted store lacks. Does nothing if the marker
+    /// was seen less than `every` ago.
     ///
     /// # Errors
     /// [`ObjectError`] if the store has no marker, or does not answer.

@@ -74,7 +74,7 @@ impl Shared {
         self.go_on();
     }
 
-    /// Commits objects. After a failure, pauses until the queue may repeat the commit.
+    /// Commits objects. After a failure, pauses before the queue repeats the commit.
     async fn commit(self: Arc<Self>, objects: Vec<UploadedObject>) {
         match self.index.commit(objects).await {
             Ok(answer) => self.committed(answer),

@@ -168,7 +168,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns `of` the state of a partition's producers. `None` before the first [`Pipeline::refresh`] or commit.
+    /// Returns the result of `of` on a partition's state. `None` before the first [`Pipeline::refresh`] or commit.
     pub fn known<T>(&self, number: DisklessPartitionId, of: impl FnOnce(&PartitionState) -> T) -> Option<T> {
         self.shared.state.lock().known.get(&number).map(of)
     }

@@ -2,7 +2,7 @@
 //!
 //! Not here: registration itself ([`crate::diskless::index`]).
 //!
-//! Invariant: an id is handed out once, and only while it is too young for the cleaner to delete its registration.
+//! Invariant: an id is handed out once, and only while it is too young for the GC to delete its registration.
 
 use fullbore_host::task;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use fullbore_db::CommitError;
 const BLOCK: usize = 64;
 /// Ids left below which the next block is registered.
 const LOW: usize = 32;
-/// Age from which an id is left to the cleaner.
+/// Age from which an id is left to the GC.
 const FRESH: Duration = Duration::from_secs(30 * 60);
 
 /// Hands out ids of objects.
@@ -44,7 +44,7 @@ impl ObjectIds {
         ObjectIds { shared: Arc::new(shared) }
     }
 
-    /// Drops all ids in the pool, since the cleaner has deleted one of them: a clock was set, or the machine slept.
+    /// Drops all ids in the pool, since the GC has deleted one of them: a clock was set, or the machine slept.
     pub fn forget(&self) {
         self.shared.registered.lock().clear();
     }

@@ -1,5 +1,5 @@
-//! Uploads: closes the objects that are due, and puts them into the store. The upload window limits the uploads under
-//! way, a setting the attempts of each.
+//! Uploads of objects: those that are due are closed and put into the store. The upload window limits the uploads under
+//! way; a setting limits the attempts of each.
 //!
 //! Not here: the size of the window ([`UploadWindow`]), hedged PUTs ([`crate::diskless::tries`]).
 //!
@@ -38,7 +38,7 @@ pub struct UploadSettings {
     pub slots: usize,
 }
 
-/// Uploads objects, within the limits of the settings and the window.
+/// Uploader of objects, within the limits of the settings and the window.
 #[derive(Clone)]
 pub struct Uploader {
     objects: Objects,

@@ -221,7 +221,7 @@ fn check_acknowledged(
     }
 }
 
-/// Returns true for each object that was deleted from the store, and the position that its last row has.
+/// Returns each object with true if it was deleted from the store, and the position in its last row.
 fn objects(world: &World) -> HashMap<ObjectId, (bool, Option<i64>)> {
     let index = SqliteIndex::open(&world.folder).expect("opened");
     index.objects().into_iter().map(|(id, is_deleted, position)| (id, (is_deleted, position))).collect()

@@ -1,4 +1,5 @@
-//! Producer of a client for one partition: the batches that it sends and repeats, and what it knows of them.
+//! Producer of a client for one partition, called a lane: the batches that it sends and repeats, and what it knows of
+//! them.
 //!
 //! It follows Kafka's rules. Batches go out in the order of their sequences, within a window from the oldest unresolved
 //! one. A failed batch is sent again before those behind it, under its own sequence. A new epoch begins once no batch

@@ -63,7 +63,7 @@ pub fn open(
     Ok((index, finder, PostgresChanges::new(connection()?, broker_id, noted)))
 }
 
-/// Returns a broker of whose changes the index lacks some that this broker knows to be committed: the index is an older
+/// Returns a broker with committed changes, known to this broker, that the index lacks: the index is then an older
 /// copy. A registration in it would leave a version that the newest database does not know. Blocks. Returns `None` if
 /// the index does not answer.
 pub fn lacks(settings: &PlaneSettings, broker_id: i32, data_dir: &Path, cluster_id: Uuid) -> Option<Lacking> {

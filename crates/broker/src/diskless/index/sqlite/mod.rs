@@ -198,7 +198,7 @@ impl SqliteIndex {
             if let Some(row) = partition(&self.connection, *id).map_err(|error| sqlite_failed(&error))? {
                 found.partitions.push(row);
             }
-            // The rows that a deleted partition has left, too.
+            // This includes the rows that a deleted partition has left.
             self.producers(PRODUCERS, *id, *known_to, &mut found.producers)?;
         }
         for id in &question.objects {
