@@ -1,5 +1,5 @@
-//! Periodic tasks of diskless topics: the ownership marker of the store, if it could not be verified at the start;
-//! retention; expiry of producers; GC of objects.
+//! Periodic tasks of diskless topics: retention, expiry of producers, and GC of objects. If the store could not be
+//! verified at the start, another task verifies its ownership marker.
 //!
 //! Not here: the decision what is old ([`super::retention`]) or unused ([`super::index`]).
 //!

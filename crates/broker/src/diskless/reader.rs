@@ -1,8 +1,8 @@
 //! Reads of diskless records: from memory, or from the store after a search in the index.
 //!
 //! Objects uploaded here stay in the cache for a while, so that consumers at the log end cause no GET. For older
-//! records the reader reads ahead: it finds and fetches a window of runs at a time, and the next window while the
-//! client reads this one. Concurrent readers share the cache, so that no block is evicted before it is read.
+//! records the reader reads ahead: while the client reads a window of runs, the reader finds and fetches the next one.
+//! Concurrent readers share the cache, so that no block is evicted before it is read.
 //!
 //! Not here: waiting requests. The partition wakes them when records arrive.
 //!

@@ -61,8 +61,8 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// Returns the aborted transactions of `offsets`, or of the first part of them: at most `count` whose markers are
-    /// there, and those open where the answer ends.
+    /// Returns the aborted transactions of `offsets`, or of the first part of them. Has at most `count` whose markers
+    /// are there, and those that are open where the answer ends.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.

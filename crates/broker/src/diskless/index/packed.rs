@@ -103,8 +103,8 @@ pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
 pub const LAST_BASE_OFFSET: i64 = 16;
 
 /// Position, for SQL, of the last batch's record count in such a column: bytes before the end. `LAST_SEQUENCE` is that
-/// of its sequence. If the first byte of the count has its highest bit, and that of the sequence has not, the
-/// producer's last batch is transactional: its transaction is open.
+/// of its sequence. The producer's last batch is transactional if the first byte of the count has its highest bit, and
+/// that of the sequence has not: its transaction is open.
 pub const LAST_COUNT: i64 = 20;
 pub const LAST_SEQUENCE: i64 = 24;
 

@@ -2,8 +2,8 @@
 //!
 //! A back end decides nothing. Its calls block.
 //!
-//! Invariants: between [`IndexStore::begin`] and the end of the transaction, no other broker commits to the same
-//! partitions, which are locked in the order of their ids. A commit that returned is on the disk.
+//! Invariants: a transaction locks its partitions, in the order of their ids, from [`IndexStore::begin`] to its end. No
+//! other broker commits to them meanwhile. A commit that returned is on the disk.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -136,10 +136,10 @@ pub trait IndexStore: Send {
     /// [`CommitError`]: nothing is removed, or that is unknown.
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
-    /// Removes the rows of producers of one partition that have not written there after `before_ms`: the first
-    /// partition after `after` that has rows, and at most `producers_max` producers. Keeps the largest of their ids on
-    /// record. Producers with an open transaction stay, unless the partition is deleted. Returns the partition, and
-    /// true if it may have more of them; `None` after the last partition.
+    /// Removes rows of idle producers, which have not written to the partition after `before_ms`. One call handles the
+    /// first partition after `after` that has rows, and at most `producers_max` producers. The largest of their ids
+    /// stays on record. Producers with an open transaction stay, unless the partition is deleted. Returns the
+    /// partition, and true if it may have more of them; `None` after the last partition.
     ///
     /// # Errors
     /// [`CommitError`]: nothing is removed, or that is unknown.
@@ -151,8 +151,8 @@ pub trait IndexStore: Send {
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
     /// Returns objects for deletion from the store, at most `count` in each state: those unused for `for_ms`
-    /// milliseconds, and those registered long ago without a commit. None of them can be committed any more. Each is
-    /// returned again a day later, since a late upload may have brought it back, and then every day until it is
+    /// milliseconds, and those registered long ago without a commit. None of them can be committed any more. A late
+    /// upload may bring an object back, so that each is returned again a day later, and then every day until it is
     /// forgotten.
     ///
     /// # Errors
@@ -173,7 +173,8 @@ pub trait IndexStore: Send {
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError>;
 
     /// Returns the time by which ages are computed, in ms since 1970. That is `now_ms`, but no later than the clock of
-    /// a database that several brokers share: a broker whose clock is ahead would delete what all of them have.
+    /// a database that several brokers share. A broker whose clock is ahead would delete objects of all brokers too
+    /// early.
     ///
     /// # Errors
     /// [`StoreError`]; the time is unknown.

@@ -6,7 +6,7 @@
 //!
 //! Not here: pauses and attempts of a single request.
 //!
-//! Invariants: a few refusals delay no other request; the rate is at least [`RATE_MIN`]; while writes and other
+//! Invariants: a few refusals delay no other request. The rate is at least [`RATE_MIN`]. While writes and other
 //! requests wait, three of four permits go to writes.
 
 use std::collections::VecDeque;

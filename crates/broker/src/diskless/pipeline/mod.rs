@@ -1,7 +1,7 @@
 //! Path of batches from admission to their answers.
 //!
 //! The thread of a connection admits a batch under one lock with the whole queue ([`admit`]). The driver task closes
-//! objects that are due, a task per object uploads it ([`upload`]), and one task at a time commits those at the head of
+//! objects that are due. A task per object uploads it ([`upload`]), and one task at a time commits those at the head of
 //! the queue ([`commit`]).
 //!
 //! Batches out of order are in [`out_of_order`], refreshes of stale state in [`refresh`], the markers of transactions

@@ -4,8 +4,8 @@
 //!
 //! Not here: the buffer itself, and its limits (`log/partition/reorder_buffer.rs`).
 //!
-//! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere, and when a queued
-//! batch of the producer turns out to be committed already.
+//! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere. It is checked as
+//! well when a queued batch of the producer turns out to be committed already.
 
 use fullbore_host::task;
 use std::collections::BTreeSet;

@@ -3,8 +3,8 @@
 //!
 //! Not here: the decision that a batch needs a refresh.
 //!
-//! Invariants: a query has at most [`UNKNOWN_AT_ONCE`] partitions, and at most [`REFRESHES_MAX`] queries are in the
-//! queue of the index, so that a commit waits for few of them.
+//! Invariants: a query has at most [`UNKNOWN_AT_ONCE`] partitions. The queue of the index has at most [`REFRESHES_MAX`]
+//! queries, so that a commit waits for few of them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Schedules of the write path by seed, in virtual time. The product's own pipeline, index, reader and GC run between
-//! clients, a store and an index that have faults, in a process that may end anywhere and start again.
+//! clients, a store and an index that have faults. Their process may end anywhere and start again.
 //!
 //! A seed decides everything, and a schedule runs on one thread, so that it is the same each time.
 //! `FULLBORE_SCHEDULES=20` runs twenty times as many; `FULLBORE_SEED=7` runs that one alone and prints its events.

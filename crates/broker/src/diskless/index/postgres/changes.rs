@@ -1,7 +1,7 @@
 //! Changes of other brokers: their counters, and the rows changed past the counts seen.
 //!
-//! A broker's transactions have numbers without gaps. A number is drawn under a lock of the broker's row that lasts
-//! until the commit, so that the committed ones are always all up to some number.
+//! The transactions of a broker have consecutive numbers. A number is drawn under a lock of the broker's row that lasts
+//! until the commit, so that the committed numbers are always all up to some number.
 //!
 //! Counters are read before rows: a row that is newer than its broker's counter is returned again. A row that two
 //! brokers have changed names the later one, and is returned because of that one.

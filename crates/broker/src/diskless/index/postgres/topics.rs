@@ -152,9 +152,9 @@ fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), C
     pieces.map(carry).try_for_each(|piece| session.ask(&piece).map(drop)).map_err(CommitError::Refused)
 }
 
-/// Returns the statement that carries rows over to partitions, at offsets before all others: the newest row of each
-/// producer that has not written to the partition. It carries none if both have more than [`PRODUCERS_MAX`] producers,
-/// the limit of a partition.
+/// Returns the statement that carries rows over to partitions, at offsets before all others. It takes the newest row of
+/// each producer that has not written to the partition. It takes none if partition and predecessor together have more
+/// than [`PRODUCERS_MAX`] producers, the limit of a partition.
 fn carry(ids: &[DisklessPartitionId]) -> String {
     format!(
         "INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)

@@ -117,8 +117,8 @@ pub fn succeed_classic(
 }
 
 /// Carries rows of the predecessor over to a partition, at offsets before all others: the newest row of each producer
-/// that has not written to the partition. Carries none if both have more than [`PRODUCERS_MAX`] producers, the limit of
-/// a partition.
+/// that has not written to the partition. Carries none if the two partitions together have more than [`PRODUCERS_MAX`]
+/// producers, the limit of a partition.
 fn carry_over(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let before =
         "SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index)
@@ -169,8 +169,8 @@ fn clear_aborted(
     connection.prepare_cached(remove)?.execute(params![partition, before, limit])
 }
 
-/// Returns the largest id of unknown producers that may have written to a deleted partition, if it is known and they
-/// are idle since `before_ms`; else -1.
+/// Returns the largest id of the unknown producers that may have written to a deleted partition. Returns -1 if it is
+/// unknown, or if they have written after `before_ms`.
 pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_ms: i64) -> rusqlite::Result<i64> {
     let row = "SELECT batches FROM producers WHERE partition = ?1 AND producer_id = ?2 AND written_ms <= ?3";
     let mut row = connection.prepare_cached(row)?;
