@@ -1,5 +1,5 @@
-//! Batches as they are stored in an object, and as clients get them. Only the 16 bytes before those that the checksum
-//! covers are rewritten.
+//! Batches as they are stored in an object, and as clients get them. Only the first 16 bytes of a batch are rewritten;
+//! the checksum does not cover them.
 //!
 //! In an object, a batch has the object's id in place of its offset, so that bytes of another object are detected.
 //!

@@ -75,8 +75,8 @@ impl RangeFetcher {
         let missing = self.shared.cache.lock().missing(id, range);
         for range in missing {
             let _locks = self.lock(id, &range).await;
-            // Another fetch may have brought the blocks before the locks were taken. The range ends at `end`, since a
-            // last block that is short would always be missing.
+            // Another fetch may have brought the blocks before the locks were taken. Only bytes before `end` are looked
+            // for: the rest of a short last block would always be missing.
             let still = self.shared.cache.lock().missing(id, range.start..range.end.min(end));
             for range in still {
                 let wanted = range.start..range.end.min(end);

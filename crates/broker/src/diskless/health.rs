@@ -1,8 +1,8 @@
 //! Health of the object store as this broker sees it: by its requests, and by probes while requests fail or make no
 //! progress.
 //!
-//! A probe puts, reads and deletes an object. Probes decide, since an object that cannot be read is no fault of the
-//! store, and a broker without diskless partitions has no other requests.
+//! A probe puts, reads and deletes an object. Its success ends earlier failures, as of a GET whose object cannot be
+//! read. A broker without diskless partitions has no other requests.
 //!
 //! Not here: the consequences of a lost store (`membership/store.rs`).
 

@@ -2,9 +2,9 @@
 //!
 //! All later commits wait for the PUT of an object, and a reader waits for its GET. Stores have a long tail: a request
 //! that takes several times the usual is likely to be overtaken by another try. A slow store must not get twice the
-//! load. Second tries therefore need credit, which one in ten requests earns, and each second while the store is
-//! silent. In a slow store the first try ends first. A second try that overtakes it shows that the first one hangs, and
-//! costs no credit.
+//! load. Second tries therefore need credit. Ten requests earn the credit of one try, and so does a second in which the
+//! store is silent. In a slow store the first try ends first. A second try that overtakes it shows that the first one
+//! hangs, and costs no credit.
 //!
 //! Not here: clocks and I/O.
 

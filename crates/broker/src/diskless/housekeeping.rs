@@ -79,8 +79,8 @@ pub struct Expiring {
     pub after_ms: Arc<AtomicI64>,
 }
 
-/// Deletes old records and forgets idle producers, at each interval. Skips a pass while the index is down, which has
-/// the log starts.
+/// Deletes old records and forgets idle producers, at each interval. Skips a pass while the index is down, since the
+/// index has the log starts.
 async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Duration, expiring: Expiring) {
     loop {
         tokio::time::sleep(interval).await;

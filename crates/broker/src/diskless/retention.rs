@@ -15,8 +15,8 @@ use super::partition_view::PartitionView;
 /// Runs that one query returns.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Returns the offset from which records are kept, in whole runs: without those past `bytes_max`, and those older than
-/// `since_ms`. `None` if the offset is not known.
+/// Returns the offset from which records are kept, in whole runs. The runs before it are beyond `bytes_max`, or have
+/// only records older than `since_ms`. `None` if the offset is not known.
 pub async fn kept_from(
     finder: &RunFinder,
     partition: &PartitionView,
@@ -61,7 +61,8 @@ fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
     })
 }
 
-/// Returns the end of the last run past `bytes_max`; `None` if the index fails, or if runs left the index meanwhile.
+/// Returns the offset before which runs are beyond `bytes_max`: without them at least `bytes_max` bytes stay. `None` if
+/// the index fails, or if runs left the index meanwhile.
 async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -> Option<i64> {
     let number = partition.number()?;
     let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };

@@ -25,15 +25,15 @@ use fullbore_host::task;
 pub const SILENT_MAX: Duration = Duration::from_secs(5);
 /// Time without progress after which a request is given up.
 pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
-/// Bytes of a PUT in the system's send buffer (`tcp_wmem`) at most. They leave at `BUFFER_LEAVES` bytes a second or
-/// faster, without visible progress.
+/// Most bytes of a PUT that are in the system's send buffer (`tcp_wmem`). They leave at `BUFFER_LEAVES` bytes a second
+/// or faster, without visible progress.
 pub const BUFFERED_MAX: u64 = 4 << 20;
 const BUFFER_LEAVES: u64 = 256 << 10;
 /// Pause after a second try was due without credit: another request may give some back.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
-/// Shortest time without progress of any request after which the store is silent.
+/// Shortest time without progress of any request that shows a silent store.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// Number of waits for a second try after which the store is silent, if that is longer.
+/// Number of waits for a second try that show a silent store, if they last longer.
 const WAITS_OF_SILENCE: u32 = 4;
 /// Second tries of a request after which the pause is no longer doubled.
 const DOUBLED_MAX: u32 = 8;

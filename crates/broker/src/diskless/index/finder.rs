@@ -61,8 +61,8 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// Returns the aborted transactions of `offsets`, or of the first part of them. Has at most `count` whose markers
-    /// are there, and those that are open where the answer ends.
+    /// Returns the aborted transactions of `offsets`, or of the first part of them. These are at most `count`
+    /// transactions with a marker, and those that are open at the end of that part.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.

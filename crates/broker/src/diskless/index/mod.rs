@@ -182,8 +182,8 @@ impl<S: IndexStore> Index<S> {
         succeeded.map(|()| found)
     }
 
-    /// Reads the touched partitions that are not in memory, as after a commit with an unknown outcome. Reads them in
-    /// pieces, except the first piece, which the commit reads itself. Returns the rows of producers.
+    /// Reads the touched partitions that are not in memory, piece by piece. Leaves the first piece to the commit, which
+    /// reads it anyway. Returns the rows of producers.
     fn read_ahead(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
         let unknown: Vec<_> = touched.iter().copied().filter(|id| !self.known.contains_key(id)).collect();
         let mut producers = Vec::new();
@@ -445,8 +445,8 @@ impl<S: IndexStore> Index<S> {
     }
 }
 
-/// Adds a batch of the newest row of a producer to the state of a deleted partition. A marker may be the only row left
-/// of a producer that goes on in its epoch.
+/// Adds a batch of the newest row of a producer to the state of a deleted partition. If a marker is all that is left of
+/// the producer, the record before it follows from the sequence with which the producer goes on.
 fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
     let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
     if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {

@@ -39,7 +39,7 @@ pub trait IndexStore: Send {
     /// Ends the transaction without changes.
     fn abandon(&mut self);
 
-    /// Does between commits what a commit would otherwise have to do, if that is due. Returns true if it was.
+    /// Carries out work that a later commit would otherwise have to do, if any is due. Returns true if any was.
     fn checkpoint(&mut self) -> bool {
         false
     }
@@ -273,8 +273,8 @@ pub trait RunSource: Send {
     /// [`StoreError`] if the index cannot be read.
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
 
-    /// Returns the aborted transactions of `offsets`: at most `count` whose markers are there, and those open where the
-    /// answer ends.
+    /// Returns the aborted transactions of `offsets`, or of the first part of them. These are at most `count`
+    /// transactions with a marker, and those that are open at the end of that part.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -307,7 +307,7 @@ impl AbortedTransactions {
     }
 }
 
-/// Largest value of [`length_bits`], which longer transactions have as well: `1 << bits` is added to an offset.
+/// Largest value of [`length_bits`], also of longer transactions, since `1 << bits` is added to an offset.
 pub const LENGTH_BITS_MAX: u32 = 62;
 
 /// Returns the number of bits of a transaction's length. Transactions with one value that are open at an offset begin

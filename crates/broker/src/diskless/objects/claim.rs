@@ -122,7 +122,7 @@ impl Claim {
     }
 
     async fn try_to_make(&self, index: &IndexOwner, of: Claimed<'_>) -> Result<(), ObjectError> {
-        // The index is read first: its objects were in the store before.
+        // The index is read before the store: the objects that it knows are in the store by then.
         let known = known_store(index).await?;
         let key = of.prefix.clone().join(OWNER);
         let store_id = match owner(&of, &key).await? {

@@ -17,7 +17,7 @@ pub struct StoreCounts {
     pub put_bytes: AtomicU64,
     /// Failed attempts of PUTs.
     pub put_failures: AtomicU64,
-    /// PUTs that were sent again beside themselves.
+    /// Second tries of PUTs.
     pub hedged_puts: AtomicU64,
     /// GETs that succeeded.
     pub gets: AtomicU64,

@@ -116,7 +116,7 @@ fn is_refusal(text: &str) -> bool {
 /// Status of a request for bytes past the end of an object.
 const RANGE_NOT_SATISFIABLE: u16 = 416;
 
-/// Message of the library for the same in a directory.
+/// Message of the library for a read past the end of a file.
 const STARTS_BEHIND: &str = "but object was only";
 
 /// Status of a request that the store does not know.

@@ -113,8 +113,7 @@ enum Paced {
     Answered,
     /// Refusal of a request as one too many, with the pause that the store wants.
     TooMany(Option<Duration>),
-    /// Failure of the store, or of a proxy before it: slower requests would not help, and nothing speaks for faster
-    /// ones.
+    /// Failure of the store, or of a proxy before it. It does not show the rate that the store takes.
     Failed,
 }
 
@@ -231,7 +230,7 @@ impl Body for SentBody {
     }
 }
 
-/// Body of an answer, which is cut if it is a long one of an error.
+/// Body of an answer. That of an error is cut once it has [`ERROR_MAX`] bytes.
 struct ReceivedBody {
     body: reqwest::Body,
     left: usize,

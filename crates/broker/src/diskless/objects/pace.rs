@@ -28,7 +28,8 @@ const RATE_BEGINS_MIN: f64 = 10.0;
 const RATE_MAX: f64 = 500.0;
 /// Factor on the rate after a refusal.
 const CUT: f64 = 0.8;
-/// Growth of the rate after the n-th interval without a refusal: n times this part of it, and these requests a second.
+/// Growth of the rate after the n-th interval without a refusal: n times this part of the rate, and this number of
+/// requests a second.
 const GROWS: (f64, f64) = (0.1, 0.2);
 /// Interval in which answers are counted, and the rate is cut once at most.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -192,8 +192,8 @@ impl Pipeline {
                 return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
             Ok(Admission::Shares(ticket)) => match state.pending.get_mut(&ticket) {
-                // A copy that has to yield gets no sequence error: the batch may be the next one, and some clients
-                // treat that error as fatal.
+                // Of too many copies the oldest gets this error. It gets no sequence error: the batch may be the next
+                // one, and some clients treat that error as fatal.
                 Some(PendingBatch { answer: PendingAnswer::Batch(answer), .. }) => {
                     answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))
                 }

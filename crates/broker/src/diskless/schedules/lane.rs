@@ -302,7 +302,7 @@ impl Lane {
             }
             Heard::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
                 if was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty() {
-                    // Even if it was written, or was not, to a topic that is deleted.
+                    // This is wrong even if an earlier attempt was for a topic that is deleted, whatever came of it.
                     world.wrong(|| format!("{} is next, and is out of order", name()));
                     self.wants_epoch = true;
                 }

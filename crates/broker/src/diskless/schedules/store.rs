@@ -249,7 +249,7 @@ impl Troubled {
             let bit = self.state.lock().gets.below(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        // Another store has the wrong bytes at the same position.
+        // The wrong bytes are read from a second store, where they have the same position.
         let (other, mut whole) = (InMemory::new(), vec![0; range.start as usize]);
         whole.extend(bytes);
         other.put(location, PutPayload::from_bytes(Bytes::from(whole))).await?;

@@ -192,11 +192,12 @@ impl IndexStore for PostgresIndex {
     }
 }
 
-/// Returns the statements that read the partitions in the order of their ids, and the unknown rows of their producers.
+/// Returns the statements that read the partitions in the order of their ids, and their producers' rows past the known
+/// offsets.
 fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
     let ids = array(question.partitions.iter().map(|(id, _)| id));
     let known = array(question.partitions.iter().map(|(_, known_to)| known_to));
-    // By the index for each partition, whatever the planner assumes of all together.
+    // One search by the primary key for each partition, whatever the planner estimates for all together.
     format!(
         "SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = ANY({ids}::bigint[]) ORDER BY p.id {lock};
          SELECT {PRODUCER} FROM unnest({ids}::bigint[], {known}::bigint[]) AS known (id, known_to)

@@ -16,5 +16,5 @@ CREATE TABLE aborted (
     PRIMARY KEY (partition, last_offset)
 ) STRICT, WITHOUT ROWID;
 
--- Finds the transactions that were open at an offset: of each length among few.
+-- For the search of transactions open at an offset: it reads few rows for each value of length_bits.
 CREATE INDEX aborted_by_length ON aborted (partition, length_bits, first_offset);
