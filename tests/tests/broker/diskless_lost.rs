@@ -172,7 +172,7 @@ fn a_folder_that_vanishes_is_an_error_until_it_is_back() {
     fs::rename(&at, &aside).expect("moved");
     let refused = client.produce(TOPIC, 0, &Batch::of(&["nowhere"]));
     assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
-    broker.wait_for_stderr("its claim is gone");
+    broker.wait_for_stderr("its ownership marker is gone");
     assert!(!at.exists());
     fs::rename(&aside, &at).expect("moved");
     assert_goes_on(&broker);

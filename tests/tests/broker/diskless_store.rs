@@ -174,7 +174,7 @@ fn a_store_that_is_not_there_at_the_start_is_waited_for() {
         s3.every(method, S3Fault::Reset);
     }
     let broker = start(&on(&s3, &[]));
-    broker.wait_for_stderr("the object store is not there");
+    broker.wait_for_stderr("cannot open the object store");
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
     client.create_topic(CLASSIC, 1, &[]);
@@ -199,7 +199,7 @@ fn store_takes_connections_and_is_silent_the_broker_serves_other_topics_at_once(
     broker.stop();
     ["GET", "PUT", "DELETE"].iter().for_each(|method| s3.every(method, S3Fault::Hang));
     broker.restart();
-    broker.wait_for_stderr("the object store is not there; diskless topics wait for it");
+    broker.wait_for_stderr("cannot open the object store: diskless topics wait for it");
     broker.wait_for_stderr("no answer within 1 s");
     let mut client = broker.client();
     assert_eq!(client.produce(CLASSIC, 0, &Batch::of(&["a"])).error_code, ErrorCode::NONE);

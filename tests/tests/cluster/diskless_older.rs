@@ -52,7 +52,7 @@ fn index_is_an_older_copy_broker_that_committed_nothing_since_is_refused() {
     ALL.iter().for_each(|id| cluster.broker(*id).kill());
     cluster.postgres().swap();
     let line = refused(cluster, 1);
-    assert!(line.contains("went back to an older state") && line.contains("changes of broker 2"), "{line}");
+    assert!(line.contains("without the missing records") && line.contains("changes of broker 2"), "{line}");
     assert!(line.contains("diskless-counter"), "it names the remedy: {line}");
     // Without the note the broker starts, and the records are gone.
     fs::remove_file(&note).expect("removed");
