@@ -94,7 +94,7 @@ fn brokers_groups_and_subscriptions_are_replaced_too() {
 }
 
 #[test]
-fn every_reason_not_to_has_its_error_and_changes_nothing() {
+fn each_refusal_has_its_error_and_changes_nothing() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[("retention.ms", "7000000")]);
