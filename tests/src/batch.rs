@@ -10,7 +10,7 @@ const HEADER_LEN: usize = 61;
 const TRANSACTIONAL: i16 = 0x10;
 const CONTROL: i16 = 0x20;
 
-/// One record of a batch.
+/// Record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Absolute, set when read back.

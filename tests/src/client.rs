@@ -1,4 +1,4 @@
-//! One raw connection, plain or over TLS: sends requests as `fullbore_wire` writes them, or any bytes.
+//! Raw connection, plain or over TLS: sends requests as `fullbore_wire` writes them, or any bytes.
 //!
 //! Has no retries, no metadata and no negotiation of versions: the test decides what is sent and checks each response.
 

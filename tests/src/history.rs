@@ -16,7 +16,7 @@ pub enum Outcome {
     InDoubt,
 }
 
-/// One transaction.
+/// Transaction as its client saw it.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// Partition and value of each record, in the order of sending; unique over all transactions.

@@ -40,7 +40,7 @@ pub enum S3Fault {
     Hang,
     /// Half of the response is sent, and the connection stays open.
     Stall,
-    /// One byte of the response differs.
+    /// A byte of the response differs.
     Flip,
     /// The response takes this much longer.
     Delay(Duration),

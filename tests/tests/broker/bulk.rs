@@ -1,4 +1,4 @@
-//! Requests that are well formed and very long: to name one thing a hundred thousand times costs little more than to
+//! Requests that are well formed and very long. To name one thing a hundred thousand times costs little more than to
 //! name it once, and no other client waits for it.
 
 use crate::assert_serves;

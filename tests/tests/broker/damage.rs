@@ -1,5 +1,5 @@
-//! Files other than the broker left them. A torn tail is cut and an index is rebuilt; corruption in the middle makes
-//! one partition unavailable, with its file in the log, and leaves the others as they are.
+//! Files that differ from those the broker left. A torn tail is cut and an index is rebuilt. Corruption in the middle
+//! makes one partition unavailable, with its file in the log, and leaves the others as they are.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, Client};

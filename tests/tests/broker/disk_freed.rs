@@ -1,4 +1,4 @@
-//! A disk that is full to its last byte: operations that free space work on it, with no free byte and without a
+//! A disk that is full to its last byte. Operations that free space work on it, with no free byte and without a
 //! restart, and a broker starts and serves on it. On a tmpfs of 48 MiB; skipped where mounting is not permitted.
 
 use crate::delete_records::delete_from;

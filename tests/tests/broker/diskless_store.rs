@@ -18,7 +18,7 @@ fn batch(id: i64, sequence: i32) -> Batch {
     Batch::of(&[text(sequence)]).from_producer(id, 0, sequence)
 }
 
-/// Returns a text so long that a connection can end amid it.
+/// Returns a long text, so that a connection can end amid it.
 fn text(sequence: i32) -> String {
     format!("{sequence} ").repeat(20_000)
 }

@@ -41,7 +41,7 @@ fn describing_a_group_of_another_protocol_type_prints_its_type() {
     }
 }
 
-/// One member with its own connection.
+/// Member with its own connection.
 pub(super) struct Member {
     pub client: Client,
     pub group: String,

@@ -70,7 +70,7 @@ pub fn list(client: &mut Client, group: &str) -> Option<ListedGroup> {
     listed.into_iter().find(|listed| &*listed.group_id == group)
 }
 
-/// One member with its own connection.
+/// Member with its own connection.
 pub struct Member {
     client: Client,
     group: String,

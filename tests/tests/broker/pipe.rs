@@ -1,4 +1,4 @@
-//! A named pipe in place of a file acts as a disk that takes as long as the test likes: a reader's open waits until the
+//! A named pipe in place of a file acts as a disk that takes as long as the test likes. A reader's open waits until the
 //! test opens the pipe to write.
 
 use fullbore_tests::wait_until;

@@ -1,6 +1,6 @@
 //! Many requests of one connection at a time: admitted in order, completed concurrently, answered in order.
 //!
-//! The times asserted tell one behaviour from another; they are no measurements.
+//! The times asserted distinguish one behaviour from another; they are no measurements.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, produce_request, wait_until};
 use fullbore_wire::apis::fetch::FetchRequest;

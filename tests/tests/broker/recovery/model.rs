@@ -54,7 +54,7 @@ enum Found {
     Damaged,
 }
 
-/// One partition.
+/// Model of one partition.
 pub struct Log {
     pub topic: &'static str,
     pub partition: i32,
