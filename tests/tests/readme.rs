@@ -14,8 +14,9 @@ use tempfile::TempDir;
 const TROUBLESHOOTING: &str = include_str!("../../docs/troubleshooting.md");
 
 /// Pages in order: each may use what earlier ones have created.
-const PAGES: [&str; 5] = [
+const PAGES: [&str; 6] = [
     include_str!("../../README.md"),
+    include_str!("../../docs/tools.md"),
     include_str!("../../docs/from-kafka.md"),
     include_str!("../../docs/consumer.md"),
     TROUBLESHOOTING,
@@ -170,7 +171,7 @@ fn commands_of_the_pages_succeed_in_order_with_their_shown_output() {
             ["cp", "-a", "data", "backup"] => place.back_up(),
             ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
             // Broker::start ran it with these very flags.
-            ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
+            ["fullbore", "serve"] | ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
             ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", "--to", _, rest @ ..] => {
                 let to = place.broker.addr().to_string();
@@ -258,6 +259,13 @@ fn named_metrics_exist() {
     for name in PAGES.into_iter().flat_map(|page| page.split('`')).filter(is_metric) {
         assert!(metrics.contains(&format!("| `{name}` |")), "{name}");
     }
+}
+
+#[test]
+fn figures_of_pages_are_those_of_one_file() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/figures");
+    let output = Command::new("python3").arg(script).arg("--check").output().expect("python3 starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
