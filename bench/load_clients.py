@@ -59,7 +59,7 @@ def until_told(stop):
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
 
 
-# -- requests of one kind each ------------------------------------------------------------------------------------------
+# -- requests of one kind each -----------------------------------------------------------------------------------------
 
 def create_topics(s, names, partitions):
     topics = b"".join(text(name) + struct.pack(">ihii", partitions, 1, 0, 0) for name in names)

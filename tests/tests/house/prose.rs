@@ -26,14 +26,14 @@ pub struct Block {
     pub text: String,
 }
 
-/// Folders and files without prose of ours: built, generated from checked sources, or about to go.
+/// Directories and files without prose of ours: built, generated from checked sources, or about to go.
 const LEFT_OUT: &[&str] =
     &["target", ".git", "crates/broker/PROTOCOL.md", "docs/plans", "bench/results", "tests/tests/house/words.rs"];
 
 /// Macros whose first text is a message.
 const MESSAGES: &[&str] = &["error!(", "warn!(", "info!(", "debug!(", "trace!(", "#[error("];
 
-/// Returns the folder of the repository, or `HOUSE_ROOT`.
+/// Returns the directory of the repository, or `HOUSE_ROOT`.
 pub fn root() -> PathBuf {
     std::env::var_os("HOUSE_ROOT").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), PathBuf::from)
 }

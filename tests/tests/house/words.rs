@@ -1,8 +1,8 @@
 //! Check of the project's English, by the rules that CONTRIBUTING.md gives under "Words".
 //!
-//! Reads comments, documents, log and error texts and names of tests as text. A list of exceptions holds how many findings each file
-//! may have; a file with fewer needs a shorter list, so that the list only shrinks. `WORDS=PREFIX` prints the findings of the files whose
-//! path begins with `PREFIX`.
+//! Reads comments, documents, log and error texts and names of tests as text. A list of exceptions holds how many
+//! findings each file may have; a file with fewer needs a shorter list, so that the list only shrinks.
+//! `WORDS=PREFIX` prints the findings of the files whose path begins with `PREFIX`.
 
 use super::prose::{self, Block, Kind};
 use std::collections::BTreeMap;
