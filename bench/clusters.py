@@ -1,4 +1,4 @@
-"""The measured clusters of three brokers as processes with their resource use: Fullbore by `fullbore cluster up` with
+"""The measured clusters of three brokers as processes with their resource use. They are Fullbore by `fullbore cluster up` with
 its own PostgreSQL, and Apache Kafka 4.3.1 with its defaults, KRaft in the same processes. bench/cluster imports it."""
 import json, os, pathlib, random, signal, socket, subprocess, sys, time
 import brokers

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the time until a group of the consumer protocol (KIP-848) settles, with real clients and the brokers'
-default heartbeat intervals: seconds from a change until every member has its share and no assignment changes any more.
+"""Measures the time until a group of the consumer protocol (KIP-848) settles, with real clients and the brokers' default
+heartbeat intervals. The figures are seconds from a change until every member has its share and no assignment changes any more.
 
     target/clients/venv/bin/python bench/settle.py [--rounds N] [--members N] [--out FILE] [HOST:PORT ...]
 

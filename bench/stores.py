@@ -1,5 +1,5 @@
-"""Stores for the objects of measured brokers: a directory of their own, or a bucket of versitygw
-(`tests/clients/install optimized`); with `postgres` the index is in a PostgreSQL of Debian's, as for a broker of a
+"""Stores for the objects of measured brokers: a directory of their own, or a bucket of versitygw (`tests/clients/install
+optimized`). With `postgres` the index is in a PostgreSQL of Debian's, as for a broker of a
 cluster. Not a library: bench/diskless imports it."""
 import glob, os, pathlib, shutil, subprocess, sys, tempfile
 from brokers import CLIENTS, free_port, wait_for_port

@@ -44,7 +44,7 @@ window() {
 produce() { # produce PROPERTY...: kcat finds each record once, in order
   local name="$topic-$*"; name=${name//[ =.]/-}
   topics create --topic "$name" --partitions 1 --replication-factor "$replicas"
-  eventually is_empty "$name" # with acks=0 no error tells of a leader that does not know the topic yet
+  eventually is_empty "$name" # with acks=0 a leader that does not know the topic yet gives no error
   has '^20000 records sent, [0-9.]+ records/sec' "$(perf produce --topic "$name" --num-records 20000 --payload-file "$work/payload" \
     --throughput -1 --command-property "$@")"
   eventually reads_back "$name" # with acks=0 the last records may be in flight

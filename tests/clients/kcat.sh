@@ -19,7 +19,7 @@ produce() { # produce ACKS CODEC [option...]: null keys, null values (an empty o
     "$work/in" >"$work/expected"
   eventually reads_back "$topic" # without acks=all it need not be on every replica yet
 }
-# A metadata request creates the topic; with acks=0 no error tells of a leader that does not know it yet.
+# A metadata request creates the topic; with acks=0 a leader that does not know it yet gives no error.
 known() {
   local address
   for address in ${bootstrap//,/ }; do

@@ -3,8 +3,8 @@ broker (`../one-broker`).
 
 An idempotent producer of each client writes numbers to a topic, which groups of that client read and commit. Meanwhile
 one broker after another is killed with SIGKILL and started again, then stopped and started again. Each number is
-acknowledged, and in the log once and in order; every record is read. Committed offsets never go back, nor below what a
-member was told is committed. No client ends or reports an error.
+acknowledged, and in the log once and in order; every record is read. Committed offsets never go back, nor below a response
+to a member. No client ends or reports an error.
 
 CHAOS_ROUNDS in the environment is the number of kills, and of stops, of each broker.
 """
@@ -56,7 +56,7 @@ class Group:
         self.watcher.start()
 
     def told(self):
-        """The highest offsets that a member was told are committed."""
+        """The highest committed offsets in responses to members."""
         found = {}
         for member in self.former + self.members:
             with member.lock:

@@ -487,8 +487,8 @@ public class Client {
     }
 
     /**
-     * Waits until every broker knows the topic, since createTopics is answered before. Asks each of them; the client
-     * retries while a broker does not know it.
+     * Waits until every broker knows the topic, since createTopics is answered before. Requests its producers from each
+     * broker; the client retries while a broker does not know it.
      */
     static void untilKnown(String topic) throws Exception {
         for (Node node : get(admin.describeCluster().nodes())) {
