@@ -7,6 +7,7 @@
 mod files;
 mod paths;
 mod prose;
+mod sample;
 mod uses;
 mod words;
 
