@@ -40,7 +40,7 @@ pub struct ClusterPlan {
     links: Option<Links>,
 }
 
-/// PostgreSQL of the cluster, by its users.
+/// PostgreSQL of the cluster: shared with other tests, or its own.
 enum DatabaseServer {
     Shared(&'static PostgresServer),
     Own(PostgresServer),

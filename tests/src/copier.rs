@@ -2,7 +2,7 @@
 //! output once.
 //!
 //! After a request without a response it repeats the request, or begins again from its group's offset, by
-//! `Resolve`. No step may take longer than [`HANGS`].
+//! `Resolve`. No request may take longer than [`HANGS`], or five times that while faults go on.
 
 use crate::history::{Attempt, History, Outcome};
 use crate::{Client, Protocol, Transactional, transactional_request};
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// The timeout of transactions, ms.
 const TIMEOUT_MS: i32 = 10_000;
-/// Limit of each step: the timeout of transactions, and ten seconds.
+/// Limit of a request with its retries: the timeout of transactions, and ten seconds.
 const HANGS: Duration = Duration::from_secs(20);
 /// Time without a response after which a connection is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
@@ -58,8 +58,8 @@ pub struct Copier<'a> {
     partitions: i32,
     protocol: Protocol,
     resolve: Resolve,
-    /// Returns the addresses of brokers. Called again when one of them does not respond, since a test may have moved
-    /// it.
+    /// Returns the addresses of brokers. Called after each transaction, each retriable error and each missing response,
+    /// since a test may restart a broker there.
     brokers: Box<dyn FnMut(i64) -> Vec<SocketAddr> + 'a>,
     known: Vec<SocketAddr>,
     connections: HashMap<SocketAddr, Client>,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::spawn;
 use std::time::{Duration, Instant};
 
-/// Copies bytes both ways.
+/// Proxy that copies bytes in both directions.
 pub struct Proxy {
     /// Address for clients.
     pub address: SocketAddr,

@@ -108,7 +108,7 @@ fn kip_1269_each_broker_returns_its_own_value() {
 }
 
 #[test]
-fn kip_1269_an_old_producer_at_a_new_broker_gets_its_fields() {
+fn kip_1269_an_old_producer_at_a_new_broker_gets_no_new_fields() {
     let broker = Broker::start(&["max.idempotence.batches.to.retain=20"]);
     let mut client = broker.client();
     let id = client.create_topic("old", 1, &[]);
@@ -311,7 +311,7 @@ fn each_refusal_has_kafkas_code_and_other_resources_of_the_request_are_altered()
 }
 
 #[test]
-fn log_levels_change_while_the_broker_runs_and_end_with_it() {
+fn dynamic_log_levels_apply_until_the_broker_stops() {
     const NAME: &str = "fullbore.protocol";
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();

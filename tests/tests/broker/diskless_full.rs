@@ -56,7 +56,7 @@ fn full_disk_deletion_of_a_diskless_topic_frees_space_for_records() {
 }
 
 #[test]
-fn disk_full_of_objects_start_serves_reads_and_deletions() {
+fn start_on_a_disk_full_of_objects_serves_reads_and_deletions() {
     let ends: [fn(&mut Broker); 2] = [Broker::kill, Broker::stop];
     for end in ends {
         let Some((mut broker, disk, small, large)) = filled() else { return };

@@ -50,7 +50,7 @@ fn polls_for_more_than_there_is_do_little_work_at_each_write() {
     let broker = Broker::start(&["diskless.puts.per.second.max=1000"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
-    // Responses of this size are copied.
+    // Batches of this size are copied into a response.
     let mut all = write(&mut client, &Batch::of(&[vec![b'x'; 4_000]]), 5_000);
     let polling = |_| {
         let mut reader = broker.client();

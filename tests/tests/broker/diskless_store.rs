@@ -99,7 +99,7 @@ fn bucket_keeps_acknowledged_records_through_kills_and_faults() {
     ];
     for fault in faults {
         for _ in 0..10 {
-            // Settles the result of the batch in flight.
+            // Lets the broker learn the usual time of a PUT, by which it hedges slow ones.
             produce(&mut client, id, next);
             next += 1;
         }
@@ -186,7 +186,7 @@ fn start_waits_for_an_unavailable_store() {
     assert_reads(&broker, 1);
 }
 
-/// A broker served nothing for ten seconds in this state.
+/// Formerly such a broker served nothing for ten seconds.
 #[test]
 fn silent_store_at_the_start_does_not_delay_other_topics() {
     let s3 = S3::start();

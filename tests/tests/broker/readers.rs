@@ -253,7 +253,7 @@ fn with_a_lost_object() -> Broker {
     broker
 }
 
-/// The command printed nothing, and succeeded after fifteen seconds.
+/// Formerly the command printed nothing, and succeeded after fifteen seconds.
 #[test]
 fn lost_object_fails_offsets_by_time_with_partition_and_error() {
     let broker = with_a_lost_object();

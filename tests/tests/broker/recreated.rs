@@ -287,7 +287,7 @@ fn writes_again(configs: &[(&str, &str)]) {
     }
 }
 
-/// The producer state carried to the recreated topic was in memory only: each batch was refused for good.
+/// Formerly the producer state carried to the recreated topic was in memory only, and each batch was refused for good.
 #[test]
 fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
     let mut broker = Broker::start(&[]);

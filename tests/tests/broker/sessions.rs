@@ -215,7 +215,7 @@ fn all(partitions: i32) -> Vec<(i32, i64)> {
     (0..partitions).map(|partition| (partition, 0)).collect()
 }
 
-/// The request was 35 KB. With a list in each waiting fetch, each took 2.6 MB.
+/// The request is 35 KB. Formerly each waiting fetch had its own list of partitions, which took 2.6 MB.
 #[test]
 fn five_hundred_pending_fetches_of_a_session_take_at_most_64_kib_each() {
     const PARTITIONS: i32 = 20_000;

@@ -76,11 +76,11 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     cluster.topics("create --topic t --partitions 6 --replication-factor 3 --config min.insync.replicas=2");
     assert_eq!(cluster.topics("describe --topic t").matches("\tLeader: ").count(), 6);
     let postgres = cluster.pid("postgres/data/postmaster.pid");
-    // Does nothing.
+    // A second `up` does nothing.
     let first = cluster.pid("broker-1.pid");
     cluster.up(&[]);
     assert_eq!((cluster.pid("broker-1.pid"), cluster.pid("postgres/data/postmaster.pid")), (first, postgres));
-    // Starts the killed broker, and nothing else.
+    // A later `up` starts the killed processes, and leaves the others running.
     let second = cluster.pid("broker-2.pid");
     kill_process(second, Signal::KILL).expect("it runs");
     kill_process(postgres, Signal::KILL).expect("it runs");

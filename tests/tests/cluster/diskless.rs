@@ -398,7 +398,7 @@ fn unknown_producer_gets_the_log_start_offset() {
     assert_eq!((answer.error_code, answer.log_start_offset), (ErrorCode::UNKNOWN_PRODUCER_ID, 0), "{answer:?}");
 }
 
-/// Each producer except the first waited until its never sent batches expired.
+/// Formerly each producer except the first waited until its missing batches expired.
 #[test]
 fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -438,7 +438,7 @@ fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
     }
 }
 
-/// The producer waited `fullbore.reorder.wait.ms` for nothing, and was refused for good.
+/// Formerly the producer waited `fullbore.reorder.wait.ms` for nothing, and was refused for good.
 #[test]
 fn idle_producer_continues_at_once_at_any_broker_after_two_recreations() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -468,8 +468,8 @@ fn idle_producer_continues_at_once_at_any_broker_after_two_recreations() {
     take(&mut cluster.broker(3).client(), &one(idle, 2));
 }
 
-/// Five batches waited for one that was sent to the deleted topic. They were all that the client had in flight, so that
-/// it could not send that one again.
+/// Formerly five batches waited for one that was sent to the deleted topic. They were all that the client had in
+/// flight, so that it could not send that one again.
 #[test]
 fn recreated_topic_refuses_an_overtaking_batch_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);

@@ -86,7 +86,7 @@ fn transaction_written_through_all_brokers_is_read_by_its_end_at_each() {
             assert_eq!(settled(&mut cluster.broker(id).client()), expected, "broker {id}");
         }
     }
-    // Restarts the brokers, so that none of it was ever in their memory.
+    // Kills and restarts the brokers, so that none of it was ever in their memory.
     for id in ALL {
         cluster.broker(id).kill();
         cluster.broker(id).restart();

@@ -78,7 +78,7 @@ fn broker_loses(link: Link) {
         store.set(2, link);
         let began = Instant::now();
         let mut client = cluster.broker(2).client();
-        // While the loss may be a moment's, the client must retry or wait.
+        // At first the error makes the client retry, since the store may be back in a moment.
         let refused = loop {
             let code = client.produce(OWN, partition, &Batch::of(&["meanwhile"])).error_code;
             if code != ErrorCode::KAFKA_STORAGE_ERROR {

@@ -132,7 +132,7 @@ fn topic_recreated_on_another_broker_takes_the_next_batch_of_a_producer() {
     assert_eq!(answered_as_leader(&mut second, "new", &one(3)), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }
 
-/// The new leader took any first sequence of any producer, and refused the ones before it for ever.
+/// Formerly the new leader took any first sequence of any producer, and refused the ones before it for ever.
 #[test]
 fn topic_recreated_on_another_broker_starts_a_later_producer_at_0() {
     const TOPIC: &str = "later";

@@ -402,7 +402,7 @@ fn each_partition_of_a_commit_has_its_own_error() {
 }
 
 #[test]
-fn commit_of_no_member_succeeds_only_for_an_empty_group() {
+fn commit_by_a_nonmember_succeeds_only_for_an_empty_group() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
     let (name, group) = (unique("outside"), unique("outside"));

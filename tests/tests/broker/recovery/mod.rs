@@ -34,7 +34,7 @@ const PARTITIONS: i32 = 2;
 const LATE: &str = "late";
 /// Segments of a few batches, with an index entry for each batch but the first.
 const CONFIGS: &[(&str, &str)] = &[("segment.index.bytes", "120"), ("index.interval.bytes", "0")];
-/// Transactions in the last 4 KiB of the write-ahead log, whose frames are a little longer.
+/// Most transactions with a part in the last 4 KiB of the write-ahead log, whose frames are a little longer than that.
 const TRANSACTIONS_LOST_MAX: usize = 2;
 
 fn rounds() -> u64 {

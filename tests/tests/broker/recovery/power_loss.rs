@@ -78,7 +78,7 @@ impl Running {
 }
 
 #[test]
-fn hole_after_a_power_loss_is_cut_off_and_only_in_the_same_boot_refused() {
+fn hole_in_a_log_is_cut_off_after_a_power_loss_and_refused_in_the_same_boot() {
     let Some(running) = Running::start(5, 25, &[]) else { return };
     let path = running.segments().remove(0);
     let whole = fs::read(&path).expect("ours");
@@ -146,7 +146,8 @@ fn partition_continues_after_a_power_loss_with_any_pages_written() {
             }
             let pages = fs::metadata(path).expect("ours").len() as usize / PAGE as usize + 1;
             for piece in 0..random.below(4) {
-                // The first piece of the first such batch begins at its start, so that the log is not always cut there.
+                // The first piece of the first partly written segment begins at its start, so that the log is not
+                // always cut there.
                 let from = if at == whole && piece == 0 { 0 } else { random.below(pages) };
                 let count = random.between(1, pages + 1) as u64;
                 write_back(path, from as u64 * PAGE, NonZeroU64::new(count * PAGE));

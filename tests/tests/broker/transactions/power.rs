@@ -311,7 +311,7 @@ fn power_loss_without_flushes_leaves_no_open_transaction_and_fences_earlier_prod
     survives(Mode::Plain, 3_000);
 }
 
-/// The index and the store are whole, and `__transaction_state` is empty: these transactions have no id.
+/// The index and the store are whole, and `__transaction_state` is empty: no transactional id has these transactions.
 #[test]
 fn power_loss_aborts_open_transactions_on_a_diskless_topic_and_fences_their_producers() {
     let Some(disk) = Disk::make() else { return };

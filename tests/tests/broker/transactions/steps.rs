@@ -2,8 +2,8 @@
 //! no transaction stays open.
 //!
 //! A client copies numbers with offsets. Without a response it sends again in one run, and begins again in another.
-//! `FULLBORE_TRANSACTION_ROUNDS` is the number of times that each step is reached before the kill (by default in 1
-//! round, in `make soak` in 12).
+//! `FULLBORE_TRANSACTION_ROUNDS` is the number of rounds (by default 1, in `make soak` 12). In each round the kill
+//! comes when the broker reaches the step once more than in the round before.
 
 use fullbore_tests::{Broker, Copier, Protocol, Resolve, rounds};
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ const SETS: [&str; 3] = [
     "offsets.topic.num.partitions=1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
 ];
-/// Each step with the first time at which the broker has state from before it.
+/// Each step, with the number of times that the broker reaches it before the kill of the first round.
 const STEPS: [(&str, usize); 10] = [
     ("begun", 1),
     ("added", 2),
@@ -57,7 +57,8 @@ fn survives_on(configs: &[(&str, &str)], protocol: Protocol, resolve: Resolve) {
         // A batch of a diskless partition is in no log.
         for (step, first) in STEPS.into_iter().filter(|(step, _)| configs.is_empty() || *step != "appended") {
             let count = if step == "begun" { 1 } else { first + round };
-            // The old protocol adds partitions one by one; the new one does not add them again.
+            // Some steps are reached a few times only: the old protocol adds partitions one by one; the new one does
+            // not add them again.
             eprintln!("{step}:{count}, {protocol:?}, {resolve:?}");
             copied_through(step, count.min(5), protocol, resolve, configs);
         }
