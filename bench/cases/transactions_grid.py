@@ -1,7 +1,7 @@
 """Case of bench/compare: producers in transactions of one second, over partitions, record sizes and codecs."""
 from cases.replicas import pick
 
-# Record size, partitions, codec, records of Java's producer, records of ours.
+# Record size, partitions, codec, number of records of Java's producer, and of ours.
 CELLS = (
     (100, 1, "none", 4_000_000, 20_000_000),
     (100, 12, "none", 4_000_000, 20_000_000),
@@ -17,7 +17,7 @@ SECOND = ["--transaction-duration-ms", 1000]
 
 
 def grid(bench):
-    """Java's producer in transactions on both brokers, then ours in transactions beside ours without, on our broker."""
+    """Java's producer in transactions on both brokers, then ours in transactions and without, on our broker."""
     for size, partitions, codec, java_records, own_records in CELLS:
         cell = f"{size} B, {partitions}, {codec}"
         label = f"tx-grid-{size}-{partitions}-{codec}"

@@ -10,13 +10,14 @@ import org.apache.kafka.common.serialization.*;
 /**
  * Transactions of Java's clients, for bench/cases/transactions.py:
  *
- *   rate BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS     as fast as they go, each producer on a thread of its own
- *   paced BOOTSTRAP TOPIC RATE SECONDS                      RATE transactions of one record a second, and a consumer at read_committed
+ *   rate BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS     at full speed, each producer on its own thread
+ *   paced BOOTSTRAP TOPIC RATE SECONDS                      RATE transactions of one record a second, and a
+ *                                                           consumer at read_committed
  *   copy BOOTSTRAP FROM TO RECORDS TRANSACTION              consume, produce, commit with offsets
  *   fill BOOTSTRAP TOPIC RECORDS SIZE TRANSACTION ABORTED   every ABORTED-th transaction is aborted; 0: none
  *
- * Properties of the producer follow as KEY=VALUE; of "rate", run=NAME is the head of the transactional ids. The first seconds are left out. A
- * transaction that has to be aborted is tried again, and its time is that of both.
+ * Properties of the producer follow as KEY=VALUE; run=NAME is the prefix of the transactional ids of "rate". The first
+ * seconds do not count. An aborted transaction is repeated, and its time is that of both attempts.
  */
 public class TransactionBench {
   static final long WARM_NS = 3_000_000_000L;
@@ -128,7 +129,7 @@ public class TransactionBench {
         producer.commitTransaction();
         return true;
       } catch (org.apache.kafka.common.errors.TimeoutException again) {
-        // The outcome is not known: the same call again.
+        // The outcome is unknown: repeats the same call.
       } catch (ProducerFencedException | OutOfOrderSequenceException | AuthorizationException | InvalidTxnStateException fatal) {
         throw fatal;
       } catch (KafkaException abortable) {

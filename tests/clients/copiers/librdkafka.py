@@ -1,17 +1,18 @@
-"""Copies a topic to another one exactly once on librdkafka until SIGTERM: `librdkafka.py BOOTSTRAP FROM TO GROUP`. See `copiers.py`."""
+"""Copies a topic to another one exactly once on librdkafka until SIGTERM: `librdkafka.py BOOTSTRAP FROM TO GROUP`. See
+`copiers.py`."""
 
 import signal
 import sys
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-RECORDS = 20  # of a transaction
+RECORDS = 20  # in a transaction
 TIMEOUT_S = 60
-TRANSACTION_S_MAX = 30  # after which SIGALRM ends the process, and `copiers.py` starts it again
+TRANSACTION_S_MAX = 30  # then SIGALRM ends the process, and `copiers.py` starts it again
 
 
 def retried(call, *arguments):
-    """Calls until the outcome is not one to retry."""
+    """Calls until the result is no retriable error."""
     while True:
         try:
             return call(*arguments)
@@ -21,7 +22,7 @@ def retried(call, *arguments):
 
 
 def rewind(consumer):
-    """Goes back to what the group has committed."""
+    """Seeks to the committed offsets of the group."""
     assigned = consumer.assignment()
     if assigned:
         for partition in retried(consumer.committed, assigned, TIMEOUT_S):

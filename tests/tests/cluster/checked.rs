@@ -1,11 +1,11 @@
-//! `fullbore admin check` of a broker that is stopped: what it says of the data folder beside the database.
+//! `fullbore admin check` of a stopped broker: its findings about the data directory and the database.
 
 use fullbore_tests::{Batch, Cluster, binary};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Whether nothing is wrong with the data folder, and what is said of it.
+/// Returns whether the data directory is consistent, and the lines about it.
 pub fn checked(cluster: &Cluster, sets: &[&str], folder: &Path) -> (bool, String) {
     let place = tempfile::tempdir().expect("a folder");
     let file = place.path().join("server.properties");
@@ -18,7 +18,7 @@ pub fn checked(cluster: &Cluster, sets: &[&str], folder: &Path) -> (bool, String
     let output = command.args(["admin", "check", "--config"]).arg(&file).output().expect("it runs");
     let said = String::from_utf8(output.stdout).expect("text");
     let of_folder: Vec<&str> = said.lines().filter(|line| line.contains("data folder ")).collect();
-    // The database of a test has fsync=off, which is wrong besides.
+    // The database of a test has fsync=off, which is another finding.
     assert_eq!(output.status.success(), !said.contains("WRONG"), "{said}");
     let told = of_folder.join("\n");
     (!told.contains("WRONG"), told)
@@ -29,7 +29,7 @@ fn is_of_one_key(one: &str, other: &str) -> bool {
 }
 
 #[test]
-fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start() {
+fn check_names_each_difference_of_data_directory_and_database() {
     let (mut cluster, another) = (Cluster::start(1, &[]), Cluster::start(1, &[]));
     for topic in ["kept", "gone"] {
         cluster.create(topic, 1, 1, &[]);
@@ -51,7 +51,7 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     assert!(!is_well && told.contains("it is of cluster ") && told.contains("and the database has cluster "), "{told}");
 
     cluster.broker(1).stop();
-    // As if it had been deleted while the broker was away.
+    // As if the topic had been deleted while the broker was away.
     cluster.query("DELETE FROM fullbore.topics WHERE name = 'gone'");
     let (is_well, told) = checked(&cluster, &[], &folder);
     assert!(
@@ -76,7 +76,7 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     assert!(!is_well && told.contains("it knows of 9 changes that broker 7 made to diskless topics"), "{told}");
     fs::remove_file(folder.join("diskless-counter")).expect("there");
 
-    // As an older copy has it.
+    // An older copy of the database would have this state.
     cluster.query("DELETE FROM fullbore.versions WHERE version = (SELECT version FROM fullbore.cluster)");
     cluster.query("UPDATE fullbore.cluster SET version = version - 1");
     let (is_well, told) = checked(&cluster, &[], &folder);
