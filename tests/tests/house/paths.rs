@@ -1,4 +1,4 @@
-//! Tables of ARCHITECTURE.md that follow a request file by file.
+//! Tables of docs/internals/paths.md that follow a request file by file.
 //!
 //! A row names a file and its functions. A function calls another if its body contains the name as a call, also through
 //! a trait, a closure or a macro.
@@ -11,8 +11,8 @@ use std::path::Path;
 
 const HEADING: &str = "## Four paths, file by file";
 
-/// Numbers of files that handle the batch or its outcome, by path. The goals are 20 and 26; ARCHITECTURE.md explains
-/// the excess.
+/// Numbers of files that handle the batch or its outcome, by path. The goals are 20 and 26;
+/// docs/internals/paths.md explains the excess.
 const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 25), ("A diskless produce", 34)];
 
 struct Table {
@@ -60,8 +60,8 @@ impl Above {
 }
 
 fn tables() -> Vec<Table> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ARCHITECTURE.md");
-    let text = fs::read_to_string(&path).expect("ARCHITECTURE.md can be read");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/internals/paths.md");
+    let text = fs::read_to_string(&path).expect("docs/internals/paths.md can be read");
     let section = text.split(HEADING).nth(1).expect("the section is there");
     let section = section.split("\n## ").next().unwrap_or_default();
     section.split("\n### ").skip(1).map(table).collect()
