@@ -116,7 +116,7 @@ fn data_folder_takes_no_files_its_broker_hands_over_and_comes_back() {
         load.goes_on();
         cluster.broker(1).wait_for_stderr("no files can be made in the data folder: other brokers lead");
         fs::rename(&away, &paths[0]).expect("moved");
-        cluster.broker(1).wait_for_stderr("files can be made in the data folder again");
+        cluster.broker(1).wait_for_stderr("files can be made in the data directory again");
     });
 }
 
