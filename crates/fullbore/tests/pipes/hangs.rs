@@ -208,7 +208,7 @@ fn a_topic_that_is_made_again_while_it_is_read_is_read_from_its_start_or_ends_th
         if flags.is_empty() {
             let (status, complaint) = ended(child, topic);
             assert_eq!(status, Some(1));
-            assert!(complaint.contains("topic 's' was deleted and made again while it was read"), "{complaint}");
+            assert!(complaint.contains("topic 's' was deleted and recreated while it was read"), "{complaint}");
             continue;
         }
         assert_eq!(next(&read, 7), ["6", "7", "8", "9", "10", "11", "12"], "{flags:?}");

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn write_under_way_for_long_it_hangs_until_it_comes_back() {
+    fn a_long_write_is_hung_until_it_returns() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
         assert_eq!(looks(&writes, &mut now, HUNG_AFTER * 3), [], "nobody writes");
         let hung = writes.begin();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_follow_each_other_without_a_break_none_hangs() {
+    fn overlapping_writes_without_a_break_are_not_hung() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
         let mut before = writes.begin();
         for _ in 0..100 {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn others_write_one_write_hangs_it_is_found() {
+    fn a_hung_write_is_found_among_others() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
         let _hung = writes.begin();
         let mut found = Vec::new();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn process_stood_still_during_a_write_it_does_not_hang() {
+    fn a_process_that_stood_still_has_no_hung_write() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
         let write = writes.begin();
         looks(&writes, &mut now, LOOK_EVERY * 2);
