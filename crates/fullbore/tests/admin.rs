@@ -231,8 +231,8 @@ fn configurations_that_cannot_be_say_why() {
         ("configs alter --broker 1 --delete-config message.max.bytes", "Invalid config(s): message.max.bytes; "),
         ("configs alter --group g --delete-config no.such.key", "Invalid config(s): no.such.key; "),
         ("configs alter --broker-logger 1 --delete-config no.such.logger", "no.such.logger"),
-        ("configs alter --topic a --add-config x=1 --delete-config x", "x is to be set and to be deleted"),
-        ("configs alter --entity-type topics --add-config x=1", "say which topic to alter"),
+        ("configs alter --topic a --add-config x=1 --delete-config x", "x is both set and deleted"),
+        ("configs alter --entity-type topics --add-config x=1", "name the topic to alter"),
         ("configs alter --topic a --add-config-file /no/such", "/no/such"),
         ("configs describe --topic b", "The topic 'b' doesn't exist"),
         ("configs describe --broker 9", "The broker '9' doesn't exist"),
@@ -241,7 +241,7 @@ fn configurations_that_cannot_be_say_why() {
             "broker '9' does not exist or is not running",
         ),
         ("configs describe --entity-type users", "SCRAM credentials and quotas of users are not offered yet"),
-        ("configs describe", "say whose configurations"),
+        ("configs describe", "name an entity"),
     ] {
         let refusal = place.refused(line);
         assert!(refusal.contains(told) && refusal.lines().count() == 1, "{line}: {refusal}");

@@ -1,6 +1,6 @@
 //! Read of one partition: its start, its end, and the sink of its records.
 //!
-//! Invariant: `offset` moves past a batch only if the sink got each of its records, other than those before
+//! Invariant: `offset` moves past a batch only if the sink got each of its records. Excepted are records before
 //! `offset`, past `end`, or of an aborted transaction if only committed ones are read.
 
 use super::deleted::DeletedOffsets;
@@ -106,7 +106,7 @@ impl SkippedBatches {
 }
 
 impl<S> Cursor<S> {
-    /// Makes a cursor that starts where the plan says.
+    /// Makes a cursor that starts where the plan demands.
     pub fn new(place: PartitionPlace, sink: S) -> Self {
         let PartitionPlace { topic, topic_id, partition, .. } = place;
         Cursor::placed(topic, partition, Placed { topic_id, ..Placed::default() }, sink)

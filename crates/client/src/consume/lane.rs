@@ -444,7 +444,7 @@ impl<S: Sink> FetchLane<S> {
         }
         let (topic, partition, last) = (&cursor.topic, cursor.partition, data.next_offset - 1);
         self.progress.notice(format!(
-            "skipped offsets {from} to {last} of partition {partition} of topic '{topic}': the object store does not have them any more"
+            "skipped offsets {from} to {last} of partition {partition} of topic '{topic}': the object store no longer has them"
         ));
         cursor.skip_to(data.next_offset);
         self.asked.insert(key.clone(), data.next_offset);

@@ -262,7 +262,7 @@ fn what_a_group_refuses_is_told() {
     send(&broker, 0, 1);
     let of = |flags: &[&str]| run(&broker, &[&["consume", "-t", "t", "-e", "-G", "g"], flags].concat(), b"");
     let told = of(&["-X", "auto.offset.reset=none"]).failure();
-    assert!(told.contains("no offset of partition 0 of topic 't'; say where to begin with --from-beginning"), "{told}");
+    assert!(told.contains("no offset of partition 0 of topic 't'; choose the start with --from-beginning"), "{told}");
     let told = of(&["-X", "session.timeout.ms=99999999"]).failure();
     assert!(told.contains("cannot join group 'g': ") && told.contains("session timeout"), "{told}");
     for (flag, says) in [
