@@ -211,7 +211,7 @@ fn a_point_that_fails_does_not_stop_the_others() {
     let page = place.file("report.html");
     assert!(page.contains("enable.idempotence=true contradicts acks=1") && page.contains("replication factor of 2"));
     assert!(stderr.starts_with("fullbore: 5 of 8 measurements failed; the first: "), "{stderr}");
-    assert!(stderr.ends_with("; the report says why\n"), "{stderr}");
+    assert!(stderr.ends_with("; the report has the reasons\n"), "{stderr}");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn what_cannot_be_done_is_one_line_and_leaves_nothing() {
     let (status, _, stderr) = place.sweep(&["--over", "acks=1"]);
     assert_eq!(
         (status, stderr.as_str()),
-        (Some(1), "fullbore: report has a points.csv already; name another folder with --output\n")
+        (Some(1), "fullbore: report has a points.csv already; name another directory with --output\n")
     );
     assert_eq!(place.file("points.csv"), "mine");
 }
