@@ -33,9 +33,10 @@ pub struct Admin {
 enum AdminCommand {
     /// Check a database, and list the brokers that use it. Changes nothing.
     ///
-    /// With --config, the database is compared with the broker's data directory, if that is on this machine: whether
-    /// both are of one cluster and time, which partitions a start would delete, and which are missing. Fails if a
-    /// broker could not use the database. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
+    /// With --config, the database is compared with the broker's data directory, if that is on this machine. The
+    /// findings are whether both are of one cluster and time, and which partitions a start would delete, or are
+    /// missing. Fails if a broker could not use the database. --json prints {"database", "findings": [{"is_wrong",
+    /// "finding"}]}.
     #[command(after_help = "Examples:
   fullbore admin check --config server.properties
   fullbore admin check --control-plane postgres://fullbore@db:5432/fullbore \\\n    --password-file /etc/fullbore/password

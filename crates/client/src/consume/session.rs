@@ -1,10 +1,11 @@
 //! Fetches of a fetcher that are under way, in the order of their responses, and the session in which the leader reads
 //! ahead.
 //!
-//! In such a session (a field of Fullbore's in KIP-227's) each fetch goes on where the response before ends, so that
-//! several may be under way. The first response shows whether the leader reads ahead. Any other leader gets fetches with
-//! offsets and without a session, for a while if it only has no room for one. Invariant: a response counts for a partition
-//! only from the fetch on that named it, and only if it begins at or before the next wanted offset.
+//! In such a session (a field of Fullbore's in KIP-227's) each fetch starts at the end of the previous response, so
+//! that several may be under way. The first response shows whether the leader reads ahead. Any other leader gets
+//! fetches with offsets and without a session, for a while if it only lacks a free session. Invariant: a response
+//! counts for a partition only from the fetch on that named it, and only if it begins at or before the next wanted
+//! offset.
 
 use fullbore_wire::apis::fetch::{FetchResponse, PartitionData};
 use fullbore_wire::{Text, Uuid};

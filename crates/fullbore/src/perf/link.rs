@@ -40,7 +40,7 @@ const STALL_MIN: Duration = Duration::from_millis(10);
 /// With --namespaces it is a link on which the kernels' own TCP sees all of that: two network namespaces, a TUN device
 /// in each, and IP packets carried between them. It needs root and `ip`. Packets beyond --buffer are dropped, and
 /// --loss loses some at random. TCP hands over up to 64 KB at once, as to a network card that cuts it into packets
-/// (TSO); they are cut only if packets are lost or wait for a bandwidth. The namespaces are removed at the end. Those
+/// (TSO). They are cut only if packets are lost or wait for a bandwidth. The namespaces are removed at the end. Those
 /// of a killed link are removed when a link of the same name starts.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -78,7 +78,7 @@ pub struct Link {
     #[arg(long, value_name = "TIME", value_parser = units::milliseconds, default_value = "0")]
     jitter: Duration,
     /// For a relay: the probability, for each 1,460 bytes, that a direction of a connection stalls as after a lost
-    /// packet: 0.1%, or with the time of the stall 0.1%:300ms [default of the time: the round trip, at least 10 ms].
+    /// packet. 0.1%, or with the time of the stall 0.1%:300ms [default of the time: the round trip, at least 10 ms].
     #[arg(long, value_name = "PROBABILITY[:TIME]", value_parser = loss_stall, conflicts_with = "namespaces")]
     loss_stall: Option<(f64, Option<Duration>)>,
     /// For a relay: the bytes under way in each direction of a connection, beyond which the sender is not read
@@ -92,8 +92,8 @@ pub struct Link {
     #[arg(long, value_name = "BYTES", value_parser = mtu, conflicts_with = "listen")]
     mtu: Option<u32>,
     /// For a relay: print JSON, an object a line: {"kind": "listening", "address", "to"}, and at the end {"kind":
-    /// "totals", "connections", "refused", "bytes_there", "bytes_back", "losses"}; errors as {"error": SENTENCE} and
-    /// notes as {"note": SENTENCE} to standard error.
+    /// "totals", "connections", "refused", "bytes_there", "bytes_back", "losses"}. Standard error gets errors as
+    /// {"error": SENTENCE} and notes as {"note": SENTENCE}.
     #[arg(long, conflicts_with = "namespaces")]
     json: bool,
 }

@@ -36,9 +36,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Send records at full speed or at a rate, and print the lines of kafka-producer-perf-test.
 ///
-/// With --throughput, latencies count from the time at which each record was due, so that the wait of a record for a
-/// full buffer or a late sender is included (no coordinated omission; Kafka's tool counts from the actual send).
-/// Percentiles are of all records, in whole milliseconds as in Kafka's tool; --latency-us prints them precisely.
+/// With --throughput, latencies count from the time at which each record was due. So they include the wait of a record
+/// for a full buffer or a late sender (no coordinated omission); Kafka's tool counts from the actual send. Percentiles
+/// are of all records, in whole milliseconds as in Kafka's tool; --latency-us prints them precisely.
 ///
 /// Random values are slices of one megabyte of letters made at the start, which costs the sender nothing. With
 /// compression each value is generated separately, as in Kafka's tool, so that the codec finds no repetition.
@@ -96,8 +96,8 @@ pub struct PerfProduceArgs {
     #[arg(long)]
     latency_us: bool,
     /// Print JSON, an object a line: {"kind": "interval", ...} for each reporting interval, then {"kind": "summary",
-    /// ...}, and {"kind": "steady_state", ...} after a warmup; errors as {"error": SENTENCE} and notes as {"note":
-    /// SENTENCE} to standard error.
+    /// ...}, and {"kind": "steady_state", ...} after a warmup. Standard error gets errors as {"error": SENTENCE} and
+    /// notes as {"note": SENTENCE}.
     #[arg(long, conflicts_with_all = ["latency_us", "print_metrics"])]
     json: bool,
     /// The transactional id [default: that of the properties, or a new one with --transaction-duration-ms].

@@ -19,7 +19,7 @@ const NULL: [u8; LENGTH_BYTES] = [0xFF; LENGTH_BYTES];
 /// Framing of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// These bytes end each record; they may be missing after the last one.
+    /// Bytes that end each record, and may be missing after the last one.
     Delimiter(Vec<u8>),
     /// A length of four bytes, big-endian, precedes each; -1 is a null.
     Length,

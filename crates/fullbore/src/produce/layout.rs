@@ -32,7 +32,7 @@ pub struct Fields<'a> {
 pub enum InputLayout {
     /// `headers delimiter key separator value`, each part only if there is a separator for it.
     Text(Separators),
-    /// One JSON object.
+    /// JSON object.
     Json,
 }
 

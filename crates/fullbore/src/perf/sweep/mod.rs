@@ -44,11 +44,11 @@ const NAME_LETTERS_MAX: usize = 40;
 /// Measure the producer at every point of a product of settings, and draw the curves.
 ///
 /// Each --over names a setting and its values. The first one is the axis of the curves, the second
-/// one distinguishes them, and each further one multiplies the plots. A setting is
-///   any producer setting by Kafka's name, or max.in.flight, linger, compression, idempotence for short;
-///   a topic's: partitions, replication-factor, topic.<config>;
-///   the workload's: record-size (1000), records, throughput (-1: no limit);
-///   the link's: rtt (milliseconds), bandwidth (200mbit): a relay in this process before each broker.
+/// one distinguishes them, and each further one multiplies the plots. Settings:
+///   Producer: any by Kafka's name, or max.in.flight, linger, compression, idempotence for short.
+///   Topic: partitions, replication-factor, topic.<config>.
+///   Workload: record-size (1000), records, throughput (-1: no limit).
+///   Link: rtt (milliseconds), bandwidth (200mbit), by a relay in this process before each broker.
 ///   It shows what waiting for responses costs, not what a distance costs TCP (see `perf link --help`).
 ///
 /// Without --bootstrap-server or --against the sweep starts a broker of its own in a temporary
