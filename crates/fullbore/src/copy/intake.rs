@@ -222,7 +222,7 @@ impl Sink for IntakeSink {
         if offset < self.chunk.next {
             return Err(format!(
                 "records up to offset {} were copied already, and the log has lost some of them since; copying them \
-                 again would write records twice. choose the start with `fullbore groups reset-offsets`",
+                 again would write records twice; choose the start with `fullbore groups reset-offsets`",
                 self.chunk.next - 1
             ));
         }

@@ -275,7 +275,7 @@ fn own(folder: &Path, account: Option<&Account>) -> Result<(), Failure> {
         // Nothing is taken over that another user may have put under /tmp.
         let is_ours = meta.is_dir() && (meta.uid() == me || account.is_some_and(|account| account.uid == meta.uid()));
         match (is_ours, account) {
-            (false, _) => Err(io::Error::other("it belongs to another user")),
+            (false, _) => Err(io::Error::other("it is not a directory of this user")),
             (true, Some(account)) if meta.uid() != account.uid => chown(folder, Some(account.uid), Some(account.gid)),
             (true, _) => Ok(()),
         }
@@ -345,6 +345,6 @@ mod tests {
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&socket, &link).expect("linked");
         let told = own(&link, None).expect_err("a link").to_string();
-        assert!(told.contains("belongs to somebody else"), "{told}");
+        assert!(told.contains("it is not a directory of this user"), "{told}");
     }
 }
