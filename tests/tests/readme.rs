@@ -13,8 +13,9 @@ use tempfile::TempDir;
 const TROUBLESHOOTING: &str = include_str!("../../docs/troubleshooting.md");
 
 /// What a page needs, those before it have made.
-const PAGES: [&str; 5] = [
+const PAGES: [&str; 6] = [
     include_str!("../../README.md"),
+    include_str!("../../docs/tools.md"),
     include_str!("../../docs/from-kafka.md"),
     include_str!("../../docs/consumer.md"),
     TROUBLESHOOTING,
@@ -169,7 +170,7 @@ fn pages_are_pasted_in_order_every_command_does_what_its_page_says() {
             ["cp", "-a", "data", "backup"] => place.back_up(),
             ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
             // Broker::start ran it with these very flags.
-            ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
+            ["fullbore", "serve"] | ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
             ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", "--to", _, rest @ ..] => {
                 let to = place.broker.addr().to_string();
@@ -257,6 +258,13 @@ fn every_metric_that_is_named_exists() {
     for name in PAGES.into_iter().flat_map(|page| page.split('`')).filter(is_metric) {
         assert!(metrics.contains(&format!("| `{name}` |")), "{name}");
     }
+}
+
+#[test]
+fn figures_of_pages_are_those_of_one_file() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/figures");
+    let output = Command::new("python3").arg(script).arg("--check").output().expect("python3 starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -130,7 +130,11 @@ def main():
         until("the offsets of all are committed", lambda: all(lag(of.group) == 0 for of in copiers), [])
     except TimeoutError as error:
         print(f"FAIL copiers: {error}: {({of.name: reader.count(of.to) for of in copiers})} of {filled}")
-    failed = sum(not check(copier, reader, filled) for copier in copiers)
+    try:
+        failed = sum(not check(copier, reader, filled) for copier in copiers)
+    finally:
+        for copier in copiers:
+            copier.process.kill()
     print(f"{len(copiers) - failed} passed, {failed} failed")
     return 1 if failed else 0
 

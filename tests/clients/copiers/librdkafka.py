@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 
 RECORDS = 20  # of a transaction
 TIMEOUT_S = 60
+TRANSACTION_S_MAX = 30  # after which SIGALRM ends the process, and `copiers.py` starts it again
 
 
 def retried(call, *arguments):
@@ -57,7 +58,11 @@ def main():
     while not stopping:
         records = [record for record in consumer.consume(RECORDS, 0.2) if not record.error()]
         if records:
+            # librdkafka 2.16 waits for a group coordinator that has left the metadata, and ignores the timeout of
+            # `send_offsets_to_transaction`: issues 5511 and 5456 of confluentinc/librdkafka.
+            signal.alarm(TRANSACTION_S_MAX)
             copy(producer, consumer, to, records)
+            signal.alarm(0)
     consumer.close()
 
 
