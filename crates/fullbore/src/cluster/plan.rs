@@ -445,8 +445,7 @@ mod tests {
         assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["s3://bucket"; 3]);
     }
 
-    /// A directory of an older version has no store. Running brokers go on without, and so does one that is added to
-    /// them.
+    /// A directory of an older version has no store. Neither have its running brokers, nor a broker added to them.
     #[test]
     fn running_brokers_without_a_store_get_it_when_all_are_restarted() {
         let mut there = files(&plan(&present(&[]), |_| {}).expect("possible"));

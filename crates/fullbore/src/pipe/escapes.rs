@@ -1,6 +1,6 @@
 //! Backslash escapes of a user's delimiter or format: `\n \r \t \0 \\`, and `\xHH` for any byte.
 
-/// Beginning of such a text.
+/// First part of a text that may begin with an escape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unescaped {
     /// An escape: its length in the text, and its byte.

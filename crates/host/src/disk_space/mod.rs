@@ -491,7 +491,7 @@ mod tests {
             assert!(space.admit().is_none());
             space.look();
             assert_eq!(space.reserved(), reserved, "nobody took it back");
-            // There is room in this folder.
+            // There is room in this directory.
             space.regain();
             assert!(space.admit().is_some() && space.reserved() == 1 << 20);
             Ok(())
