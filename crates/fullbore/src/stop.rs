@@ -19,8 +19,8 @@ const INTERRUPTED_WITHIN: Duration = Duration::from_millis(400);
 /// Longest time of a command to notice SIGTERM.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
 
-/// Longest time of a command to finish after that: longer than any command takes for its last records, its commit and
-/// its leave.
+/// Longest time of a command to end once it has noticed SIGTERM: longer than any command takes for its last records,
+/// its commit and its leave.
 const DONE_WITHIN: Duration = Duration::from_secs(40);
 
 /// Time between two polls of an interrupted command. Its time is counted in polls: if the machine is slow to run the
@@ -53,7 +53,7 @@ impl Stop {
         }
     }
 
-    /// Makes a request that SIGINT and SIGTERM make. At a second signal, or if the command does not notice the first,
+    /// Makes a stop that SIGINT and SIGTERM request. At a second signal, or if the command does not notice the first,
     /// `last_words` runs and the program ends.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();

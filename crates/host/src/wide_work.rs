@@ -1,7 +1,7 @@
 //! Permits and memory for wide requests: thousands of entries, each of which takes time and memory.
 //!
-//! Such work is a future that this drives: each poll of it holds a permit and a part of the memory budget. Not here:
-//! the choice of these requests, and other long work (see [`long_work`](crate::long_work)).
+//! This module polls such work as a future; each poll holds a permit and a part of the memory budget. Not here: which
+//! requests are wide, and other long work (see [`long_work`](crate::long_work)).
 //!
 //! malloc keeps freed memory for the thread that worked, and the next request, on another thread, would take as much
 //! again. So the allocator returns it each time that polls have taken a quarter of the budget.

@@ -224,7 +224,7 @@ pub fn abort_transaction(
 /// `Admin.fenceProducers`).
 ///
 /// # Errors
-/// No coordinator; its error: CONCURRENT_TRANSACTIONS if the transaction does not end within the cluster's patience.
+/// No coordinator, or its error: CONCURRENT_TRANSACTIONS if the transaction does not end within the cluster's patience.
 pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
     let request = InitProducerIdRequest {
         transactional_id: Some(Text::from(id)),

@@ -64,8 +64,8 @@ impl KeptConnection {
         }
     }
 
-    /// Sends these requests, each of which has a weight. Those without a response weigh `weight_max` at most, or are
-    /// one. Returns the responses in order, with the error that ended them early.
+    /// Sends these requests, each of which has a weight. Those under way weigh `weight_max` in all at most; a heavier
+    /// one is sent alone. Returns the responses in order, with the error that ended them early.
     pub(crate) fn ask_each<R: Request>(
         &mut self,
         requests: impl IntoIterator<Item = (usize, R)>,

@@ -45,8 +45,7 @@ pub struct FetchSettings {
     pub skip_bad_batches: bool,
     /// isolation.level=read_committed: leaves out records of aborted and open transactions.
     pub read_committed: bool,
-    /// auto.offset.reset: where a partition starts again whose records were deleted before they were read. None ends
-    /// the run.
+    /// auto.offset.reset: next start of a partition whose unread records were deleted. None ends the run.
     pub reset: Option<StartOffset>,
 }
 

@@ -19,8 +19,8 @@ const NEAR: Duration = Duration::from_millis(1);
 const WINDOW_DELAYS: u64 = 4;
 /// Bytes of one partition in a response up to which other partitions are added.
 const PARTITION_SHARE: u32 = 256 << 10;
-/// Divisor of the time: responses of a leader that does not read ahead are large enough once waiting takes less than
-/// this part of it.
+/// Divisor of a response's time: responses of a leader that does not read ahead are large enough once the wait for one
+/// takes less than this part.
 const WAITED_PART_MAX: u32 = 12;
 
 /// `fetch.buffer.memory`: bytes that are requested and not read, in equal shares for all fetchers of a run.
@@ -79,8 +79,8 @@ pub(super) struct AheadPace {
     /// Largest number of bytes of records in one response.
     answer_bytes: u32,
     answer_bytes_max: u32,
-    /// Bytes of the last response: fewer if most partitions have no records. The maximum if it had all records that
-    /// there were.
+    /// Bytes to expect of a response: those of the last one, fewer than `answer_bytes` if most partitions have no
+    /// records. u32::MAX after a small response, which had all records that there were.
     usual: u32,
     /// Bytes that should be under way.
     window: u64,

@@ -1,7 +1,7 @@
 //! Search for the coordinator of a group or of a transactional id.
 //!
 //! Not here: retries, which the caller makes. Invariant: the caller gets a connection of its own, and so does the
-//! search. Otherwise a response could wait behind one that its broker holds back, as that to a produce.
+//! search. Otherwise a response could wait behind one that its broker holds back, such as that to Produce.
 
 use super::cluster::Cluster;
 use super::connection::Connection;

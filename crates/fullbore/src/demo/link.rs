@@ -23,7 +23,7 @@ const KAFKA_SENDS_FOR: Duration = Duration::from_secs(5);
 const KAFKA: &str = "as Kafka's producer sends";
 /// Bytes of a request beside records.
 const REQUEST_ROOM: usize = 1024;
-/// Least and greatest buffer, which is small so that its records are acknowledged soon after the producer has stopped.
+/// Least and greatest buffer of that producer: small, so that its records are acknowledged soon after it has stopped.
 const KAFKA_BUFFER_BYTES: (usize, usize) = (512 * 1024, 4 << 20);
 
 /// Link of the clients.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Time after which a write is hung. A busy disk takes a second or two for one (a journal's commit, a throttled
-/// volume). Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30 s).
+/// Time after which a write is hung. A busy disk may take a second or two for one (a journal's commit, a
+/// throttled volume). Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30 s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
 /// Time between two polls. Where more has passed, the process stood still, and the excess is not counted.
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);

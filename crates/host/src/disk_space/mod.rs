@@ -245,7 +245,7 @@ impl DiskSpace {
         self.admit().map(|permit| WritePermit { _append: Some(self.writes.begin()), ..permit })
     }
 
-    /// Does work that frees space, or that writes to the disk what this needs. If it finds no room, parts of the
+    /// Does work that frees space, or that writes what such work needs. If it finds no room, parts of the
     /// reserve are released and the work is repeated. The caller holds no [`WritePermit`].
     pub fn freeing<T, E>(&self, is_full: impl Fn(&E) -> bool, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         let mut result = work();

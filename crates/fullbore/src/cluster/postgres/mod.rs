@@ -89,8 +89,8 @@ impl OwnPostgres {
         format!("postgres://{ROLE}@{host}:{PORT}/{DATABASE}")
     }
 
-    /// Creates it if it is missing, starts it unless it runs, and waits until it accepts connections. `started` gets
-    /// the process, even if the wait fails.
+    /// Creates the server's data if they are missing, starts the server unless it runs, and waits until it accepts
+    /// connections. `started` gets its process, even if the wait fails.
     ///
     /// # Errors
     /// The missing part or the obstacle, with the name of the log if that has more.
