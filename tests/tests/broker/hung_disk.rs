@@ -29,7 +29,7 @@ fn hang(broker: &Broker, clients: &mut [Client]) {
     for (partition, client) in (0..).zip(clients) {
         client.send_produce(TOPIC, partition, &Batch::of(&["while it hangs"]));
     }
-    broker.wait_for_stderr("the disk hangs: a write has not come back");
+    broker.wait_for_stderr("the disk hangs: a write has not returned");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn hung_disk_is_named_by_probes_until_it_responds() {
     assert!(broker.admin_page("/livez").contains(" 200 "), "a new start would change nothing");
     let metrics = broker.admin_page("/metrics");
     assert!(metrics.contains("\nfullbore_disk_hung 1\n"), "{metrics}");
-    broker.wait_for_stderr("the disk hangs: a write has not come back");
+    broker.wait_for_stderr("the disk hangs: a write has not returned");
     drop(frozen);
     wait_until("it is ready", SOON, || broker.admin_page("/readyz").contains(" 200 "));
     broker.wait_for_stderr("the disk answers again");

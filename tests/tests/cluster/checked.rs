@@ -17,7 +17,7 @@ pub fn checked(cluster: &Cluster, sets: &[&str], folder: &Path) -> (bool, String
     let mut command = Command::new(binary());
     let output = command.args(["admin", "check", "--config"]).arg(&file).output().expect("it runs");
     let said = String::from_utf8(output.stdout).expect("text");
-    let of_folder: Vec<&str> = said.lines().filter(|line| line.contains("data folder ")).collect();
+    let of_folder: Vec<&str> = said.lines().filter(|line| line.contains("data directory ")).collect();
     // The database of a test has fsync=off, which is another finding.
     assert_eq!(output.status.success(), !said.contains("WRONG"), "{said}");
     let told = of_folder.join("\n");

@@ -116,7 +116,7 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
         load.goes_on();
         cluster.broker(1).wait_for_stderr("cannot create files in the data directory: other brokers lead");
         fs::rename(&away, &paths[0]).expect("moved");
-        cluster.broker(1).wait_for_stderr("files can be made in the data folder again");
+        cluster.broker(1).wait_for_stderr("files can be made in the data directory again");
     });
 }
 
