@@ -1,14 +1,15 @@
 .PHONY: test soak check format lint
 
-# Everything: installs what it needs, formatting, real clients, Rust tests with lints. Ends with `N passed, N failed`.
+# Runs everything: installs what it needs, checks formatting, runs real clients and the Rust tests with lints. Ends with
+# `N passed, N failed`.
 test:
 	@tests/all
 
-# What `make test` does a few times, many times: kills, damage, random schedules.
+# Runs for long what `make test` runs a few times: kills, damage, random schedules.
 soak:
 	@tests/soak
 
-# What needs no broker and no network.
+# Runs the checks that need no broker and no network.
 check: format lint
 
 format:

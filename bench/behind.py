@@ -1,4 +1,4 @@
-"""A consumer of confluent-kafka that reads one partition from the first record to the last. Not a library:
+"""Consumer of confluent-kafka that reads one partition from the first record to the last. Not a library:
 
     behind.py ADDRESS TOPIC RECORDS SETTING=VALUE...
 
@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 def main(address, topic, records, *settings):
     consumer = Consumer({"bootstrap.servers": address, "group.id": "behind", "enable.auto.commit": False, "enable.partition.eof": False}
                         | dict(setting.split("=") for setting in settings))
-    # Leaders are known before the clock runs.
+    # Finds the leaders before the clock runs.
     consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
     consumer.assign([TopicPartition(topic, 0, 0)])
     began, left = time.monotonic(), int(records)

@@ -1,6 +1,6 @@
-"""The brokers that are measured, as processes with their resource use: Fullbore as it was built, and Apache Kafka 4.3.1 as
-tests/clients/install put it there. One of each per folder and name, on free ports. Not a library: bench/'s programs import it.
-"""
+"""The measured brokers as processes with their resource use: the built Fullbore, and Apache Kafka 4.3.1 as
+tests/clients/install installed it. One of each per directory and name, on free ports. Not a library: the programs of
+bench/ import it."""
 import os, pathlib, signal, socket, subprocess, sys, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -45,7 +45,7 @@ def memory_mib(pid, field):
 
 
 class Topics:
-    """Topics of the broker or the brokers at `address`."""
+    """Topics of the broker or brokers at `address`."""
 
     def topic(self, name, partitions=1, configs=None, factor=1, within=()):
         pairs = [word for key, value in (configs or {}).items() for word in ("--config", f"{key}={value}")]
@@ -59,7 +59,7 @@ class Topics:
 
 
 class Broker(Topics):
-    """A broker process with its resource use. `settings` come on top of what it has by itself."""
+    """A broker process with its resource use. `settings` add to its defaults."""
 
     def __init__(self, name, temp, settings=None):
         self.name, self.folder, self.port, self.settings = name, pathlib.Path(temp) / name, free_port(), settings or {}
@@ -90,7 +90,7 @@ class Broker(Topics):
 
 class Fullbore(Broker):
     def command(self):
-        # The delay as in the properties below, and in those that Kafka comes with.
+        # The same delay as in Kafka's properties below and in its shipped ones.
         pairs = {"fullbore.admin.listener": "", "listeners": f"PLAINTEXT://{self.address}",
                  "group.initial.rebalance.delay.ms": 0} | self.settings
         sets = [word for key, value in pairs.items() for word in ("--set", f"{key}={value}")]
@@ -98,7 +98,7 @@ class Fullbore(Broker):
 
 
 class Kafka(Broker):
-    """`controller` is its controller's port."""
+    """`controller` is the port of its controller."""
 
     def __init__(self, name, temp, settings=None, controller=None):
         super().__init__(name, temp, settings)

@@ -1,17 +1,16 @@
-"""Clusters of three brokers that are measured, as processes with their resource use: Fullbore by `fullbore cluster up` with a
-PostgreSQL of its own, and Apache Kafka 4.3.1 with its own defaults, KRaft in the same processes. bench/cluster imports it.
-"""
+"""The measured clusters of three brokers as processes with their resource use. They are Fullbore by `fullbore cluster up` with
+its own PostgreSQL, and Apache Kafka 4.3.1 with its defaults, KRaft in the same processes. bench/cluster imports it."""
 import json, os, pathlib, random, signal, socket, subprocess, sys, time
 import brokers
 from brokers import FULLBORE, Topics, free_port, wait_for_port
 
 BROKERS = 3
-# Below those that the system gives to connections.
+# Below the ports that the system gives to connections.
 PORTS = range(20_000, 30_000)
 
 
 def free_range(count):
-    """The first of ports one after the other that nobody listens at."""
+    """The first of `count` consecutive free ports."""
     while True:
         first = random.choice(PORTS)
         try:
@@ -67,7 +66,7 @@ class FullboreCluster(Topics):
         return sum(brokers.cpu_seconds(pid) for pid in self.pids.values())
 
     def database_cpu_seconds(self):
-        """Of every process of its PostgreSQL that is there now, and of those that ended."""
+        """CPU seconds of every process of its PostgreSQL, including those that have ended."""
         def of(pid):
             fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
             return int(fields[1]), sum(map(int, fields[11:15])) / brokers.TICK, sum(map(int, fields[11:13])) / brokers.TICK
@@ -106,7 +105,7 @@ class KafkaCluster(Topics):
         while subprocess.run([FULLBORE, "topics", "list", "--bootstrap-server", self.address], stdout=subprocess.DEVNULL,
                              stderr=subprocess.DEVNULL).returncode:
             if time.monotonic() > end:
-                sys.exit("three Kafka brokers do not get on")
+                sys.exit("the three Kafka brokers did not form a cluster")
             time.sleep(0.2)
 
     def stop(self):

@@ -1,6 +1,5 @@
-"""Raw frames, for what the clients cannot show: a Fetch and a Produce whose bytes and moment are known. Not a protocol library:
-only the versions that bench/'s programs use.
-"""
+"""Raw frames, for what the clients cannot show: a Fetch and a Produce with known bytes at a known time. Not a protocol
+library: it has only the versions that the programs of bench/ use."""
 import struct, time
 
 
@@ -34,7 +33,7 @@ def crc32c(data):
 
 
 def varint(value):
-    """A number as records have it: zigzag, seven bits a byte."""
+    """A number in a record's encoding: zigzag, seven bits a byte."""
     value, data = value << 1 ^ value >> 63, b""
     while value > 127:
         data, value = data + bytes([value & 127 | 128]), value >> 7

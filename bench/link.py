@@ -1,15 +1,14 @@
-"""A link between two network namespaces, brokers at its far end, and a plain TCP stream over it. bench/wan imports it; as a
-program (--receive, --send SECONDS) it is an end of that stream.
-"""
+"""A link between two network namespaces, brokers at its far end, and a plain TCP stream over it. bench/wan imports it;
+as a program (--receive, --send SECONDS) it is one end of that stream."""
 import os, socket, subprocess, sys, time
 import brokers
 from brokers import FULLBORE
 
-# Namespaces are the machine's: one name for each program that measures, and for the ends of the stream that it starts.
+# Namespaces are machine-wide, so each measuring program has its own names, which the ends of its stream get from it.
 NEAR, FAR = f"fblnear{os.getpid()}", f"fblfar{os.getpid()}"
 NEAR_ADDRESS, FAR_ADDRESS = "10.77.0.1", "10.77.0.2"
 STREAM_PORT = 7
-# Each namespace has its own, the machine's at first.
+# Each namespace has its own value, at first the machine's.
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 
@@ -18,14 +17,14 @@ def within(namespace, command):
 
 
 class Link:
-    """The link as a process; its namespaces go with it."""
+    """The link as a process; its namespaces end with it."""
 
     def __init__(self, rtt):
         self.process = subprocess.Popen([FULLBORE, "perf", "link", "--namespaces", f"{NEAR},{FAR}", "--rtt", rtt],
                                         stdout=subprocess.PIPE, text=True)
         self.says = self.process.stdout.readline().strip()
         if not self.says:
-            sys.exit("there is no link")
+            sys.exit("cannot start the link")
         self.stream = subprocess.Popen(within(FAR, [sys.executable, __file__, "--receive"]), stdout=subprocess.PIPE, text=True)
         self.stream.stdout.readline()
 
@@ -42,7 +41,7 @@ class Link:
 
 
 class Placed:
-    """A broker at an end of the link: its `namespace` and `host`, told by `place`."""
+    """A broker at an end of the link; `place` sets its `namespace` and `host`."""
 
     def place(self, namespace, host):
         self.namespace, self.host, self.address = namespace, host, f"{host}:{self.port}"
@@ -81,7 +80,7 @@ class Kafka(Placed, brokers.Kafka):
 
 
 def receive_streams():
-    """Receives one stream after the other and answers each with its MB/s, without the first third of its time."""
+    """Receives streams in sequence and answers each with its MB/s, without the first third of its time."""
     with socket.create_server((FAR_ADDRESS, STREAM_PORT)) as server:
         print("ready", flush=True)
         while True:

@@ -1,10 +1,11 @@
-"""The clients of bench/load that no tool plays: connections that sit there, members of groups, readers and writers that are slow,
-and one consumer that looks at how old records are when they come. Frames are written by hand; versions are such as Kafka 4.3 and
-Fullbore both serve. Not a library: each kind is one process, started by bench/load as
+"""Clients of bench/load that no tool provides: silent connections, members of groups, slow readers and writers, and a
+consumer that measures the age of records on arrival. Frames are written by hand, in versions that both Kafka 4.3 and
+Fullbore serve. Not a library: each kind is one process, started by bench/load as
 
     load_clients.py idle|members|slow-readers|slow-writers|tail ADDRESS ...
 
-which prints `ready ...` when all of its clients are there, and ends with one line of JSON when its standard input is closed.
+which prints `ready ...` when all of its clients are connected, and ends with one line of JSON when its standard input
+is closed.
 """
 import heapq, json, resource, selectors, socket, struct, sys, threading, time
 
@@ -17,7 +18,7 @@ SLOW_TICK_S = 0.25
 
 
 def raise_descriptors():
-    """As many descriptors as the system lets this process have; the broker inherits the same."""
+    """Raises the limit of descriptors as far as the system allows; the broker inherits it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in (100_000, hard):
         try:
@@ -38,7 +39,7 @@ def connect(address, receive_buffer=None):
 
 
 def call(s, api, version, body):
-    """The response after its correlation id."""
+    """Sends a request; returns the response after its correlation id."""
     s.sendall(framed(api, version, 1, body))
     return receive(s)[4:]
 
@@ -58,7 +59,7 @@ def until_told(stop):
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
 
 
-# -- requests of one kind each ------------------------------------------------------------------------------------------
+# -- requests of one kind each -----------------------------------------------------------------------------------------
 
 def create_topics(s, names, partitions):
     topics = b"".join(text(name) + struct.pack(">ihii", partitions, 1, 0, 0) for name in names)
@@ -73,7 +74,7 @@ def create_topics(s, names, partitions):
 
 
 def produce_to_all(s, topic, partitions):
-    """A record to each partition of a new topic, again while some have no leader yet."""
+    """Writes a record to each partition of a new topic, repeatedly while some have no leader yet."""
     batch = batch_of(topic)
     body = struct.pack(">hhi", -1, -1, 30_000) + struct.pack(">i", 1) + text(topic) + struct.pack(">i", partitions)
     body += b"".join(struct.pack(">ii", index, len(batch)) + batch for index in range(partitions))
@@ -85,11 +86,11 @@ def produce_to_all(s, topic, partitions):
         if not any(errors):
             return
         time.sleep(0.02)
-    sys.exit(f"{topic} was not written to: errors {errors}")
+    sys.exit(f"cannot write to {topic}: errors {errors}")
 
 
 def batch_of(topic, made={}):
-    """One batch of one record, made once: its checksum takes python long."""
+    """One batch of one record, cached: its checksum is slow in Python."""
     if not made:
         frame = produce_frame(topic)
         made["batch"] = frame[frame.index(text(topic)) + len(text(topic)) + 12:]
@@ -97,14 +98,14 @@ def batch_of(topic, made={}):
 
 
 def metadata_of_all(s):
-    """Bytes of the answer, and seconds."""
+    """Bytes of the response, and seconds."""
     started = time.perf_counter()
     answer = call(s, METADATA, 4, struct.pack(">i?", -1, False))
     return len(answer), time.perf_counter() - started
 
 
 def list_groups(s):
-    """How many groups, and seconds."""
+    """Number of groups, and seconds."""
     started = time.perf_counter()
     answer = call(s, LIST_GROUPS, 1, b"")
     return struct.unpack_from(">i", answer, 6)[0], time.perf_counter() - started
@@ -115,10 +116,11 @@ def fetch_body(topic, partition, offset, wait_ms, max_bytes):
     return body + struct.pack(">iiqi", 1, partition, offset, max_bytes)
 
 
-# -- the kinds of clients -----------------------------------------------------------------------------------------------
+# -- kinds of clients
+# ---------------------------------------------------------------------------------------------------
 
 def idle(address, count):
-    """Connections that asked for ApiVersions once."""
+    """Connections that sent ApiVersions once."""
     stop = threading.Event()
     open_ = []
     for _ in range(count):
@@ -141,12 +143,12 @@ def idle(address, count):
 
 
 def join(s, group):
-    """Enters an empty group alone; the generation and the member id."""
+    """Joins an empty group alone; returns the generation and the member id."""
     subscription = struct.pack(">h", 0) + struct.pack(">i", 1) + text("topic-0") + struct.pack(">i", -1)
     end = time.monotonic() + 120
     while struct.unpack_from(">h", call(s, FIND_COORDINATOR, 1, text(group) + b"\0"), 4)[0]:
         if time.monotonic() > end:
-            sys.exit("there is no coordinator")
+            sys.exit("no coordinator was found")
         time.sleep(0.2)
     body = text(group) + struct.pack(">ii", 45_000, 60_000) + text("") + text("consumer") + struct.pack(">i", 1) + text("range")
     while True:
@@ -169,7 +171,7 @@ def join(s, group):
 
 
 def members(address, count, interval_s):
-    """A group each with one member, which heartbeats; how long a heartbeat took."""
+    """Groups with one member each, which sends heartbeats; prints the times of heartbeats."""
     stop, selector, due, times, errors = threading.Event(), selectors.DefaultSelector(), [], [], 0
     started = time.monotonic()
     beats = []
@@ -179,7 +181,7 @@ def members(address, count, interval_s):
         beats.append((s, framed(HEARTBEAT, 2, 1, text(f"group-{number}") + struct.pack(">i", generation) + text(member))))
         s.setblocking(False)
         selector.register(s, selectors.EVENT_READ, number)
-        # From here on the members must beat, however long the others take to join.
+        # From here on the members must send heartbeats, however long the others take to join.
         heapq.heappush(due, (time.monotonic() + interval_s * (number % 97) / 97, number))
         errors += beat(selector, beats, due, interval_s, times, 0)
     until_told(stop)
@@ -191,7 +193,7 @@ def members(address, count, interval_s):
 
 
 def beat(selector, beats, due, interval_s, times, wait_s, sent={}):
-    """Sends what is due and takes what came within `wait_s`; how many answers were errors."""
+    """Sends the heartbeats due and receives the responses within `wait_s`; returns the number of errors."""
     now, errors = time.monotonic(), 0
     while due and due[0][0] <= now:
         at, number = heapq.heappop(due)
@@ -210,7 +212,7 @@ def beat(selector, beats, due, interval_s, times, wait_s, sent={}):
 
 
 def slow_readers(address, topic, count, bytes_s):
-    """Each asks for the whole topic, several times over, and takes a few bytes now and then."""
+    """Each requests the whole topic, several times over, and reads a few bytes now and then."""
     stop, sockets = threading.Event(), []
     for _ in range(count):
         s = connect(address, receive_buffer=16 * 1024)
@@ -257,7 +259,7 @@ def slow_writers(address, topic, count):
 
 
 def tail(address, topic):
-    """A consumer at the end of a topic of one partition: how old the newest record of each answer is."""
+    """A consumer at the end of a topic of one partition: the age of the newest record of each response."""
     stop, ages, total = threading.Event(), [], 0
     s = connect(address)
     answer = call(s, LIST_OFFSETS, 1, struct.pack(">ii", -1, 1) + text(topic) + struct.pack(">iiq", 1, 0, -1))

@@ -1,9 +1,9 @@
-"""Long polls of the first partition of a topic, from offset 0 on, each over a connection of its own. Not a library:
+"""Long polls of the first partition of a topic, from offset 0 on, each over its own connection. Not a library:
 
     long_polls.py HOST:PORT TOPIC COUNT MIN_BYTES RECORDS
 
-writes that many records of 1,000 bytes first, four in a batch, by confluent-kafka. It prints `ready` once all polls are sent, and ends with its standard
-input. Each poll waits for five minutes at most (Fetch 4).
+first writes RECORDS records of 1,000 bytes, four in a batch, by confluent-kafka. It prints `ready` once all polls are
+sent, and ends with its standard input. Each poll waits for five minutes at most (Fetch 4).
 """
 import socket, struct, sys
 

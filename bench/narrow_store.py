@@ -1,4 +1,5 @@
-"""A relay before an object store over a link of so many bytes a second in each direction, which connections share. Not a library:
+"""Relay before an object store over a link of BYTES_S bytes a second in each direction, which connections share. Not a
+library:
 
     narrow_store.py PORT TO_PORT BYTES_S
 
@@ -11,7 +12,7 @@ LATE_MAX = 0.1
 
 
 class Direction:
-    """Bytes leave one after the other, at the link's rate."""
+    """Sends bytes in sequence, at the link's rate."""
 
     def __init__(self, bytes_s):
         self.bytes_s, self.free_at = bytes_s, 0.0
@@ -19,7 +20,7 @@ class Direction:
     async def copy(self, source, sink):
         try:
             while part := await source.read(CHUNK):
-                # A sleep that lasted too long, by a busy machine, is made up for.
+                # Makes up for a sleep that lasted too long on a busy machine.
                 self.free_at = max(self.free_at, time.monotonic() - LATE_MAX) + len(part) / self.bytes_s
                 await asyncio.sleep(max(0, self.free_at - time.monotonic()))
                 sink.write(part)
@@ -33,14 +34,15 @@ async def main(port, to_port, bytes_s):
     to_store, to_client = Direction(bytes_s), Direction(bytes_s)
 
     async def serve(near, near_out):
-        # What a connection holds besides the link is small, so that bytes that were taken have nearly been sent.
+        # Buffers of a connection besides the link are small, so that received bytes have nearly been sent.
         far, far_out = await asyncio.open_connection("127.0.0.1", to_port)
         await asyncio.gather(to_store.copy(near, far_out), to_client.copy(far, near_out))
         far_out.close()
         near_out.close()
 
     listener = socket.create_server(("127.0.0.1", port))
-    # Connections have it from the listener: a receive buffer of its own size would be a link that has taken 6 MB at once.
+    # Connections inherit it from the listener: a receive buffer of the default size would be a link that has taken 6 MB
+    # at once.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * CHUNK)
     server = await asyncio.start_server(serve, sock=listener, limit=CHUNK)
     await server.serve_forever()

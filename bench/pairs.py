@@ -1,4 +1,5 @@
-"""Two brokers with a link between them: a topic's leader at the near end, its only follower at the far one. bench/wan imports it."""
+"""Two brokers with a link between them: a topic's leader at the near end, its only follower at the far one. bench/wan
+imports it."""
 import pathlib, subprocess, sys, time
 import brokers, link
 from brokers import FULLBORE
@@ -15,10 +16,10 @@ class Pair(brokers.Topics):
         self.near.launch()
         self.far.launch()
         end = time.monotonic() + 60
-        # The far one is known once a topic can be on both.
+        # The far broker is registered once a topic can be on both.
         while self.command(["create", "--topic", "probe", "--replica-assignment", self.assignment], subprocess.DEVNULL).returncode:
             if time.monotonic() > end:
-                sys.exit(f"the two of {self.name} do not get on, see {self.near.folder}")
+                sys.exit(f"the two brokers of {self.name} did not form a cluster; see {self.near.folder}")
             time.sleep(0.5)
 
     def command(self, words, errors=None):
@@ -44,14 +45,14 @@ class Pair(brokers.Topics):
 
 
 class FullborePair(Pair):
-    """The database is reached over a Unix socket, so over no distance: records do not wait for it."""
+    """The database is reached over a Unix socket, so without distance: records do not wait for it."""
     name, assignment = "fullbore-pair", "11:12"
 
     def __init__(self, temp):
         self.folder = pathlib.Path(temp) / "pair"
 
     def start(self):
-        # For its PostgreSQL; the one broker with it has no part in this.
+        # Starts its PostgreSQL; the one broker of that cluster is not measured.
         subprocess.run([FULLBORE, "cluster", "up", "--brokers", "1", "--data-dir", self.folder, "--port", str(brokers.free_port())],
                        check=True, stdout=subprocess.DEVNULL)
         lines = (self.folder / "broker-1.properties").read_text().splitlines()

@@ -1,6 +1,6 @@
-"""Runs clients, keeps what they say, and reads the figures in it. What is compared, and how often, is its subclasses' and
-programs': bench/compare, bench/cluster, bench/load and bench/wan. Every raw output is a file of `out`, numbered as the clients ran, with its command in the first line.
-"""
+"""Runs clients, keeps their output, and reads the figures in it. Subclasses and programs (bench/compare, bench/cluster,
+bench/load, bench/wan) decide what is compared, and how often. Every raw output is a file of `out`, numbered in the
+order of the runs, with its command in the first line."""
 import json, os, re, statistics, subprocess, sys
 from brokers import FULLBORE, java
 
@@ -8,10 +8,10 @@ RECORD = 1000
 
 
 class Bench:
-    """`out` is the folder of raw files, `count` how many there are."""
+    """`out` is the directory of raw files, `count` their number."""
 
     def run(self, label, command):
-        """Runs a client; its output is kept as a raw file."""
+        """Runs a client; keeps its output as a raw file."""
         done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.keep(label, command, done.stdout)
         if done.returncode:
@@ -51,7 +51,7 @@ class Bench:
         return dict(zip(("rate", "max", "p50", "p95", "p99", "p999"), map(float, found.groups())))
 
     def honest(self, broker, label, topic, records_s, seconds):
-        """A paced producer: percentiles in ms from the time each record was meant to leave, without the first second."""
+        """A paced producer: percentiles in ms from the scheduled time of each record, without the first second."""
         output = self.run(f"{label}-{broker.name}", [
             FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", int(records_s * seconds),
             "--record-size", RECORD, "--throughput", records_s, "--warmup-records", int(records_s), "--reporting-interval", 1000, "--json"])
@@ -60,7 +60,7 @@ class Bench:
 
 
 class SideBySide(Bench):
-    """Measures that are taken of Kafka and of Fullbore in turn, and the table of their ratios."""
+    """Measures of Kafka and of Fullbore alternately, and the table of their ratios."""
 
     def __init__(self, out, rounds, temp, kafka, fullbore):
         self.out, self.rounds, self.temp, self.kafka, self.fullbore = out, rounds, temp, kafka, fullbore
@@ -74,12 +74,12 @@ class SideBySide(Bench):
         print(f"{case:14} {shown:44} {ours_m:12.3f} {theirs_m:12.3f} {ratio:8.3f}x   goal {goal}", flush=True)
 
     def alone(self, case, measure, ours, goal):
-        """A figure that has no peer."""
+        """Adds a figure without a peer."""
         self.rows.append({"case": case, "measure": measure, "fullbore": ours, "goal": goal})
         print(f"{case:14} {measure:44} {statistics.median(ours):12.3f} {'':>12} {'':>9}   goal {goal}", flush=True)
 
     def both(self, measure, brokers=None):
-        """The measure for Kafka and for Fullbore in turn, as often as there are rounds; first what Fullbore's were."""
+        """Measures Kafka and Fullbore alternately for all rounds; returns Fullbore's results first."""
         kafka, fullbore = brokers or (self.kafka, self.fullbore)
         results = {fullbore: [], kafka: []}
         for round_number in range(self.rounds):

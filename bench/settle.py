@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""How long a group of the consumer protocol (KIP-848) takes to settle, with real clients and the brokers' default heartbeat
-intervals: seconds from a change until every member has its share and nobody's assignment changes any more.
+"""Measures the time until a group of the consumer protocol (KIP-848) settles, with real clients and the brokers' default
+heartbeat intervals. The figures are seconds from a change until every member has its share and no assignment changes any more.
 
     target/clients/venv/bin/python bench/settle.py [--rounds N] [--members N] [--out FILE] [HOST:PORT ...]
 
-Without HOST:PORT it starts Fullbore and Apache Kafka itself, one after the other. Each round makes a group of its own of N
-(default 50) confluent-kafka consumers in this process on a topic of two partitions each:
+Without HOST:PORT it starts Fullbore and Apache Kafka itself, in sequence. Each round has a new group of N (default 50)
+confluent-kafka consumers in this process, on a topic with two partitions for each:
 
-    start    all of them, one after the other without a pause
+    start    all of them, in sequence without a pause
     join     one more
     leave    one of them closes
 
-Before a join and a leave the group is left alone for 10 to 15 seconds (chosen anew each time), so that heartbeats come at any
-moment of their interval. What is counted ends with the last change of an assignment that a client saw; that nothing changes is
-looked at for --quiet seconds (default 6, longer than Kafka's interval). Needs `cargo build --release` and `tests/clients/install`.
+Before a join and a leave the group rests for 10 to 15 seconds (chosen each time), so that heartbeats come at any moment
+of their interval. The measured time ends with the last change of an assignment that a client saw; --quiet seconds
+without a change (default 6, longer than Kafka's interval) must follow. Needs `cargo build --release` and
+`tests/clients/install`.
 """
 import argparse, json, pathlib, random, statistics, sys, tempfile, threading, time, uuid
 from confluent_kafka import Consumer
@@ -27,7 +28,7 @@ TOO_LONG_S = 120
 
 
 class Group:
-    """Consumers that are polled in turn by this thread."""
+    """Consumers that this thread polls in sequence."""
 
     def __init__(self, address, topic, partitions, quiet):
         self.address, self.topic, self.partitions, self.quiet = address, topic, partitions, quiet
@@ -50,7 +51,7 @@ class Group:
         time.sleep(0.005)
 
     def is_shared(self):
-        """Whether every partition is somebody's, one member's only, and as evenly as can be."""
+        """Returns true if every partition is assigned, to one member only, and as evenly as possible."""
         loads = [len(one) for one in self.seen]
         return sorted(sum(self.seen, [])) == list(range(self.partitions)) and max(loads) - min(loads) <= 1
 

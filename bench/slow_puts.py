@@ -1,5 +1,6 @@
-"""A relay before an object store that speaks S3 over HTTP/1.1: one PUT in so many takes so much longer, as in a store with a long tail.
-It holds no state of requests: clients that send one behind the other, as they do, get each answer before they send the next. Not a library:
+"""Relay before an object store that speaks S3 over HTTP/1.1: one PUT in ONE_IN takes SECONDS longer, as in a store with
+a long tail. It holds no state of requests: clients send requests in sequence, and get each response before they send
+the next. Not a library:
 
     slow_puts.py PORT TO_PORT ONE_IN SECONDS
 
@@ -11,7 +12,7 @@ CHUNK = 1 << 18
 
 
 class SlowPuts:
-    """`puts` is how many have come."""
+    """`puts` is the number of PUTs so far."""
 
     def __init__(self, to_port, one_in, seconds):
         self.to_port, self.one_in, self.seconds, self.puts = to_port, one_in, seconds, 0

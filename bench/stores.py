@@ -1,7 +1,6 @@
-"""Where diskless topics of a measured broker have their objects: a folder of its own, or a bucket of versitygw (`tests/clients/install optimized`);
-and with `postgres` their index in a PostgreSQL of Debian's, as a broker of a cluster has it.
-Not a library: bench/diskless imports it.
-"""
+"""Stores for the objects of measured brokers: a directory of their own, or a bucket of versitygw (`tests/clients/install
+optimized`). With `postgres` the index is in a PostgreSQL of Debian's, as for a broker of a
+cluster. Not a library: bench/diskless imports it."""
 import glob, os, pathlib, shutil, subprocess, sys, tempfile
 from brokers import CLIENTS, free_port, wait_for_port
 
@@ -9,7 +8,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class FolderStore:
-    """The folder that a broker has by itself."""
+    """The default directory of a broker."""
 
     def settings(self, name, port=None):
         return {}
@@ -19,14 +18,14 @@ class FolderStore:
 
 
 class S3Store:
-    """versitygw on a folder, in which brokers have a prefix each."""
+    """versitygw on a directory, with a prefix for each broker."""
 
     def __init__(self, temp):
         folder, binary = pathlib.Path(temp) / "s3", CLIENTS / "bin/versitygw"
         (folder / "bucket").mkdir(parents=True)
         stamp = binary.parent / ".versitygw"
         if not stamp.exists() or "optimized" not in stamp.read_text():
-            sys.exit(f"{binary} is not there or not optimized: tests/clients/install optimized puts it there")
+            sys.exit(f"{binary} is missing or not optimized: run tests/clients/install optimized")
         self.port, self.relays = free_port(), []
         log = open(folder.parent / "versitygw.out", "ab")
         self.process = subprocess.Popen([binary, "--access", "key", "--secret", "secret", "--port", f"127.0.0.1:{self.port}", "posix", folder],
@@ -34,16 +33,16 @@ class S3Store:
         wait_for_port(self.port, self.process)
 
     def settings(self, name, port=None):
-        """Those of a broker, which reaches the store at this port instead of its own."""
+        """Settings of a broker, which reaches the store at `port` instead of its own."""
         return {"diskless.storage": f"s3://bucket/{name}", "diskless.storage.s3.endpoint.url": f"http://127.0.0.1:{port or self.port}",
                 "diskless.storage.aws.access.key.id": "key", "diskless.storage.aws.secret.access.key": "secret"}
 
     def slow_puts(self, one_in, seconds):
-        """The port of a relay before it, in which one PUT in so many takes so much longer."""
+        """Port of a relay before the store, in which one PUT in `one_in` takes `seconds` longer."""
         return self.relay("slow_puts.py", one_in, seconds)
 
     def narrow(self, bytes_s):
-        """The port of a relay before it whose link takes so many bytes a second."""
+        """Port of a relay before the store whose link carries `bytes_s` bytes a second."""
         return self.relay("narrow_store.py", bytes_s)
 
     def relay(self, program, *numbers):
@@ -60,13 +59,13 @@ class S3Store:
 
 
 class PostgresStore(S3Store):
-    """The same, with a database for each broker, on the disk, which waits for that."""
+    """The same, with a database for each broker on the disk, for which it waits."""
 
     def __init__(self, temp):
         super().__init__(temp)
-        programs = sorted(glob.glob("/usr/lib/postgresql/*/bin")) or sys.exit("PostgreSQL is not there: apt install postgresql")
+        programs = sorted(glob.glob("/usr/lib/postgresql/*/bin")) or sys.exit("PostgreSQL is missing: apt install postgresql")
         self.folder, self.programs, self.database_port = pathlib.Path(tempfile.mkdtemp()), pathlib.Path(programs[-1]), free_port()
-        # It refuses root.
+        # PostgreSQL refuses to run as root.
         self.user = "postgres" if os.getuid() == 0 else None
         if self.user:
             shutil.chown(self.folder, self.user)

@@ -1,4 +1,5 @@
-"""One record at a time, 2 KB, acks=all, with librdkafka: BOOTSTRAP TOPIC COUNT. Prints p50, p99, p99.9 in ms and records/s."""
+"""One record at a time, 2 KB, acks=all, with librdkafka: BOOTSTRAP TOPIC COUNT. Prints p50, p99, p99.9 in ms and
+records/s."""
 import sys, time
 from confluent_kafka import Producer
 

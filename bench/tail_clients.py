@@ -1,11 +1,12 @@
-"""A paced producer and a consumer at the end of a topic of one partition, of confluent-kafka, which note when each record that is looked at was sent,
-acknowledged and read, by the one monotonic clock of this machine. Not a library: bench/diskless starts each as a process, with the Python of
-tests/clients/install:
+"""A paced producer and a consumer at the end of a topic of one partition, of confluent-kafka. They record when each
+observed record was sent, acknowledged and read, by this machine's monotonic clock. Not a library: bench/diskless starts
+each as a process, with the Python of tests/clients/install:
 
     tail_clients.py produce ADDRESS TOPIC ZONE RECORDS_S SIZE SECONDS ONE_IN
     tail_clients.py consume ADDRESS TOPIC ZONE ONE_IN
 
-ZONE is the broker.rack of the brokers that are asked, or `-` for any. One record in ONE_IN is looked at. `consume` prints `ready` when it is at the end, and ends once its standard input is closed; both then print one line of JSON:
+ZONE is the broker.rack of the brokers to use, or `-` for any. One record in ONE_IN is observed. `consume` prints
+`ready` when it is at the end, and ends once its standard input is closed. Both then print one line of JSON:
 `produce` {offset: [sent, acknowledged]}, `consume` {offset: read}, in seconds.
 """
 import json, sys, threading, time
@@ -31,7 +32,7 @@ def produce(address, topic, zone, records_s, size, seconds, one_in):
                 noted[message.offset()] = (sent, time.monotonic())
         return acknowledged
 
-    # Which records have such an offset is known where nobody else writes.
+    # The offsets of observed records are known, since no other client writes.
     began, count = time.monotonic(), 0
     while (now := time.monotonic()) < began + seconds:
         due = int((now - began) * records_s)
@@ -59,7 +60,7 @@ def consume(address, topic, zone, one_in):
         now = time.monotonic()
         for message in messages:
             if message.error():
-                sys.exit(f"the consumer has failed: {message.error()}")
+                sys.exit(f"the consumer failed: {message.error()}")
             if message.offset() % one_in == 0:
                 noted[message.offset()] = now
     print(json.dumps(noted))

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""One record of 2 KB at a time, plain and over TLS, with Nagle's algorithm on and off in the client: `bench/tls-sync.py [COUNT]`.
+"""One record of 2 KB at a time, plain and over TLS, with Nagle's algorithm on and off in the client:
+`bench/tls-sync.py [COUNT]`.
 
-Fullbore and Apache Kafka run side by side, each with a plaintext and an SSL listener and the same certificate. librdkafka
-sends the next record when the last is acknowledged; our own producer is paced so slowly that each record travels alone.
-Prints p50 and p99 in ms. A step of 40 ms is a small write that waited for the delayed acknowledgement of the one before.
-Needs `cargo build --release`, `tests/clients/install` and openssl. Nothing is kept.
+Fullbore and Apache Kafka run side by side, each with a plaintext and an SSL listener and the same certificate.
+librdkafka sends the next record when the last is acknowledged; our own producer is paced so slowly that each record
+travels alone. Prints p50 and p99 in ms. A step of 40 ms is a small write that waited for the delayed acknowledgement of
+the former one. Needs `cargo build --release`, `tests/clients/install` and openssl. Keeps no file.
 """
 import re, subprocess, sys, tempfile
 

@@ -1,6 +1,7 @@
 # Sourced by `rust` and `clients/all`, which have several children at once in `running`, by process.
 
-# Waits for one of them to end: `ended` is its process, `status` how it did. `wait -n` does not know a child that a signal has ended already.
+# Waits for one child to end: `ended` is its process, `status` its exit status. `wait -n` does not know a child that a
+# signal has already ended.
 one_ends() {
   local process
   ended=''

@@ -1,11 +1,11 @@
-"""Cases of bench/compare: what the broker does by itself, seen with raw frames: starting, holding partitions, waiting for records."""
+"""Cases of bench/compare: the broker by itself, seen with raw frames: its start, its partitions, waits for records."""
 import socket, statistics, subprocess, time
 from brokers import FULLBORE, Fullbore
 from frames import fetch_frame, produce_frame, produce_succeeded, receive
 
 
 def restart(broker, topic):
-    """Seconds from the start of a stopped broker until it accepts a produce: an open port alone answers nothing."""
+    """Seconds from the start of a stopped broker until it accepts a produce; an open port alone answers nothing."""
     started = time.monotonic()
     broker.start()
     frame = produce_frame(topic)
@@ -25,7 +25,7 @@ def start(bench):
         broker.topic(f"start-{round_number}")
         broker.stop()
         took = restart(broker, f"start-{round_number}")
-        time.sleep(5)  # idle, then look at the memory
+        time.sleep(5)  # idle, then measure the memory
         return took, broker.memory_mib("VmRSS")
     ours, theirs = bench.both(work)
     bench.row("start", "s to first accepted produce", [r[0] for r in ours], [r[0] for r in theirs], "<= 0.05x")

@@ -1,4 +1,4 @@
-"""Cases of bench/compare: Kafka's own clients and ours, as fast as they go, one at a time, and paced."""
+"""Cases of bench/compare: Kafka's own clients and ours, at full speed, one record at a time, and paced."""
 import sys
 from brokers import CLIENTS, ROOT, java
 
@@ -6,9 +6,10 @@ CONSUMED = 2_000_000
 
 
 def java_consumes(bench, broker, topic, group, records, properties=()):
-    """Of ConsumerPerformance fetch.MB.sec: MB over the time from the assignment on, without joining the group.
+    """MB/s by fetch.MB.sec of ConsumerPerformance: from the assignment on, without the time to join the group.
 
-    With a hundred partitions ConsumerPerformance has ended 48 records early, on Kafka's broker: then another group reads once more.
+    With a hundred partitions ConsumerPerformance has ended 48 records early, also on Kafka's broker; then another group
+    reads once more.
     """
     for again in ("", "-again"):
         command = java(["-Xmx512M"], "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", broker.address, "--topic",
@@ -17,7 +18,7 @@ def java_consumes(bench, broker, topic, group, records, properties=()):
         output = bench.run(f"consume-java-{broker.name}", command)
         names, values = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") >= 9][-2:]
         told = dict(zip(names, values))
-        # It ends well even when records stay away.
+        # The tool succeeds even when records are missing.
         if int(told["data.consumed.in.nMsg"]) >= records:
             return float(told["fetch.MB.sec"])
         print(f"ConsumerPerformance got {told['data.consumed.in.nMsg']} of {records} records from {broker.name}", file=sys.stderr)
@@ -49,7 +50,8 @@ def own_produce(bench):
 
 
 def grid(bench):
-    """Java's producer and consumer on both, by partitions and record size: the cell with one partition is a point."""
+    """Java's producer and consumer on both brokers, by partitions and record size; the cell with one partition is a
+    point."""
     for size, records in ((1000, 1_000_000), (100, 4_000_000)):
         for partitions in (1, 12, 100, 1000):
             cell, gigabytes = f"{size} B, {partitions}", records * size / 1e9
@@ -67,7 +69,8 @@ def grid(bench):
 
 
 def codecs(bench):
-    """Compressed batches, which the broker opens once; and what it costs to open them, beside a topic that believes headers."""
+    """Compressed batches, which the broker decompresses once, and the cost of that, beside a topic that trusts headers.
+    """
     for codec in ("lz4", "snappy", "zstd", "gzip"):
         for size, records in ((1000, 300_000), (100, 2_000_000)):
             gigabytes = records * size / 1e9
@@ -102,7 +105,7 @@ def paced(bench):
     ours, theirs = bench.both(bench.with_topic("paced", work))
     own, _ = bench.both(lambda broker, n: bench.with_topic("paced-own", lambda b, t: bench.own_perf(
         b, "paced-own-fullbore", t, 700_000, 1000, 10_000, warmup=100_000))(broker, n) if broker is bench.fullbore else None)
-    # What the tool itself takes: it waits for no broker.
+    # Time of the tool itself: it waits for no broker.
     floor = [bench.with_topic("paced-floor", lambda b, t: bench.java_perf(
         b, "paced-floor", t, 700_000, 1000, 10_000, warmup=100_000, properties=["acks=0"]))(bench.fullbore, 0)]
     for key, goal in (("p99", "<= 0.5x"), ("p999", "<= 0.3x")):

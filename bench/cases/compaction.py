@@ -1,23 +1,23 @@
-"""A case of bench/compare: how long a broker takes to compact a log of 1 GB whose records supersede each other, what that costs it,
-and what a paced producer of another topic notices of it.
+"""Case of bench/compare: the time and cost of a compaction of 1 GB whose records supersede each other, and its effect
+on a paced producer of another topic.
 
-Keys are drawn at random, so that every segment keeps some records. The log is filled while min.compaction.lag.ms forbids to touch
-it; time runs from the moment that is taken back, and ends when the segments have stopped to change at about one record for each key.
-The segment that is written to is never compacted. It is filled and compacted twice: once with nobody else there, for time and
-CPU, once beside the producer, which runs for as long as the first took.
+Keys are random, so that every segment keeps some records. The log is filled while min.compaction.lag.ms forbids
+compaction. The time runs from the removal of that setting until the segments stop changing at about one record per key.
+The active segment is never compacted. The log is filled and compacted twice: once alone, for time and CPU, and once
+beside the producer, which runs for as long as the first compaction took.
 """
 import os, random, string, subprocess, sys, threading, time
 from brokers import FULLBORE, Fullbore, Kafka
 from runs import RECORD
 
 RECORDS, KEYS, SEGMENT = 1_000_000, 200_000, 100 << 20
-# Made smaller alike, to warm up a JVM.
+# Smaller in the same way, to warm up a JVM.
 WARM = 5
 PACED_RECORDS_S, PACED_LEAST_S = 5_000, 3
-# How long the log stays as it is until it counts as compacted, and the longest that is waited for.
+# Seconds without a change after which the log counts as compacted, and the longest wait.
 SETTLED_S, COMPACTED_MAX_S = 2, 300
 POLL_S = 0.01
-# A log that has this much more than a record for each key is not compacted yet.
+# A log with more than this, in records per key, is not compacted yet.
 SLACK = 1.05
 LAG_MS = 86_400_000
 
@@ -42,10 +42,10 @@ def compact(bench):
 
 def work(bench, broker, number, files):
     alone, beside = (fill(bench, broker, f"compact-{how}-{number}", files, 1) for how in ("alone", "beside"))
-    # What was filled is written back before, not meanwhile.
+    # Writes back the filled log now, so that it does not happen meanwhile.
     os.sync()
     took, cpu, size = compacted(bench, broker, alone)
-    # The first second is left out.
+    # The first second does not count.
     seconds = 1 + max(PACED_LEAST_S, took)
     os.sync()
     without = bench.honest(broker, "compact-paced-alone", "paced", PACED_RECORDS_S, seconds)
@@ -66,7 +66,7 @@ def work(bench, broker, number, files):
 
 
 def write_keyed(path, scale):
-    """Lines KEY:VALUE, each value of RECORD bytes."""
+    """Writes lines KEY:VALUE, each value of RECORD bytes."""
     chance = random.Random(4)
     letters = "".join(chance.choices(string.ascii_letters, k=1 << 20))
     with open(path, "w") as file:
@@ -77,7 +77,7 @@ def write_keyed(path, scale):
 
 
 def fill(bench, broker, topic, files, scale):
-    """A topic of the file's records that must not be compacted yet."""
+    """Creates a topic of the file's records that must not be compacted yet."""
     broker.topic(topic, configs={"cleanup.policy": "compact", "segment.bytes": SEGMENT // scale, "min.cleanable.dirty.ratio": 0.01,
                                  "min.compaction.lag.ms": LAG_MS})
     bench.run(f"compact-fill-{broker.name}", [FULLBORE, "produce", "-b", broker.address, "-t", topic, "-K", ":", files[scale]])
@@ -85,7 +85,7 @@ def fill(bench, broker, topic, files, scale):
 
 
 def segments(broker, topic):
-    """Bytes of each segment, oldest first, without files that are being written anew or only wait to be deleted."""
+    """Bytes of each segment, oldest first, without files that compaction writes or that wait for deletion."""
     found = []
     for folder in broker.folder.rglob(f"{topic}-0"):
         for path in folder.glob("*.log"):
@@ -97,7 +97,7 @@ def segments(broker, topic):
 
 
 def compacted(bench, broker, topic):
-    """Lets the broker compact: seconds until the log's size has settled, CPU seconds until then, bytes that are left."""
+    """Lets the broker compact; returns seconds until the log's size has settled, CPU seconds until then, bytes left."""
     filled = segments(broker, topic)
     total = sum(size for _, size in filled)
     most = total * KEYS / RECORDS * SLACK + filled[-1][1]
@@ -114,7 +114,7 @@ def compacted(bench, broker, topic):
         elif size <= most and now - sizes[-1][0] > SETTLED_S:
             break
         if now > COMPACTED_MAX_S:
-            sys.exit(f"{broker.name} has not compacted {topic} in {COMPACTED_MAX_S} s: {size} bytes are left, not {most:.0f}")
+            sys.exit(f"{broker.name} did not compact {topic} within {COMPACTED_MAX_S} s: {size} bytes are left, more than {most:.0f}")
         time.sleep(POLL_S)
     bench.keep(f"compact-sizes-{broker.name}", command, "".join(
         f"{at:.3f} s, {size} bytes, broker CPU {used - cpu:.2f} s\n" for at, size, used in sizes))

@@ -1,6 +1,7 @@
-"""Cases of bench/diskless: each starts the brokers it needs, on the store that is measured, and tells its figures with their goals.
+"""Cases of bench/diskless: each starts its brokers on the measured store, and prints its figures with their goals.
 
-`far` is a broker whose store takes its time, `near` one without the delays, `serial` a far one that serves one request at a time and closes no object early.
+`far` is a broker with a slow store, `near` one without the delays, `serial` a far one that serves one request at a time
+and closes no object early.
 """
 import contextlib, json, re, statistics, subprocess, sys, time
 from brokers import CLIENTS, FULLBORE, ROOT, java as run_java
@@ -9,9 +10,9 @@ from runs import RECORD
 SERIAL = {"diskless.puts.per.second.max": 0, "fullbore.connection.requests.max": 1}
 WIDE = ["buffer.memory=134217728"]
 MB, MIB = 1e6, 1 << 20
-# What Amazon takes for a million of requests in us-east-1, and seconds of a month.
+# Amazon's price of a million PUTs in us-east-1, and seconds of a month.
 PUT_DOLLARS, MONTH_S = 5, 86_400 * 30.4
-# A record in so many is looked at by the clients at the tail.
+# The clients at the tail observe one record in this many.
 ONE_IN = 20
 TAIL_CLIENTS = [CLIENTS / "venv/bin/python", ROOT / "bench/tail_clients.py"]
 IDLE_S = 30
@@ -40,7 +41,7 @@ def flood(bench):
 
 
 def partitions(bench):
-    """Many partitions, each of which has little."""
+    """Many partitions with few records each."""
     with bench.broker("far") as far:
         for size in (1000, 100):
             one = None
@@ -64,7 +65,7 @@ def java(bench):
 
 
 def alone(bench):
-    """Records that are so far apart that each is alone."""
+    """Records so far apart that each is alone."""
     for name, more, goal in [("far", {}, ("<=", bench.put + 15)), ("serial", SERIAL, None)]:
         with bench.broker(name, more) as broker:
             topic = bench.topic(broker, "alone")
@@ -85,7 +86,7 @@ def paced(bench):
 
 
 def steady(bench, broker, label, topic, seconds):
-    """1,000 records a second: the percentiles, and what the PUTs of a month would cost at this pace."""
+    """1,000 records a second: the percentiles, and the price of a month's PUTs at this pace."""
     before = asked(broker)
     run = bench.honest(broker, label, topic, 1000, seconds)
     puts_s = (asked(broker) - before) / seconds
@@ -93,17 +94,17 @@ def steady(bench, broker, label, topic, seconds):
 
 
 def asked(broker):
-    """PUTs so far, with those beside others."""
+    """PUTs so far, with the hedged ones."""
     return broker.metric("puts_total") + broker.metric("hedged_puts_total")
 
 
 def slow_puts(bench):
     """One PUT in a hundred takes three seconds more."""
     if not hasattr(bench.store, "slow_puts"):
-        return print("slow-puts: left out, since it needs --store s3", flush=True)
+        return print("slow-puts: skipped; needs --store s3", flush=True)
     with bench.broker("slow-puts", port=bench.store.slow_puts(100, 3)) as broker:
         topic = bench.topic(broker, "slow")
-        # For about six slow ones in a round.
+        # Long enough for about six slow ones in a round.
         runs = [bench.honest(broker, "slow-puts", topic, 1000, 4 * bench.seconds) for _ in range(bench.rounds)]
         bench.tell("slow-puts", "p99 ms, 1 % of PUTs + 3 s", [run["p99_ms"] for run in runs], ("<=", 4 * bench.put))
         bench.tell("slow-puts", "p50 ms", [run["p50_ms"] for run in runs])
@@ -111,9 +112,9 @@ def slow_puts(bench):
 
 
 def hanging_puts(bench):
-    """One PUT in ten, five and three is never answered; the others take no longer than usual."""
+    """One PUT in ten, five and three is never answered; the others take their usual time."""
     if not hasattr(bench.store, "slow_puts"):
-        return print("hanging-puts: left out, since it needs --store s3", flush=True)
+        return print("hanging-puts: skipped; needs --store s3", flush=True)
     for one_in in (10, 5, 3):
         with bench.broker(f"hanging-{one_in}", port=bench.store.slow_puts(one_in, 3600)) as broker:
             topic = bench.topic(broker, "hanging")
@@ -124,9 +125,9 @@ def hanging_puts(bench):
 
 
 def neighbours(bench):
-    """A paced producer beside others that send as fast as they can, on a store whose link takes 20 MB/s."""
+    """A paced producer beside others at full speed, on a store whose link carries 20 MB/s."""
     if not hasattr(bench.store, "narrow"):
-        return print("neighbours: left out, since it needs --store s3", flush=True)
+        return print("neighbours: skipped; needs --store s3", flush=True)
     for flooders, uploads in ((0, 8), (1, 8), (4, 8), (16, 8), (4, 1)):
         runs, name = [], f"beside {flooders} flooders, {uploads} uploads"
         for _ in range(bench.rounds):
@@ -144,13 +145,13 @@ def neighbours(bench):
 
 
 def narrow(bench):
-    """One producer that sends as fast as it can to a store behind a narrow link: the link's share that became objects."""
+    """One producer at full speed to a store behind a narrow link: the part of the link's rate that became objects."""
     if not hasattr(bench.store, "narrow"):
-        return print("narrow: left out, since it needs --store s3", flush=True)
+        return print("narrow: skipped; needs --store s3", flush=True)
     for rate in (500_000, 2_000_000, 10_000_000, 50_000_000):
         with bench.broker(f"narrow-{rate}", port=bench.store.narrow(rate)) as broker:
             with flooding(broker, bench.topic(broker, "narrow"), 1):
-                # Until the first objects are there, and then ten more of 8 MiB at this rate, at most two minutes.
+                # Waits for the first objects and then for ten more of 8 MiB at this rate, at most two minutes.
                 time.sleep(min(120, 16 * MIB / rate) + 5)
                 before, began = broker.metric("put_bytes_total"), time.monotonic()
                 time.sleep(max(bench.seconds, min(120, 80 * MIB / rate)))
@@ -162,7 +163,7 @@ def narrow(bench):
 
 
 def timed_out_or(honest):
-    """The percentiles, or no number at all where a record of the producer was given up."""
+    """The percentiles, or infinity if the producer failed a record."""
     try:
         return honest()
     except SystemExit:
@@ -171,7 +172,7 @@ def timed_out_or(honest):
 
 @contextlib.contextmanager
 def flooding(broker, topic, count):
-    """So many producers of their own processes, which send more than they can in this time."""
+    """Starts `count` producers in their own processes, which have more to send than this time allows."""
     command = [FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", 10**9,
                "--record-size", RECORD, "--throughput", -1, "--command-property", "buffer.memory=33554432"]
     producers = [subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL) for _ in range(count)]
@@ -194,7 +195,7 @@ def long_polls(bench):
                 polling = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
                 try:
                     if polling.stdout.readline().strip() != "ready":
-                        sys.exit("long-polls: the polls have failed")
+                        sys.exit("long-polls: the polls failed")
                     before = broker.cpu_seconds()
                     runs.append(bench.honest(broker, "long-polls", topic, 10, 2 * bench.seconds))
                     used.append((broker.cpu_seconds() - before) / (2 * bench.seconds))
@@ -224,30 +225,31 @@ def behind(bench):
 
 @contextlib.contextmanager
 def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
-    """A producer and a consumer at the tail, while something else is done. The list that comes is filled at the end: of each record that was looked at
-    when it was sent, acknowledged and read. `zones` are those of the consumer's and the producer's brokers."""
+    """A producer and a consumer at the tail, beside other work. At the end, the yielded list gets the times at which
+    each observed record was sent, acknowledged and read. `zones` are those of the consumer's and the producer's
+    brokers."""
     numbers = [("consume", zones[0], ONE_IN), ("produce", zones[1], records_s, RECORD, seconds, ONE_IN)]
     commands = [[*map(str, TAIL_CLIENTS), kind, broker.address, topic, *map(str, rest)] for kind, *rest in numbers]
     seen = []
     consumer = subprocess.Popen(commands[0], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         if consumer.stdout.readline().strip() != "ready":
-            sys.exit(f"{label}: the consumer has failed")
+            sys.exit(f"{label}: the consumer failed")
         producer = subprocess.Popen(commands[1], stdout=subprocess.PIPE, text=True)
         try:
             yield seen
             produced = json.loads(producer.communicate()[0] or "null")
         finally:
             producer.kill()
-        time.sleep(1)  # What was acknowledged last is on its way to the consumer.
+        time.sleep(1)  # The records acknowledged last are in flight to the consumer.
         consumed = json.loads(consumer.communicate("")[0] or "null")
     finally:
         consumer.kill()
     if not produced or not consumed:
-        sys.exit(f"{label}: a client has failed")
+        sys.exit(f"{label}: a client failed")
     missing = produced.keys() - consumed.keys()
     if missing:
-        sys.exit(f"{label}: {len(missing)} of {len(produced)} records that were looked at were acknowledged and not read")
+        sys.exit(f"{label}: {len(missing)} of {len(produced)} observed records were acknowledged and not read")
     # The first seconds are the clients' own start.
     first = min(sent for sent, _ in produced.values()) + min(2, seconds / 5)
     seen += [(sent, acknowledged, consumed[offset]) for offset, (sent, acknowledged) in produced.items() if sent >= first]
@@ -256,7 +258,7 @@ def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
 
 
 def behind_ms(seen, q):
-    """From acknowledged to read; a record may be read before its producer has been told."""
+    """Time from acknowledged to read; a record may be read before its producer gets the response."""
     return percentile([max(read - acknowledged, 0) * 1e3 for _, acknowledged, read in seen], q)
 
 
@@ -281,7 +283,7 @@ def tail(bench):
 def tail_elsewhere(bench):
     """The same with the consumer at another broker than the producer."""
     if not hasattr(bench.store, "run"):
-        return print("tail-elsewhere: left out, since it needs --store postgres", flush=True)
+        return print("tail-elsewhere: skipped; needs --store postgres", flush=True)
     gets, behind = [], {0.5: [], 0.99: []}
     with bench.broker("here", {"broker.rack": "here"}) as here, bench.broker("there", {"broker.rack": "there", "node.id": 2}, of=here) as there:
         for _ in range(bench.rounds):
@@ -299,7 +301,7 @@ def tail_elsewhere(bench):
 
 
 def catch_up(bench):
-    """2 GiB that were written before the broker was started anew, and a paced tail beside."""
+    """2 GiB that were written before a restart of the broker, and a paced tail beside."""
     records = bench.catch_up // RECORD
     rates, gets, tails = [], [], {"without": [], "beside": []}
     with bench.broker("catch-up") as broker:
@@ -313,7 +315,7 @@ def catch_up(bench):
             for name in tails:
                 broker.stop()
                 broker.start()
-                # Fresh, so that offsets are counted from 0.
+                # A new topic, so that offsets count from 0.
                 paced_topic = bench.topic(broker, "tail")
                 with tailing(bench, broker, f"catch-up-{name}", paced_topic, 1000, 2 * bench.seconds) as seen:
                     if name == "beside":
@@ -328,18 +330,19 @@ def catch_up(bench):
 
 
 def consumed(bench, broker, topic, records):
-    """MB/s of a consumer, without the time until it has found leaders and offsets."""
+    """MB/s of a consumer, without the time in which it finds leaders and offsets."""
     output = bench.run("catch-up-consume", [FULLBORE, "perf", "consume", "--bootstrap-server", broker.address, "--topic", topic,
                                             "--num-records", records, "--timeout", 60_000])
     header, line = [line.split(",") for line in output.splitlines() if line.count(",") >= 9][-2:]
     fields = {name.strip(): value.strip() for name, value in zip(header, line)}
     if int(fields["data.consumed.in.nMsg"]) < records:
-        sys.exit(f"catch-up: {fields['data.consumed.in.nMsg']} of {records} records were read")
+        sys.exit(f"catch-up: read {fields['data.consumed.in.nMsg']} of {records} records")
     return records * RECORD / MB / (int(fields["fetch.time.ms"]) / 1e3)
 
 
 def index(bench):
-    """Commits and finds of the index alone: a measurement among the broker's own tests. Its file is in the folder of --folder, or of --disk if that is given."""
+    """Commits and finds of the index alone, by a measurement in the broker's own tests. Its file is in --disk, else in
+    --folder."""
     command = ["cargo", "test", "--release", "--workspace", "--lib", "diskless::index::measure", "--", "--ignored", "--nocapture"]
     output = bench.run("index", ["env", "-C", ROOT, f"TMPDIR={bench.disk}", *command])
     figures = {line.split(":")[0]: re.search(r"p50 (\S+) ms, p99 (\S+) ms, max (\S+) ms", line) for line in output.splitlines() if " ms, p99 " in line}
@@ -351,10 +354,11 @@ def index(bench):
 
 
 def commits(bench):
-    """Offset commits, one at a time, beside a producer at full speed. The clients are on the same machine as the broker."""
+    """Offset commits, one at a time, beside a producer at full speed. The clients are on the same machine as the
+    broker."""
     example = ROOT / "target/release/examples/commit_rate"
     if not example.exists():
-        sys.exit(f"{example} is not there: cargo build --release --examples -p fullbore-bench")
+        sys.exit(f"{example} is missing: cargo build --release --examples -p fullbore-bench")
 
     def p99(broker, label):
         output = bench.run(label, [example, broker.address, 1, 1, bench.seconds])
@@ -371,7 +375,7 @@ def commits(bench):
             try:
                 beside.append(p99(broker, "commits-beside"))
                 if producer.poll() is not None:
-                    sys.exit("commits: the producer has ended")
+                    sys.exit("commits: the producer ended early")
             finally:
                 producer.kill()
                 producer.wait()
@@ -396,7 +400,7 @@ def idle(bench):
 
 
 def transactions(bench):
-    """Transactions of one second as fast as records go, of one record one after the other, and a reader of what is committed."""
+    """Transactions of one second at full speed, of one record in sequence, and a consumer at read_committed."""
     rates, gets, alone, source = [], [], [], ROOT / "bench/java/TransactionBench.java"
     every_second = ["--transactional-id", "bench", "--transaction-duration-ms", 1000]
     with bench.broker("far") as far:
@@ -419,7 +423,7 @@ def transactions(bench):
             bench.run("transactions-tail", [FULLBORE, "perf", "produce", "--bootstrap-server", far.address, "--topic", topic, "--num-records", records,
                                             "--record-size", RECORD, "--throughput", 20_000, *every_second])
             if reader.wait(60):
-                sys.exit("transactions: the reader did not read everything")
+                sys.exit("transactions: the consumer did not read all records")
             gets.append((far.metric("gets_total") - before) / (records * RECORD / MB))
     bench.tell("transactions", "MB/s, transactions of 1 s", rates, (">=", 90))
     bench.tell("transactions", "ms a transaction of one record, Java", alone, ("<=", 2 * bench.put + 40))

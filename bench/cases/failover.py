@@ -1,4 +1,4 @@
-"""Cases of bench/cluster: brokers that end while records go out, and a cluster that has much and does nothing."""
+"""Cases of bench/cluster: brokers that end under load, and an idle cluster with many partitions."""
 import json, signal, subprocess, threading, time
 from brokers import FULLBORE, cpu_seconds
 
@@ -27,7 +27,8 @@ def wait_until_whole(cluster, seconds=120):
 
 
 def paused(bench, cluster, label, befalls):
-    """The longest latency in ms of a paced acks=all producer, Java's on both, that this befalls; a failed record fails the run."""
+    """The longest latency in ms of a paced acks=all producer, Java's on both, during the fault; a failed record fails
+    the run."""
     topic = cluster.topic(label, 1, {"min.insync.replicas": 2}, factor=3)
     failed = []
 
@@ -39,7 +40,7 @@ def paused(bench, cluster, label, befalls):
             failed.append(error)
     thread = threading.Thread(target=later)
     thread.start()
-    # Its first seconds, with its connections, are not counted.
+    # Its first seconds, with its connections, do not count.
     result = bench.java_perf(cluster, f"{label}-{cluster.name}", topic, RECORDS_S * RUN_S, 1000, RECORDS_S,
                              warmup=RECORDS_S * (BEFORE_S - 3), properties=["acks=all", "linger.ms=0"])
     thread.join()
@@ -78,7 +79,7 @@ def rolling(bench):
 
 
 def idle(bench):
-    """Of Fullbore alone: what 3,000 partitions cost while nobody asks for them, and how soon a killed broker is back in every ISR."""
+    """Fullbore alone: the cost of 3,000 idle partitions, and the time until a killed broker is back in every ISR."""
     cluster = bench.fullbore
     bench.kafka.stop()  # its idle threads would be load
     for number in range(IDLE_TOPICS):

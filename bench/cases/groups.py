@@ -1,23 +1,25 @@
-"""Cases of bench/compare: a group coordinator's work, with clients of our own that do nothing else (crates/bench/examples)."""
+"""Cases of bench/compare: the work of a group coordinator, with clients that do nothing else (crates/bench/examples).
+"""
 import re
 from brokers import ROOT
 
 EXAMPLES = ROOT / "target/release/examples"
 # Connections, and commits in flight on each.
 COMMITS = ((1, 1), (16, 1), (64, 1), (16, 10))
-# What commit_rate.rs leaves out before it counts, and what is counted.
+# Warm-up of commit_rate.rs, and the seconds that count.
 COMMIT_WARM_S, COMMIT_S = 2, 5
 MEMBERS, CHANGES, HEARTBEAT_MS = 50, 5, 10
 
 
 def commit(bench):
     def committed(broker, label, connections, in_flight):
-        """Commits a second, and the broker's CPU microseconds for each (with those of the warm-up, taken to be as fast)."""
+        """Commits a second, and the broker's CPU microseconds for each (with those of the warm-up, assumed to be as
+        fast)."""
         before = broker.cpu_seconds()
         output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "commit_rate", broker.address, connections, in_flight, COMMIT_S])
         rate = float(re.search(r": (\d+) commits/s", output).group(1))
         return rate, (broker.cpu_seconds() - before) * 1e6 / (rate * (COMMIT_S + COMMIT_WARM_S))
-    # A JVM needs tens of thousands of commits until it is as fast as it gets.
+    # A JVM reaches its full speed after tens of thousands of commits.
     for broker in (bench.kafka, bench.fullbore):
         committed(broker, "commit-warm", 16, 10)
     for connections, in_flight in COMMITS:

@@ -1,16 +1,17 @@
-"""Case of bench/compare and bench/cluster: our producer and consumer over partitions and sizes, beside the cell with one partition."""
+"""Case of bench/compare and bench/cluster: our producer and consumer over partitions and sizes, beside the cell with
+one partition."""
 import shutil
 from brokers import Fullbore
 
 PARTITIONS = (1, 12, 100, 1000)
 SIZES = ((100, 10_000_000), (1000, 2_000_000), (10_000, 200_000))
 MEASURES = (("produce MB/s", ">= {share}x"), ("produce CPU s/GB", "<= 2x"), ("consume MB/s", ">= {share}x"), ("consume CPU s/GB", "<= 2x"))
-# Least rate of a cell, of the cell with one partition.
+# Lowest rate of a cell as a part of that with one partition.
 SHARES = {12: 0.9, 100: 0.6, 1000: 0.5}
 
 
 def own_grid(bench):
-    """Each cell has a broker of its own, since a broker remembers for minutes what pages cost."""
+    """Each cell has its own broker, since a broker remembers for minutes what pages cost."""
     def measure(cell, round_number):
         broker = Fullbore(f"own-grid-{bench.count}", bench.temp)
         broker.start()
@@ -28,7 +29,7 @@ def own_grid_cluster(bench):
 
 
 def rows(bench, measure):
-    """A round takes every cell in turn, so that a slow minute of the machine is in all cells of its round."""
+    """A round measures every cell, so that a slow minute of the machine affects all cells of its round."""
     cells = [(size, records, partitions) for size, records in SIZES for partitions in PARTITIONS]
     rounds = [{cell: measure(cell, round_number) for cell in cells} for round_number in range(bench.rounds)]
     for size, records, partitions in cells:

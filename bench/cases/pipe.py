@@ -1,6 +1,5 @@
-"""A case of bench/compare: how fast `fullbore produce` and `fullbore consume` move a file of lines, beside kcat, through one and the
-same broker. Both read standard input and write standard output; the second file must be the first.
-"""
+"""Case of bench/compare: the speed of `fullbore produce` and `fullbore consume` for a file of lines, beside kcat,
+through the same broker. Both read standard input and write standard output; the second file must equal the first."""
 import filecmp, os, random, string, subprocess, sys, time
 from brokers import FULLBORE
 
@@ -17,7 +16,7 @@ def pipe(bench):
         "kcat": (lambda topic: ["kcat", "-P", "-b", broker.address, "-t", topic],
                  lambda topic: ["kcat", "-C", "-b", broker.address, "-t", topic, "-e", "-q"]),
     }
-    # Both consume what one of them has produced, so that batches are alike.
+    # Both consume the records of one of them, so that batches are alike.
     moved(bench, "pipe-fill", tools["fullbore"][0](broker.topic(FILLED)), source, os.devnull)
     produced, consumed = ({name: [] for name in tools} for _ in range(2))
     for number in range(bench.rounds):
@@ -49,7 +48,7 @@ def write_lines(path):
 
 
 def moved(bench, label, command, source, target):
-    """Lines a second of a tool between two files, and the seconds of CPU it took."""
+    """Lines a second of a tool between two files, and its seconds of CPU."""
     with open(source, "rb") as stdin, open(target, "wb") as stdout:
         started = time.monotonic()
         process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, text=True)

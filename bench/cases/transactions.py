@@ -1,6 +1,6 @@
-"""Cases of transactions: of bench/compare on one broker, of bench/cluster on three. Java's clients are bench/java/TransactionBench.java, ours
-crates/bench/examples/transaction_rate.rs, librdkafka's bench/transactions_copy.py.
-"""
+"""Cases of transactions: of bench/compare on one broker, of bench/cluster on three. Java's clients are
+bench/java/TransactionBench.java, ours crates/bench/examples/transaction_rate.rs, librdkafka's
+bench/transactions_copy.py."""
 import re, signal, subprocess, threading, time
 from brokers import CLIENTS, FULLBORE, ROOT, Fullbore, java
 from cases.clients import java_consumes
@@ -8,7 +8,7 @@ from cases.failover import RUN_S, partitions, wait_until_whole
 from cases.groups import EXAMPLES
 from cases.replicas import pick
 
-# Windows of our producer above 5 need a broker that remembers as many batches.
+# Windows of our producer above 5 need a broker that retains as many batches.
 RETAIN = 100
 LONG, RECORDS = 3000, 2_000_000
 RATE_S, PACED, PACED_S = 10, 20, 60
@@ -28,7 +28,8 @@ def in_java(bench, broker, label, heap, *words):
 
 
 def produce(bench):
-    """Seed 001's localhost command: transactions of three seconds as fast as records go, then ours of one second beside none."""
+    """Transactions of three seconds at full speed (seed 001's localhost command), then ours of one second beside none.
+    """
     for in_flight in (5, 1):
         def work(broker, topic):
             before = broker.cpu_seconds()
@@ -51,17 +52,19 @@ def produce(bench):
             bench.row("tx-produce", f"records/s, ours in flight {in_flight} / Java on Kafka", rates, beside, ">= 8x")
     finally:
         wide.stop()
+    # Each round is A B B A: the first run of a pair finds colder memory than the second.
     with_them, without = [], []
+    pair = ((with_them, ["--transaction-duration-ms", 1000]), (without, []))
     for n in range(bench.rounds):
-        for rates, words in ((with_them, ["--transaction-duration-ms", 1000]), (without, [])):
+        for at, (rates, words) in enumerate((*pair, *reversed(pair))):
             def once(broker, topic):
                 return perf(bench, broker, "tx-second" if words else "tx-none", topic, 3 * RECORDS, words, [])
-            rates.append(bench.with_topic(f"tx-{len(words)}-{n}", once)(bench.fullbore, n))
+            rates.append(bench.with_topic(f"tx-second-{at}", once)(bench.fullbore, n))
     bench.row("tx-produce", "records/s, ours, of one second", with_them, without, ">= 0.95x", "no transactions")
 
 
 def perf(bench, broker, label, topic, records, words, properties, is_java=False):
-    """records/s of ProducerPerformance or `perf produce`, 1,000 bytes each."""
+    """Records a second of ProducerPerformance or `perf produce`, 1,000 bytes each."""
     tool = java(["-Xmx512M"], "org.apache.kafka.tools.ProducerPerformance") if is_java else [FULLBORE, "perf", "produce"]
     command = [*tool, "--bootstrap-server", broker.address, "--topic", topic, "--num-records", records, "--record-size", 1000, "--throughput", -1,
                *words, *(["--command-property", *properties] if properties else [])]
@@ -69,7 +72,7 @@ def perf(bench, broker, label, topic, records, words, properties, is_java=False)
 
 
 def rate(bench, size=100, factor=1, case="tx-rate", producers=(1, 32)):
-    """Transactions of ten records, one after the other in each producer; then ours."""
+    """Transactions of ten records, in sequence in each producer; then ours."""
     names = ("rate", "p50", "p99", "max")
     for count in producers:
         def work(broker, topic, is_own=False):
@@ -78,7 +81,7 @@ def rate(bench, size=100, factor=1, case="tx-rate", producers=(1, 32)):
             output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "transaction_rate", *words]) if is_own else \
                 in_java(bench, broker, label, "-Xmx1G", "rate", *words)
             told = numbers(output, names)
-            # The first three seconds are not counted, and are taken to be as fast.
+            # The first three seconds do not count, and are assumed to be as fast.
             return told | {"cpu": (broker.cpu_seconds() - before) * 1e6 / max(1, told["rate"] * (RATE_S + 3))}
         ours, theirs = bench.both(bench.with_topic(f"{case}-{count}", work, 3, factor))
         own = [bench.with_topic(f"{case}-own-{count}", lambda b, t: work(b, t, True), 3, factor)(bench.fullbore, n) for n in range(bench.rounds)]
@@ -98,7 +101,7 @@ def rate_cluster(bench):
 
 
 def paced(bench):
-    """Twenty transactions of a record a second, and a consumer that reads them."""
+    """Twenty transactions of one record a second, and a consumer that reads them."""
     def work(broker, topic):
         lines = in_java(bench, broker, "tx-paced", "-Xmx512M", "paced", broker.address, topic, PACED, PACED_S).splitlines()
         return [numbers(line, ("p50", "p99", "max")) for line in lines if " p50 " in line]
@@ -109,7 +112,7 @@ def paced(bench):
 
 
 def copy(bench):
-    """Copying in transactions of a hundred records, of three partitions; TransactionalMessageCopier reads one."""
+    """Copies in transactions of a hundred records, from three partitions; TransactionalMessageCopier reads one."""
     def filled(broker, partitions):
         topic = broker.topic(f"tx-from-{partitions}-{bench.count}", partitions)
         bench.own_perf(broker, f"tx-fill-{broker.name}", topic, COPIED, 100)
@@ -152,7 +155,7 @@ def took(bench, broker, source, label, command):
 
 
 def read(bench):
-    """A topic a tenth of whose transactions are aborted, at both levels."""
+    """Reads of a topic with a tenth of its transactions aborted, at both levels."""
     rates = {}
     for broker in (bench.kafka, bench.fullbore):
         broker.topic("tx-read")
@@ -160,7 +163,7 @@ def read(bench):
     levels = (("read_committed", READ * 9 // 10), ("read_uncommitted", READ))
 
     def once(broker, round_number):
-        # In turn, so that what else the machine does falls on both levels.
+        # Levels alternate, so that other load on the machine affects both.
         return [java_consumes(bench, broker, "tx-read", f"{level}-{round_number}", records, [f"isolation.level={level}"]) for level, records in levels]
     both = bench.both(once)
     for at, (level, records) in enumerate(levels):

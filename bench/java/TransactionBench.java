@@ -10,13 +10,14 @@ import org.apache.kafka.common.serialization.*;
 /**
  * Transactions of Java's clients, for bench/cases/transactions.py:
  *
- *   rate BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS     as fast as they go, each producer on a thread of its own
- *   paced BOOTSTRAP TOPIC RATE SECONDS                      RATE transactions of one record a second, and a consumer at read_committed
+ *   rate BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS     at full speed, each producer on its own thread
+ *   paced BOOTSTRAP TOPIC RATE SECONDS                      RATE transactions of one record a second, and a
+ *                                                           consumer at read_committed
  *   copy BOOTSTRAP FROM TO RECORDS TRANSACTION              consume, produce, commit with offsets
  *   fill BOOTSTRAP TOPIC RECORDS SIZE TRANSACTION ABORTED   every ABORTED-th transaction is aborted; 0: none
  *
- * Properties of the producer follow as KEY=VALUE; of "rate", run=NAME is the head of the transactional ids. The first seconds are left out. A
- * transaction that has to be aborted is tried again, and its time is that of both.
+ * Properties of the producer follow as KEY=VALUE; run=NAME is the prefix of the transactional ids of "rate". The first
+ * seconds do not count. An aborted transaction is repeated, and its time is that of both attempts.
  */
 public class TransactionBench {
   static final long WARM_NS = 3_000_000_000L;
@@ -82,27 +83,43 @@ public class TransactionBench {
     long from = System.nanoTime() + WARM_NS, until = from + seconds * 1_000_000_000L;
     ExecutorService threads = Executors.newCachedThreadPool();
     List<Future<List<Long>>> results = new ArrayList<>();
-    for (KafkaProducer<byte[], byte[]> one : all) results.add(threads.submit(() -> {
-      List<Long> taken = new ArrayList<>();
-      byte[] value = new byte[size];
-      while (System.nanoTime() < until) {
-        long begun = System.nanoTime(), asked = begun;
-        for (boolean isCommitted = false, isRepeated = false; !isCommitted; isRepeated = true) {
-          one.beginTransaction();
-          for (int i = 0; i < records; i++) one.send(new ProducerRecord<>(topic, value));
-          asked = isRepeated ? begun : System.nanoTime();
-          isCommitted = commits(one);
-        }
-        long now = System.nanoTime();
-        if (asked >= from && now <= until) taken.add(now - asked);
-      }
-      one.close();
-      return taken;
-    }));
+    for (int i = 0; i < producers; i++) {
+      String id = run + "-" + i;
+      KafkaProducer<byte[], byte[]> first = all.get(i);
+      results.add(threads.submit(() -> commitsOf(first, bootstrap, id, topic, records, size, from, until)));
+    }
     List<Long> taken = new ArrayList<>();
     for (Future<List<Long>> result : results) taken.addAll(result.get());
     threads.shutdown();
     System.out.printf(Locale.ROOT, "%.1f transactions/s, commit %s%n", taken.size() / (double) seconds, percentiles(taken));
+  }
+
+  /** Commits transactions of one producer one after the other, and returns the time of each commit between the two times. */
+  static List<Long> commitsOf(KafkaProducer<byte[], byte[]> first, String bootstrap, String id, String topic, int records, int size,
+      long from, long until) {
+    KafkaProducer<byte[], byte[]> one = first;
+    List<Long> taken = new ArrayList<>();
+    byte[] value = new byte[size];
+    while (System.nanoTime() < until) {
+      long begun = System.nanoTime(), asked = begun;
+      for (boolean isCommitted = false, isRepeated = false; !isCommitted; isRepeated = true) {
+        one.beginTransaction();
+        for (int i = 0; i < records; i++) one.send(new ProducerRecord<>(topic, value));
+        asked = isRepeated ? begun : System.nanoTime();
+        try {
+          isCommitted = commits(one);
+        } catch (InvalidTxnStateException raced) {
+          // The client sent EndTxn before its batches: `Sender` calls hasIncomplete() outside the lock of nextRequest().
+          one.close();
+          one = producer(bootstrap, id);
+          one.initTransactions();
+        }
+      }
+      long now = System.nanoTime();
+      if (asked >= from && now <= until) taken.add(now - asked);
+    }
+    one.close();
+    return taken;
   }
 
   /** Returns false if the transaction had to be aborted. */
@@ -112,8 +129,8 @@ public class TransactionBench {
         producer.commitTransaction();
         return true;
       } catch (org.apache.kafka.common.errors.TimeoutException again) {
-        // The outcome is not known: the same call again.
-      } catch (ProducerFencedException | OutOfOrderSequenceException | AuthorizationException fatal) {
+        // The outcome is unknown: repeats the same call.
+      } catch (ProducerFencedException | OutOfOrderSequenceException | AuthorizationException | InvalidTxnStateException fatal) {
         throw fatal;
       } catch (KafkaException abortable) {
         producer.abortTransaction();

@@ -1,4 +1,4 @@
-//! Record batches as a broker checks them and a consumer reads them.
+//! Fuzz target: record batches as a broker checks them and a consumer reads them.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Each codec alone.
+//! Fuzz target: each codec alone.
 
 #![no_main]
 

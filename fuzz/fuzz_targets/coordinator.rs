@@ -1,4 +1,4 @@
-//! Records of `__consumer_offsets` as a coordinator replays them.
+//! Fuzz target: records of `__consumer_offsets` as a coordinator replays them.
 
 #![no_main]
 

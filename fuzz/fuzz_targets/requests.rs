@@ -1,4 +1,4 @@
-//! Request frames as a broker reads them.
+//! Fuzz target: request frames as a broker reads them.
 
 #![no_main]
 

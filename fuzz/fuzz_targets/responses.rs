@@ -1,4 +1,4 @@
-//! Responses as a client reads them.
+//! Fuzz target: responses as a client reads them.
 
 #![no_main]
 

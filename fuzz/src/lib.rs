@@ -1,8 +1,8 @@
-//! What the fuzz targets do with an input. Not here: the targets themselves, in
-//! `fuzz_targets`, which libFuzzer drives, and `crates/wire/tests/wire/fuzz.rs`, which runs the same for a moment as
-//! part of the tests; so this file uses the standard library, `bytes` and `fullbore_wire` alone.
+//! Bodies of the fuzz targets. Not here: the targets in `fuzz_targets`, which libFuzzer drives, and
+//! `crates/wire/tests/wire/fuzz.rs`, which runs the same bodies briefly as tests. For the latter this file uses only
+//! the standard library, `bytes` and `fullbore_wire`.
 //!
-//! Invariant: any input is fine; only a panic, or a message that does not survive its own encoding, is a finding.
+//! Invariant: any input is valid. Only a panic, or a message that does not survive its own encoding, is a finding.
 
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader, Visit};
@@ -13,11 +13,11 @@ use fullbore_wire::coordinator::{CoordinatorRecord, TransactionLogRecord, Transa
 use fullbore_wire::{Codec, Frame, Part, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
 use std::fmt::Debug;
 
-/// What a batch of a few KiB may become.
+/// Largest decompressed size of a batch of a few KiB.
 const BATCH_DECOMPRESSED_MAX: usize = 1 << 20;
 const DECOMPRESSED_MAX: usize = 1 << 18;
 
-/// Request frames as a broker reads them: a header, any version of any API, and what consumers put inside.
+/// Checks request frames as a broker reads them: a header, any version of any API, and the data that consumers embed.
 pub fn requests(data: &[u8]) {
     message(Side::Request, data);
     embedded::<ConsumerProtocolSubscription>(data);
@@ -27,12 +27,12 @@ pub fn requests(data: &[u8]) {
     }
 }
 
-/// Responses as a client reads them: any version of any API.
+/// Checks responses as a client reads them: any version of any API.
 pub fn responses(data: &[u8]) {
     message(Side::Response, data);
 }
 
-/// Record batches as a broker checks them and a consumer reads them, decompression included.
+/// Checks record batches as a broker checks them and a consumer reads them, including decompression.
 pub fn batches(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let mut total = 0;
@@ -44,8 +44,8 @@ pub fn batches(data: &[u8]) {
     assert!(total <= bytes.len());
 }
 
-/// Records of `__consumer_offsets` and `__transaction_state` as a coordinator replays them. The first byte is the
-/// length of the key.
+/// Checks records of `__consumer_offsets` and `__transaction_state` as a coordinator replays them. The first byte is
+/// the length of the key.
 pub fn coordinator(data: &[u8]) {
     let [key_len, rest @ ..] = data else { return };
     let (key, value) = rest.split_at(rest.len().min(usize::from(*key_len)));
@@ -58,7 +58,7 @@ pub fn coordinator(data: &[u8]) {
     }
 }
 
-/// Takes a record as one of `__transaction_state`: if it decodes, it survives its own encoding in the newest version.
+/// Checks a record as one of `__transaction_state`: if it decodes, it survives its own encoding in the newest version.
 fn transaction(key: Bytes, value: Option<Bytes>) {
     let Ok(once) = TransactionLogRecord::decode(key, value) else { return };
     let newest = *TransactionLogValue::VERSIONS.end();
@@ -66,7 +66,7 @@ fn transaction(key: Bytes, value: Option<Bytes>) {
     assert_eq!(TransactionLogRecord::decode(key, value), Ok(once));
 }
 
-/// Each codec alone: strangers' bytes are decompressed within a bound, and our own come back.
+/// Checks each codec alone: foreign bytes are decompressed within a bound, and our own survive.
 pub fn compression(data: &[u8]) {
     let [codec, input @ ..] = data else { return };
     let codecs = [Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
@@ -80,7 +80,7 @@ pub fn compression(data: &[u8]) {
     assert_eq!(back, input);
 }
 
-/// Reads a control batch: a marker that is read survives being built.
+/// Checks a control batch: if a marker is read, it survives its own encoding.
 fn control(batch: &BatchView<'_>) {
     let control_type = ControlType::of(batch);
     assert!(batch.is_control() || control_type.is_err(), "data is no control record");
@@ -114,7 +114,7 @@ fn read(batch: &BatchView<'_>) {
     }
 }
 
-/// Reads all of every record; says how many there were.
+/// Reads every record completely. Returns the number of records.
 fn records(payload: &[u8], batch: &BatchView<'_>) -> usize {
     let mut count = 0;
     for record in RecordIter::new(payload, batch.record_count()).map_while(Result::ok) {
@@ -126,15 +126,14 @@ fn records(payload: &[u8], batch: &BatchView<'_>) -> usize {
     count
 }
 
-/// Which of an API's two messages.
+/// Message of an API.
 #[derive(Clone, Copy)]
 enum Side {
     Request,
     Response,
 }
 
-/// Takes the first two bytes as API and version and the rest as the message: if it decodes, what it is encoded as
-/// decodes to the same.
+/// Checks a message whose API and version are the first two bytes: if it decodes, it survives its own encoding.
 fn message(side: Side, data: &[u8]) {
     let [key, version, body @ ..] = data else { return };
     let key = ApiKey::ALL[usize::from(*key) % ApiKey::ALL.len()];
@@ -171,7 +170,7 @@ fn fixed_point<T: Codec + Debug>(body: Bytes, version: Version) {
     assert_eq!(format!("{once:?}"), format!("{twice:?}"));
 }
 
-/// Takes the data as a message inside JoinGroup or SyncGroup: if it decodes, it survives its own encoding.
+/// Checks a message inside JoinGroup or SyncGroup: if it decodes, it survives its own encoding.
 fn embedded<T: Embedded + Debug + PartialEq>(data: &[u8]) {
     let Ok((version, once)) = consumer_protocol::decode::<T>(Bytes::copy_from_slice(data)) else { return };
     let version = version.min(*consumer_protocol::VERSIONS.end());
@@ -179,7 +178,7 @@ fn embedded<T: Embedded + Debug + PartialEq>(data: &[u8]) {
     assert_eq!(consumer_protocol::decode::<T>(bytes).expect("our own bytes"), (version, once));
 }
 
-/// A frame's bytes without the length prefix.
+/// Returns the bytes of a frame without the length prefix.
 fn flat(frame: &Frame) -> Bytes {
     let mut out = Vec::new();
     for part in &frame.parts {

@@ -1,40 +1,40 @@
-//! What may befall a cluster.
+//! Faults of a simulated cluster.
 
 use crate::network::Node;
 
-/// One misfortune, or its end.
+/// Fault of a machine, the network or the database, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Befalling {
     Start(i32),
     Kill(i32),
     Stop(i32),
     PowerCut(i32),
-    /// The disk of a broker is copied, as it is at one moment.
+    /// The disk of a broker is copied at one moment.
     Copy(i32),
-    /// The last copy is put in the place of the disk of a broker that does not run.
+    /// The last copy replaces the disk of a broker without a process.
     PutBack(i32),
     Pause(i32, i64),
     Resume(i32),
-    /// One connection breaks.
+    /// A connection breaks.
     Break,
-    /// What is sent on one connection arrives late.
+    /// Messages on one connection arrive late.
     Stall(i64),
-    /// What brokers ask of the database arrives late.
+    /// Commands from brokers to the database arrive late.
     StallCommands(i64),
-    /// Nothing gets from the one to the other any more.
+    /// No message gets from the first node to the second any more.
     Cut(Node, Node),
     Heal,
     DatabaseDown,
     DatabaseUp,
-    /// The answer to the next commit is lost.
+    /// The response to the next commit is lost.
     LoseAnswer,
-    /// A copy of the database is put in its place that is older by so many versions.
+    /// A copy replaces the database that is older by this number of versions.
     RestoreOlder(usize),
     RestoreNewest,
-    /// The disk takes nothing more.
+    /// The disk accepts no more writes.
     Fill(i32),
     /// The disk has room again.
     Free(i32),
-    /// The first replica is to lead.
+    /// The first replica should lead.
     Prefer(i32),
 }

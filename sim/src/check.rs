@@ -1,8 +1,8 @@
-//! What must hold after every step, from what clients and disks show (`TESTING.md`, "Invariants").
+//! Checks after every step, by the states of clients and disks.
 //!
-//! What was below anybody's high watermark is *committed*: it is one log, which only grows. Whoever may lead has all of
-//! it; whatever was acknowledged is in it; and each idempotent producer's records are in it once each, in sequence
-//! order.
+//! Records below the high watermark of any broker are *committed*: one log, which only grows. A replica that may lead
+//! has all of it, and every acknowledged record is in it. Each idempotent producer's records are in it once, in the
+//! order of sequences.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::cluster::Snapshot;
 use crate::message::Record;
 use crate::settings::Settings;
 
-/// What a broker shows of itself.
+/// State of a broker as the checks see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Replica<'a> {
     pub id: i32,
     pub log: &'a [Record],
-    /// The process, and up to where it lets readers see.
+    /// Process and its high watermark.
     pub high_watermark: Option<(u64, i64)>,
-    /// Records were lost, and the cluster does not know it yet.
+    /// True if records were lost, and the cluster does not know it yet.
     pub has_lost: bool,
 }
 
@@ -27,19 +27,19 @@ pub struct Replica<'a> {
 pub struct Check {
     settings: Settings,
     committed: Vec<Record>,
-    /// Acknowledged and not yet looked at: offset and value.
+    /// Offset and value of acknowledged records that are not checked yet.
     acknowledged: Vec<(i64, u64)>,
     pub acknowledgements: u64,
     last_value: u64,
-    /// The next sequence of each producer.
+    /// Next sequence of each producer.
     sequences: BTreeMap<i64, i32>,
-    /// Who leads each epoch.
+    /// Leader of each epoch.
     leaders: BTreeMap<i32, i32>,
-    /// The process and the high watermark last seen of each broker.
+    /// Process and high watermark of each broker at the last check.
     seen: BTreeMap<i32, (u64, i64)>,
-    /// Up to where the log of each broker is known to be what was committed.
+    /// Offset before which the log of each broker is known to agree with the committed one.
     agreed: BTreeMap<i32, usize>,
-    /// Since when nothing but the database has kept the broker from beating.
+    /// Time since which only the database has kept the broker from sending heartbeats.
     well_since: BTreeMap<i32, i64>,
     wrong: Option<String>,
 }
@@ -75,18 +75,18 @@ impl Check {
         log.starts_with(&self.committed)
     }
 
-    /// The broker was paused, killed, started or cut off.
+    /// Records that the broker was paused, killed, started or cut off, with effects until `until`.
     pub fn unwell(&mut self, id: i32, until: i64) {
         let since = self.well_since.entry(id).or_default();
         *since = until.max(*since);
     }
 
-    /// It is not cut off any more, and may take until then to be heard.
+    /// Records that the broker is no longer cut off. Its heartbeats may be late until `until`.
     pub fn heal(&mut self, id: i32, until: i64) {
         self.well_since.insert(id, until);
     }
 
-    /// A producer was told that its record is there.
+    /// Records a producer's acknowledgement.
     pub fn acknowledged(&mut self, offset: i64, value: u64) {
         self.acknowledged.push((offset, value));
     }
@@ -107,16 +107,16 @@ impl Check {
         *agreed = to.min(*agreed);
     }
 
-    /// A broker of which a process runs is fenced, whose state before is this.
+    /// Checks the fencing of a broker whose process runs; `before` is the metadata before it.
     pub fn fenced(&mut self, id: i32, before: &Snapshot, now: i64) {
         let well_since = self.well_since.get(&id).copied().unwrap_or_default();
         let was_there = before.cluster.brokers.get(&id).is_some_and(|broker| !broker.is_fenced);
         if was_there && now - well_since > 2 * self.settings.session_timeout_us {
-            self.wrong = Some(format!("{id} was held for dead and lived"));
+            self.wrong = Some(format!("{id} was considered failed while it was live"));
         }
     }
 
-    /// What one broker shows.
+    /// Checks one broker's state.
     pub fn broker(&mut self, replica: &Replica<'_>) -> Result<(), String> {
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
@@ -126,7 +126,7 @@ impl Check {
         let Some((process, high_watermark)) = replica.high_watermark else { return Ok(()) };
         let (life, before) = self.seen.insert(id, (process, high_watermark)).unwrap_or((0, 0));
         if life == process && high_watermark < before {
-            return Err(format!("the high watermark of {id} went back from {before} to {high_watermark}"));
+            return Err(format!("the high watermark of {id} fell from {before} to {high_watermark}"));
         }
         let Some(visible) = log.get(..high_watermark as usize) else {
             return Err(format!("the high watermark of {id}, {high_watermark}, is past its log, {}", log.len()));
@@ -139,7 +139,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks that the log begins as what was committed does, as far as both go.
+    /// Checks that the log agrees with the committed one, as far as both go.
     fn agree(&mut self, id: i32, log: &[Record]) -> Result<(), String> {
         let agreed = self.agreed.entry(id).or_default();
         let both = log.len().min(self.committed.len());
@@ -153,7 +153,7 @@ impl Check {
         Ok(())
     }
 
-    /// Whoever may lead has everything that was committed.
+    /// Checks that every replica that may lead has all committed records.
     pub fn whole<'a>(
         &mut self,
         partition: &PartitionRegistration,
@@ -164,20 +164,20 @@ impl Check {
         }
         for id in partition.isr.iter().chain(&partition.elr) {
             let Replica { log, has_lost, .. } = replica(*id);
-            // Until it has registered nobody knows.
+            // Before its registration the cluster cannot know of the loss.
             if has_lost {
                 continue;
             }
             self.agree(*id, log)?;
             if log.len() < self.committed.len() {
                 let (len, committed) = (log.len(), self.committed.len());
-                return Err(format!("{id} may lead with {len} records of {committed} that were committed"));
+                return Err(format!("{id} may lead with {len} of {committed} committed records"));
             }
         }
         Ok(())
     }
 
-    /// What was acknowledged is committed where it was said to be.
+    /// Checks that acknowledged records are committed at their acknowledged offsets.
     pub fn acknowledgements(&mut self) -> Result<(), String> {
         for (offset, value) in self.acknowledged.drain(..) {
             self.acknowledgements += 1;
@@ -190,7 +190,7 @@ impl Check {
     }
 }
 
-/// Once each, and in order.
+/// Checks that a producer's records are committed once each, in order.
 fn commit(sequences: &mut BTreeMap<i64, i32>, record: &Record) -> Result<(), String> {
     let Some((producer, sequence)) = record.stamp else { return Ok(()) };
     let next = sequences.entry(producer).or_default();

@@ -1,5 +1,5 @@
-//! Producers. One that is idempotent sends its records in sequence order, over one connection at a time, until each is
-//! acknowledged by acks=all. One that is not asks for acks=1 and gives a record up that fails.
+//! Producers. An idempotent one sends its records in the order of sequences, over one connection at a time, until each
+//! is acknowledged by acks=all. Any other uses acks=1, and gives up a record that fails.
 
 use std::collections::VecDeque;
 
@@ -19,10 +19,10 @@ struct Pending {
 #[derive(Debug)]
 pub struct Client {
     at: usize,
-    /// Of an idempotent one.
+    /// Producer id of an idempotent producer.
     producer_id: Option<i64>,
     connection: Option<ConnectionId>,
-    /// True if the connection is to who leads, as far as it knows.
+    /// True if the connection is to the leader, as far as the client knows.
     has_leader: bool,
     pending: VecDeque<Pending>,
     next_sequence: i32,
@@ -31,7 +31,7 @@ pub struct Client {
     pub is_closing: bool,
 }
 
-/// Batches past the oldest that is not acknowledged.
+/// Largest number of batches from the oldest unacknowledged one on.
 const WINDOW: usize = 5;
 
 impl Client {
@@ -53,7 +53,7 @@ impl Client {
         context.after(0, Node::Client(self.at), 0, Timer::Produce);
     }
 
-    /// Records that are neither acknowledged nor given up.
+    /// Returns the number of records that are neither acknowledged nor given up.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
@@ -73,7 +73,7 @@ impl Client {
             let any = brokers[context.rng.usize(0..brokers.len())];
             self.connect(context, any, false);
         }
-        // Before its first success there is one batch under way (KAFKA-15591).
+        // Before its first success a producer has one batch in flight (KAFKA-15591).
         let window = if self.has_succeeded { WINDOW } else { 1 };
         if !self.is_closing && self.pending.len() < window {
             let value = context.check.new_value();

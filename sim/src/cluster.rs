@@ -1,4 +1,4 @@
-//! The metadata and its commands: what the control plane's decisions come to, by the rules.
+//! Metadata and its commands, with decisions by the rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use fullbore_wire::ErrorCode;
 
 use crate::fault::Fault;
 
-/// One version of the metadata: the brokers and the one partition.
+/// Version of the metadata: the brokers and the only partition.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     pub members: BTreeMap<i32, Member>,
     pub brokers: Brokers,
     pub partition: PartitionRegistration,
-    /// What brokers that lost their logs' ends said since.
+    /// Log ends reported by brokers that an unclean shutdown truncated.
     pub ends: Vec<LogEnd>,
     pub min_insync_replicas: usize,
 }
 
-/// Number and mark of a version.
+/// Number and nonce of a version.
 pub type Known = Option<(usize, u64)>;
 
-/// One version, as the database has it.
+/// Version as the database has it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub number: usize,
@@ -39,17 +39,17 @@ pub enum Command {
         id: i32,
         joining: Joining,
     },
-    /// A broker that is fenced has the metadata.
+    /// A fenced broker has the metadata.
     Unfence(BrokerState),
-    /// A broker is held for dead.
+    /// A broker is considered failed.
     Fence(BrokerState),
     /// A broker is about to stop.
     ShutDown(BrokerState),
-    /// It has stopped.
+    /// The broker has stopped.
     Stopped(BrokerState),
-    /// Its disk is full.
+    /// The disk of the broker is full.
     Full(BrokerState),
-    /// Its disk has room again.
+    /// The disk of the broker has room again.
     Room(BrokerState),
     Alter {
         from: BrokerState,
@@ -57,12 +57,13 @@ pub enum Command {
     },
     TellEnd(LogEnd),
     ElectPreferred,
-    /// The partition is settled, as the next piece of a change of brokers.
+    /// The partition is resolved, as the next part of a change of brokers.
     Settle,
 }
 
 impl Cluster {
-    /// Partition 0 on the first `replicas` of the brokers 1 to `brokers`, none of which has registered.
+    /// Creates the metadata of partition 0 on the first `replicas` of the brokers 1 to `brokers`, none of which is
+    /// registered.
     pub fn new(replicas: i32, min_insync_replicas: usize) -> Cluster {
         let partition = PartitionRegistration {
             replicas: (1..=replicas).collect(),
@@ -73,8 +74,8 @@ impl Cluster {
         Cluster { members, brokers, partition, ends: Vec::new(), min_insync_replicas }
     }
 
-    /// The cluster after the command; `None` if that changes nothing. The partition is in the first piece of what a
-    /// change of brokers comes to, or in a later one.
+    /// Returns the cluster after the command; None if it changes nothing. `is_in_first_piece` is true if the partition
+    /// is in the first part of the consequences of a change of brokers.
     pub fn decide(
         &self,
         command: &Command,
@@ -101,7 +102,7 @@ impl Cluster {
                     return Ok(Some(next));
                 }
                 if is_later && let Some(former) = next.members.get_mut(id) {
-                    // The first piece has other partitions. The process requests the rest.
+                    // The first part has other partitions. The process requests the rest.
                     if former.registration.is_fenced {
                         return Ok(None);
                     }
@@ -151,7 +152,7 @@ impl Cluster {
         Ok(Some(next))
     }
 
-    /// Returns true if settling changes nothing.
+    /// Returns true if `follow_up` would change nothing.
     pub fn is_settled(&self) -> bool {
         let mut next = self.clone();
         next.follow_up();
@@ -168,7 +169,7 @@ impl Cluster {
         self.brokers = self.members.iter().map(|(id, member)| (*id, member.registration)).collect();
     }
 
-    /// What follows for the partition.
+    /// Applies the consequences for the partition.
     fn follow_up(&mut self) {
         self.follow_members();
         let settled = follow_up(&self.partition, &self.brokers, self.min_insync_replicas, &self.ends, false);

@@ -1,5 +1,5 @@
-//! What everybody has a hand in: time, the network, the database, and what is to happen. One queue: the order of events
-//! is the seed's.
+//! Shared state of a simulation: time, the network, the database, and future events. All events are in one queue, so
+//! that the seed determines their order.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use crate::settings::Settings;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
-    /// Of a broker: beat, and see whether an answer of the database is overdue.
+    /// Broker: send a heartbeat, and check for an overdue response of the database.
     Beat,
-    /// Who lags; flush.
+    /// Broker: check for lagging followers, and flush.
     Tick,
-    /// Follow, if there is no connection.
+    /// Broker: follow, if there is no connection.
     Follow,
-    /// Answer fetches that wait.
+    /// Broker: respond to waiting fetches.
     Serve,
-    /// Of a client.
+    /// Client: send records.
     Produce,
 }
 
@@ -33,7 +33,7 @@ pub enum Event {
     Befall(Befalling),
 }
 
-/// What everybody has a hand in.
+/// Shared state of a simulation.
 #[derive(Debug)]
 pub struct Context {
     pub now: i64,
@@ -42,18 +42,18 @@ pub struct Context {
     pub network: Network,
     pub database: Database,
     pub check: Check,
-    /// Brokers whose process runs.
+    /// Brokers with a running process.
     pub running: BTreeMap<i32, u64>,
-    /// The answer to the next commit is lost.
+    /// True if the response to the next commit is lost.
     pub loses_answer: bool,
     queue: BTreeMap<(i64, u64), Event>,
     events: u64,
-    /// Of when what happened: two runs of a seed have the same.
+    /// Hash of all events and their times: equal in two runs of a seed.
     digest: u64,
 }
 
 impl Context {
-    /// At the beginning, when nothing is to happen yet.
+    /// Creates the state at the start, without events.
     pub fn new(settings: Settings, rng: fastrand::Rng, database: Database, network: Network) -> Context {
         Context {
             now: 0,
@@ -70,7 +70,7 @@ impl Context {
         }
     }
 
-    /// What happens next, if that is before this time: from now on it is that time.
+    /// Returns the next event, if it is not after `end`, and moves the time to it.
     pub fn next_before(&mut self, end: i64) -> Option<Event> {
         let entry = self.queue.first_entry().filter(|entry| entry.key().0 <= end)?;
         let ((at, number), event) = entry.remove_entry();
@@ -80,17 +80,17 @@ impl Context {
         Some(event)
     }
 
-    /// How many events there were.
+    /// Returns the number of events so far.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// A number that other events, or other times of them, would make another.
+    /// Returns a hash of all events and their times.
     pub fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// Has this happen at its time.
+    /// Schedules an event.
     pub fn push(&mut self, at: i64, event: Event) {
         self.events += 1;
         self.queue.insert((at, self.events), event);
@@ -112,7 +112,7 @@ impl Context {
         (answers && self.network.reaches(from, to)).then(|| self.network.open(from, to))
     }
 
-    /// Closes a connection; the other end is told once it has what was sent before.
+    /// Closes a connection. The other end is notified once it has received all earlier messages.
     pub fn close(&mut self, connection: ConnectionId, by: Node) {
         if let Some((to, last)) = self.network.close(connection, by) {
             let at = last.max(self.now + self.rng.i64(0..20_000)) + 1;
@@ -120,7 +120,7 @@ impl Context {
         }
     }
 
-    /// Breaks a connection; both ends are told some time later.
+    /// Breaks a connection. Both ends are notified some time later.
     pub fn break_off(&mut self, connection: ConnectionId) {
         let Some((a, b)) = self.network.break_off(connection) else { return };
         for to in [a, b] {
@@ -144,7 +144,7 @@ impl Context {
         self.push(at, Event::Befall(what));
     }
 
-    /// What arrives at the database.
+    /// Handles a message to the database.
     pub fn ask_database(&mut self, connection: ConnectionId, message: Message) {
         if self.database.is_down {
             return self.close(connection, Node::Database);
@@ -183,6 +183,6 @@ impl Context {
     }
 }
 
-/// An event that a paused process has yet to see.
+/// Event that a paused process has not handled yet.
 #[derive(Debug)]
 pub struct Held(pub Event);

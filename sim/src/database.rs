@@ -1,7 +1,7 @@
-//! The database: versions of the metadata, each with a mark, and the brokers' beats.
+//! Database: versions of the metadata, each with a nonce, and the brokers' heartbeats.
 //!
-//! A transaction is decided on the newest version, as the one lock has it, and takes no time of its own. What is lost
-//! is on the way: the command, or the answer to its commit.
+//! A transaction is decided on the newest version, as under the single lock, and takes no time. Only messages are lost:
+//! a command, or the response to its commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::cluster::{Cluster, Command, Known, Snapshot};
 use crate::fault::Fault;
 use crate::message::{Beaten, Message, Note};
 
-/// Of this many changes of brokers, one does not have the partition in its first piece.
+/// Number of changes of brokers of which one has the partition in a later part.
 const LATER_PIECES: u64 = 4;
 
 #[derive(Debug)]
 pub struct Database {
     versions: Vec<(u64, Arc<Cluster>)>,
-    /// While an older copy is in its place: the versions that there really were.
+    /// Actual versions, while an older copy replaces them.
     aside: Option<Vec<(u64, Arc<Cluster>)>>,
-    /// The last beat of each.
+    /// Time of each broker's last heartbeat.
     beats: BTreeMap<i32, i64>,
-    /// The newest note of each process of a broker.
+    /// Newest note of each process of a broker.
     notes: BTreeMap<(i32, u128), Note>,
     pub is_down: bool,
 }
@@ -39,17 +39,17 @@ impl Database {
         Snapshot { number: self.versions.len(), mark: *mark, cluster: Arc::clone(cluster) }
     }
 
-    /// The newest version, to a process that starts with a disk that knows this one; `None` where it cannot start.
+    /// Returns the newest version for a process that starts with a disk that knows `known`; None if it cannot start.
     pub fn read(&self, known: Known) -> Option<Snapshot> {
         (!self.is_down && self.knows(known)).then(|| self.newest())
     }
 
-    /// Returns true if the version is one of this database's.
+    /// Returns true if this database has the version.
     fn knows(&self, known: Known) -> bool {
         known.is_none_or(|(number, mark)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == mark))
     }
 
-    /// The newest note of this process.
+    /// Returns the newest note of this process.
     pub fn note_of(&self, id: i32, process: u128) -> Option<Note> {
         self.notes.get(&(id, process)).copied()
     }
@@ -68,7 +68,7 @@ impl Database {
         Message::Beaten(Box::new(Beaten { snapshot: self.newest(), ages }))
     }
 
-    /// Carries out a command; whether that made a new version.
+    /// Carries out a command. Returns the response, and true if there is a new version.
     pub fn transact(
         &mut self,
         number: u64,
@@ -98,7 +98,8 @@ impl Database {
         (Message::Transacted { number, result, snapshot: self.newest() }, is_new)
     }
 
-    /// An operator puts a copy in its place that is older by so many versions; nothing if one is there.
+    /// Replaces the versions by a copy that is older by `by` versions, as an operator would; does nothing while a copy
+    /// is in use.
     pub fn restore_older(&mut self, by: usize) {
         if self.aside.is_none() && self.versions.len() > by {
             self.aside = Some(self.versions.clone());
@@ -106,7 +107,7 @@ impl Database {
         }
     }
 
-    /// The operator sees the mistake.
+    /// Restores the actual versions: the operator has noticed the mistake.
     pub fn restore_newest(&mut self) {
         if let Some(versions) = self.aside.take() {
             self.versions = versions;
@@ -118,5 +119,5 @@ impl Database {
     }
 }
 
-/// What a command without an answer is told.
+/// Result of a command without a response.
 pub const UNKNOWN_OUTCOME: ErrorCode = ErrorCode::REQUEST_TIMED_OUT;

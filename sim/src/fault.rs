@@ -1,35 +1,35 @@
-//! What is broken on purpose, one at a time: the check must find it.
+//! Mutations: the rules or their surroundings are broken on purpose, one at a time, and the checks must find it.
 
-/// A mistake that others have made, or that we could.
+/// Mutation: a mistake that others have made, or that we could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// acks=all is answered once the leader has the record.
+    /// acks=all is acknowledged once the leader has the record.
     AcknowledgesBeforeReplication,
-    /// The leader counts what it has sent as what the follower has.
+    /// The leader counts the records that it has sent as the follower's.
     CountsWhatWasSent,
     /// A follower truncates to its high watermark (before KIP-101).
     TruncatesToHighWatermark,
-    /// Fetches, answers and changes of the ISR are believed whatever epochs they are of.
+    /// Fetches, responses and changes of the ISR are accepted with any epochs.
     ComparesNoEpoch,
-    /// A leader goes by a smaller ISR that it has only asked for.
+    /// A leader uses a smaller ISR that it has only requested.
     ShrinksBeforeCommit,
-    /// A change of the ISR without an answer is held for refused.
+    /// A change of the ISR without a response is taken for refused.
     TakesUnknownForFailure,
-    /// A broker that lost its log's end says that it was killed.
+    /// A broker that an unclean shutdown truncated reports that it was killed.
     ElectsLostTail,
-    /// A replica joins the ISR whatever became of its broker since it fetched (KIP-903).
+    /// A replica joins the ISR even if its broker has registered again since it fetched (KIP-903).
     AdmitsOldBrokerEpoch,
-    /// A broker judges by ages alone, right after an outage of the database.
+    /// A broker considers others failed by ages alone, right after an outage of the database.
     JudgesAfterOutage,
-    /// A broker with an older copy of its folder is held for one that was killed.
+    /// A broker with an older copy of its directory is taken for one that was killed.
     BelievesOlderFolder,
-    /// Numbers that a process told with its beats are not compared with that of the folder.
+    /// Numbers reported with a process's heartbeats are not compared with that of the directory.
     BelievesCopyOfRunningBroker,
-    /// A process has its broker's place before what the former one led is another's.
+    /// A process is registered before the leadership of the former one is handed over.
     RegistersBeforeItHandsOver,
 }
 
-/// All of them.
+/// All mutations.
 pub const FAULTS: [Fault; 12] = [
     Fault::AcknowledgesBeforeReplication,
     Fault::CountsWhatWasSent,

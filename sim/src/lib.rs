@@ -1,17 +1,17 @@
-//! A cluster in one process: brokers that decide by [`fullbore_rules`], and a network, disks, a database and clients
-//! that are models. A seed says everything that happens, so that what it finds can be repeated.
+//! Simulated cluster in one process: brokers that decide by [`fullbore_rules`], and models of the network, disks, a
+//! database and clients. A seed determines all events, so that a finding can be repeated.
 //!
-//! - [`schedule`]: what befalls the cluster, drawn from the seed, and that all is well in the end.
-//! - `world`: the brokers and clients, how an event comes to whom it is for, and what a misfortune (`befalling`) does.
+//! - [`schedule`]: the faults of a run, drawn from the seed, and the recovery at its end.
+//! - `world`: the brokers and clients, delivery of events, and the effects of faults (`befalling`).
 //! - `client`: producers, idempotent with acks=all, or not with acks=1.
-//! - `broker/`: a process and its disk: serving, following, beating, judging.
-//! - `context`: what they share: time and the queue of events.
-//! - `check`: what must hold after every step (`TESTING.md`, "Invariants").
-//! - `database`, `cluster`: the control plane: versions with marks, beats, and its commands, decided by the rules.
-//! - `network`, `message`: connections, which break, and on which nothing overtakes; and what goes over them.
-//! - [`fault`]: what is broken on purpose, to see that the check finds it.
+//! - `broker/`: a process and its disk: serving, following, heartbeats, failure detection.
+//! - `context`: the shared state: time and the queue of events.
+//! - `check`: checks after every step.
+//! - `database`, `cluster`: the control plane: versions with nonces, heartbeats, and commands decided by the rules.
+//! - `network`, `message`: connections, which may break and keep the order of messages; and the messages.
+//! - [`fault`]: mutations, to see that the checks find them.
 //!
-//! What it is not: it runs none of the broker's own code but the rules. Real processes are killed in `tests/`.
+//! Not here: the broker's own code, except for the rules. `tests/` kills real processes.
 
 mod befalling;
 mod broker;

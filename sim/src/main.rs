@@ -1,5 +1,5 @@
 //! `fullbore-sim [--world cluster|transactions] [--schedules N] [--seed SEED] [--fault NAME]`: runs schedules on all
-//! processors, and names the seeds at which something was wrong. A single schedule prints its outcome.
+//! processors, and prints the seeds that failed. A single schedule prints its outcome.
 
 use std::fmt::Debug;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use fullbore_sim::{fault, transactions};
 
-/// Runs a seed, and returns what it came to in numbers.
+/// Function that runs a seed and returns its outcome.
 type Run = Box<dyn Fn(u64) -> Result<Outcome, String> + Sync>;
 
 struct Options {
@@ -18,10 +18,10 @@ struct Options {
     run: Run,
 }
 
-/// What one schedule came to: names and numbers.
+/// Outcome of one schedule: names and numbers.
 type Outcome = [(&'static str, u64); 3];
 
-/// What all schedules came to.
+/// Sum of all schedules.
 #[derive(Default)]
 struct Sum {
     wrong: u64,

@@ -1,4 +1,4 @@
-//! What goes over a connection.
+//! Messages of a connection.
 
 use fullbore_rules::replica::epochs::{EpochEnd, Position};
 use fullbore_rules::replica::pipe::Ask;
@@ -6,12 +6,12 @@ use fullbore_wire::ErrorCode;
 
 use crate::cluster::{Command, Known, Snapshot};
 
-/// One record, which is one batch. No two have the same value.
+/// Record, which is one batch, with a unique value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     pub epoch: i32,
     pub value: u64,
-    /// Producer id and sequence, of an idempotent producer.
+    /// Producer id and sequence of an idempotent producer.
     pub stamp: Option<(i64, i32)>,
 }
 
@@ -24,13 +24,13 @@ pub enum Message {
         stamp: Option<(i64, i32)>,
         is_acks_all: bool,
     },
-    /// The value that it was about, and its offset.
+    /// Value and offset of a produced record.
     Produced {
         value: u64,
         result: Result<i64, ErrorCode>,
     },
     WhoLeads,
-    /// As far as the broker knows.
+    /// Leader, as far as the broker knows.
     Leads(Option<i32>),
     Beat {
         id: i32,
@@ -50,35 +50,35 @@ pub enum Message {
     },
     /// The database has a newer version.
     Notify,
-    /// The database never had what the broker has seen of it, or has lost it.
+    /// The database lacks the version that the broker has seen: it was restored from an older backup.
     WentBack,
 }
 
-/// A follower's fetch.
+/// Fetch of a follower.
 #[derive(Clone, Copy, Debug)]
 pub struct Fetch {
     pub broker_id: i32,
     pub broker_epoch: i64,
     pub leader_epoch: i32,
-    /// Where the follower's log ends.
+    /// End of the follower's log.
     pub position: Position,
     pub ask: Ask,
-    /// Among those over the connection.
+    /// Number of the fetch on its connection.
     pub number: i32,
-    /// How many answers over the connection the follower has carried out.
+    /// Number of responses on the connection that the follower has handled.
     pub carried_out: i64,
 }
 
-/// A leader's answer.
+/// Response of a leader.
 #[derive(Clone, Debug)]
 pub struct Fetched {
     pub leader_epoch: i32,
-    /// The fetch that asked from the log end.
+    /// Number of the fetch from the log end.
     pub asked_in: i32,
-    /// Where the records begin.
+    /// Offset of the first record.
     pub from: i64,
     pub high_watermark: i64,
-    /// What the fetch said of the follower's log.
+    /// End of the follower's log in the fetch.
     pub asked: Position,
     pub found: Result<Found, ErrorCode>,
 }
@@ -89,20 +89,20 @@ pub enum Found {
     Diverging(EpochEnd),
 }
 
-/// Facts that a beat tells of the disk of the process that sent it.
+/// State of the sender's disk in a heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub struct Note {
     pub process: u128,
-    /// A number that was on the disk by then.
+    /// Number that was on the disk by then.
     pub number: u64,
-    /// Beats of the broker up to this one.
+    /// Number of heartbeats of the broker up to this one.
     pub beats: u64,
 }
 
-/// What a beat is answered with.
+/// Response to a heartbeat.
 #[derive(Clone, Debug)]
 pub struct Beaten {
     pub snapshot: Snapshot,
-    /// The others: who, and how long ago its last beat was.
+    /// Other brokers, each with the age of its last heartbeat.
     pub ages: Vec<(i32, i64)>,
 }

@@ -1,8 +1,8 @@
-//! Connections: what is sent on one arrives in order, late, or not at all once it is broken.
+//! Connections: messages on one arrive in order, late, or not at all once it is broken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who is at an end.
+/// End of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Node {
     Broker(i32),
@@ -15,9 +15,9 @@ pub type ConnectionId = u64;
 #[derive(Debug)]
 struct Connection {
     ends: (Node, Node),
-    /// When the last message to either end arrives: to the second, to the first.
+    /// Arrival of the last message to the second end, and to the first.
     last_us: [i64; 2],
-    /// Who has closed it, and takes nothing more.
+    /// End that has closed the connection, and receives no more messages.
     closed_by: Option<Node>,
 }
 
@@ -25,14 +25,14 @@ struct Connection {
 pub struct Network {
     connections: BTreeMap<ConnectionId, Connection>,
     last: ConnectionId,
-    /// Who cannot send to whom.
+    /// Pairs of nodes of which the first cannot send to the second.
     cut: BTreeSet<(Node, Node)>,
-    /// One way takes that long at least, us.
+    /// Least delay in one direction, us.
     delay_us: i64,
 }
 
 impl Network {
-    /// Nobody is connected. One way takes `delay_us` at least.
+    /// Creates a network without connections. `delay_us` is the least delay in one direction.
     pub fn new(delay_us: i64) -> Network {
         Network { delay_us, ..Network::default() }
     }
@@ -41,7 +41,7 @@ impl Network {
         self.cut.contains(&(a, b)) || self.cut.contains(&(b, a))
     }
 
-    /// Returns true if a connection could be made.
+    /// Returns true if a connection could be opened.
     pub fn reaches(&self, a: Node, b: Node) -> bool {
         !self.is_cut(a, b)
     }
@@ -52,7 +52,7 @@ impl Network {
         self.last
     }
 
-    /// When a message sent now by `from` arrives, and where; `None` if it never does.
+    /// Returns the receiver and arrival time of a message sent now by `from`; None if it never arrives.
     pub fn send(&mut self, id: ConnectionId, from: Node, now: i64, rng: &mut fastrand::Rng) -> Option<(Node, i64)> {
         let cut = &self.cut;
         let connection = self.connections.get_mut(&id)?;
@@ -71,12 +71,12 @@ impl Network {
         Some((to, at))
     }
 
-    /// Returns true if what was sent to this end arrives.
+    /// Returns true if messages to this end arrive.
     pub fn is_open(&self, id: ConnectionId, to: Node) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.closed_by != Some(to))
     }
 
-    /// One end closes a connection: who is at the other, and when what was sent before has arrived there.
+    /// Closes a connection at one end. Returns the other end, and the arrival time of the last message to it.
     pub fn close(&mut self, id: ConnectionId, by: Node) -> Option<(Node, i64)> {
         let connection = self.connections.get_mut(&id).filter(|connection| connection.closed_by.is_none())?;
         connection.closed_by = Some(by);
@@ -84,26 +84,26 @@ impl Network {
         Some(if by == a { (b, connection.last_us[0]) } else { (a, connection.last_us[1]) })
     }
 
-    /// Breaks a connection, with all that is under way on it; its ends.
+    /// Breaks a connection with all messages in flight. Returns its ends.
     pub fn break_off(&mut self, id: ConnectionId) -> Option<(Node, Node)> {
         self.connections.remove(&id).map(|connection| connection.ends)
     }
 
-    /// What is sent on the connection arrives after this time.
+    /// Delays all further messages on the connection until after `until`.
     pub fn stall(&mut self, id: ConnectionId, until: i64) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.last_us = connection.last_us.map(|last| last.max(until));
         }
     }
 
-    /// The connections that this node has.
+    /// Returns the connections of this node.
     pub fn of(&self, node: Node) -> Vec<ConnectionId> {
         let has =
             |(_, connection): &(&ConnectionId, &Connection)| connection.ends.0 == node || connection.ends.1 == node;
         self.connections.iter().filter(has).map(|(id, _)| *id).collect()
     }
 
-    /// Nothing gets from one to the other any more. Who notices does so when an answer is overdue.
+    /// Cuts off all messages from the first node to the second. An end notices only by an overdue response.
     pub fn cut(&mut self, from: Node, to: Node) {
         self.cut.insert((from, to));
     }

@@ -1,4 +1,4 @@
-//! What befalls a cluster, all of it drawn from a seed; and that in the end, when nothing more does, all is well.
+//! Faults of a cluster, all drawn from a seed, and the recovery at the end.
 
 use crate::befalling::Befalling;
 use crate::broker::Broker;
@@ -10,25 +10,26 @@ use crate::network::{Network, Node};
 use crate::settings::Settings;
 use crate::world::World;
 
-/// What a schedule came to.
+/// Outcome of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub events: u64,
-    /// Of what happened when: a seed has one.
+    /// Hash of all events and their times, the same for equal seeds.
     pub digest: u64,
     pub acknowledged: u64,
     pub committed: usize,
     pub leader_epochs: i32,
 }
 
-/// How long things go wrong, and how long they may take to become well.
+/// Duration of the faults, and largest duration of the recovery.
 const TROUBLE_US: i64 = 5_000_000;
 const RECOVERY_US: i64 = 20_000_000;
 
 /// Runs the schedule of this seed.
 ///
 /// # Errors
-/// What was wrong first.
+///
+/// First failed check.
 pub fn run(seed: u64, fault: Option<Fault>) -> Result<Report, String> {
     let mut world = begin(seed, fault);
     let end = TROUBLE_US;
@@ -51,7 +52,7 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
     let min_insync_replicas = rng.usize(1..=2);
     let settings = Settings {
         min_insync_replicas,
-        // A record that is committed on one disk alone is lost with it.
+        // A record that is committed on one disk only would be lost with it.
         flushes: min_insync_replicas == 1 || rng.bool(),
         session_timeout_us: 900_000,
         beat_us: 50_000,
@@ -84,7 +85,7 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
     world
 }
 
-/// What befalls the cluster next, and when from then.
+/// Draws the next faults, each with its delay.
 fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, Befalling)> {
     let id = rng.i32(1..=brokers);
     let one = match rng.u32(0..100) {
@@ -112,7 +113,7 @@ fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, Befalling)> {
     vec![(0, one)]
 }
 
-/// A broker is back within milliseconds, and then without its log's end, while what others ask for on the way is late.
+/// A broker restarts within milliseconds, then restarts without the end of its log, while commands of others are late.
 fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
     let mut at = 0;
     let mut after = |us| {
@@ -128,7 +129,7 @@ fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
     ]
 }
 
-/// A disk is full for a while, or has little room each time that there is some.
+/// A disk is full for a while, several times, with little time between.
 fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
     let mut at = 0;
     let mut after = |us| {
@@ -139,7 +140,7 @@ fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
     times.collect()
 }
 
-/// The disk of a broker, which is stopped for that or runs on, is copied, and put back later, when no broker runs; that
+/// The disk of a broker, stopped or running, is copied. The copy replaces it later while no broker runs, and that
 /// broker is the first to start again.
 fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, Befalling)> {
     let (mut at, is_stopped) = (0, rng.bool());
@@ -161,12 +162,12 @@ fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, Bef
     all
 }
 
-/// The database is away for longer than a session lasts.
+/// The database is down for longer than a session lasts.
 fn outage(rng: &mut fastrand::Rng) -> Vec<(i64, Befalling)> {
     vec![(0, Befalling::DatabaseDown), (rng.i64(100_000..2_000_000), Befalling::DatabaseUp)]
 }
 
-/// Somebody lags, and what is asked for about it is late, or done without an answer.
+/// A broker lags, and the commands about it are late, or carried out without a response.
 fn late_commands(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
     let lost = if rng.bool() { Befalling::LoseAnswer } else { Befalling::StallCommands(rng.i64(10_000..1_000_000)) };
     vec![(0, Befalling::Pause(id, rng.i64(200_000..1_500_000))), (rng.i64(1_000..500_000), lost)]
@@ -180,7 +181,7 @@ fn node(rng: &mut fastrand::Rng, brokers: i32) -> Node {
 }
 
 impl World {
-    /// Nothing more goes wrong: everybody is in sync, all logs are one, everything is acknowledged.
+    /// Ends all faults: all replicas get in sync, all logs become equal, all records are acknowledged.
     fn recover(&mut self, since: i64) -> Result<(), String> {
         self.befall(Befalling::Heal);
         self.befall(Befalling::RestoreNewest);

@@ -1,19 +1,19 @@
-//! What all of a schedule goes by.
+//! Settings of a schedule.
 
 use crate::fault::Fault;
 
-/// What all of a schedule goes by. Times are us.
+/// Settings of a schedule. Times are in us.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub min_insync_replicas: usize,
-    /// True if everything is flushed before it counts (flush.messages=1).
+    /// True if all writes are flushed before they count (flush.messages=1).
     pub flushes: bool,
     pub session_timeout_us: i64,
     pub beat_us: i64,
     pub lag_us: i64,
-    /// How long an answer may take before its connection is given up.
+    /// Longest wait for a response before its connection is closed.
     pub overdue_us: i64,
-    /// Fetches that a follower keeps under way.
+    /// Fetches that a follower keeps in flight.
     pub fetches: usize,
     pub fault: Option<Fault>,
 }

@@ -1,4 +1,4 @@
-//! The cluster and its clients, and how an event comes to whom it is for.
+//! Cluster with its clients, and the delivery of events.
 
 mod misfortune;
 
@@ -25,7 +25,7 @@ impl World {
         World { context, brokers: BTreeMap::new(), clients: Vec::new() }
     }
 
-    /// Goes on until this time, or until something is wrong.
+    /// Runs until this time, or until a check fails.
     pub fn run_until(&mut self, end: i64) -> Result<(), String> {
         while let Some(event) = self.context.next_before(end) {
             self.happen(event)?;
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Has a broker that went on after a pause see what came meanwhile.
+    /// Resumes a paused broker, and delivers the events of the meantime.
     pub fn resume(&mut self, id: i32) {
         let broker = self.brokers.get_mut(&id).expect("it is one of the cluster's");
         broker.is_paused = false;
@@ -103,7 +103,7 @@ impl World {
     }
 }
 
-/// What is looked at of a broker.
+/// Returns a broker's state for the checks.
 fn shown(broker: &Broker) -> Replica<'_> {
     let process = broker.process.as_ref();
     let high_watermark = process.and_then(|process| Some((process.life, process.partition.as_ref()?.high_watermark())));

@@ -1,4 +1,4 @@
-//! What acks=all costs by distance: a leader and one follower, a round trip apart, under a steady load. Times are in
+//! Latency of acks=all by distance: a leader and one follower, a round trip apart, under a steady load. Times are in
 //! round trips, from the append until the leader knows that the follower has the record.
 
 use std::collections::VecDeque;
@@ -7,9 +7,9 @@ use fullbore_rules::replica::pipe::FetchPipe;
 use fullbore_rules::replica::spacing::Spacing;
 
 const ROUND_TRIP_US: i64 = 20_000;
-/// A record each so many us.
+/// Time between two records, us.
 const RECORD_US: i64 = 50;
-/// The first quarter is left out: the round trip is not known at once.
+/// Number of records; the first quarter is left out, since the round trip is not known at once.
 const RECORDS: i64 = 40_000;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -18,10 +18,10 @@ enum Answers {
     AtOnce,
 }
 
-/// Fetches and answers on their way: when they arrive, and the log end that they carry.
+/// Fetches or responses in flight: their arrival, and the log end that they carry.
 type Way = VecDeque<(i64, i64)>;
 
-/// When each record was known to be replicated.
+/// Returns the time at which each record was known to be replicated.
 fn replicated_us(depth: usize, answers: Answers) -> Vec<i64> {
     let mut pipe = FetchPipe::new(depth);
     let mut spacing = Spacing::new(depth, 0);
@@ -54,7 +54,7 @@ fn replicated_us(depth: usize, answers: Answers) -> Vec<i64> {
     known
 }
 
-/// The median and the 99th percentile, in hundredths of a round trip.
+/// Returns the median and the 99th percentile, in hundredths of a round trip.
 fn p50_and_p99(depth: usize, answers: Answers) -> (i64, i64) {
     let known = replicated_us(depth, answers);
     let took = known.iter().zip(0..).map(|(at, record)| at - record * RECORD_US);
@@ -65,7 +65,7 @@ fn p50_and_p99(depth: usize, answers: Answers) -> (i64, i64) {
 }
 
 #[test]
-fn a_record_takes_one_round_trip_and_a_sixteenth() {
+fn spaced_responses_replicate_a_record_in_one_round_trip_and_a_sixteenth() {
     let one_fetch = p50_and_p99(1, Answers::AtOnce);
     let spaced = p50_and_p99(8, Answers::Spaced);
     let at_once = p50_and_p99(8, Answers::AtOnce);

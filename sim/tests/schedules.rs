@@ -1,18 +1,18 @@
-//! Schedules keep every promise, a seed repeats itself, and what is broken on purpose is found.
+//! Checks that schedules keep every promise, that a seed repeats itself, and that each mutation is found.
 
 use fullbore_sim::fault::FAULTS;
 use fullbore_sim::run;
 
-/// Within so many schedules each planted fault is found.
+/// Number of schedules within which each mutation is found.
 const FOUND_WITHIN: u64 = 2_000;
 
-/// How many schedules are run; `make soak` runs more.
+/// Returns the number of schedules to run; `make soak` runs more.
 fn schedules() -> u64 {
     let soak = std::env::var_os("FULLBORE_SOAK").is_some();
     if soak { 200_000 } else { 4_000 }
 }
 
-/// Seeds of which two threads have every other.
+/// Runs the check of every seed, half of them on each of two threads.
 fn on_two_threads(seeds: u64, check: impl Fn(u64) + Sync) {
     std::thread::scope(|scope| {
         for half in 0..2 {
@@ -23,7 +23,7 @@ fn on_two_threads(seeds: u64, check: impl Fn(u64) + Sync) {
 }
 
 #[test]
-fn whatever_befalls_a_cluster_it_keeps_its_promises() {
+fn cluster_with_random_faults_keeps_its_promises() {
     on_two_threads(schedules(), |seed| {
         if let Err(error) = run(seed, None) {
             panic!("--seed {seed}: {error}");
@@ -32,7 +32,7 @@ fn whatever_befalls_a_cluster_it_keeps_its_promises() {
 }
 
 #[test]
-fn a_seed_repeats_itself() {
+fn seed_repeats_itself() {
     for seed in 0..20 {
         let first = run(seed, None).expect("nothing is wrong");
         assert_eq!(run(seed, None).as_ref(), Ok(&first), "--seed {seed}");
@@ -42,7 +42,7 @@ fn a_seed_repeats_itself() {
 }
 
 #[test]
-fn each_planted_fault_is_found() {
+fn each_mutation_is_found() {
     let found = FAULTS.map(|fault| {
         let first = (0..FOUND_WITHIN).find_map(|seed| run(seed, Some(fault)).err().map(|error| (seed, error)));
         println!("{fault:?}: {first:?}");

@@ -1,23 +1,24 @@
-//! Schedules of transactions keep every promise, a seed repeats itself, and what is broken on purpose is found.
+//! Checks that schedules of transactions keep every promise, that a seed repeats itself, and that each mutation is
+//! found.
 
 use fullbore_schedules::{each_fault_is_found, run_each, same_seed_same_outcome};
 use fullbore_sim::transactions::fault::{FAULTS, Fault};
 use fullbore_sim::transactions::run;
 
-/// Within so many schedules a planted fault is found.
+/// Returns the number of schedules within which a mutation is found.
 fn found_within(fault: Fault) -> u64 {
     match fault {
         // The message that shows it must be late by a transaction of the old protocol, or more.
         Fault::TakesOldCoordinators | Fault::BelievesOldWord => 6_000,
         Fault::IndexTakesLateMarkers => 6_000,
-        // The power must be cut between two steps, in one of four worlds.
+        // The power must fail between two steps, in one of four worlds.
         Fault::LoadsUnflushed => 6_000,
         _ => 300,
     }
 }
 
 #[test]
-fn whatever_happens_transactions_are_whole_and_consumers_get_what_was_committed() {
+fn random_faults_leave_transactions_whole_and_consumers_with_committed_records() {
     let soak = std::env::var_os("FULLBORE_SOAK").is_some();
     let reports = run_each(if soak { 200_000 } else { 4_000 }, 2, |seed| run(seed, None));
     let count = reports.len() as f64;
@@ -29,11 +30,11 @@ fn whatever_happens_transactions_are_whole_and_consumers_get_what_was_committed(
 }
 
 #[test]
-fn each_planted_fault_is_found_by_one_of_its_seeds() {
+fn each_mutation_is_found_by_one_of_its_seeds() {
     each_fault_is_found(FAULTS.map(|fault| (fault, 0..found_within(fault))), |seed, fault| run(seed, Some(fault)));
 }
 
 #[test]
-fn seed_runs_twice_outcome_is_the_same() {
+fn same_seed_has_the_same_outcome() {
     same_seed_same_outcome(0..20, |seed| run(seed, None));
 }

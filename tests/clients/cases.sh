@@ -1,11 +1,11 @@
-# Sourced by the shell clients: `check NAME COMMAND...` runs one case and prints its line, `summary` ends the run.
-# A case is a function or command; it passes when it exits 0. What it prints is shown only when it fails.
+# Sourced by the shell clients: `check NAME COMMAND...` runs one case and prints its line, `summary` ends the run. A
+# case is a function or command; it passes if it exits with 0. Its output is shown only if it fails.
 
-# With TLS set to a file of Kafka's client properties, they go out over TLS.
+# With TLS set to a file of Kafka's client properties, clients use TLS.
 
 # tls KEY: one of those properties
 tls() { sed -n "s/^$1=//p" "${TLS:-/dev/null}"; }
-# What kcat needs to be told of them, in librdkafka's names.
+# These properties for kcat, under librdkafka's names.
 kcat_tls=()
 if [ -n "${TLS:-}" ]; then
   kcat_tls=(-X security.protocol=SSL -X "ssl.ca.location=$(tls ssl.truststore.location)")
@@ -14,18 +14,19 @@ if [ -n "${TLS:-}" ]; then
 fi
 kcat() { command kcat "${kcat_tls[@]}" "$@"; }
 
-# A JVM with the jars in $JARS: "${jvm[@]}" CLASS ARGS... Most of what a tool of Kafka's takes is the start of one, half of which the archive of
-# `all` saves where it is there and fits; a warning that it does not would be among what the tool prints.
+# A JVM with the jars in $JARS: "${jvm[@]}" CLASS ARGS... Most of a tool's time is the start of its JVM, half of which
+# the archive of `all` saves if it exists and fits. Logging is off, since a warning about the archive would be in a
+# tool's output.
 jvm=(java -Xshare:auto -XX:SharedArchiveFile="${JARS:-}.jsa" -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "${JARS:-}/*")
 
-# How many replicas topics of the cases have, and how a line of `describe` tells that all are in sync.
+# Number of replicas of the cases' topics, and the pattern of a line of `describe` with all of them in sync.
 replicas=${REPLICAS:-1}
 replicated="Replicas: ([0-9]+(,[0-9]+){$((replicas - 1))}).Isr: [0-9]+(,[0-9]+){$((replicas - 1))}(\s|$)"
 
 work=$(mktemp -d) tools=''
 trap '[ -z "$tools" ] || kill "$tools"; rm -rf "$work"' EXIT
 
-# All tools of a client that end by themselves run in one JVM, one after the other (java/Tools.java). It ends with this shell.
+# Runs all tools of a client that end by themselves in one JVM, in sequence (java/Tools.java). It ends with this shell.
 if [ -n "${JARS:-}" ]; then
   mkfifo "$work/asked" "$work/answered"
   exec {asked}<>"$work/asked" {answered}<>"$work/answered"
@@ -36,15 +37,15 @@ fi
 # kafka CLASS ARGS...: a tool of Kafka's, whose output is that of this shell
 kafka() {
   local status='' part me=$BASHPID
-  (printf '%s\0' "$me" $# "$@" >&"$asked") # without a redirection of this shell's own output meanwhile
+  (printf '%s\0' "$me" $# "$@" >&"$asked") # a subshell, so that this shell's own output is not redirected meanwhile
   until read -rt 1 -u "$answered" part; do
-    status+=$part # its time may be up within the line
-    kill -0 "$tools" || { echo 'the JVM of the tools has ended' >&2; return 1; }
+    status+=$part # the timeout may fall within the line
+    kill -0 "$tools" || { echo 'the JVM of the tools ended' >&2; return 1; }
   done
   return "$status$part"
 }
 
-# tool CLASS ARGS...: the same, but what a failing tool printed goes to stderr, so that it is not lost in a substitution
+# tool CLASS ARGS...: the same, but a failing tool's output goes to stderr, so that it is not lost in a substitution
 tool() {
   local out status
   out=$(kafka "$@") && status=0 || status=$?
@@ -56,7 +57,7 @@ passed=0 failed=0
 
 check() {
   local name=$1 out; shift
-  # A subshell of its own, where -e ends the case at its first failing command; within `if` bash would ignore -e.
+  # In a subshell, where -e ends the case at its first failing command; within `if` bash would ignore -e.
   out=$(set -e; "$@" 2>&1 </dev/null)
   if [ $? = 0 ]; then
     passed=$((passed + 1)); echo "ok   $client: $name"
@@ -65,7 +66,7 @@ check() {
   fi
 }
 
-# skip WHAT: says what is not asked of this broker; never of one of ours, as OURS tells
+# skip WHAT: prints that a case does not apply to this broker; never for Fullbore, by OURS
 skip() { echo "skip $client: $1"; }
 
 # same FOUND EXPECTED
@@ -77,14 +78,14 @@ has() { grep -qE -- "$1" <<<"$2" || { printf 'no %s in:\n%s\n' "$1" "$2"; return
 # lacks PATTERN TEXT: `! grep` would not end a case, since -e does not see negated commands
 lacks() { if grep -iE -- "$1" <<<"$2"; then return 1; fi; }
 
-# refused PATTERN COMMAND...: the command fails and says so
+# refused PATTERN COMMAND...: the command fails and its output has the pattern
 refused() {
   local pattern=$1 out; shift
   if out=$("$@" 2>&1); then printf 'accepted:\n%s\n' "$out"; return 1; fi
   has "$pattern" "$out"
 }
 
-# eventually COMMAND...: tries until it succeeds, for 20 s; Apache Kafka answers a deletion before every list shows it
+# eventually COMMAND...: retries for 20 s until it succeeds; Apache Kafka answers a deletion before every list shows it
 eventually() {
   local until=$((SECONDS + 20))
   until "$@" >/dev/null; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Kafka's own command-line tools, and ours beside them, where a cluster's broker is missing: `cluster.sh BOOTSTRAP`, with the jars of Kafka's tools in
-# $JARS, the data of brokers 1 to 3 in $DATA_DIR, and $ONE_BROKER to kill and start one (`one-broker`). The cases build on each other.
+# Kafka's command-line tools, and ours beside them, while a broker of the cluster is missing. `cluster.sh BOOTSTRAP` runs
+# with the jars of Kafka's tools in $JARS, the data of brokers 1 to 3 in $DATA_DIR, and $ONE_BROKER to kill and start a
+# broker (`one-broker`). The cases build on each other.
 set -uo pipefail
 bootstrap=$1 client=cluster
 here=$(cd "$(dirname "$0")" && pwd)
@@ -17,7 +18,8 @@ ours() { local what=$1 action=$2; shift 2; "$FULLBORE_BIN" "$what" "$action" --b
 write() { seq "$2" "$3" | kcat -q -b "$bootstrap" -P -t "$1" -X enable.idempotence=true; } # write TOPIC FIRST LAST
 read_all() { kcat -q -b "$bootstrap" -C -t "$1" -o beginning -e -f '%s\n' | sort -n; }
 
-# wrong FLAG TOPIC COUNT: so many partitions of the topic have what the flag asks for, and both tools print the same lines. Ours is quicker to say no.
+# wrong FLAG TOPIC COUNT: the flag lists COUNT partitions of the topic, with the same lines in both tools. Ours runs
+# first, since it is faster.
 wrong() {
   local ours; ours=$(ours topics describe "--$1" --topic "$2" | sed 's/[[:space:]]*$//')
   same "$(grep -c Partition: <<<"$ours")" "$3" || return
@@ -49,7 +51,7 @@ set_offsets() { # groups of several coordinators, in the topic whose only partit
   local coordinators; coordinators=$(groups --describe --all-groups --state | grep "^$topic-group" | grep -oE '\([1-3]\)' | sort -u | wc -l)
   [ "$coordinators" -gt 1 ]
 }
-have_offsets() { # by both tools, whoever coordinates
+have_offsets() { # by both tools, at any coordinator
   local i described
   same "$(known_groups)" "$(seq -f "$topic-group-%g" 10 21)"
   same "$(ours groups list | grep "^$topic-group" | sort)" "$(seq -f "$topic-group-%g" 10 21)"
@@ -72,7 +74,7 @@ missing() {
   same "$(log_dirs --topic-list "$topic" | jq -c '[.brokers[].broker] | sort')" '[1,2]'
 }
 
-created_meanwhile() { # with a replica for who is missing
+created_meanwhile() { # with a replica on the missing broker
   topics --create --topic "$topic-meanwhile" --partitions 3 --replication-factor 3
   eventually wrong under-replicated-partitions "$topic-meanwhile" 3
   write "$topic-meanwhile" 1 30
@@ -87,7 +89,7 @@ back() {
   same "$(read_all "$topic-alone")" "$(seq 10)"
 }
 
-# The partitions that others lead than their first replica.
+# Partitions with a leader other than their first replica.
 unbalanced() { topics --describe --topic "$topic" | sed -nE 's/.*Partition: ([0-9]+).Leader: ([0-9]+).Replicas: ([0-9]+),.*/\1 \2 \3/p' | awk '$2 != $3 { print $1 }'; }
 preferred() {
   local one; one=$(unbalanced | head -1)
@@ -100,7 +102,7 @@ preferred() {
   has "Valid replica already elected for partitions $topic-$one$" "$(elect preferred --topic "$topic" --partition "$one")"
 }
 
-unclean() { # what the last leader alone has is given up
+unclean() { # records of the last leader alone are lost
   "$one_broker" kill 3
   eventually placed "$topic-pair" 'Isr: 2'
   write "$topic-pair" 11 15
@@ -147,7 +149,7 @@ settings() { # of one broker and of all
 }
 described() { has "$2" "$(configs --describe --all --entity-type brokers --entity-name "$1")"; }
 
-quorum() { # whoever is asked
+quorum() { # by each broker
   local at status leader=''
   for at in ${bootstrap//,/ }; do
     status=$(tool org.apache.kafka.tools.MetadataQuorumCommand --bootstrap-server "$at" describe --status)
@@ -157,7 +159,7 @@ quorum() { # whoever is asked
   done
 }
 
-reassign() { # it moves, or is refused with the reason
+reassign() { # the replica moves, or the refusal has the reason
   local tool=org.apache.kafka.tools.reassign.ReassignPartitionsCommand told
   echo '{"version": 1, "partitions": [{"topic": "'"$topic-pair"'", "partition": 0, "replicas": [1, 2]}]}' >"$work/moves"
   if told=$(tool $tool --bootstrap-server "$bootstrap" --reassignment-json-file "$work/moves" --execute 2>&1); then
@@ -174,18 +176,18 @@ delete() {
 }
 gone() { local listed; listed=$(topics --list) || return; lacks "^$topic" "$listed"; }
 
-check 'kafka-topics --create, --describe of what is wrong: nothing' create
+check 'kafka-topics --create, --describe of under-replicated partitions: none' create
 check 'kafka-consumer-groups of several coordinators' set_offsets
-check 'a broker is killed: kafka-topics --describe of what is wrong, kafka-log-dirs' missing
+check 'after a kill: kafka-topics --describe of under-replicated partitions, kafka-log-dirs' missing
 check 'kafka-topics --create while a broker is missing' created_meanwhile
 check 'kafka-consumer-groups while a broker is missing' have_offsets
-check 'it comes back: nothing is wrong' back
-check 'kafka-consumer-groups after it came back' have_offsets
+check 'after its restart: no under-replicated partition' back
+check 'kafka-consumer-groups after its restart' have_offsets
 check 'kafka-leader-election preferred' preferred
 check 'kafka-leader-election unclean' unclean
-check 'kafka-log-dirs, kafka-dump-log: every replica has the same' same_logs
+check 'kafka-log-dirs, kafka-dump-log: all replicas are equal' same_logs
 check 'kafka-configs of one broker, of all' settings
-check 'kafka-metadata-quorum says the same of every broker' quorum
-check 'kafka-reassign-partitions moves, or says why not' reassign
+check 'kafka-metadata-quorum is the same at every broker' quorum
+check 'kafka-reassign-partitions moves, or refuses with the reason' reassign
 check 'kafka-topics --delete' delete
 summary

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Our own binary as a client of any broker, Apache Kafka too: `fullbore.sh BOOTSTRAP`, with the binary in $FULLBORE_BIN.
-# What it writes is read by kcat, what kcat writes is read by it; the rest of the producer is tested in its crate. With the
-# jars of Kafka's own tools in $JARS, the lines of `groups` and `configs` are compared with theirs.
+# kcat reads what it writes, and it reads what kcat writes; the rest of the producer is tested in its crate. With the
+# jars of Kafka's tools in $JARS, the lines of `groups` and `configs` are compared with theirs.
 set -uo pipefail
 bootstrap=$1 client=fullbore
 . "$(dirname "$0")/cases.sh"
@@ -28,7 +28,7 @@ describe() {
   has "Partition: 2.Leader: [0-9]+.$replicated" "$described"
 }
 
-has_window() { # the answer is kept first: with pipefail, the refusal would be the pipe's outcome, whatever it says
+has_window() { # keeps the output first: with pipefail, the refusal would be the pipe's status
   [ -z "${OURS:-}" ] || return 0
   local told; told=$(topics create --topic "$topic-probe" --config producer.state.batches.to.retain=x 2>&1)
   ! grep -q 'nknown topic config' <<<"$told"
@@ -44,10 +44,10 @@ window() {
 produce() { # produce PROPERTY...: kcat finds each record once, in order
   local name="$topic-$*"; name=${name//[ =.]/-}
   topics create --topic "$name" --partitions 1 --replication-factor "$replicas"
-  eventually is_empty "$name" # with acks=0 nobody hears of a leader that does not know it yet
+  eventually is_empty "$name" # with acks=0 a leader that does not know the topic yet gives no error
   has '^20000 records sent, [0-9.]+ records/sec' "$(perf produce --topic "$name" --num-records 20000 --payload-file "$work/payload" \
     --throughput -1 --command-property "$@")"
-  eventually reads_back "$name" # with acks=0 the last of it may be on its way yet
+  eventually reads_back "$name" # with acks=0 the last records may be in flight
 }
 is_empty() { same "$(kcat -q -b "$bootstrap" -Q -t "$1:0:-1")" "$1 [0] offset 0"; }
 reads_back() {
@@ -55,7 +55,7 @@ reads_back() {
   seq 0 19999 | sed "s/\$/|-1|$payload/" | cmp - "$work/found"
 }
 
-consume() { # what kcat wrote, with each codec of librdkafka in one log
+consume() { # records of kcat, with each codec of librdkafka in one log
   local codec
   topics create --topic "$topic-consume" --partitions 1 --replication-factor "$replicas"
   for codec in none gzip snappy lz4 zstd; do
@@ -64,11 +64,11 @@ consume() { # what kcat wrote, with each codec of librdkafka in one log
   has ', 10000, ' "$(perf consume --topic "$topic-consume" --num-records 10000 --timeout 20000)"
 }
 
-# shape TEXT: numbers made equal, but for how many digits follow the point, and the names of percentiles
+# shape TEXT: replaces numbers by 1 but keeps their digits after the point, and the names of percentiles
 shape() { python3 -c 'import re, sys
 print(re.sub(r"\b\d+(?:\.(\d+))?\b", lambda n: "1" + ("." + "0" * len(n[1]) if n[1] else ""), sys.stdin.read()))' <<<"$1"; }
 
-# like_theirs CLASS FLAG... -- OUR COMMAND...: the lines of Kafka's tool, numbers aside
+# like_theirs CLASS FLAG... -- OUR COMMAND...: compares with the lines of Kafka's tool, except for numbers
 like_theirs() {
   local flags=() class=$1 theirs; shift
   until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
@@ -77,7 +77,8 @@ like_theirs() {
   same "$(shape "$("$@" "${flags[@]}")")" "$(shape "$theirs")"
 }
 
-# Of the whole run, of the steady state, of what is read, and of a reader that finds too little. What is read in less than a millisecond has no rate.
+# Lines of the whole run, of the steady state, of reading, and of a consumer that finds too few records. A reading of
+# less than a millisecond has no rate.
 perf_lines() {
   local sending=(--topic "$topic-lines" --num-records 15000 --record-size 100 --throughput -1 --reporting-interval 60000) reading=(--topic "$topic-lines" --timeout 20000)
   topics create --topic "$topic-lines" --partitions 1 --replication-factor "$replicas"
@@ -88,7 +89,7 @@ perf_lines() {
   like_theirs ConsumerPerformance --topic "$topic-lines" --num-records 5 --from-latest --timeout 1000 -- perf consume --wide
 }
 
-alter() { # partitions are added, never taken away
+alter() { # partitions are added, never removed
   topics alter --topic "$topic" --partitions 5
   eventually described_as 'PartitionCount: 5' topics describe --topic "$topic"
   refused 'currently has 5 partition\(s\); 2 would not be an increase' topics alter --topic "$topic" --partitions 2
@@ -115,12 +116,12 @@ settings() { # of a topic and of all brokers
   configs alter --broker-defaults --delete-config message.max.bytes
 }
 
-first_group() { # a coordinator that is only being made is waited for
+first_group() { # waits for a coordinator under creation
   has "^$topic-first +$topic +0 +0$" "$(groups reset-offsets --group "$topic-first" --topic "$topic:0" --to-earliest --execute)"
   groups delete --group "$topic-first"
 }
 
-members() { # a group with a member, with librdkafka in it
+members() { # a group with a librdkafka member
   topics create --topic "$topic-read" --partitions 2 --replication-factor "$replicas"
   seq 50 | kcat -q -b "$bootstrap" -P -t "$topic-read" -p 0
   command kcat "${kcat_tls[@]}" -q -b "$bootstrap" -X auto.commit.interval.ms=100 -o beginning -G "$topic-group" "$topic-read" >"$work/read" 2>"$work/reader" &
@@ -148,7 +149,7 @@ member_of_the_consumer_protocol() { # KIP-848, with Kafka's own consumer in the 
   local reader=$!
   trap "kill $reader 2>/dev/null || :" EXIT
   stable() { described_as "^$group .* uniform +Stable +([0-9]+) +\1 +1$" groups describe --group "$group" --state --verbose; }
-  eventually stable || eventually stable # a JVM on a busy machine takes its time
+  eventually stable || eventually stable # a JVM on a busy machine is slow
   has "^$group +Consumer +Stable$" "$(groups list --type consumer --state)"
   local mode
   for mode in --members --state --offsets; do
@@ -174,19 +175,19 @@ offsets() { # of a group without members
   refused 'does not exist' groups describe --group "$topic-group"
 }
 
-# theirs CLASS FLAG... -- OUR COMMAND...: Kafka's tool prints the same lines, blanks at their ends aside
+# theirs CLASS FLAG... -- OUR COMMAND...: Kafka's tool prints the same lines, except for trailing blanks
 theirs() {
   [ -n "${JARS:-}" ] || return 0
   local flags=() class=$1; shift
   until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
   case $class in ConsumerGroupCommand) class=org.apache.kafka.tools.consumer.group.$class ;; *) class=kafka.admin.$class ;; esac
   local ours
-  ours=$("$@" 2>"$work/errors") && [ -n "$ours" ] || { echo "fails, or prints nothing: $*"; cat "$work/errors"; return 1; }
+  ours=$("$@" 2>"$work/errors") && [ -n "$ours" ] || { echo "fails or prints nothing: $*"; cat "$work/errors"; return 1; }
   same "$ours" "$(kafka "$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" \
     2>/dev/null | sed 's/ *$//')"
 }
 
-same_settings() { # what Kafka's tool prints of the same topic and brokers
+same_settings() { # compares with Kafka's tool for the same topic and brokers
   configs alter --topic "$topic" --add-config retention.ms=54321000
   theirs ConfigCommand --describe --topic "$topic" -- configs describe --topic "$topic"
   theirs ConfigCommand --describe --topic "$topic" --all -- configs describe --topic "$topic" --all
@@ -204,7 +205,7 @@ delete() {
 
 check 'topics create' create
 check 'topics list, describe' describe
-if has_window; then check 'topics create with a window of its own (KIP-1269)' window; else skip 'KIP-1269, which this broker does not know'; fi
+if has_window; then check 'topics create with a window of its own (KIP-1269)' window; else skip 'KIP-1269: unknown to this broker'; fi
 check 'topics alter' alter
 check 'topics create with a bad config is refused' refused 'no.such.key' topics create --topic "$topic-bad" --config no.such.key=1
 for codec in none gzip snappy lz4 zstd; do check "perf produce, idempotent, $codec" produce compression.type=$codec; done

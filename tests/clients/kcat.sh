@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# kcat against a broker: `kcat.sh BOOTSTRAP [NAME]`. NAME goes into the lines and topics, to tell two librdkafkas apart; LIBRDKAFKA is the version
-# that it has to be on, if any.
-# Reads by partition and offset only: no groups. Topics are made by producing to them, as kcat users do.
+# kcat against a broker: `kcat.sh BOOTSTRAP [NAME]`. NAME is in the lines and topics, to distinguish two librdkafkas;
+# LIBRDKAFKA is the version that it must have, if any. Reads by partition and offset only, without groups. Topics are
+# created by producing to them, as kcat users do.
 set -uo pipefail
 bootstrap=$1 client=${2:-kcat}
 . "$(dirname "$0")/cases.sh"
@@ -19,7 +19,7 @@ produce() { # produce ACKS CODEC [option...]: null keys, null values (an empty o
     "$work/in" >"$work/expected"
   eventually reads_back "$topic" # without acks=all it need not be on every replica yet
 }
-# To ask for a topic makes it; with acks=0 nobody hears of a leader that does not know it yet.
+# A metadata request creates the topic; with acks=0 a leader that does not know it yet gives no error.
 known() {
   local address
   for address in ${bootstrap//,/ }; do
@@ -55,7 +55,7 @@ offsets() {
   same "$(k -Q -t "$topic:0:-2")" "$topic [0] offset 0"
 }
 
-tail_wakes() { # the reader is about to send a long poll of 30 s when the record comes
+tail_wakes() { # the consumer is about to send a long poll of 30 s when the record comes
   local topic="$run-tail"
   echo old | k -P -t "$topic" -p 0
   k -C -t "$topic" -p 0 -o end -c 1 -f '%o %s' -X fetch.wait.max.ms=30000 -d fetch >"$work/tail" 2>"$work/fetches" & local reader=$!
@@ -75,7 +75,7 @@ metadata() {
   echo x | k -P -t "$run-meta" -p 0
   eventually listed
 }
-listed() { # whoever is asked
+listed() { # by each broker
   local found; found=$(k -L -J) || return
   jq -e --arg topic "$run-meta" --arg at "${bootstrap%%,*}" --argjson replicas "${REPLICAS:-1}" '
     (.brokers | any(.name == $at)) and (.controllerid as $c | .brokers | any(.id == $c)) and
@@ -95,5 +95,5 @@ check 'produce above message.max.bytes is refused' too_big
 check 'consume from offsets and times, query offsets' offsets
 check 'consume at the end wakes up for a new record' tail_wakes
 check 'consume beyond the end is refused' refused 'Offset out of range' k -C -t "$run-meta" -p 0 -o 1000 -e -X auto.offset.reset=error
-check 'consume of a topic nobody created is refused' refused 'Unknown topic' k -C -t "$run-absent" -p 0 -e
+check 'consume of a missing topic is refused' refused 'Unknown topic' k -C -t "$run-absent" -p 0 -e
 summary

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Committed offsets as they are in `__consumer_offsets`: `offsets.sh BOOTSTRAP`, with the jars of Kafka's own tools in $JARS.
-# Its clients commit and delete; then Kafka's formatter prints the topic, and Kafka's own coordinator replays it record by
-# record: both have to know what the broker answers, no more and no less. Works against Apache Kafka as well.
+# Committed offsets in `__consumer_offsets`: `offsets.sh BOOTSTRAP`, with the jars of Kafka's tools in $JARS. Its
+# clients commit and delete. Then Kafka's formatter prints the topic, and Kafka's own coordinator replays it record by
+# record: both must have exactly the offsets in the broker's responses. Works against Apache Kafka as well.
 set -uo pipefail
 bootstrap=$1 client=offsets
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/cases.sh"
 run="offsets-$$-$(date +%s)"
 
-# tool CLASS ARGS...: what a failing tool printed goes to stderr, so that it is not lost in a substitution
+# tool CLASS ARGS...: a failing tool's output goes to stderr, so that it is not lost in a substitution
 tool() {
   local out status
   out=$(kafka "$@" 2>"$work/err") && status=0 || status=$?
@@ -34,10 +34,11 @@ listed() {
   lacks '^Topic: __' "$(topics --describe --exclude-internal)"
 }
 
-# formatted MS: "group topic partition offset topic-id" of every offset that Kafka's formatter leaves, the last record of each key counting. It ends once
-# it has read nothing for so long, which may be too soon for its first record on a busy machine.
+# formatted MS: "group topic partition offset topic-id" of every offset that Kafka's formatter prints, by the last
+# record of each key. It ends after MS ms without a record, which may be too soon for its first record on a busy
+# machine.
 formatted() {
-  # Its logger would put the timeout among the records.
+  # Its logger would print the timeout among the records.
   "${jvm[@]}" -Dlog4j2.level=OFF org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" --topic __consumer_offsets --from-beginning \
     --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter --timeout-ms "$1" |
     jq -rs --arg run "$run" 'reduce .[] as $record ({}; .[$record.key | tojson] = $record) | .[]
@@ -45,7 +46,7 @@ formatted() {
       | "\(.group) \(.topic) \(.partition) \($committed.offset) \($committed.topicId)"' | LC_ALL=C sort
 }
 
-# The same by what the broker answers.
+# The same by the broker's responses.
 described() {
   topics --describe --topic "$run-.*" | sed -n 's/^Topic: \([^\t]*\)\tTopicId: \([^\t]*\)\t.*/\1 \2/p' >"$work/ids"
   groups --describe --all-groups --offsets >"$work/groups"
@@ -70,7 +71,7 @@ coordinator() {
   same "$(wc -l <<<"$replayed")" 17
 }
 
-check 'offsets of several groups, some deleted again; consumers with patterns' commit
+check 'offsets of several groups, some of them deleted; consumers with patterns' commit
 check 'kafka-topics --exclude-internal' listed
 check 'kafka-console-consumer with OffsetsMessageFormatter, kafka-consumer-groups' formatter
 check "Kafka's GroupCoordinatorShard replays the topic" coordinator

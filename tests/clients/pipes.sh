@@ -1,4 +1,5 @@
-# Sourced by fullbore.sh: `fullbore produce` and `fullbore consume` beside kcat and, with Kafka's jars in $JARS, beside Java.
+# Sourced by fullbore.sh: `fullbore produce` and `fullbore consume` beside kcat, and beside Java with Kafka's jars in
+# $JARS.
 
 pipe() { local action=$1; shift; "$FULLBORE_BIN" "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
 read_kcat() { kcat -q -b "$bootstrap" -C -t "$topic-$1" -p 0 -e "${@:2}"; }
@@ -17,7 +18,7 @@ pipe_in() { # the same input and flags give the same records as kcat's
   read_kcat in -o -1 -f %s | cmp - "$work/random"
 }
 
-pipe_out() { # the same flags give the same bytes as kcat's; but for -Z, where kcat takes empty for null
+pipe_out() { # the same flags give the same bytes as kcat's, except for -Z, where kcat prints empty as null
   topics create --topic "$topic-out" --partitions 1
   local codec stamps flags
   for codec in none gzip snappy lz4 zstd; do
@@ -40,26 +41,26 @@ pipe_out() { # the same flags give the same bytes as kcat's; but for -Z, where k
 FLAGS
 }
 
-pipe_json() { # JSON out into JSON in is the same topic
+pipe_json() { # JSON out into JSON in gives the same topic
   topics create --topic "$topic-json" --partitions 1
   pipe consume -t "$topic-out" -e --json | pipe produce -t "$topic-json" --json
   local format='%o|%T|%K|%k|%S|%s|%h\n'
   same "$(read_kcat json -o beginning -f "$format" | od -c)" "$(read_kcat out -o beginning -f "$format" | od -c)"
 }
 
-# shared GROUP PROTOCOL COMMAND...: our member and another client's share a topic; each record comes once, and after the
-# other was killed everything comes to ours
+# shared GROUP PROTOCOL COMMAND...: our member and another client's share a topic; each record comes once, and after a
+# kill of the other every record comes to ours
 shared() {
   local protocol=$2 of=$topic-$1; shift 2
   topics create --topic "$of" --partitions 4
   : >"$work/ours" >"$work/other"
-  # Neither is a function, so that the signals below reach them and not a shell around them.
+  # Neither is a function, so that the signals below reach the programs and not a shell around them.
   "$FULLBORE_BIN" consume --bootstrap-server "$bootstrap" "${secured[@]}" -t "$of" --group "$of" --group-protocol "$protocol" \
     --from-beginning -f '%s\n' -X session.timeout.ms=6000 >"$work/ours" 2>"$work/ours-log" & ours=$!
   "$@" >"$work/other" 2>"$work/other-log" & other=$!
   trap 'kill -9 "$ours" "$other" 2>"$work/killed"' EXIT
   two() { [ "$(groups describe --members --group "$of" 2>"$work/none-yet" | awk '$NF == 2' | wc -l)" = 2 ]; }
-  eventually two || eventually two # a JVM on a busy machine takes its time
+  eventually two || eventually two # a JVM on a busy machine is slow
   seq 1000 | pipe produce -t "$of" -X batch.size=0
   whole() { same "$(sort -n -u "$work/ours" "$work/other")" "$(seq "$1")"; }
   eventually whole 1000
@@ -67,7 +68,7 @@ shared() {
   [ -s "$work/other" ]
   kill -9 $other
   seq 1001 1100 | pipe produce -t "$of" -X batch.size=0
-  local until=$((SECONDS + 90)) # a session may last as long as 45 s
+  local until=$((SECONDS + 90)) # a session may last up to 45 s
   until whole 1100 >/dev/null || [ $SECONDS -gt $until ]; do sleep 0.2; done
   whole 1100
   kill -TERM $ours
@@ -89,8 +90,8 @@ with_java() { # with_java PROTOCOL
     --bootstrap-server "$bootstrap" --topic "$topic-with-java-$1" --group "$topic-with-java-$1" --command-config "$config"
 }
 
-check 'produce is as kcat -P' pipe_in
-check 'consume is as kcat -C' pipe_out
+check 'produce equals kcat -P' pipe_in
+check 'consume equals kcat -C' pipe_out
 check 'consume --json | produce --json' pipe_json
 check 'consume --group with kcat' with_kcat
 if [ -n "${JARS:-}" ]; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Kafka's own command-line tools against a broker: `tools.sh BOOTSTRAP`, with their jars in $JARS.
-# With DATA_DIR set to the broker's data folder, or that of all brokers, Kafka's DumpLogSegments also reads the segments of each replica.
-# Not here: kafka-consumer-groups, whose lines fullbore.sh compares with ours, and what AdminTools.java runs.
+# Kafka's command-line tools against a broker: `tools.sh BOOTSTRAP`, with their jars in $JARS. With DATA_DIR set to the
+# broker's data directory, or that of all brokers, Kafka's DumpLogSegments also reads the segments of each replica. Not
+# here: kafka-consumer-groups, whose lines fullbore.sh compares with ours, and the tools in AdminTools.java.
 set -uo pipefail
 bootstrap=$1 client=tools
 . "$(dirname "$0")/cases.sh"
@@ -51,7 +51,7 @@ alter_configs() { # of a topic, of a broker, of every broker
 
   alter --entity-type brokers --entity-default --add-config message.max.bytes=1500000
   eventually described_as DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=1500000 "${of_topic[@]}"
-  local nodes; nodes=$(brokers) # any of them may be asked for a topic's
+  local nodes; nodes=$(brokers) # any of them returns a topic's
   for node in $nodes; do alter --entity-type brokers --entity-name "$node" --add-config message.max.bytes=1600000; done
   eventually described_as '1600000 .*DYNAMIC_BROKER_CONFIG:message.max.bytes=1600000, DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=1500000' "${of_topic[@]}"
   for node in $nodes; do alter --entity-type brokers --entity-name "$node" --delete-config message.max.bytes; done
@@ -79,7 +79,7 @@ knows_window() { [ -n "${OURS:-}" ] || described_as '^ *max.idempotence.batches.
 broker() { topics --describe --topic "$topic" | sed -nE 's/.*Partition: 0.Leader: ([0-9]+).*/\1/p'; }
 brokers() { tool org.apache.kafka.tools.ClusterTool list-endpoints --bootstrap-server "$bootstrap" | sed -nE 's/^([0-9]+) .*/\1/p'; }
 
-console() { # what goes in by the console comes out by the console
+console() { # the console consumer prints the console producer's records
   printf 'h:1,h:2\tkey\tvalue\nNULL\tNULL\tno key\nNULL\tgone\tNULL\n' >"$work/in"
   tool org.apache.kafka.tools.ConsoleProducer --bootstrap-server "$bootstrap" --topic "$topic-console" --compression-codec zstd \
     --reader-property parse.headers=true --reader-property parse.key=true --reader-property null.marker=NULL <"$work/in"
@@ -89,7 +89,7 @@ console() { # what goes in by the console comes out by the console
   has '^NO_HEADERS.gone.NULL$' "$(consume --topic "$topic-console" --offset 2 --max-messages 1 "${print[@]}")"
 }
 
-recompress() { # what comes with one codec is stored with the topic's, and read with that; and dumped with it
+recompress() { # records are stored and dumped with the topic's codec, and read back
   local name="$topic-recompressed" of_topic codec sent=snappy
   of_topic=(--entity-type topics --entity-name "$name")
   topics --create --topic "$name" --config compression.gzip.level=9 --config compression.lz4.level=12 --config compression.zstd.level=19
@@ -125,7 +125,7 @@ perf_consumer() { # in a group
   has ', 30000, ' "$(tool org.apache.kafka.tools.ConsumerPerformance --bootstrap-server "$bootstrap" --topic "$name" --num-records 30000 --timeout 20000)"
 }
 
-verifiable() { # every record reported as acknowledged, then read in order; it tells some of them while its JVM ends
+verifiable() { # every record is acknowledged, then read in order; the tool prints some of them while its JVM ends
   local sent; sent=$("${jvm[@]}" org.apache.kafka.tools.VerifiableProducer --bootstrap-server "$bootstrap" --topic "$topic-verifiable" \
     --max-messages 2000 --acks -1 --value-prefix 7)
   same "$(grep -c '"producer_send_success"' <<<"$sent")" 2000
@@ -148,7 +148,7 @@ cluster() {
   has 'Fetch\(1\): 4 to 18 \[usable: 18\]' "$versions"
 }
 
-dump() { # every segment of the perf topics, record by record; the indexes are checked where they are written already
+dump() { # every segment of the perf topics, record by record; indexes are checked once they are written
   local folders dumped
   folders=$(find "$DATA_DIR" -type d -name "$topic-perf-*")
   files() { find $folders -name "$1" -size +0 | paste -sd,; }
@@ -175,7 +175,7 @@ check 'kafka-topics --create with a bad config is refused' refused 'no.such.key'
 check 'kafka-topics --create with a bad name is refused' refused 'illegal|invalid' topics --create --topic 'bad name!'
 check 'kafka-configs --describe' describe_configs
 check 'kafka-configs --alter' alter_configs
-if knows_window; then check 'kafka-configs --alter, KIP-1269' alter_window; else skip 'KIP-1269, which this broker does not know'; fi
+if knows_window; then check 'kafka-configs --alter, KIP-1269' alter_window; else skip 'KIP-1269: unknown to this broker'; fi
 check 'kafka-console-producer, kafka-console-consumer' console
 check 'kafka-configs compression.type, kafka-console-producer with another codec' recompress
 check 'kafka-producer-perf-test, defaults' perf linger.ms=5

@@ -1,7 +1,4 @@
-//! Record batches (magic 2) for tests, with every field free to be wrong.
-//!
-//! Not the product's builder: written from Kafka's `DefaultRecordBatch` a second time, so that a mistake there
-//! shows. Records are read only from batches that are not compressed.
+//! Record batches (magic 2) for tests, every field of which a test may set to a wrong value.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fullbore_wire::batch::crc32c;
@@ -13,7 +10,7 @@ const HEADER_LEN: usize = 61;
 const TRANSACTIONAL: i16 = 0x10;
 const CONTROL: i16 = 0x20;
 
-/// One record of a batch.
+/// Record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Absolute, set when read back.
@@ -31,7 +28,7 @@ impl Record {
     }
 }
 
-/// One batch; what is `None` is computed.
+/// Batch of records; a field that is `None` is computed.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub base_offset: i64,
@@ -93,7 +90,7 @@ impl Batch {
         }
     }
 
-    /// The same batch from an idempotent producer.
+    /// Returns the batch as an idempotent producer sends it.
     pub fn from_producer(mut self, id: i64, epoch: i16, base_sequence: i32) -> Batch {
         self.producer_id = id;
         self.producer_epoch = epoch;
@@ -107,17 +104,17 @@ impl Batch {
         self
     }
 
-    /// Returns true of a batch in a transaction, and of its marker.
+    /// Returns true for a batch of a transaction and for the marker that ends one.
     pub fn is_transactional(&self) -> bool {
         self.attributes & TRANSACTIONAL != 0
     }
 
-    /// The offset of its last record.
+    /// Returns the offset of the last record.
     pub fn last_offset(&self) -> i64 {
         self.base_offset + i64::from(self.last_offset_delta.expect("parsed"))
     }
 
-    /// The bytes, with a right checksum unless `crc` is set.
+    /// Returns the bytes, with the correct checksum unless `crc` is set.
     pub fn bytes(&self) -> Bytes {
         let count = i32::try_from(self.records.len()).expect("few records");
         let latest = self.records.iter().map(|record| record.timestamp).max().unwrap_or(self.base_timestamp);
@@ -145,7 +142,7 @@ impl Batch {
         out.freeze()
     }
 
-    /// The whole batches at the start of `bytes`; a last one that is cut short is left out, as consumers do.
+    /// Parses the whole batches at the start of `bytes`. Like a consumer, leaves out a last batch that is cut short.
     pub fn parse_all(mut bytes: &[u8]) -> Vec<Batch> {
         let mut batches = Vec::new();
         while bytes.len() >= HEADER_LEN {
@@ -231,7 +228,7 @@ fn parse_marker(mut bytes: &[u8]) -> EndMarker {
     EndMarker { is_commit: kind == 1, coordinator_epoch: i32_at(bytes, 2) }
 }
 
-/// Zigzag and LEB128.
+/// Writes `value` in zigzag LEB128.
 fn put_varint(out: &mut BytesMut, value: i64) {
     let mut rest = ((value << 1) ^ (value >> 63)) as u64;
     while rest >= 0x80 {

@@ -1,7 +1,6 @@
-//! One raw connection: requests as `fullbore_wire` writes them, or any bytes at all.
+//! Raw connection, plain or over TLS: sends requests as `fullbore_wire` writes them, or any bytes.
 //!
-//! Plain, or over TLS. No retries, no metadata, no versions agreed: the test says what goes out and looks at what comes
-//! back.
+//! Has no retries, no metadata and no negotiation of versions: the test decides what is sent and checks each response.
 
 use crate::tls::{Tls, TlsStream};
 use bytes::Bytes;
@@ -11,7 +10,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// An answer that takes longer than this never comes.
+/// Time without a response after which a test fails.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// A connection to a broker.
@@ -19,7 +18,7 @@ pub struct Client {
     stream: Stream,
     next_correlation_id: i32,
     client_id: Text,
-    /// True if an answer that takes too long counts as a connection that is gone.
+    /// True if a response that takes too long counts as a closed connection.
     gives_up: bool,
 }
 
@@ -62,7 +61,7 @@ impl Write for Stream {
     }
 }
 
-/// The bytes of a frame that holds no file.
+/// Returns the bytes of a frame that holds no part of a file.
 pub fn bytes_of(frame: &Frame) -> Vec<u8> {
     let bytes_of = |part: &Part| match part {
         Part::Bytes(bytes) => bytes.to_vec(),
@@ -89,7 +88,7 @@ impl Client {
         Client::over(Stream::Plain(open(addr)))
     }
 
-    /// Connects, and names itself so in every request.
+    /// Connects, and sends `client_id` in every request.
     pub fn connect_as(addr: SocketAddr, client_id: &str) -> Client {
         Client { client_id: Text::from(client_id), ..Client::connect(addr) }
     }
@@ -103,18 +102,18 @@ impl Client {
         Ok(Client::over(Stream::Plain(try_open(addr)?)))
     }
 
-    /// Connects to an SSL listener; the handshake is done when this returns, as far as the client is concerned.
+    /// Connects to an SSL listener. Returns once the client's side of the handshake is done.
     pub fn try_connect_tls(addr: SocketAddr, tls: &Tls) -> std::io::Result<Client> {
         let stream = tls.handshake(open(addr), addr)?;
         Ok(Client::over(Stream::Tls(Box::new(stream))))
     }
 
-    /// Connects to an SSL listener that is expected to let it in.
+    /// Connects to an SSL listener; panics if the handshake fails.
     pub fn connect_tls(addr: SocketAddr, tls: &Tls) -> Client {
         Client::try_connect_tls(addr, tls).expect("the handshake succeeds")
     }
 
-    /// The subject of the certificate that the broker showed, DER; of a TLS connection.
+    /// Returns the broker's certificate (DER); panics on a connection without TLS.
     pub fn certificate(&self) -> Vec<u8> {
         match &self.stream {
             Stream::Plain(_) => panic!("no TLS"),
@@ -122,7 +121,7 @@ impl Client {
         }
     }
 
-    /// A second handle on the same connection: one thread writes, another reads.
+    /// Returns a second handle on the same connection, so that one thread writes and another reads.
     pub fn split(&self) -> Client {
         let Stream::Plain(socket) = &self.stream else { panic!("a TLS session is not split") };
         let stream = Stream::Plain(socket.try_clone().expect("a descriptor is free"));
@@ -134,7 +133,7 @@ impl Client {
         }
     }
 
-    /// Sends a request without waiting; its correlation id.
+    /// Sends a request without waiting; returns its correlation id.
     pub fn send<R: Request>(&mut self, request: &R, version: i16) -> i32 {
         self.try_send(request, version).expect("the broker reads")
     }
@@ -159,24 +158,24 @@ impl Client {
         self.stream.flush()
     }
 
-    /// The next response: correlation id and body.
+    /// Waits for the next response; returns its correlation id and body.
     pub fn receive<R: Request>(&mut self, version: i16) -> (i32, R::Response) {
         self.try_receive::<R>(version).expect("the broker answers instead of closing the connection")
     }
 
-    /// The next response, or `None` when the broker closed the connection.
+    /// Waits for the next response; `None` if the broker closed the connection.
     pub fn try_receive<R: Request>(&mut self, version: i16) -> Option<(i32, R::Response)> {
         let frame = self.receive_frame()?;
         Some(decode_response::<R>(frame, version).expect("a response of this version"))
     }
 
-    /// Sends to a broker that may be gone, and waits for its answer.
+    /// Sends a request to a broker that may be gone, and waits for the response.
     pub fn try_call<R: Request>(&mut self, request: &R, version: i16) -> Option<R::Response> {
         self.try_send(request, version).ok()?;
         Some(self.try_receive::<R>(version)?.1)
     }
 
-    /// Sends and waits for the answer.
+    /// Sends a request and waits for the response.
     pub fn call<R: Request>(&mut self, request: &R, version: i16) -> R::Response {
         let sent = self.send(request, version);
         let (id, response) = self.receive::<R>(version);
@@ -184,7 +183,7 @@ impl Client {
         response
     }
 
-    /// The next frame without its length, or `None` when the broker closed the connection.
+    /// Waits for the next frame, and returns it without its length; `None` if the broker closed the connection.
     pub fn receive_frame(&mut self) -> Option<Bytes> {
         let mut prefix = [0; 4];
         self.read_exact(&mut prefix)?;
@@ -193,11 +192,11 @@ impl Client {
         Some(Bytes::from(frame))
     }
 
-    /// Waits until the next answer has begun to arrive, and leaves it unread.
+    /// Waits for the first byte of the next response, and leaves it unread.
     pub fn wait_for_answer(&mut self) {
         let begun = loop {
             match self.stream.socket().peek(&mut [0]) {
-                // A process that was stopped for a moment and goes on.
+                // The process was stopped for a moment and continued.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 begun => break begun.expect("the broker answers"),
             }
@@ -205,7 +204,7 @@ impl Client {
         assert_eq!(begun, 1, "the broker answers instead of closing the connection");
     }
 
-    /// `None` when the connection is closed or reset.
+    /// Returns `None` when the connection is closed or reset.
     fn read_exact(&mut self, buffer: &mut [u8]) -> Option<()> {
         match self.stream.read_exact(buffer) {
             Ok(()) => Some(()),
@@ -216,42 +215,42 @@ impl Client {
         }
     }
 
-    /// Waits until the broker closes the connection, skipping what it still answers; how many answers that were.
+    /// Waits until the broker closes the connection; returns the number of responses that arrived before.
     pub fn wait_for_close(&mut self) -> usize {
         std::iter::from_fn(|| self.receive_frame()).count()
     }
 
-    /// The bytes the broker sends until it closes, or sends nothing for as long as the read timeout.
+    /// Returns the bytes that arrive until the broker closes the connection or the read timeout passes.
     pub fn take_what_comes(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // What was read before an error is there.
+        // An error leaves the bytes that were read before it.
         let _ = self.stream.read_to_end(&mut bytes);
         bytes
     }
 
-    /// Exactly so many of the bytes that come next; `None` when the broker closes the connection before.
+    /// Reads exactly `bytes` bytes; `None` if the broker closes the connection before.
     pub fn take(&mut self, bytes: usize) -> Option<Vec<u8>> {
         let mut taken = vec![0; bytes];
         self.read_exact(&mut taken)?;
         Some(taken)
     }
 
-    /// Returns true if the broker has the connection open, without reading from it.
+    /// Returns true if the broker has its end of the connection open; reads nothing.
     pub fn is_open_at_broker(&self) -> bool {
         let socket = self.stream.socket();
-        // Without a peer it was reset.
+        // A socket without a peer was reset.
         let (Ok(ours), Ok(theirs)) = (socket.local_addr(), socket.peer_addr()) else { return false };
         let sockets = std::fs::read_to_string("/proc/net/tcp").expect("Linux tells it");
         let is_it = |line: &str| {
             let mut fields = line.split_whitespace().skip(1);
             let mut port = || fields.next().and_then(|addr| u16::from_str_radix(addr.rsplit(':').next()?, 16).ok());
-            // 1 is ESTABLISHED; what the broker has closed may stay for a while in other states.
+            // 1 is ESTABLISHED; a socket that the broker has closed may stay in other states for a while.
             (port(), port()) == (Some(theirs.port()), Some(ours.port())) && fields.next() == Some("01")
         };
         sockets.lines().any(is_it)
     }
 
-    /// Tells the broker that nothing more will be sent.
+    /// Closes the sending half of the connection.
     pub fn finish(&mut self) {
         if let Stream::Tls(stream) = &mut self.stream {
             stream.conn.send_close_notify();
@@ -261,29 +260,29 @@ impl Client {
         let _ = self.stream.socket().shutdown(Shutdown::Write);
     }
 
-    /// Takes nothing more from the broker, which is not told.
+    /// Closes the receiving half, without notice to the broker.
     pub fn stop_reading(&mut self) {
         self.stream.socket().shutdown(Shutdown::Read).expect("a connected socket");
     }
 
-    /// Closes the connection as a process that is killed with answers unread does: the broker's next write fails.
+    /// Closes the connection like a killed process that has unread responses: the broker's next write fails.
     pub fn reset(self) {
         let now = Some(Duration::ZERO);
         rustix::net::sockopt::set_socket_linger(self.stream.socket(), now).expect("a connected socket");
     }
 
-    /// How long a write may block before it fails.
+    /// Sets how long a write may block before it fails.
     pub fn set_write_timeout(&mut self, timeout: Duration) {
         self.stream.socket().set_write_timeout(Some(timeout)).expect("a connected socket");
     }
 
-    /// Takes an answer that is not there after this time for a connection that is gone.
+    /// Counts a connection as closed once a response takes longer than `timeout`.
     pub fn give_up_after(&mut self, timeout: Duration) {
         self.gives_up = true;
         self.set_read_timeout(timeout);
     }
 
-    /// How long to wait for an answer before the test fails.
+    /// Sets how long to wait for a response before the test fails.
     pub fn set_read_timeout(&mut self, timeout: Duration) {
         self.stream.socket().set_read_timeout(Some(timeout)).expect("a connected socket");
     }

@@ -1,5 +1,5 @@
-//! Several brokers over a database of their own, each a process with a folder of its own, on ports of this machine that
-//! stay. The PostgreSQL of it is the one that all tests of a program share, or the cluster's own where a test stops or
+//! Several brokers over a database of their own, each a process with its own directory, on ports that stay the same.
+//! The database is on the PostgreSQL that all tests of a program share, or on the cluster's own where a test stops or
 //! freezes it.
 //!
 //! Invariant: no process outlives its `Cluster`.
@@ -18,19 +18,19 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-/// A change that takes longer than this never comes.
+/// Time within which every change must arrive.
 const CHANGE_MAX: Duration = Duration::from_secs(60);
-/// The listener between brokers, where it is another than that of clients.
+/// Name of the listener between brokers, if that is not the clients' listener.
 const PEERS: &str = "PEERS";
 
 /// Brokers with ids from 1.
 pub struct Cluster {
-    /// Dropped first.
+    /// Dropped before the plan.
     brokers: Vec<Broker>,
     plan: ClusterPlan,
 }
 
-/// A cluster before it starts: its database runs, and what each broker is started with can still be changed.
+/// Cluster before its start: the database runs, and the settings of each broker can still change.
 pub struct ClusterPlan {
     postgres: DatabaseServer,
     database: String,
@@ -40,7 +40,7 @@ pub struct ClusterPlan {
     links: Option<Links>,
 }
 
-/// Who else uses the PostgreSQL.
+/// PostgreSQL of the cluster: shared with other tests, or its own.
 enum DatabaseServer {
     Shared(&'static PostgresServer),
     Own(PostgresServer),
@@ -58,12 +58,12 @@ impl Deref for DatabaseServer {
 }
 
 impl ClusterPlan {
-    /// So many brokers with these settings.
+    /// Plans `brokers` brokers with the settings `sets`.
     pub fn new(brokers: usize, sets: &[&str]) -> ClusterPlan {
         ClusterPlan::over(DatabaseServer::Shared(PostgresServer::shared()), brokers, sets)
     }
 
-    /// With a PostgreSQL of its own, for tests that do something to it.
+    /// Plans a cluster with a PostgreSQL of its own, for tests that stop or change it.
     pub fn with_own_postgres(brokers: usize, sets: &[&str]) -> ClusterPlan {
         ClusterPlan::over(DatabaseServer::Own(PostgresServer::start()), brokers, sets)
     }
@@ -82,7 +82,7 @@ impl ClusterPlan {
         ClusterPlan { postgres, database, addresses, sets, folders: Vec::new(), links: None }
     }
 
-    /// The database's server, of a plan that has its own.
+    /// Returns the PostgreSQL of a plan that has its own.
     pub fn postgres(&self) -> &PostgresServer {
         match &self.postgres {
             DatabaseServer::Own(server) => server,
@@ -90,25 +90,25 @@ impl ClusterPlan {
         }
     }
 
-    /// The database.
+    /// Returns the name of the database.
     pub fn database(&self) -> &str {
         &self.database
     }
 
-    /// Starts the broker of this place with this instead of what it had under the same key.
+    /// Replaces the setting `key` of the broker at `index`.
     pub fn set(&mut self, index: usize, key: &str, value: &str) {
         let sets = &mut self.sets[index];
         sets.retain(|set| set.split_once('=').is_none_or(|(found, _)| found != key));
         sets.push(format!("{key}={value}"));
     }
 
-    /// Has the brokers keep their data in these folders.
+    /// Sets the data directory of each broker.
     pub fn in_folders(mut self, folders: &[PathBuf]) -> ClusterPlan {
         folders.clone_into(&mut self.folders);
         self
     }
 
-    /// Has the brokers reach each other over a listener of its own, of this protocol.
+    /// Gives the brokers a listener of `protocol` for requests between them.
     pub fn with_peers_over(mut self, protocol: &str) -> ClusterPlan {
         let ports = stable_ports(self.addresses.len());
         for (index, port) in ports.into_iter().enumerate() {
@@ -120,7 +120,7 @@ impl ClusterPlan {
         self
     }
 
-    /// Has the brokers reach each other and the database over links that can be cut.
+    /// Puts links that can be cut between the brokers, and between each broker and the database.
     pub fn linked(self) -> ClusterPlan {
         let mut plan = self.with_peers_over("PLAINTEXT");
         let (mut peers, mut databases) = (Vec::new(), Vec::new());
@@ -140,7 +140,7 @@ impl ClusterPlan {
         plan
     }
 
-    /// Starts the brokers; all of them know each other when this returns.
+    /// Starts the brokers; returns once all of them know each other.
     pub fn start(self) -> Cluster {
         let mut cluster = Cluster { brokers: Vec::new(), plan: self };
         let ids: Vec<i32> = (1..).take(cluster.plan.sets.len()).collect();
@@ -155,17 +155,17 @@ impl ClusterPlan {
 }
 
 impl Cluster {
-    /// Starts so many brokers with these settings; all of them know each other when this returns.
+    /// Starts `brokers` brokers with the settings `sets`; returns once all of them know each other.
     pub fn start(brokers: usize, sets: &[&str]) -> Cluster {
         ClusterPlan::new(brokers, sets).start()
     }
 
-    /// What the broker of this id is started with.
+    /// Returns the settings of the broker `id`.
     pub fn sets_of(&self, id: i32) -> &[String] {
         &self.plan.sets[usize::try_from(id - 1).expect("ids begin with 1")]
     }
 
-    /// The links between its processes, of a plan that has them.
+    /// Returns the links between the processes, of a plan that has them.
     pub fn links(&self) -> &Links {
         self.plan.links.as_ref().expect("a plan with links")
     }
@@ -175,32 +175,32 @@ impl Cluster {
         self.plan.postgres.run(&self.plan.database, statements)
     }
 
-    /// The broker of this id.
+    /// Returns the broker `id`.
     pub fn broker(&mut self, id: i32) -> &mut Broker {
         &mut self.brokers[usize::try_from(id - 1).expect("ids begin with 1")]
     }
 
-    /// The ids of its brokers, started or not.
+    /// Returns the ids of the brokers, started or not.
     pub fn ids(&self) -> impl Iterator<Item = i32> + use<> {
         (1..).take(self.brokers.len())
     }
 
-    /// The database's server, of a plan that has its own.
+    /// Returns the PostgreSQL of a plan that has its own.
     pub fn postgres(&self) -> &PostgresServer {
         self.plan.postgres()
     }
 
-    /// Where the broker of this id listens.
+    /// Returns the listener's address of the broker `id`.
     pub fn address(&self, id: i32) -> SocketAddr {
         self.plan.addresses[usize::try_from(id - 1).expect("ids begin with 1")]
     }
 
-    /// Every broker's address, with commas between them.
+    /// Returns every broker's address, with commas between them.
     pub fn bootstrap(&self) -> String {
         self.plan.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Waits until each of these brokers tells clients of all of them and of no other.
+    /// Waits until the metadata of each of these brokers has all of them and no other.
     pub fn wait_for_brokers(&self, ids: &[i32]) {
         let wanted: BTreeSet<i32> = ids.iter().copied().collect();
         for id in ids {
@@ -211,8 +211,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until all brokers tell the same id of a topic: each has heard of the deletion of an earlier one of that
-    /// name.
+    /// Waits until all brokers return the same id of a topic, so that each knows of the deletion of an earlier one.
     pub fn wait_for_same_topic(&self, topic: &str) {
         wait_until(&format!("all brokers tell of the same {topic}"), CHANGE_MAX, || {
             let told = |id| Client::connect(self.address(id)).metadata(&[topic]).topics.remove(0);
@@ -221,12 +220,12 @@ impl Cluster {
         });
     }
 
-    /// A topic's partitions as the broker of this id tells them.
+    /// Returns a topic's partitions by the metadata of the broker `id`.
     pub fn partitions(&self, id: i32, topic: &str) -> Vec<MetadataResponsePartition> {
         Client::connect(self.address(id)).metadata(&[topic]).topics.remove(0).partitions
     }
 
-    /// Waits until every partition has a leader and its ISR has this many members, as the broker of this id tells.
+    /// Waits until the metadata of the broker `id` has a leader and `members` members of the ISR for every partition.
     pub fn wait_for_isr(&self, id: i32, topic: &str, members: usize) {
         wait_until(&format!("every partition of {topic} has {members} replicas in sync"), CHANGE_MAX, || {
             let partitions = self.partitions(id, topic);
@@ -235,8 +234,7 @@ impl Cluster {
         });
     }
 
-    /// Waits until another than `former` leads a partition, as the broker of this id tells, and knows that itself; its
-    /// id.
+    /// Waits until the broker `id` names a leader other than `former` that knows of its leadership; returns its id.
     pub fn wait_for_leader(&self, id: i32, topic: &str, partition: i32, former: i32) -> i32 {
         let mut leader = -1;
         wait_until(&format!("{topic}-{partition} is led by another than {former}"), CHANGE_MAX, || {
@@ -250,7 +248,7 @@ impl Cluster {
         leader
     }
 
-    /// Runs a command of ours against the cluster; what it printed.
+    /// Runs a `fullbore` command against the cluster; returns its output.
     pub fn run(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().expect("the binary starts");
         let error = String::from_utf8_lossy(&output.stderr);
@@ -258,7 +256,7 @@ impl Cluster {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Runs a command of ours that is expected to fail; what it said.
+    /// Runs a `fullbore` command that must fail; returns its output.
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().expect("the binary starts");
         assert!(!output.status.success(), "{arguments:?} succeeds");
@@ -271,7 +269,7 @@ impl Cluster {
         command
     }
 
-    /// Makes a topic.
+    /// Creates a topic.
     pub fn create(&self, topic: &str, partitions: i32, factor: i16, configs: &[&str]) {
         let (partitions, factor) = (partitions.to_string(), factor.to_string());
         let mut arguments = vec!["topics", "create", "--topic", topic, "--partitions", &partitions];
@@ -280,7 +278,7 @@ impl Cluster {
         self.run(&arguments);
     }
 
-    /// Begins to produce what is written to it: a line `KEY:VALUE` each.
+    /// Starts a producer; each line written to it is a record `KEY:VALUE`.
     pub fn producing(&self, topic: &str) -> Producing {
         let arguments = ["produce", "--topic", topic, "--key-separator", ":", "--print-offsets", "-X", "acks=all"];
         let mut child = self
@@ -296,12 +294,12 @@ impl Cluster {
         Producing { child, lines, acknowledged, said }
     }
 
-    /// Begins to read a topic from its start.
+    /// Starts a consumer of a topic from its start.
     pub fn consuming(&self, topic: &str) -> Consuming {
         self.consuming_at(topic, "read_uncommitted")
     }
 
-    /// The same at an isolation level.
+    /// Starts a consumer of a topic from its start, at an isolation level.
     pub fn consuming_at(&self, topic: &str, isolation: &str) -> Consuming {
         let arguments =
             ["consume", "--topic", topic, "--from-beginning", "--format", CONSUMED, "--isolation-level", isolation];
@@ -312,7 +310,7 @@ impl Cluster {
         Consuming { child, records, said }
     }
 
-    /// All records of a topic, those of one partition in order.
+    /// Returns all records of a topic, those of one partition in order.
     pub fn consume(&self, topic: &str) -> Vec<Consumed> {
         let printed = self.run(&["consume", "--topic", topic, "--from-beginning", "--exit", "--format", CONSUMED]);
         consumed(&printed)
@@ -321,7 +319,7 @@ impl Cluster {
 
 const CONSUMED: &str = "%p %o %k %s\\n";
 
-/// A record as a reader gets it.
+/// Record as a consumer gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumed {
     pub partition: i32,
@@ -341,7 +339,7 @@ fn consumed(printed: &str) -> Vec<Consumed> {
     printed.lines().map(parse).collect()
 }
 
-/// A producer that runs.
+/// Producer process.
 pub struct Producing {
     child: Child,
     lines: Option<ChildStdin>,
@@ -349,17 +347,17 @@ pub struct Producing {
     said: Output,
 }
 
-/// What a producer was told so far of what it has sent.
+/// Acknowledgements that a producer has printed so far.
 #[derive(Clone)]
 pub struct Acknowledged(Output);
 
 impl Acknowledged {
-    /// How many records were written.
+    /// Returns the number of acknowledged records.
     pub fn count(&self) -> usize {
         self.0.lines()
     }
 
-    /// Waits until so many more are.
+    /// Waits until `records` more records are acknowledged.
     pub fn goes_on_within(&self, deadline: Duration, records: usize) {
         let before = self.count();
         let what = format!("after {before} records {records} more are acknowledged");
@@ -368,7 +366,7 @@ impl Acknowledged {
 }
 
 impl Producing {
-    /// Has it write a record.
+    /// Sends a record.
     pub fn line(&mut self, key: &str, value: &str) {
         let lines = self.lines.as_mut().expect("it was not finished");
         if let Err(error) = writeln!(lines, "{key}:{value}") {
@@ -376,12 +374,12 @@ impl Producing {
         }
     }
 
-    /// What it is told, now and later.
+    /// Returns a handle on the acknowledgements, which goes on counting.
     pub fn acknowledged(&self) -> Acknowledged {
         self.acknowledged.clone()
     }
 
-    /// Waits until every record was acknowledged; the partition and offset of each, in the order of the lines.
+    /// Waits until every record is acknowledged; returns partition and offset of each, in the order of the lines.
     pub fn finish(mut self) -> Vec<(i32, i64)> {
         drop(self.lines.take());
         let status = self.child.wait().expect("our child");
@@ -402,7 +400,7 @@ impl Drop for Producing {
     }
 }
 
-/// A reader that runs.
+/// Consumer process.
 pub struct Consuming {
     child: Child,
     records: Output,
@@ -410,7 +408,7 @@ pub struct Consuming {
 }
 
 impl Consuming {
-    /// Waits until it has read so many records, and ends it; what it has read, in the order in which it did.
+    /// Waits until the consumer has read `records` records, and ends it; returns the records in the order of reading.
     pub fn finish(mut self, records: usize, deadline: Duration) -> Vec<Consumed> {
         let what = format!("a reader has read {records} records");
         wait_until(&what, deadline, || {

@@ -1,8 +1,8 @@
-//! A client that copies numbers in transactions with offsets, through faults of its brokers: each number must be in the
+//! Client that copies numbers in transactions with offsets, through faults of its brokers; each number must be in the
 //! output once.
 //!
-//! Requests are sent again until they are answered, or the client begins again from the offset of its group: its plan
-//! has which. Nothing may take longer than [`HANGS`].
+//! After a request without a response it repeats the request, or begins again from its group's offset, by
+//! `Resolve`. No request may take longer than [`HANGS`], or five times that while faults go on.
 
 use crate::history::{Attempt, History, Outcome};
 use crate::{Client, Protocol, Transactional, transactional_request};
@@ -21,24 +21,24 @@ use std::time::{Duration, Instant};
 
 /// The timeout of transactions, ms.
 const TIMEOUT_MS: i32 = 10_000;
-/// No step takes longer, whatever happens: the timeout of transactions, and ten seconds.
+/// Limit of a request with its retries: the timeout of transactions, and ten seconds.
 const HANGS: Duration = Duration::from_secs(20);
-/// Time without an answer after which a connection is given up.
+/// Time without a response after which a connection is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
 /// Numbers of one transaction.
 const NUMBERS: i64 = 2;
 
-/// Reaction of a client to a request without an answer.
+/// Reaction of a client to a request without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolve {
-    /// Sends it again.
+    /// Repeats the request.
     Again,
     /// Begins again as another process does.
     Anew,
 }
 
-/// The transaction cannot go on.
+/// End of a transaction that cannot go on.
 struct Over;
 
 type Step<T> = Result<T, Over>;
@@ -58,23 +58,23 @@ pub struct Copier<'a> {
     partitions: i32,
     protocol: Protocol,
     resolve: Resolve,
-    /// Returns the addresses of brokers. Called again when one does not answer: a test starts it again, or does not
-    /// yet.
+    /// Returns the addresses of brokers. Called after each transaction, each retriable error and each missing response,
+    /// since a test may restart a broker there.
     brokers: Box<dyn FnMut(i64) -> Vec<SocketAddr> + 'a>,
     known: Vec<SocketAddr>,
     connections: HashMap<SocketAddr, Client>,
-    /// Brokers that did not answer last: others get the next request first.
+    /// Brokers without a response to their last request; the others get the next request first.
     silent: HashSet<SocketAddr>,
     producer: Option<Transactional>,
-    /// Numbers up to this one are copied.
+    /// Last number that is copied.
     copied: i64,
-    /// No request takes longer.
+    /// Limit of each request.
     hangs: Duration,
     attempts: Vec<Attempt>,
 }
 
 impl<'a> Copier<'a> {
-    /// Creates a client; the id is that of its group, too. `brokers` gets the number that the client has come to.
+    /// Creates a client with this id, also of its group. `brokers` gets the number that the client has reached.
     pub fn new(
         id: &str,
         (topic, partitions): (&str, i32),
@@ -101,7 +101,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies until this number, and holds the output to it.
+    /// Copies up to `last`, and checks the output.
     pub fn copy_until(&mut self, last: i64) {
         let mut since = Instant::now();
         while self.copied < last {
@@ -113,7 +113,7 @@ impl<'a> Copier<'a> {
         self.check();
     }
 
-    /// Copies through faults that come as long as this is true, and a little further; holds the output to it.
+    /// Copies through faults as long as `go_on` returns true, and a little further; checks the output.
     pub fn copy_while(&mut self, go_on: impl Fn() -> bool) {
         self.hangs = 5 * HANGS;
         while go_on() {
@@ -123,7 +123,7 @@ impl<'a> Copier<'a> {
         self.copy_until(self.copied + 2 * NUMBERS);
     }
 
-    /// Does one transaction; returns true if that was committed.
+    /// Runs one transaction; returns true if it was committed.
     fn step(&mut self) -> bool {
         let is_done = self.transaction().is_ok();
         match is_done {
@@ -158,7 +158,7 @@ impl<'a> Copier<'a> {
         let (id, protocol) = (self.id.clone(), self.protocol);
         let request = crate::transactional::init_request(&id, TIMEOUT_MS, None);
         let version = protocol.init_producer_id();
-        // Without an answer it is sent again, whatever the plan: the next one fences this one.
+        // Repeats the request whatever `Resolve` is: the next producer fences this one.
         let found = self.request(To::Transactions, true, |client| {
             let response = client.try_call(&request, version)?;
             Some((response.error_code, (response.producer_id, response.producer_epoch)))
@@ -255,7 +255,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Sends a request until it is answered without an error that may pass.
+    /// Repeats a request until a response has no transient error.
     fn request<T>(
         &mut self,
         to: To,
@@ -295,7 +295,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Partitions and the transaction, as each broker shows them.
+    /// Describes the partitions and the transaction by each broker.
     fn described(&self) -> String {
         let ask = |address: &SocketAddr, arguments: &[&str]| {
             let mut command = std::process::Command::new("timeout");
@@ -321,7 +321,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Returns the broker that a request is for, as any broker names it; `None` without an answer.
+    /// Returns the broker that a request is for, by any broker's metadata; `None` without a response.
     fn address(&mut self, to: To) -> Option<SocketAddr> {
         let mut known = self.known.clone();
         known.sort_by_key(|address| self.silent.contains(address));
@@ -351,7 +351,7 @@ impl<'a> Copier<'a> {
         socket(&found.host, found.port)
     }
 
-    /// A connection to the leader of a partition.
+    /// Connects to the leader of a partition.
     fn leader_of(&mut self, partition: i32) -> Client {
         let mut found = None;
         crate::wait_until("a partition has a leader", HANGS, || {
@@ -361,7 +361,7 @@ impl<'a> Copier<'a> {
         found.expect("waited for it")
     }
 
-    /// Returns the client's outcomes and the output, once nothing is open any more.
+    /// Returns the client's outcomes and the output, once no transaction is open.
     pub fn history(&mut self) -> History {
         let mut history = History { attempts: self.attempts.clone(), ..History::default() };
         let topic = self.topic.clone();
@@ -377,7 +377,7 @@ impl<'a> Copier<'a> {
         history
     }
 
-    /// Holds the output to what was copied.
+    /// Compares the output with the numbers that were copied.
     fn check(&mut self) {
         let history = self.history();
         let violations = history.violations();

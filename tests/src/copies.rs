@@ -1,4 +1,4 @@
-//! `fullbore copy` as a user runs it: started, killed, and what it has copied beside its source.
+//! `fullbore copy` as a user runs it: a process to start and kill, and the comparison of its target with its source.
 
 use crate::process::binary;
 use crate::{Random, wait_until};
@@ -11,10 +11,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
-/// Time within which a copier does what it is to do, on a machine that is busy.
+/// Time within which a copier must reach an expected state, on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
 
-/// Runs a command of ours; its output, which must not be an error.
+/// Runs a `fullbore` command that must succeed; returns its output.
 fn run(bootstrap: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(binary());
     let output = command.args(arguments).args(["--bootstrap-server", bootstrap]).output().expect("the binary starts");
@@ -22,7 +22,7 @@ fn run(bootstrap: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// A copier that runs.
+/// Copier process.
 pub struct CopyProcess {
     child: Child,
     told: NamedTempFile,
@@ -49,12 +49,12 @@ impl CopyProcess {
         self.child.kill().and_then(|()| self.child.wait()).expect("our child");
     }
 
-    /// Stops its processor time, as a machine does that hangs.
+    /// Suspends the copier (SIGSTOP), as on a machine that hangs.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on after [`CopyProcess::freeze`].
+    /// Resumes the copier after [`CopyProcess::freeze`].
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
@@ -101,18 +101,18 @@ impl Drop for CopyProcess {
     }
 }
 
-/// A source and its target, and what is in them.
+/// Source and target of a copier, with the checks of their records.
 pub struct Copied<'a> {
     bootstrap: &'a str,
     from: &'a str,
     to: &'a str,
     partitions: usize,
-    /// Length of the target's log that was waited for.
+    /// Length that the target's log must reach.
     expected: Cell<usize>,
 }
 
 impl<'a> Copied<'a> {
-    /// Two topics that the caller has made.
+    /// Names two topics that the caller has created.
     pub fn new(bootstrap: &'a str, from: &'a str, to: &'a str, partitions: usize) -> Copied<'a> {
         Copied { bootstrap, from, to, partitions, expected: Cell::new(0) }
     }
@@ -144,7 +144,7 @@ impl<'a> Copied<'a> {
         assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
     }
 
-    /// Records of each partition of a topic as a reader at read_committed sees them, without their offsets.
+    /// Returns the records of each partition as a read_committed consumer gets them, without their offsets.
     fn records(&self, topic: &str) -> Vec<Vec<String>> {
         let flags = ["--json", "--exit", "--from-beginning", "--isolation-level", "read_committed"];
         let printed = run(self.bootstrap, &[&["consume", "--topic", topic][..], &flags].concat());
@@ -161,12 +161,12 @@ impl<'a> Copied<'a> {
         records
     }
 
-    /// Records that a reader at read_committed finds in the target.
+    /// Returns the number of records of the target at read_committed.
     pub fn count(&self) -> usize {
         self.records(self.to).iter().map(Vec::len).sum()
     }
 
-    /// Next offset of the target, over all partitions.
+    /// Returns the sum of the target's end offsets.
     pub fn written(&self) -> usize {
         let printed = run(self.bootstrap, &["topics", "offsets", "--topic", self.to]);
         printed.lines().filter_map(|line| line.rsplit(':').next()?.trim().parse::<usize>().ok()).sum()
@@ -197,7 +197,7 @@ impl<'a> Copied<'a> {
         self.check_lag(group);
     }
 
-    /// Waits until the target has `records` records. Fails if it does not get them, and prints which are missing.
+    /// Waits until the target has `records` records; fails with a list of the missing ones.
     pub fn has(&self, records: usize, group: &str) {
         let started = Instant::now();
         while self.count() < records {
@@ -208,7 +208,7 @@ impl<'a> Copied<'a> {
         }
     }
 
-    /// Fails unless the same records are in the target in whatever partitions.
+    /// Fails unless the target has the same records, in whatever partitions.
     pub fn check_unordered(&self) {
         let sorted = |topic: &str| {
             let of_all = self.records(topic).concat();
@@ -231,8 +231,7 @@ impl<'a> Copied<'a> {
     }
 }
 
-/// Returns which records of a partition, by their place in the source, are missing in the target, and which are there
-/// several times at which places.
+/// Describes the records of a partition, by position in the source, that the target lacks or has several times.
 fn difference(read: &[String], written: &[String]) -> String {
     let mut places: HashMap<&String, Vec<usize>> = HashMap::new();
     written.iter().enumerate().for_each(|(place, record)| places.entry(record).or_default().push(place));

@@ -1,7 +1,7 @@
-//! A machine's disk that can be made to hang, and what a power cut leaves of it: ext4 on a loop device that commits its
-//! journal when it is asked to, of which the image is copied. What was not flushed is not in the copy, or with holes.
+//! A disk that a test can freeze or copy as a power loss leaves it: ext4 on a loop device, whose image is copied. The
+//! journal is committed when a test requests it; unflushed data is missing in the copy, or has holes.
 //!
-//! Both brokers run in one boot of this machine, so the copy is told that it is another one ([`another_boot`]).
+//! Both brokers run in one boot of this machine, so the copy gets another boot id ([`another_boot`]).
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,25 +12,25 @@ use tempfile::TempDir;
 
 const SIZE: u64 = 64 << 20;
 
-/// An image with its file system mounted; unmounted at the end.
+/// Image with its mounted file system; unmounted on drop.
 pub struct Disk {
     folder: TempDir,
 }
 
 impl Disk {
-    /// A new file system; `None`, with a line that says so, where that is not permitted.
+    /// Makes a file system; `None`, with a line on standard error, if mounting is not permitted.
     pub fn make() -> Option<Disk> {
         let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
         File::create(disk.image()).and_then(|file| file.set_len(SIZE)).expect("a sparse file");
         if run("mkfs.ext4", &["-q", "-F"], &[&disk.image()]) && disk.mount() {
             return Some(disk);
         }
-        // Past the capture of `cargo test`, so that a run shows what it left out.
+        // Goes around the capture of `cargo test`, so that a run shows which tests it skipped.
         let _ = writeln!(std::io::stderr(), "skipped: mounting a loop device is not permitted here");
         None
     }
 
-    /// What a power cut leaves of it now.
+    /// Returns the disk as a power loss would leave it now.
     pub fn cut_power(&self) -> Disk {
         let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
         assert!(run("cp", &["--sparse=always"], &[&self.image(), &disk.image()]), "the image is copied");
@@ -43,16 +43,16 @@ impl Disk {
         run("mount", &["-t", "ext4", "-o", "loop,commit=600"], &[&self.image(), &self.path()])
     }
 
-    /// Has everything in the journal that the file system knows by now.
+    /// Commits all changes of the file system to its journal.
     pub fn commit(&self) {
         let mut file = File::create(self.path().join("commit")).expect("room");
         file.write_all(b"now").and_then(|()| file.sync_all()).expect("written");
     }
 
-    /// Makes each write to it hang, from now on until what this returns is dropped; reads go on.
+    /// Blocks each write until the returned value is dropped; reads go on.
     pub fn freeze(&self) -> Frozen<'_> {
         let path = self.path();
-        // It thaws the file system once nobody holds its input any more: however this process ends.
+        // The child thaws the file system once its input is closed, however this process ends.
         let mut thaws = Command::new("sh");
         thaws.args(["-c", "trap '' TERM INT; cat; fsfreeze --unfreeze \"$0\""]).arg(&path);
         thaws.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -65,18 +65,18 @@ impl Disk {
         self.folder.path().join("image")
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("mounted")
     }
 
-    /// For a broker.
+    /// Returns the data directory for a broker.
     pub fn data(&self) -> PathBuf {
         self.path().join("data")
     }
 }
 
-/// A disk that hangs.
+/// Disk whose writes are blocked.
 pub struct Frozen<'a> {
     thaws: Child,
     _disk: &'a Disk,
@@ -101,7 +101,7 @@ fn run(program: &str, args: &[&str], paths: &[&Path]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// As if the machine had booted since the broker of this data folder ended.
+/// Changes the boot id, as if the machine had booted since the broker of this data directory ended.
 pub fn another_boot(data: &Path) {
     let path = data.join("boot-id");
     assert!(path.is_file(), "the broker keeps in which boot it has run");

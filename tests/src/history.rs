@@ -10,19 +10,18 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Outcome {
     /// No commit was requested.
     Aborted,
-    /// A commit was answered.
+    /// A commit was acknowledged.
     Committed,
-    /// A commit was requested and not answered: all of it is there, or nothing.
+    /// A commit was requested and has no response: all records are there, or none.
     InDoubt,
 }
 
-/// A transaction.
+/// Transaction as its client saw it.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Partition and value of each record, in the order in which they were sent. No two of all transactions are the
-    /// same.
+    /// Partition and value of each record, in the order of sending; unique over all transactions.
     pub records: Vec<(i32, String)>,
-    /// The offset of the group that it has.
+    /// Committed offset of the group in the transaction.
     pub offset: i64,
     pub outcome: Outcome,
 }
@@ -33,24 +32,23 @@ pub type Told = ((i32, i32, i32), (i64, i64));
 /// History of one id.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// In order.
+    /// Transactions, in order.
     pub attempts: Vec<Attempt>,
-    /// Partition and value of each record that a reader at read_committed was given afterwards; each partition in
-    /// order.
+    /// Partition and value of each record that a read_committed consumer gets afterwards; each partition in order.
     pub found: Vec<(i32, String)>,
-    /// The same of one who read all the time, as far as it came.
+    /// The same records from a consumer that read all the time, up to its position.
     pub polled: Vec<(i32, String)>,
-    /// The offset of the group, afterwards.
+    /// Committed offset of the group, afterwards.
     pub offset: i64,
     /// The last stable offset and the end of each partition, afterwards.
     pub ends: BTreeMap<i32, (i64, i64)>,
-    /// Last stable offsets and high watermarks that leaders have answered, in order, by broker, partition and leader
+    /// Last stable offsets and high watermarks in responses of leaders, in order, by broker, partition and leader
     /// epoch.
     pub told: Vec<Told>,
 }
 
 impl History {
-    /// A line for each promise that was broken.
+    /// Returns a line for each broken promise.
     pub fn violations(&self) -> Vec<String> {
         [self.torn(), self.untrue(), self.out_of_order(), self.differing(), self.misplaced_offset(), self.unstable()]
             .concat()
@@ -62,7 +60,7 @@ impl History {
         there
     }
 
-    /// A committed transaction is there whole, once; nothing of an aborted one is.
+    /// Returns committed transactions that are not there whole and once, and records of aborted ones.
     fn torn(&self) -> Vec<String> {
         let there = self.is_there();
         let mut violations = Vec::new();
@@ -88,7 +86,7 @@ impl History {
         untrue.map(|record| format!("{record:?} was never sent")).collect()
     }
 
-    /// Returns records of a partition that are not in the order in which they were sent.
+    /// Returns records of a partition that are out of the order of sending.
     fn out_of_order(&self) -> Vec<String> {
         let sent = self.attempts.iter().flat_map(|attempt| &attempt.records).zip(0..);
         let order: BTreeMap<_, usize> = sent.collect();
@@ -103,7 +101,7 @@ impl History {
         violations
     }
 
-    /// Compares the reader that read all the time with one that read afterwards.
+    /// Compares the consumer that read all the time with one that read afterwards.
     fn differing(&self) -> Vec<String> {
         let of = |records: &[(i32, String)], partition| {
             let of = records.iter().filter(|record| record.0 == partition);
@@ -118,7 +116,7 @@ impl History {
             .collect()
     }
 
-    /// The offset is that of the last transaction that is there.
+    /// Returns an offset of the group other than that of the last transaction that is there.
     fn misplaced_offset(&self) -> Vec<String> {
         let there = self.is_there();
         let is_there = |attempt: &&Attempt| attempt.records.iter().any(|record| there.contains_key(record));
@@ -126,7 +124,8 @@ impl History {
         if last == self.offset { Vec::new() } else { vec![format!("the offset is {}, not {last}", self.offset)] }
     }
 
-    /// The last stable offset is no more than the high watermark, never falls in a leader epoch, and reaches the end.
+    /// Returns last stable offsets past the high watermark, below an earlier one of the leader epoch, or short of the
+    /// end.
     fn unstable(&self) -> Vec<String> {
         let mut latest: BTreeMap<_, (i64, i64)> = BTreeMap::new();
         let mut violations = Vec::new();
@@ -146,7 +145,7 @@ impl History {
 mod tests {
     use super::*;
 
-    /// Two committed transactions, an aborted one between them, and one in doubt.
+    /// Returns a history of two committed transactions, an aborted one between them, and one in doubt.
     fn seen() -> History {
         let outcomes = [Outcome::Committed, Outcome::Aborted, Outcome::Committed, Outcome::InDoubt];
         let attempt = |(at, outcome)| Attempt {
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn transactions_are_as_promised_nothing_is_broken() {
+    fn kept_promises_give_no_violation() {
         assert_eq!(seen().violations(), [""; 0]);
         let mut in_doubt = seen();
         in_doubt.found.extend(in_doubt.attempts[3].records.clone());
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn mistake_is_planted_it_is_caught() {
+    fn each_mutation_of_a_history_gives_its_violation() {
         type Plant = fn(&mut History);
         let plants: [(&str, Plant); 14] = [
             ("times", |seen| _ = seen.found.remove(2)),

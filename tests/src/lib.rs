@@ -1,7 +1,7 @@
 //! Black-box tests: a real broker process, a raw client of its wire, kill -9.
 //!
-//! Not a client library: everything here panics when the unexpected happens, since that fails the test. Nothing
-//! waits for a fixed time; what takes time is waited for as a condition, with a deadline.
+//! Not a client library: everything here panics on the unexpected, which fails the test. Invariant: no fixed sleeps;
+//! every wait is for a condition, with a deadline.
 
 mod batch;
 mod client;
@@ -38,8 +38,8 @@ pub use transactional::{Protocol, TRANSIENT, Transactional, init_request, transa
 
 use std::time::{Duration, Instant};
 
-/// How often a loop of kills or of random schedules goes round: what the variable says, or else `many` times in `make
-/// soak` (which sets `FULLBORE_SOAK`), or else `few`.
+/// Returns how many rounds a loop of kills or random schedules has: the environment's `variable`, else `many` under
+/// `make soak` (which sets `FULLBORE_SOAK`), else `few`.
 pub fn rounds(variable: &str, few: usize, many: usize) -> usize {
     match std::env::var(variable) {
         Ok(rounds) => rounds.parse().unwrap_or_else(|_| panic!("{variable} is a number")),
@@ -48,19 +48,18 @@ pub fn rounds(variable: &str, few: usize, many: usize) -> usize {
     }
 }
 
-/// Ports that Linux gives out to no connection by itself.
+/// Ports outside Linux's range for outgoing connections.
 const STABLE: std::ops::Range<u16> = 10_000..32_000;
 
-/// So many ports that nobody has, and that the system gives to no connection: a broker that is started again finds its
-/// own free.
+/// Returns `count` free ports that the system gives to no connection, so that a restarted broker finds its own free.
 pub fn stable_ports(count: usize) -> Vec<u16> {
     (0..count).map(|_| stable_ports_in_a_row(1)).collect()
 }
 
-/// The first of so many, one after the other.
+/// Returns the first of `count` consecutive free ports.
 pub fn stable_ports_in_a_row(count: u16) -> u16 {
     static NEXT: std::sync::OnceLock<std::sync::Mutex<u16>> = std::sync::OnceLock::new();
-    // Other programs of tests begin elsewhere.
+    // Each test program begins its search at another port.
     let begin = || STABLE.start + (std::process::id().wrapping_mul(367) % u32::from(STABLE.end - STABLE.start)) as u16;
     let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
     let mut next = NEXT.get_or_init(|| begin().into()).lock().expect("not poisoned");
@@ -73,7 +72,7 @@ pub fn stable_ports_in_a_row(count: u16) -> u16 {
     }
 }
 
-/// Waits until `condition` holds; `what` says what was waited for when it does not within `deadline`.
+/// Waits until `condition` holds; fails after `deadline` with `what` in the message.
 pub fn wait_until(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
@@ -84,9 +83,9 @@ pub fn wait_until(what: &str, deadline: Duration, mut condition: impl FnMut() ->
 
 #[cfg(test)]
 mod tests {
-    /// What is missing there is tested without debug assertions, and nobody notices.
+    /// A crate missing in `checked.toml` would be tested without debug assertions.
     #[test]
-    fn every_crate_of_ours_is_in_checked_toml() {
+    fn checked_toml_has_every_crate_of_the_workspace() {
         let told = include_str!("../checked.toml");
         let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates");
         let folders = std::fs::read_dir(crates).expect("the crates").map(|entry| entry.expect("readable").path());

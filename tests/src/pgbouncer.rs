@@ -1,4 +1,4 @@
-//! A PgBouncer in transaction mode before a PostgreSQL, from the program that is installed.
+//! A PgBouncer in transaction mode before a PostgreSQL; uses the installed program.
 //!
 //! Invariant: it ends with the test program, however that ends.
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A running PgBouncer, in which everybody is the superuser.
+/// Running PgBouncer, where every user is the superuser.
 pub struct PgBouncer {
     child: Child,
     port: u16,
@@ -18,7 +18,7 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one before this server. It ignores settings that open a connection, or refuses such connections.
+    /// Starts a PgBouncer before `server`. It ignores settings that open a connection, or refuses such connections.
     pub fn start(server: SocketAddr, ignores_settings: bool) -> PgBouncer {
         let folder = TempDir::with_prefix("fullbore-pgbouncer-").expect("a folder");
         let port = stable_ports_in_a_row(1);
@@ -31,7 +31,7 @@ impl PgBouncer {
             server.port()
         );
         std::fs::write(&file, text).expect("written");
-        // It refuses root.
+        // PgBouncer refuses to run as root.
         let script = "dir=$1 file=$2; as=; if [ \"$(id -u)\" = 0 ]; then chmod 755 \"$dir\"; as='--reuid=65534 --regid=65534 --clear-groups'; fi
             exec setpriv --pdeathsig KILL $as -- \"$(command -v pgbouncer || echo /usr/sbin/pgbouncer)\" \"$file\"";
         let child = Command::new("bash")

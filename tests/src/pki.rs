@@ -1,4 +1,4 @@
-//! Authorities and certificates for tests, made anew each time. The keys are ECDSA's, which cost nothing to make.
+//! Authorities and certificates for tests, created on each run. Their ECDSA keys are cheap.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -20,18 +20,18 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// Key and certificate in one text, as Kafka's `ssl.keystore.location` wants them.
+    /// Returns key and certificate in one text, as Kafka's `ssl.keystore.location` expects them.
     pub fn both(&self) -> String {
         format!("{}{}", self.key, self.chain)
     }
 
-    /// Writes [`Issued::both`] to a file of this name.
+    /// Writes [`Issued::both`] to the file `name`.
     pub fn write(&self, folder: &Path, name: &str) -> PathBuf {
         write(folder, name, &self.both())
     }
 }
 
-/// Writes a text to a file, as a whole: who looks meanwhile sees the old one.
+/// Replaces a file atomically: a reader sees the old text or the new one.
 pub fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     let (path, new) = (folder.join(name), folder.join(format!("{name}.new")));
     std::fs::write(&new, text).expect("the folder is writable");
@@ -56,7 +56,7 @@ fn issued(params: &CertificateParams, by: Option<&Authority>) -> Issued {
 }
 
 impl Authority {
-    /// A new one.
+    /// Creates an authority.
     pub fn new(name: &str) -> Authority {
         let mut params = params(name, &[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -65,33 +65,33 @@ impl Authority {
         Authority { issuer: CertifiedIssuer::self_signed(params, key).expect("a certificate") }
     }
 
-    /// Its certificate, PEM.
+    /// Returns the authority's certificate, PEM.
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// A certificate of a broker with these names and addresses.
+    /// Issues a certificate of a broker with these names and addresses.
     pub fn broker(&self, names: &[&str]) -> Issued {
         let mut params = params("broker", names);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         issued(&params, Some(self))
     }
 
-    /// One that expired long ago.
+    /// Issues a broker's certificate that expired long ago.
     pub fn expired_broker(&self, names: &[&str]) -> Issued {
         let mut params = params("broker", names);
         params.not_after = date_time_ymd(2001, 1, 1);
         issued(&params, Some(self))
     }
 
-    /// One that is good for a while yet.
+    /// Issues a broker's certificate that is valid for `left`.
     pub fn broker_for(&self, names: &[&str], left: Duration) -> Issued {
         let mut params = params("broker", names);
         params.not_after = (SystemTime::now() + left).into();
         issued(&params, Some(self))
     }
 
-    /// A certificate of a client.
+    /// Issues a certificate of a client.
     pub fn client(&self, name: &str) -> Issued {
         let mut params = params(name, &[]);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -99,7 +99,7 @@ impl Authority {
     }
 }
 
-/// What `openssl req -x509` makes: a certificate of its own that calls itself an authority.
+/// Creates a self-signed certificate like that of `openssl req -x509`, which calls itself an authority.
 pub fn self_signed(names: &[&str], is_expired: bool) -> Issued {
     let mut params = params("self-signed", names);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

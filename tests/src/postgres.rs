@@ -1,6 +1,6 @@
-//! A PostgreSQL of a test program's own, from the programs that are installed.
+//! A PostgreSQL for a test program; uses the installed programs.
 //!
-//! Invariant: it ends with the test program, however that ends, and leaves nothing behind.
+//! Invariant: it ends with the test program, however that ends, and leaves no file behind.
 
 use crate::pki::Authority;
 use crate::stable_ports_in_a_row;
@@ -13,20 +13,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use tempfile::TempDir;
 
-/// A database of a test's own.
+/// Database of one test.
 pub struct Database {
     server: &'static PostgresServer,
     name: String,
 }
 
 impl Database {
-    /// Creates one on the server that the tests of this program share.
+    /// Creates a database on the server that the tests of this program share.
     pub fn create() -> Self {
         let server = PostgresServer::shared();
         Self { server, name: server.database() }
     }
 
-    /// Returns the one of this name, with nothing in it: for tests that need many, one after another.
+    /// Returns the database `name` emptied, for tests that need many databases in sequence.
     pub fn emptied(name: &'static str) -> Self {
         static KNOWN: Mutex<BTreeMap<&str, String>> = Mutex::new(BTreeMap::new());
         let server = PostgresServer::shared();
@@ -37,17 +37,17 @@ impl Database {
         database
     }
 
-    /// Returns its server.
+    /// Returns the server.
     pub fn server(&self) -> &'static PostgresServer {
         self.server
     }
 
-    /// Returns its name on the server.
+    /// Returns the name on the server.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns its URL over TCP.
+    /// Returns the URL over TCP.
     pub fn url(&self) -> String {
         self.server.url(&self.name)
     }
@@ -58,8 +58,7 @@ impl Database {
     }
 }
 
-/// A running server. Roles `secretive` and `encrypted` need a password over TCP, the latter TLS as well; nobody else
-/// needs any.
+/// Running server. Only the roles `secretive` and `encrypted` need a password over TCP, and `encrypted` TLS as well.
 pub struct PostgresServer {
     folder: PathBuf,
     port: u16,
@@ -69,12 +68,12 @@ pub struct PostgresServer {
 
 struct Shell {
     child: Child,
-    /// Their end is the server's.
+    /// The server stops when this pipe closes.
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-/// Where Debian and others keep the programs, which are not on the PATH there.
+/// Returns the directory of PostgreSQL's programs, which Debian and others keep outside `PATH`.
 fn programs() -> PathBuf {
     let is_there = |folder: &PathBuf| ["initdb", "pg_ctl", "psql"].iter().all(|name| folder.join(name).exists());
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -87,15 +86,15 @@ fn programs() -> PathBuf {
 }
 
 impl PostgresServer {
-    /// The one that all tests of this program share, each with databases of its own.
+    /// Returns the server that all tests of this program share, each with databases of its own.
     pub fn shared() -> &'static PostgresServer {
         static SHARED: OnceLock<PostgresServer> = OnceLock::new();
         SHARED.get_or_init(PostgresServer::start)
     }
 
-    /// Another one, for tests that stop it.
+    /// Starts another server, for tests that stop it.
     pub fn start() -> PostgresServer {
-        // Removed by who stops the server.
+        // The script that stops the server removes the directory.
         let folder = TempDir::with_prefix("fullbore-postgres-").expect("a folder").keep();
         let authority = Authority::new("the database's authority");
         let shown = authority.broker(&["localhost", "127.0.0.1"]);
@@ -122,22 +121,22 @@ impl PostgresServer {
         PostgresServer { folder, port, authority: authority.pem(), shell: Mutex::new(shell) }
     }
 
-    /// Where it listens.
+    /// Returns the server's address.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// The authority that its certificate is of, PEM.
+    /// Returns the authority of the server's certificate, PEM.
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// The folder of its Unix socket.
+    /// Returns the directory of the server's Unix socket.
     pub fn socket_folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A new database.
+    /// Creates a database; returns its name.
     pub fn database(&self) -> String {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -145,12 +144,12 @@ impl PostgresServer {
         name
     }
 
-    /// The URL of a database over TCP.
+    /// Returns the URL of a database over TCP.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://postgres@{}/{database}", self.address())
     }
 
-    /// Runs statements, each by itself, as the superuser; gives the rows without headings.
+    /// Runs statements, each by itself, as the superuser; returns the rows without headings.
     pub fn run(&self, database: &str, statements: &str) -> String {
         let mut command = Command::new(programs().join("psql"));
         command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database, "-h"]);
@@ -162,32 +161,32 @@ impl PostgresServer {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Stops it as a power cut would.
+    /// Stops the server at once, as a power loss does.
     pub fn stop(&self) {
         self.order("stop");
     }
 
-    /// Starts it again.
+    /// Starts the server again.
     pub fn start_again(&self) {
         self.order("start");
     }
 
-    /// Stops the processor time of all its processes.
+    /// Suspends all processes of the server (SIGSTOP).
     pub fn freeze(&self) {
         self.order("freeze");
     }
 
-    /// Has them go on.
+    /// Resumes all processes of the server.
     pub fn thaw(&self) {
         self.order("thaw");
     }
 
-    /// Copies all that it has; it is stopped meanwhile.
+    /// Copies the server's data directory while the server is stopped.
     pub fn copy(&self) {
         ["stop", "copy", "start"].iter().for_each(|order| self.order(order));
     }
 
-    /// Puts the copy in the place of what it has, and that in the place of the copy; it is stopped meanwhile.
+    /// Swaps the server's data directory with the copy while the server is stopped.
     pub fn swap(&self) {
         ["stop", "swap", "start"].iter().for_each(|order| self.order(order));
     }
@@ -215,7 +214,7 @@ impl Drop for PostgresServer {
     }
 }
 
-/// A session that stays open, of the superuser.
+/// Open session of the superuser.
 pub struct SuperSession {
     child: Child,
     statements: ChildStdin,
@@ -223,7 +222,7 @@ pub struct SuperSession {
 }
 
 impl PostgresServer {
-    /// A session that stays open until it is dropped.
+    /// Opens a session that lasts until it is dropped.
     pub fn session(&self, database: &str) -> SuperSession {
         let mut command = Command::new(programs().join("psql"));
         command.args(["-X", "-q", "-A", "-t", "-U", "postgres", "-d", database, "-p", &self.port.to_string(), "-h"]);

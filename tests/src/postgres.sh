@@ -1,9 +1,10 @@
-# A PostgreSQL for tests in the folder $2, with the programs of $1, on a Unix socket there and the port $3 of 127.0.0.1.
-# Obeys lines of standard input, and answers each with one. At its end everything goes, however who started it ended.
+# Runs a PostgreSQL for tests in the directory $2, with the programs of $1, on a Unix socket there and the port $3 of
+# 127.0.0.1. Obeys lines of standard input, and answers each with one. At its end it removes everything, even if the
+# parent was killed.
 set -u
 bin=$1 dir=$2 port=$3
 trap '' INT TERM HUP PIPE
-as_who() { # It refuses root.
+as_who() { # PostgreSQL refuses to run as root.
   if [ "$(id -u)" != 0 ]; then "$@"; else setpriv --reuid="$user" --regid="$(id -g "$user")" --clear-groups -- "$@"; fi
 }
 user=postgres
@@ -37,7 +38,7 @@ stop() {
   signal CONT
   as_who "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1 </dev/null
 }
-signal() { # To the server, and then to those that it has begun by then.
+signal() { # The server, and the children that it has by then.
   local pid
   pid=$(head -n 1 "$dir/data/postmaster.pid" 2>/dev/null) || return
   kill -s "$1" "$pid"

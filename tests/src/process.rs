@@ -1,9 +1,8 @@
-//! A broker process: `fullbore serve` on a free port in a folder of its own.
+//! A broker process: `fullbore serve` on a free port in a directory of its own.
 //!
-//! The binary is built once per test program, or named by `FULLBORE_BIN`. With `FULLBORE_TEST_PEER=host:port` tests
-//! talk to the broker that runs there instead, one test at a time, each after deleting every topic: to compare with a
-//! real Kafka. Those that kill or configure the broker fail.
-//! Invariant: no process outlives its `Broker`.
+//! The binary is built once per test program, or named by `FULLBORE_BIN`. With `FULLBORE_TEST_PEER=host:port` the tests
+//! use the broker that runs there, to compare with a real Kafka. They run one at a time, and each first deletes every
+//! topic. Tests that kill or configure the broker fail then. Invariant: no process outlives its `Broker`.
 
 use crate::{Client, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
@@ -16,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A broker that takes longer to start or stop than this hangs.
+/// Time after which a start or stop counts as hung.
 const START_STOP_MAX: Duration = Duration::from_secs(60);
 
 /// A broker under test.
@@ -24,11 +23,11 @@ pub struct Broker {
     addr: SocketAddr,
     folder: Arc<Folder>,
     sets: Vec<String>,
-    /// `None` once it was killed or stopped, and for a peer.
+    /// `None` after a kill or stop, and for a peer.
     process: Option<Running>,
 }
 
-/// Where a broker keeps its data: removed with the last broker that uses it, unless the test owns it.
+/// Data directory of a broker: removed with the last broker that uses it, unless the test owns it.
 enum Folder {
     Temporary(TempDir),
     Given(PathBuf),
@@ -40,7 +39,7 @@ struct Running {
     stderr: Output,
 }
 
-/// What a process has printed so far; a thread of its own reads, so that the process never blocks.
+/// Output of a process so far; a thread reads it, so that the process never blocks.
 #[derive(Clone, Default)]
 pub(crate) struct Output(Arc<Mutex<Printed>>);
 
@@ -75,28 +74,28 @@ impl Output {
         self.0.lock().expect("no holder panics").lines
     }
 
-    /// Everything that a process has printed that has ended.
+    /// Returns the whole output of a process that has ended.
     pub(crate) fn all(&self) -> String {
         wait_until("its output ends", START_STOP_MAX, || self.0.lock().expect("no holder panics").is_all);
         self.text()
     }
 }
 
-/// A start that failed.
+/// Result of a failed start.
 pub struct Refused {
     pub status: ExitStatus,
     pub stderr: String,
 }
 
 impl Broker {
-    /// Starts a broker in a new folder, with `key=value` settings, `--flags` and `env:NAME=VALUE`; it accepts
-    /// connections when this returns.
+    /// Starts a broker in a new directory, with `key=value` settings, `--flags` and `env:NAME=VALUE`. Returns once it
+    /// accepts connections.
     pub fn start(sets: &[&str]) -> Broker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Broker::with_folder(Folder::Temporary(folder), sets)
     }
 
-    /// Starts a broker in a folder that stays.
+    /// Starts a broker in a directory that stays.
     pub fn start_in(folder: &Path, sets: &[&str]) -> Broker {
         Broker::with_folder(Folder::Given(folder.to_owned()), sets)
     }
@@ -115,7 +114,7 @@ impl Broker {
         broker
     }
 
-    /// Starts it again after [`Broker::kill`] or [`Broker::stop`], with the same data and settings.
+    /// Starts the broker again after [`Broker::kill`] or [`Broker::stop`], with the same data and settings.
     pub fn restart(&mut self) {
         assert!(self.process.is_none(), "the broker still runs");
         let mut child = serve(self.data_dir(), &self.sets).spawn().expect("the binary starts");
@@ -133,13 +132,13 @@ impl Broker {
         self.process = Some(running);
     }
 
-    /// Starts it again with other settings.
+    /// Starts the broker again with other settings.
     pub fn restart_with(&mut self, sets: &[&str]) {
         self.sets = sets.iter().map(|set| (*set).to_owned()).collect();
         self.restart();
     }
 
-    /// kill -9, of a process that has not ended by itself.
+    /// Kills the process (kill -9); panics if it has ended by itself.
     pub fn kill(&mut self) {
         let mut running = self.process.take().expect("the broker runs");
         let ended = running.child.try_wait().expect("our child");
@@ -148,11 +147,11 @@ impl Broker {
         running.child.wait().expect("our child");
     }
 
-    /// Stops its processor time, as a machine does that hangs; it does nothing more when this returns.
+    /// Suspends the process (SIGSTOP), as on a machine that hangs; returns once all its threads stand.
     pub fn freeze(&self) {
         kill_process(self.pid(), Signal::STOP).expect("our child");
         let tasks = format!("/proc/{}/task", self.pid());
-        // One that has ended meanwhile does nothing, either.
+        // A thread that has ended meanwhile runs no more, either.
         let stands = |task: std::fs::DirEntry| {
             std::fs::read_to_string(task.path().join("stat")).map_or(true, |stat| stat.contains(") T "))
         };
@@ -161,27 +160,27 @@ impl Broker {
         });
     }
 
-    /// Has it go on.
+    /// Resumes the process.
     pub fn thaw(&self) {
         kill_process(self.pid(), Signal::CONT).expect("our child");
     }
 
-    /// Returns true if it was started and neither killed nor stopped since.
+    /// Returns true if the broker was started and neither killed nor stopped since.
     pub fn is_started(&self) -> bool {
         self.process.is_some()
     }
 
-    /// From the next start on its data are there.
+    /// Sets the data directory from the next start on.
     pub fn move_to(&mut self, folder: &Path) {
         self.folder = Arc::new(Folder::Given(folder.to_owned()));
     }
 
-    /// Asks it to stop, without waiting.
+    /// Sends SIGTERM, without waiting.
     pub fn terminate(&self) {
         kill_process(self.pid(), Signal::TERM).expect("our child");
     }
 
-    /// SIGTERM, and the end: exit code 0.
+    /// Sends SIGTERM and waits for exit code 0.
     pub fn stop(&mut self) {
         self.terminate();
         let status = self.wait_for_end();
@@ -194,7 +193,7 @@ impl Broker {
         self.process.as_mut().is_some_and(ended)
     }
 
-    /// Returns true if the process stands still.
+    /// Returns true if the process is suspended.
     pub fn is_frozen(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("our child");
         stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
@@ -206,22 +205,22 @@ impl Broker {
         wait_for(&mut running.child)
     }
 
-    /// A new connection.
+    /// Opens a connection.
     pub fn client(&self) -> Client {
         Client::connect(self.addr)
     }
 
-    /// Where it listens.
+    /// Returns the address of the first listener.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Where a listener after the first listens, by its name.
+    /// Returns the address of another listener, by its name.
     pub fn addr_of(&self, listener: &str) -> SocketAddr {
         let mut found = None;
         wait_until("the broker tells of every listener", START_STOP_MAX, || {
             let stdout = self.stdout();
-            // Its last line may be on its way.
+            // The last line may be incomplete.
             let whole = stdout.rfind('\n').map_or("", |end| &stdout[..end]);
             let line = whole.lines().find(|line| line.trim_start().split(' ').next() == Some(listener));
             found = line.and_then(|line| address_in(&format!("{line}\n")));
@@ -230,7 +229,7 @@ impl Broker {
         found.expect("waited for it")
     }
 
-    /// The data folder.
+    /// Returns the data directory.
     pub fn data_dir(&self) -> &Path {
         match &*self.folder {
             Folder::Temporary(folder) => folder.path(),
@@ -238,12 +237,12 @@ impl Broker {
         }
     }
 
-    /// The folder of one partition.
+    /// Returns the directory of one partition.
     pub fn partition_dir(&self, topic: &str, index: i32) -> PathBuf {
         self.data_dir().join(format!("{topic}-{index}"))
     }
 
-    /// The files of one partition with this extension, in order.
+    /// Returns the files of one partition with this extension, in order.
     pub fn partition_files(&self, topic: &str, index: i32, extension: &str) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.partition_dir(topic, index)).expect("the partition's folder");
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
@@ -252,12 +251,12 @@ impl Broker {
         files
     }
 
-    /// Bytes of memory in use now.
+    /// Returns the bytes of memory in use now.
     pub fn rss(&self) -> u64 {
         self.memory("VmRSS:")
     }
 
-    /// The most bytes of memory that were in use at a time.
+    /// Returns the peak of memory in use, in bytes.
     pub fn rss_peak(&self) -> u64 {
         self.memory("VmHWM:")
     }
@@ -268,49 +267,49 @@ impl Broker {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
-    /// Ticks of processor time it has used, a hundredth of a second each: fields 14 and 15 of proc(5)'s stat.
+    /// Returns the ticks of processor time used, a hundredth of a second each: fields 14 and 15 of proc(5)'s stat.
     pub fn processor_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("our child");
         let fields = stat.rsplit(')').next().expect("the name is in brackets").split_whitespace().skip(11);
         fields.take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
     }
 
-    /// Bytes it has read from disks so far.
+    /// Returns the bytes read from disks so far.
     pub fn read_from_disks(&self) -> usize {
         self.io("read_bytes: ")
     }
 
-    /// Bytes it has read so far, wherever they were.
+    /// Returns the bytes read so far, from disks or the page cache.
     pub fn bytes_read(&self) -> usize {
         self.io("rchar: ")
     }
 
-    /// A line of proc(5)'s io.
+    /// Returns the value of a line of proc(5)'s io.
     fn io(&self, line: &str) -> usize {
         let io = std::fs::read_to_string(format!("/proc/{}/io", self.pid())).expect("our child");
         let read = io.lines().find_map(|found| found.strip_prefix(line)).expect("Linux tells it");
         read.parse().expect("a number")
     }
 
-    /// Open file descriptors.
+    /// Returns the number of open file descriptors.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child").count()
     }
 
-    /// Bytes on disks of files that it has open and that have no name any more.
+    /// Returns the disk bytes of open files that were deleted.
     pub fn bytes_of_removed_files(&self) -> u64 {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
-        // What is closed meanwhile is not there.
+        // A descriptor closed meanwhile has no entry.
         let files = entries.filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok());
         files.filter(|file| file.is_file() && file.nlink() == 0).map(|file| file.blocks() * 512).sum()
     }
 
-    /// Lets it open no further descriptor until [`Broker::allow_descriptors`].
+    /// Forbids further descriptors until [`Broker::allow_descriptors`].
     pub fn refuse_descriptors(&self) {
         self.leave_descriptors(0);
     }
 
-    /// Lets it open so many further descriptors until [`Broker::allow_descriptors`].
+    /// Allows `count` further descriptors until [`Broker::allow_descriptors`].
     pub fn leave_descriptors(&self, count: usize) {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u64>().ok();
@@ -320,7 +319,7 @@ impl Broker {
         self.limit_descriptors(free);
     }
 
-    /// As many as this process may have.
+    /// Allows as many descriptors as this process may have.
     pub fn allow_descriptors(&self) {
         self.limit_descriptors(getrlimit(Resource::Nofile).maximum);
     }
@@ -330,13 +329,13 @@ impl Broker {
         prlimit(Some(self.pid()), Resource::Nofile, limit).expect("our child");
     }
 
-    /// What it has printed to standard error since its last start.
+    /// Returns what the broker printed to standard error since its last start.
     pub fn stderr(&self) -> String {
         self.running().stderr.text()
     }
 
-    /// What the admin page answers at a path, from the status line on; the broker needs
-    /// `fullbore.admin.listener=127.0.0.1:0`.
+    /// Returns the admin page's response at
+    /// `path`, from the status line on. Needs `fullbore.admin.listener=127.0.0.1:0`.
     pub fn admin_page(&self, path: &str) -> String {
         wait_until("it tells where its metrics are", START_STOP_MAX, || self.stdout().contains("/metrics"));
         let said = self.stdout();
@@ -351,13 +350,13 @@ impl Broker {
         answer
     }
 
-    /// Waits until it has printed this to standard error: it may be on its way when the answer is here.
+    /// Waits until standard error has `text`: a line may arrive after the response.
     pub fn wait_for_stderr(&self, text: &str) {
         let what = format!("{text} on standard error");
         wait_until(&what, Duration::from_secs(30), || self.stderr().contains(text));
     }
 
-    /// What it has printed to standard output since its last start.
+    /// Returns what the broker printed to standard output since its last start.
     pub fn stdout(&self) -> String {
         self.running().stdout.text()
     }
@@ -374,7 +373,7 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         let Some(mut running) = self.process.take() else { return };
-        // Nothing can be done about an error here, and the test has its verdict already.
+        // An error here has no remedy, and the test has its verdict already.
         let _ = running.child.kill();
         let _ = running.child.wait();
         if std::thread::panicking() {
@@ -383,13 +382,13 @@ impl Drop for Broker {
     }
 }
 
-/// The broker to test instead of ours.
+/// Returns the address of the broker to test instead of ours.
 pub(crate) fn peer() -> Option<SocketAddr> {
     let peer = std::env::var("FULLBORE_TEST_PEER").ok()?;
     Some(peer.parse().expect("FULLBORE_TEST_PEER is an address and a port"))
 }
 
-/// Starts a broker that is expected to refuse: its exit status and what it said.
+/// Starts a broker that must refuse to start; returns its exit status and output.
 pub fn serve_refused(folder: &Path, sets: &[&str]) -> Refused {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let mut child = serve(folder, &sets).spawn().expect("the binary starts");
@@ -407,7 +406,7 @@ fn serve(folder: &Path, sets: &[String]) -> Command {
         command.args(["--listen", "127.0.0.1:0"]);
     }
     command.args(["--set", "fullbore.admin.listener="]);
-    // Settings that the tests are tried with as a whole, such as log.diskless.enable=true.
+    // Settings for a run of all tests, such as `log.diskless.enable=true`.
     let all = std::env::var("FULLBORE_TEST_SETS").unwrap_or_default();
     for set in all.split_whitespace().map(str::to_owned).chain(sets.iter().cloned()) {
         let set = set.as_str();
@@ -430,7 +429,7 @@ fn wait_for(child: &mut Child) -> ExitStatus {
     status.expect("waited for it")
 }
 
-/// The first loopback address with a port that a whole line of `text` names.
+/// Returns the first loopback address with a port in a whole line of `text`.
 fn address_in(text: &str) -> Option<SocketAddr> {
     let whole_lines = &text[..text.rfind('\n')?];
     let digits = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect::<String>();
@@ -438,7 +437,7 @@ fn address_in(text: &str) -> Option<SocketAddr> {
     ports.find(|port| *port != 0).map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// The `fullbore` binary that `FULLBORE_BIN` names, or else of the profile these tests were built with, built first.
+/// Returns the `fullbore` binary named by `FULLBORE_BIN`, else builds that of the profile of these tests.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("FULLBORE_BIN") {
@@ -454,7 +453,7 @@ fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--package", "fullbore"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    // Not a question of debug assertions: `tests/checked` has them here and not in the binary.
+    // By the profile's name, not by debug assertions: `tests/checked` enables them for tests and not for the binary.
     if profile.ends_with("release") {
         command.arg("--release");
     }

@@ -1,4 +1,4 @@
-//! A proxy before a broker that can cut and stall.
+//! Proxy before a broker that can cut connections and stall them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::spawn;
 use std::time::{Duration, Instant};
 
-/// Copies bytes both ways until told otherwise.
+/// Proxy that copies bytes in both directions.
 pub struct Proxy {
-    /// Where clients connect to.
+    /// Address for clients.
     pub address: SocketAddr,
     target: Arc<OnceLock<SocketAddr>>,
     sockets: Arc<Mutex<Vec<TcpStream>>>,
-    /// Nothing is passed on before this.
+    /// Time before which the proxy passes nothing on.
     stalled_until: Arc<Mutex<Instant>>,
 }
 
 impl Proxy {
-    /// Listens; where it leads is told later.
+    /// Listens; [`Proxy::lead_to`] sets the target.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let proxy = Proxy {
@@ -41,20 +41,20 @@ impl Proxy {
         proxy
     }
 
-    /// Leads to this broker from now on.
+    /// Sets the broker that connections lead to.
     pub fn lead_to(&self, broker: SocketAddr) {
         self.target.set(broker).expect("one broker");
     }
 
-    /// Ends every connection there is.
+    /// Ends every connection.
     pub fn cut(&self) {
         for socket in self.sockets.lock().expect("not poisoned").drain(..) {
-            // It may be closed already.
+            // The socket may be closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 
-    /// Holds everything back for a while from now on.
+    /// Holds all bytes back for `stall`.
     pub fn stall(&self, stall: Duration) {
         *self.stalled_until.lock().expect("not poisoned") = Instant::now() + stall;
     }

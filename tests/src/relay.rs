@@ -1,7 +1,7 @@
-//! Links between the processes of a cluster, each of which can be cut, held back or slowed by itself.
+//! Links between the processes of a cluster, each of which a test can cut, hold or slow by itself.
 //!
-//! A relay stands before one listener and tells by the client id in its first request which broker a connection is of.
-//! Not network namespaces: nobody needs to be root, and to cut one way is to hold the answers back.
+//! A relay stands before one listener; the client id of a connection's first request names the follower. To cut one
+//! direction is to hold the responses. No network namespaces are used, so that tests need no root.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -10,26 +10,26 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::spawn;
 use std::time::Duration;
 
-/// Who is not a broker that follows, as far as a relay sees.
+/// Sender of connections that are not a follower's.
 const ANYBODY: i32 = 0;
 
-/// What becomes of what is sent over a link.
+/// Fate of the bytes sent over a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Open,
     /// Connections end, and new ones end at once.
     Cut,
-    /// Nothing comes through either way, and comes later.
+    /// Both directions wait until the link opens.
     Held,
-    /// What is asked comes through, and answers come later.
+    /// Requests pass; responses wait until the link opens.
     AnswersHeld,
-    /// What is asked comes through so much later.
+    /// Requests pass after this delay.
     Slow(Duration),
 }
 
-/// A relay before one listener.
+/// Relay before one listener.
 pub struct Relay {
-    /// Where others connect to.
+    /// Address for the other processes.
     pub address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -53,7 +53,7 @@ impl State {
 }
 
 impl Relay {
-    /// One that leads there.
+    /// Starts a relay to `target`.
     pub fn to(target: SocketAddr) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -68,7 +68,7 @@ impl Relay {
         relay
     }
 
-    /// From now on this is the link of this broker, or of everybody, where they are not brokers that follow.
+    /// Sets the link of the follower `from`; `None` sets that of all other connections.
     pub fn set(&self, from: Option<i32>, link: Link) {
         let from = from.unwrap_or(ANYBODY);
         let mut state = self.shared.state.lock().expect("not poisoned");
@@ -77,7 +77,7 @@ impl Relay {
             let (ended, left) = std::mem::take(&mut state.sockets).into_iter().partition(|(of, _)| *of == from);
             state.sockets = left;
             let ended: Vec<(i32, TcpStream)> = ended;
-            // They may be closed already.
+            // The sockets may be closed already.
             ended.iter().for_each(|(_, socket)| _ = socket.shutdown(Shutdown::Both));
         }
         self.shared.changed.notify_all();
@@ -93,7 +93,7 @@ impl Shared {
             return;
         }
         let Ok(mut server) = TcpStream::connect(self.target) else { return };
-        // What is small is not to wait for an acknowledgement.
+        // Small packets must not wait for an acknowledgement.
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let copy = |socket: &TcpStream| socket.try_clone().expect("a descriptor");
         {
@@ -123,7 +123,7 @@ impl Shared {
         let _ = (source.shutdown(Shutdown::Both), sink.shutdown(Shutdown::Both));
     }
 
-    /// Waits until what was read may be passed on; `None` if it is not to be.
+    /// Waits until the link lets bytes pass; `None` if it is cut.
     fn passes(&self, from: i32, are_answers: bool) -> Option<()> {
         let mut state = self.state.lock().expect("not poisoned");
         loop {
@@ -142,8 +142,7 @@ impl Shared {
     }
 }
 
-/// The id of the broker that follows over a connection whose first request begins so: its client id is
-/// `broker-1-fetcher`.
+/// Returns the broker id in the first request of a follower, whose client id is `broker-1-fetcher`.
 fn broker_in(first: &[u8]) -> Option<i32> {
     // Length, API key, version and correlation id come before.
     let len = i16::from_be_bytes(first.get(12..14)?.try_into().ok()?);
@@ -151,11 +150,11 @@ fn broker_in(first: &[u8]) -> Option<i32> {
     client_id.strip_prefix("broker-")?.split('-').next()?.parse().ok()
 }
 
-/// The links of a cluster's brokers to each other and to their database.
+/// Links of a cluster's brokers to each other and to their database.
 pub struct Links {
-    /// Before the listener between brokers of each.
+    /// Relay before the listener for peers, one per broker.
     pub(crate) peers: Vec<Relay>,
-    /// Before the database, for each.
+    /// Relay before the database, one per broker.
     pub(crate) databases: Vec<Relay>,
 }
 
@@ -168,12 +167,12 @@ impl Links {
         usize::try_from(id - 1).expect("ids begin with 1")
     }
 
-    /// Over which one broker asks another.
+    /// Sets the link for requests of `from` to `to`.
     pub fn between(&self, from: i32, to: i32, link: Link) {
         self.peers[Links::at(to)].set(Some(from), link);
     }
 
-    /// Over which a broker asks all others and they ask it.
+    /// Sets the links between `id` and all other brokers, in both directions.
     pub fn of(&self, id: i32, link: Link) {
         for other in self.ids().filter(|other| *other != id) {
             self.between(id, other, link);
@@ -181,12 +180,12 @@ impl Links {
         }
     }
 
-    /// Over which a broker asks the database.
+    /// Sets the link of a broker to the database.
     pub fn to_database(&self, id: i32, link: Link) {
         self.databases[Links::at(id)].set(None, link);
     }
 
-    /// Opens all of them.
+    /// Opens all links.
     pub fn heal(&self) {
         for id in self.ids() {
             self.of(id, Link::Open);
@@ -200,7 +199,7 @@ mod tests {
     use super::broker_in;
 
     #[test]
-    fn a_follower_is_told_by_its_first_request() {
+    fn first_request_of_a_connection_names_the_follower() {
         let request = |client_id: &[u8]| [&[0; 13], &[client_id.len() as u8][..], client_id, &[0, 200]].concat();
         assert_eq!(broker_in(&request(b"broker-1-fetcher")), Some(1));
         assert_eq!(broker_in(&request(b"broker-12-fetcher")), Some(12));

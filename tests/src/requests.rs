@@ -1,4 +1,4 @@
-//! The requests most tests need, in versions that name topics by name.
+//! Requests that most tests need, in versions that name topics by name.
 //!
 //! Not every field of every API: a test of a special one builds its request itself.
 
@@ -25,10 +25,10 @@ use fullbore_wire::apis::produce::{
 use fullbore_wire::{ErrorCode, Records, Text, Uuid};
 use std::time::Duration;
 
-/// Produce with names and record errors.
+/// Version with topic names and record errors.
 const PRODUCE: i16 = 9;
 const API_VERSIONS: i16 = 2;
-/// Fetch with names and sessions.
+/// Version with topic names and sessions.
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 9;
 const METADATA: i16 = 12;
@@ -37,12 +37,12 @@ const DELETE_TOPICS: i16 = 5;
 const DELETE_RECORDS: i16 = 2;
 const INIT_PRODUCER_ID: i16 = 4;
 const ALTER_CONFIGS: i16 = 1;
-/// For a peer only.
+/// Limit for changes at a peer.
 const SOON: Duration = Duration::from_secs(30);
 pub(crate) const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 
-/// One topic's share of a produce request.
+/// Returns the part of a produce request for one topic.
 pub fn topic_data(topic: &str, partitions: &[(i32, Bytes)]) -> TopicProduceData {
     let partition = |(index, records): &(i32, Bytes)| PartitionProduceData {
         index: *index,
@@ -56,7 +56,7 @@ pub fn topic_data(topic: &str, partitions: &[(i32, Bytes)]) -> TopicProduceData 
     }
 }
 
-/// A produce of one batch, acks=all.
+/// Returns a produce request of one batch with acks=all.
 pub fn produce_request(topic: &str, partition: i32, records: Bytes) -> ProduceRequest {
     ProduceRequest {
         acks: -1,
@@ -66,7 +66,7 @@ pub fn produce_request(topic: &str, partition: i32, records: Bytes) -> ProduceRe
     }
 }
 
-/// Where a fetch reads.
+/// Position of a fetch.
 #[derive(Clone, Copy)]
 pub struct FetchFrom<'a> {
     pub topic: &'a str,
@@ -74,7 +74,7 @@ pub struct FetchFrom<'a> {
     pub offset: i64,
 }
 
-/// A fetch of any number of partitions outside a session, 1 MiB of each at most.
+/// Returns a fetch of any number of partitions outside a session, 1 MiB of each at most.
 pub fn fetch_request(from: &[FetchFrom<'_>], min_bytes: i32, max_wait_ms: i32) -> FetchRequest {
     let topic = |from: &FetchFrom<'_>| FetchTopic {
         topic: Text::from(from.topic),
@@ -89,7 +89,7 @@ pub fn fetch_request(from: &[FetchFrom<'_>], min_bytes: i32, max_wait_ms: i32) -
     FetchRequest { max_wait_ms, min_bytes, topics: from.iter().map(topic).collect(), ..Default::default() }
 }
 
-/// Changes of one resource: its `ConfigResource.Type` and name, then key, `AlterConfigOp` and value of each.
+/// Returns changes of one resource: its `ConfigResource.Type` and name, then key, `AlterConfigOp` and value of each.
 pub fn alter_resource(kind: i8, name: &str, changes: &[(&str, i8, Option<&str>)]) -> AlterConfigsResource {
     let change = |(name, config_operation, value): &(&str, i8, Option<&str>)| AlterableConfig {
         name: Text::from(*name),
@@ -106,14 +106,14 @@ pub fn alter_resource(kind: i8, name: &str, changes: &[(&str, i8, Option<&str>)]
 }
 
 impl Client {
-    /// The APIs the broker offers.
+    /// Returns the APIs that the broker offers.
     pub fn offered(&mut self) -> Vec<ApiKey> {
         let response = self.call(&ApiVersionsRequest::default(), API_VERSIONS);
         let key = |code| ApiKey::from_code(code).expect("an API the wire knows");
         response.api_keys.iter().map(|api| key(api.api_key)).collect()
     }
 
-    /// IncrementalAlterConfigs.
+    /// Sends IncrementalAlterConfigs.
     pub fn alter(
         &mut self,
         resources: Vec<AlterConfigsResource>,
@@ -129,7 +129,7 @@ impl Client {
         assert_eq!(altered.error_code, ErrorCode::NONE, "{:?}", altered.error_message);
     }
 
-    /// Creates a topic with `key=value` settings; its id.
+    /// Creates a topic with `key=value` settings; returns its id.
     pub fn create_topic(&mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> Uuid {
         let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
             name: Text::from(*name),
@@ -168,7 +168,7 @@ impl Client {
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, offset));
     }
 
-    /// Kafka answers before a topic can be used; ours must not, so this is only for a peer.
+    /// Waits for leaders at a peer: Kafka responds before a topic can be used; Fullbore must not.
     fn wait_for_leaders(&mut self, topic: &str, partitions: i32) {
         wait_until("the topic has leaders", SOON, || {
             (0..partitions).all(|partition| !self.list_offset(topic, partition, LATEST).error_code.is_err())
@@ -187,7 +187,7 @@ impl Client {
         });
     }
 
-    /// The brokers, and these topics, none of which is made for it.
+    /// Returns the brokers and these topics, without creating any.
     pub fn metadata(&mut self, topics: &[&str]) -> MetadataResponse {
         let named = |name: &&str| MetadataRequestTopic { name: Some(Text::from(*name)), ..Default::default() };
         let topics = Some(topics.iter().map(named).collect());
@@ -195,7 +195,7 @@ impl Client {
         self.call(&request, METADATA)
     }
 
-    /// A producer id nobody has.
+    /// Returns a new producer id.
     pub fn init_producer_id(&mut self) -> i64 {
         let request = InitProducerIdRequest { transaction_timeout_ms: 60_000, ..Default::default() };
         let response = self.call(&request, INIT_PRODUCER_ID);
@@ -209,37 +209,37 @@ impl Client {
         only_partition(response)
     }
 
-    /// The base offset of a batch that must be accepted.
+    /// Produces a batch that must be accepted; returns its base offset.
     pub fn produced(&mut self, topic: &str, partition: i32, batch: &Batch) -> i64 {
         let response = self.produce(topic, partition, batch);
         assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
         response.base_offset
     }
 
-    /// Sends a produce of one batch with acks=all; its correlation id.
+    /// Sends a produce request of one batch with acks=all; returns its correlation id.
     pub fn send_produce(&mut self, topic: &str, partition: i32, batch: &Batch) -> i32 {
         self.send(&produce_request(topic, partition, batch.bytes()), PRODUCE)
     }
 
-    /// The answer to [`Client::send_produce`].
+    /// Waits for the response to [`Client::send_produce`].
     pub fn receive_produced(&mut self) -> PartitionProduceResponse {
         only_partition(self.receive::<ProduceRequest>(PRODUCE).1)
     }
 
-    /// The answer to [`Client::send_produce`], or `None` when the broker is gone.
+    /// Waits for the response to [`Client::send_produce`]; `None` if the broker is gone.
     pub fn try_receive_produced(&mut self) -> Option<PartitionProduceResponse> {
         self.try_receive::<ProduceRequest>(PRODUCE).map(|(_, response)| only_partition(response))
     }
 
-    /// What is at `offset` now, without waiting.
+    /// Fetches at `offset`, without waiting for records.
     pub fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> PartitionData {
         let request = fetch_request(&[FetchFrom { topic, partition, offset }], 0, 0);
         loop {
             let mut response = self.call(&request, FETCH);
             assert_eq!(response.error_code, ErrorCode::NONE);
             let data = response.responses.remove(0).partitions.remove(0);
-            // A log is still being opened after a crash, or records are fetched from a store, on a machine with much to
-            // do.
+            // On a busy machine, the log is still opening after a crash, or the records are still fetched from the
+            // store.
             let is_awaited = data.high_watermark == -1
                 || data.high_watermark > offset && data.records.as_ref().is_none_or(|records| records.is_empty());
             if data.error_code.is_err() || !is_awaited {
@@ -248,17 +248,17 @@ impl Client {
         }
     }
 
-    /// Asks for what comes at `offset`, and waits for it at the broker for half a minute at most.
+    /// Sends a fetch at `offset` that waits at the broker for records, half a minute at most.
     pub fn send_long_poll(&mut self, topic: &str, partition: i32, offset: i64) -> i32 {
         self.send(&fetch_request(&[FetchFrom { topic, partition, offset }], 1, 30_000), FETCH)
     }
 
-    /// The answer to [`Client::send_long_poll`].
+    /// Waits for the response to [`Client::send_long_poll`].
     pub fn receive_long_poll(&mut self) -> PartitionData {
         self.receive::<FetchRequest>(FETCH).1.responses.remove(0).partitions.remove(0)
     }
 
-    /// Every batch of a partition, from its log start to its high watermark.
+    /// Returns every batch of a partition, from its log start to its high watermark.
     pub fn fetch_batches(&mut self, topic: &str, partition: i32) -> Vec<Batch> {
         let mut offset = self.earliest(topic, partition);
         let mut all = Vec::new();
@@ -276,7 +276,7 @@ impl Client {
         }
     }
 
-    /// Every record of a partition; checks that offsets have no gap.
+    /// Returns every record of a partition; checks that offsets have no gap.
     pub fn fetch_records(&mut self, topic: &str, partition: i32) -> Vec<Record> {
         let batches = self.fetch_batches(topic, partition);
         let records: Vec<Record> = batches.into_iter().flat_map(|batch| batch.records).collect();
@@ -286,7 +286,7 @@ impl Client {
         records
     }
 
-    /// ListOffsets of one partition.
+    /// Sends ListOffsets for one partition.
     pub fn list_offset(&mut self, topic: &str, partition: i32, timestamp: i64) -> ListOffsetsPartitionResponse {
         let asked = ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() };
         let topic = ListOffsetsTopic { name: Text::from(topic), partitions: vec![asked], ..Default::default() };
@@ -294,12 +294,12 @@ impl Client {
         self.call(&request, LIST_OFFSETS).topics.remove(0).partitions.remove(0)
     }
 
-    /// The offset the next record gets.
+    /// Returns the offset that the next record gets.
     pub fn latest(&mut self, topic: &str, partition: i32) -> i64 {
         self.listed(topic, partition, LATEST)
     }
 
-    /// The first offset there is.
+    /// Returns the log start offset.
     pub fn earliest(&mut self, topic: &str, partition: i32) -> i64 {
         self.listed(topic, partition, EARLIEST)
     }

@@ -1,4 +1,4 @@
-//! An object store that speaks S3, with signatures: s3s-fs on a folder, with faults before it.
+//! Object store that speaks S3, with signatures: s3s-fs on a directory, with faults injected before it.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -27,36 +27,36 @@ use crate::pki::Issued;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// What happens to a request.
+/// Fault of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum S3Fault {
-    /// It is answered with this status and this code of an error.
+    /// The response is this status with this error code.
     Status(u16, &'static str),
-    /// The connection ends in the midst of the body that is large: the request's of a PUT, the answer's of a GET.
+    /// The connection ends amid the large body: the request's of a PUT, the response's of a GET.
     Reset,
-    /// It is done, and the connection ends.
+    /// The request is carried out, and the connection ends.
     AnswerLost,
-    /// It is not answered.
+    /// No response is sent.
     Hang,
-    /// Half of the answer comes, and the connection stays.
+    /// Half of the response is sent, and the connection stays open.
     Stall,
-    /// A byte of the answer is another one.
+    /// A byte of the response differs.
     Flip,
-    /// It takes so much longer.
+    /// The response takes this much longer.
     Delay(Duration),
-    /// It is answered with 501 where it has a condition.
+    /// A request with a condition gets a 501.
     NoConditions,
-    /// It is answered as if the whole object were asked for.
+    /// The response has the whole object, although a range was requested.
     NoRanges,
-    /// Answers with this status and 256 MiB, chunk by chunk.
+    /// The response is this status and 256 MiB, chunk by chunk.
     Flood(u16),
-    /// Answers with success before the body is read, and does nothing.
+    /// The response is a success before the body is read; the request is not carried out.
     Early,
 }
 
 #[derive(Default)]
 struct Faults {
-    /// Of the next requests of a method.
+    /// Faults of the next requests, by method.
     next: HashMap<&'static str, Vec<S3Fault>>,
     every: HashMap<&'static str, S3Fault>,
     requests: HashMap<String, usize>,
@@ -64,10 +64,10 @@ struct Faults {
     flooded: Arc<AtomicUsize>,
 }
 
-/// Bytes of a flood.
+/// Bytes of one flood.
 const FLOOD: usize = 256 << 20;
 
-/// A store with one bucket, until it is dropped.
+/// Store with one bucket, until it is dropped.
 pub struct S3 {
     address: SocketAddr,
     is_tls: bool,
@@ -77,24 +77,24 @@ pub struct S3 {
 }
 
 impl S3 {
-    /// The bucket that there is.
+    /// Name of the bucket.
     pub const BUCKET: &'static str = "objects";
-    /// Who may.
+    /// Access key id that is accepted.
     pub const KEY_ID: &'static str = "AKIDFULLBORE";
-    /// That one's key.
+    /// Secret access key of [`S3::KEY_ID`].
     pub const SECRET: &'static str = "hush+hush/hush";
 
-    /// One that answers.
+    /// Starts a store.
     pub fn start() -> S3 {
         S3::start_at(0)
     }
 
-    /// The same at this port.
+    /// Starts a store at this port.
     pub fn start_at(port: u16) -> S3 {
         S3::start_with(port, None)
     }
 
-    /// One that is reached by https at localhost, and shows this certificate.
+    /// Starts a store for https at localhost with this certificate.
     pub fn start_tls(identity: &Issued) -> S3 {
         S3::start_with(0, Some(identity))
     }
@@ -117,7 +117,7 @@ impl S3 {
         S3 { address, is_tls, folder, faults, runtime: Some(runtime) }
     }
 
-    /// Its URL.
+    /// Returns the store's URL.
     pub fn endpoint(&self) -> String {
         match self.is_tls {
             true => format!("https://localhost:{}", self.address.port()),
@@ -125,7 +125,7 @@ impl S3 {
         }
     }
 
-    /// Settings of a broker that has its objects there.
+    /// Returns the settings of a broker that keeps its objects here.
     pub fn sets(&self) -> Vec<String> {
         vec![
             format!("diskless.storage=s3://{}/prefix", S3::BUCKET),
@@ -135,34 +135,34 @@ impl S3 {
         ]
     }
 
-    /// Where the files of objects are.
+    /// Returns the directory of the objects' files.
     pub fn folder(&self) -> std::path::PathBuf {
         self.folder.path().join(S3::BUCKET)
     }
 
-    /// The next request of this method that has no fault yet has this one.
+    /// Adds a fault for the next request of `method` that has none yet.
     pub fn next(&self, method: &'static str, fault: S3Fault) {
         self.faults().next.entry(method).or_default().push(fault);
     }
 
-    /// Each has it from now on.
+    /// Gives each request of `method` this fault from now on.
     pub fn every(&self, method: &'static str, fault: S3Fault) {
         self.faults().every.insert(method, fault);
     }
 
-    /// None has any.
+    /// Removes all faults.
     pub fn heal(&self) {
         let mut faults = self.faults();
         faults.next.clear();
         faults.every.clear();
     }
 
-    /// Requests of this method that came so far.
+    /// Returns the number of requests of `method` so far.
     pub fn requests(&self, method: &str) -> usize {
         self.faults().requests.get(method).copied().unwrap_or_default()
     }
 
-    /// Bytes of [`S3Fault::Flood`] that were sent so far.
+    /// Returns the bytes of [`S3Fault::Flood`] that were sent so far.
     pub fn flooded(&self) -> usize {
         self.faults().flooded.load(Ordering::Relaxed)
     }
@@ -196,7 +196,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, service: S3Serv
         tokio::spawn(async move {
             match tls {
                 None => serve(socket, &service, &faults).await,
-                // A client that does not trust the certificate goes away.
+                // A client that distrusts the certificate closes the connection.
                 Some(tls) => {
                     if let Ok(socket) = tls.accept(socket).await {
                         serve(socket, &service, &faults).await;
@@ -209,7 +209,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, service: S3Serv
 
 async fn serve(socket: impl AsyncRead + AsyncWrite + Unpin, service: &S3Service, faults: &Mutex<Faults>) {
     let answer = service_fn(|request| answer(service, faults, request));
-    // A client may go away, and a fault ends it.
+    // A client may disconnect, and a fault ends the connection.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
 }
 
@@ -291,14 +291,14 @@ async fn answer(
     }
 }
 
-/// What comes behind the first half of a body: its connection ends, or stays for ever.
+/// End of a body after its first half: the connection ends, or stays open in silence.
 #[derive(Clone, Copy)]
 enum Behind {
     Failure,
     Silence,
 }
 
-/// A body of one frame, and what comes then.
+/// Body of one frame, followed by its [`Behind`].
 struct Half(Option<Bytes>, Behind);
 
 impl Body for Half {
@@ -312,13 +312,13 @@ impl Body for Half {
         match (self.0.take(), self.1) {
             (Some(bytes), _) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
             (None, Behind::Failure) => Poll::Ready(Some(Err("in the midst".into()))),
-            // Nobody wakes who waits.
+            // Never wakes the task.
             (None, Behind::Silence) => Poll::Pending,
         }
     }
 }
 
-/// A body of zeros, counted as they are sent.
+/// Body of zeros, counted as they are sent.
 struct Flood {
     sent: Arc<AtomicUsize>,
     left: usize,

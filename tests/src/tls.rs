@@ -1,4 +1,4 @@
-//! A TLS client for tests: rustls as it comes, written a second time, so that a mistake in the product's shows.
+//! TLS client for tests: plain rustls, apart from the product's code, so that a mistake in that code shows.
 
 use crate::pki::Issued;
 use rustls::crypto::aws_lc_rs;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 pub(crate) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Whom to trust and what to show.
+/// Trusted authority and own certificate.
 #[derive(Clone)]
 pub struct Tls(Arc<ClientConfig>);
 
 impl Tls {
-    /// Trusts this authority (PEM), and shows this certificate if it is asked.
+    /// Trusts `authority` (PEM), and presents `identity` if the server requests a certificate.
     pub fn new(authority: &str, identity: Option<&Issued>) -> Tls {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).expect("PEM")).expect("an authority");

@@ -1,7 +1,7 @@
 //! Transactions of a raw client: the requests, a producer that counts sequences, and the reader of committed records.
 //!
-//! Not a client library: no retries, and every answer must be a success but for those of functions named `try_`. The
-//! reader is written from Kafka's `CompletedFetch`, so that a mistake of the product's own shows.
+//! Not a client library: no retries, and every response must be a success except in functions named
+//! `try_`. The reader is written from Kafka's `CompletedFetch`, so that a mistake in the product's reader shows.
 
 use crate::{Batch, Client, FetchFrom, Record, fetch_request, produce_request};
 use bytes::Bytes;
@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 9;
 const READ_COMMITTED: i8 = 1;
-/// A transition that is under way ends within this time.
+/// Limit for a transition under way.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Error codes at which a client sends its request again.
+/// Error codes after which a client repeats its request.
 pub const TRANSIENT: [ErrorCode; 4] = [
     ErrorCode::CONCURRENT_TRANSACTIONS,
     ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
@@ -34,7 +34,7 @@ pub const TRANSIENT: [ErrorCode; 4] = [
     ErrorCode::NOT_COORDINATOR,
 ];
 
-/// The protocol that a client follows (KIP-890).
+/// Protocol that a client follows (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Transaction version 1: the client adds partitions, the epoch stays.
@@ -47,12 +47,12 @@ impl Protocol {
     /// Both protocols.
     pub const BOTH: [Protocol; 2] = [Protocol::Old, Protocol::New];
 
-    /// The version of Produce that its clients send.
+    /// Returns the version of Produce that clients of this protocol send.
     pub fn produce(self) -> i16 {
         if self == Protocol::Old { 11 } else { 12 }
     }
 
-    /// The version of EndTxn that its clients send.
+    /// Returns the version of EndTxn that clients of this protocol send.
     pub fn end_txn(self) -> i16 {
         if self == Protocol::Old { 4 } else { 5 }
     }
@@ -62,31 +62,31 @@ impl Protocol {
     }
 }
 
-/// A produce of one batch of a transaction, acks=all.
+/// Returns a produce request of one batch of a transaction with acks=all.
 pub fn transactional_request(id: &str, topic: &str, partition: i32, records: Bytes) -> ProduceRequest {
     ProduceRequest { transactional_id: Some(Text::from(id)), ..produce_request(topic, partition, records) }
 }
 
-/// A transactional producer: its id and epoch, and the sequences of its partitions.
+/// Transactional producer: its id and epoch, and the sequences of its partitions.
 #[derive(Clone, Debug)]
 pub struct Transactional {
     pub transactional_id: String,
     pub id: i64,
     pub epoch: i16,
     pub protocol: Protocol,
-    /// The next sequence of each partition.
+    /// Next sequence of each partition.
     sequences: BTreeMap<(String, i32), i32>,
-    /// Partitions that the open transaction is known to have.
+    /// Partitions in the open transaction, as far as this producer knows.
     added: BTreeSet<(String, i32)>,
 }
 
 impl Transactional {
-    /// Begins a producer with this transactional id; the one before is fenced.
+    /// Starts a producer with this transactional id, and fences the former one.
     pub fn begin(client: &mut Client, transactional_id: &str, protocol: Protocol) -> Transactional {
         Transactional::with_timeout(client, transactional_id, protocol, 60_000)
     }
 
-    /// Begins a producer with this timeout of transactions.
+    /// Starts a producer with this timeout of transactions.
     pub fn with_timeout(
         client: &mut Client,
         transactional_id: &str,
@@ -96,7 +96,7 @@ impl Transactional {
         Transactional::try_begin(client, transactional_id, protocol, timeout_ms).expect("the broker answers")
     }
 
-    /// Begins a producer at a broker that may be gone: `None` if it is.
+    /// Starts a producer at a broker that may be gone; `None` if it is.
     pub fn try_begin(
         client: &mut Client,
         transactional_id: &str,
@@ -107,7 +107,7 @@ impl Transactional {
         let mut response = client.try_call(&request, protocol.init_producer_id())?;
         let started = Instant::now();
         while TRANSIENT.contains(&response.error_code) && started.elapsed() < SOON {
-            // Kafka creates its topic at this request.
+            // Kafka creates `__transaction_state` at this request.
             let coordinator_keys = vec![Text::from(transactional_id)];
             client.try_call(&FindCoordinatorRequest { key_type: 1, coordinator_keys, ..Default::default() }, 4)?;
             response = client.try_call(&request, protocol.init_producer_id())?;
@@ -116,7 +116,7 @@ impl Transactional {
         Some(Transactional::resume(transactional_id, protocol, response.producer_id, response.producer_epoch))
     }
 
-    /// A producer that was begun elsewhere, without a transaction.
+    /// Resumes a producer that was started elsewhere, without a transaction.
     pub fn resume(transactional_id: &str, protocol: Protocol, id: i64, epoch: i16) -> Transactional {
         Transactional {
             transactional_id: transactional_id.to_owned(),
@@ -128,12 +128,12 @@ impl Transactional {
         }
     }
 
-    /// The producer id and epoch.
+    /// Returns the producer id and epoch.
     pub fn producer(&self) -> (i64, i16) {
         (self.id, self.epoch)
     }
 
-    /// The next batch of a partition, whose sequence counts as sent.
+    /// Returns the next batch of a partition, and counts its sequence as sent.
     pub fn batch<V: AsRef<[u8]>>(&mut self, topic: &str, partition: i32, values: &[V]) -> Batch {
         let next = self.sequences.entry((topic.to_owned(), partition)).or_insert(0);
         let first = *next;
@@ -145,7 +145,7 @@ impl Transactional {
     pub fn add(&mut self, client: &mut Client, topic: &str, partitions: &[i32]) {
         let mut codes = client.add_partitions(&self.transactional_id, self.producer(), topic, partitions, 3);
         let started = Instant::now();
-        // The transaction before is being completed.
+        // The former transaction is still completing.
         while codes.iter().any(|code| TRANSIENT.contains(code)) && started.elapsed() < SOON {
             codes = client.add_partitions(&self.transactional_id, self.producer(), topic, partitions, 3);
         }
@@ -161,7 +161,7 @@ impl Transactional {
         let batch = self.batch(topic, partition, values);
         let mut response = self.send(client, topic, partition, &batch);
         let started = Instant::now();
-        // The transaction before is being completed.
+        // The former transaction is still completing.
         while response.error_code == ErrorCode::NOT_ENOUGH_REPLICAS && started.elapsed() < SOON {
             response = self.send(client, topic, partition, &batch);
         }
@@ -187,12 +187,12 @@ impl Transactional {
         client.end_txn(&self.transactional_id, self.producer(), is_commit, self.protocol.end_txn())
     }
 
-    /// An EndTxn to send.
+    /// Returns an EndTxn to send.
     pub fn end_request(&self, is_commit: bool) -> EndTxnRequest {
         end_request(&self.transactional_id, self.producer(), is_commit)
     }
 
-    /// Takes the next producer from the answer to an EndTxn.
+    /// Takes the next producer id and epoch from the response to an EndTxn.
     pub fn ended(&mut self, response: &EndTxnResponse) {
         self.added.clear();
         if self.protocol == Protocol::Old {
@@ -204,7 +204,7 @@ impl Transactional {
     }
 }
 
-/// An InitProducerId of a transactional id; `current` is the producer that the client has been.
+/// Returns an InitProducerId of a transactional id; `current` is the client's producer id and epoch so far.
 pub fn init_request(id: &str, transaction_timeout_ms: i32, current: Option<(i64, i16)>) -> InitProducerIdRequest {
     let (producer_id, producer_epoch) = current.unwrap_or((-1, -1));
     let transactional_id = Some(Text::from(id));
@@ -239,7 +239,7 @@ fn end_request(id: &str, (producer_id, producer_epoch): (i64, i16), committed: b
 }
 
 impl Client {
-    /// InitProducerId of a transactional id; `current` is the producer that the client has been.
+    /// Sends InitProducerId of a transactional id; `current` is the client's producer id and epoch so far.
     pub fn init_transactional(
         &mut self,
         transactional_id: &str,
@@ -250,7 +250,7 @@ impl Client {
         self.call(&init_request(transactional_id, transaction_timeout_ms, current), version)
     }
 
-    /// AddPartitionsToTxn as clients send it; the error of each partition.
+    /// Sends AddPartitionsToTxn as clients do; returns the error of each partition.
     pub fn add_partitions(
         &mut self,
         transactional_id: &str,
@@ -277,7 +277,7 @@ impl Client {
         Some(response.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
     }
 
-    /// EndTxn.
+    /// Sends EndTxn.
     pub fn end_txn(
         &mut self,
         transactional_id: &str,
@@ -288,14 +288,14 @@ impl Client {
         self.call(&end_request(transactional_id, (producer_id, producer_epoch), committed), version)
     }
 
-    /// DescribeTransactions of one id.
+    /// Sends DescribeTransactions of one id.
     pub fn describe_transaction(&mut self, transactional_id: &str) -> TransactionState {
         let transactional_ids = vec![Text::from(transactional_id)];
         let request = DescribeTransactionsRequest { transactional_ids, ..Default::default() };
         self.call(&request, 0).transaction_states.remove(0)
     }
 
-    /// DescribeProducers of one partition.
+    /// Sends DescribeProducers of one partition.
     pub fn describe_producers(&mut self, topic: &str, partition: i32) -> PartitionResponse {
         let topic = TopicRequest { name: Text::from(topic), partition_indexes: vec![partition], ..Default::default() };
         let request = DescribeProducersRequest { topics: vec![topic], ..Default::default() };
@@ -307,21 +307,21 @@ impl Client {
         loop {
             self.send_committed_poll(topic, partition, offset, 0, 0);
             let data = self.receive_long_poll();
-            // A log is still being opened after a crash.
+            // The log is still opening after a crash.
             if data.error_code.is_err() || data.high_watermark != -1 {
                 return data;
             }
         }
     }
 
-    /// Sends a fetch at read_committed, whose answer is [`Client::receive_long_poll`]'s.
+    /// Sends a fetch at read_committed; [`Client::receive_long_poll`] waits for the response.
     pub fn send_committed_poll(&mut self, topic: &str, partition: i32, offset: i64, min_bytes: i32, max_wait_ms: i32) {
         let from = [FetchFrom { topic, partition, offset }];
         let request = FetchRequest { isolation_level: READ_COMMITTED, ..fetch_request(&from, min_bytes, max_wait_ms) };
         self.send(&request, FETCH);
     }
 
-    /// ListOffsets at read_committed.
+    /// Sends ListOffsets at read_committed.
     pub fn list_stable(&mut self, topic: &str, partition: i32, timestamp: i64) -> ListOffsetsPartitionResponse {
         let asked = ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() };
         let topic = ListOffsetsTopic { name: Text::from(topic), partitions: vec![asked], ..Default::default() };
@@ -334,14 +334,14 @@ impl Client {
         self.call(&request, LIST_OFFSETS).topics.remove(0).partitions.remove(0)
     }
 
-    /// The last stable offset.
+    /// Returns the last stable offset.
     pub fn stable(&mut self, topic: &str, partition: i32) -> i64 {
         let listed = self.list_stable(topic, partition, crate::requests::LATEST);
         assert_eq!(listed.error_code, ErrorCode::NONE);
         listed.offset
     }
 
-    /// Every record that a consumer at read_committed is given, from the log start to the last stable offset.
+    /// Returns every record that a read_committed consumer gets, from the log start to the last stable offset.
     pub fn committed_records(&mut self, topic: &str, partition: i32) -> Vec<Record> {
         let mut offset = self.earliest(topic, partition);
         let mut committed = Vec::new();
@@ -365,13 +365,13 @@ impl Client {
         }
     }
 
-    /// The values of [`Client::committed_records`] as text.
+    /// Returns the values of [`Client::committed_records`] as text.
     pub fn committed_texts(&mut self, topic: &str, partition: i32) -> Vec<String> {
         self.committed_records(topic, partition).iter().map(Record::text).collect()
     }
 }
 
-/// Leaves out records of aborted transactions, markers, and what precedes `offset`.
+/// Leaves out records of aborted transactions, markers, and records before `offset`.
 fn committed_of(batches: Vec<Batch>, aborted: &[(i64, i64)], offset: i64) -> Vec<Record> {
     let mut waiting: Vec<(i64, i64)> = aborted.to_vec();
     waiting.sort_by_key(|&(_, first_offset)| first_offset);

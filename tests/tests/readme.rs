@@ -1,8 +1,9 @@
-//! Every command of README.md and of the pages in docs/ that show some does what it is there for, and what
-//! docs/troubleshooting.md quotes is in the source. `make test` is what runs this; a `serve` is run on a free port and
-//! a data folder of its own, and the others are told so.
+//! Commands of README.md and of the pages in docs/ do what their page shows, and messages quoted by
+//! docs/troubleshooting.md are in the source.
 //!
-//! Commands are the indented lines of a page; what needs Kafka's own tools stands between fences, and is not run.
+//! Commands are the indented lines of a page. Those that need Kafka's own tools stand between fences, and are not run;
+//! nor is `make test`, which runs this test. A `serve` runs on a free port with its own data directory, whose address
+//! replaces that of the pages.
 
 use fullbore_tests::{Broker, binary};
 use std::io::{BufRead, BufReader};
@@ -12,22 +13,23 @@ use tempfile::TempDir;
 
 const TROUBLESHOOTING: &str = include_str!("../../docs/troubleshooting.md");
 
-/// What a page needs, those before it have made.
-const PAGES: [&str; 5] = [
+/// Pages in order: each may use what earlier ones have created.
+const PAGES: [&str; 6] = [
     include_str!("../../README.md"),
+    include_str!("../../docs/tools.md"),
     include_str!("../../docs/from-kafka.md"),
     include_str!("../../docs/consumer.md"),
     TROUBLESHOOTING,
     include_str!("../../docs/operating.md"),
 ];
 
-/// A command of a page, and the text that the page says it prints.
+/// Command of a page, with the text that the page shows as its output.
 struct ShownCommand {
     line: String,
     prints: Option<&'static str>,
 }
 
-/// The commands in the order of the pages: indented lines, without their remarks.
+/// Returns the commands in the order of the pages: indented lines, without their comments.
 fn commands() -> impl Iterator<Item = ShownCommand> {
     let code = PAGES.into_iter().flat_map(str::lines).filter_map(|line| line.strip_prefix("    "));
     code.map(|code| {
@@ -37,14 +39,14 @@ fn commands() -> impl Iterator<Item = ShownCommand> {
 }
 
 fn succeeds(arguments: &[&str]) {
-    // A sweep leaves its report where it is run.
+    // A sweep writes its report to the current directory.
     let folder = tempfile::tempdir().expect("a folder");
     let output = Command::new(binary()).args(arguments).current_dir(&folder).output().expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {said}");
 }
 
-/// A link says where it listens, and stays.
+/// Runs a link, which prints its address and stays.
 fn links(arguments: &[&str]) {
     let mut link = Command::new(binary()).args(arguments).stdout(Stdio::piped()).spawn().expect("the binary starts");
     let mut line = String::new();
@@ -54,15 +56,15 @@ fn links(arguments: &[&str]) {
     assert!(read.is_ok() && line.contains("127.0.0.1:"), "{arguments:?}: {line}");
 }
 
-/// Where the commands are run.
+/// Brokers and files that the commands use.
 struct Place {
-    /// The broker of the pages, at 127.0.0.1:9092.
+    /// Broker of the pages, at 127.0.0.1:9092.
     broker: Broker,
-    /// The one that docs/from-kafka.md moves the data from, at 127.0.0.1:19092.
+    /// Broker that docs/from-kafka.md moves the data from, at 127.0.0.1:19092.
     old: Broker,
-    /// What one command writes, another reads.
+    /// Directory of files that one command writes and another reads.
     folder: TempDir,
-    /// The first port of the pages' cluster, while it is up.
+    /// First port of the pages' cluster, while it is up.
     cluster: Option<u16>,
 }
 
@@ -87,7 +89,7 @@ impl Place {
         place
     }
 
-    /// What a shell takes a line for, and what that prints.
+    /// Runs a line in a shell; returns its output.
     fn shell(&self, line: &str) -> String {
         let script = format!("set -euo pipefail; fullbore() {{ \"$FULLBORE\" \"$@\"; }}; {line}");
         let mut bash = Command::new("bash");
@@ -100,7 +102,7 @@ impl Place {
         printed
     }
 
-    /// `fullbore cluster up`: from then on that is at 127.0.0.1:9092.
+    /// Runs `fullbore cluster up`, whose address is from then on that of 127.0.0.1:9092.
     fn bring_up(&mut self, flags: &[&str]) {
         let port = fullbore_tests::stable_ports_in_a_row(3);
         self.cluster = Some(port);
@@ -113,18 +115,18 @@ impl Place {
         self.shell("fullbore cluster down --data-dir cluster");
     }
 
-    /// The broker of the test that is asked where a page means 127.0.0.1:9092.
+    /// Returns the address of the broker for 127.0.0.1:9092 of a page.
     fn asked(&self) -> String {
         self.cluster.map_or_else(|| self.broker.addr().to_string(), |port| format!("127.0.0.1:{port}"))
     }
 
-    /// A command with the addresses of the test's brokers for the pages'.
+    /// Replaces the pages' addresses by those of the test's brokers.
     fn told(&self, command: &str) -> String {
         let old = self.old.addr().to_string();
         command.replace("127.0.0.1:19092", &old).replace("127.0.0.1:9092", &self.asked())
     }
 
-    /// `cp -a data backup`, with the broker stopped meanwhile.
+    /// Runs `cp -a data backup` while the broker is stopped.
     fn back_up(&mut self) {
         self.broker.stop();
         let copied = Command::new("cp").arg("-a").arg(self.broker.data_dir()).arg(self.backup()).status();
@@ -136,18 +138,18 @@ impl Place {
         self.folder.path().join("backup")
     }
 
-    /// The copy has what the original has.
+    /// Checks that the copy has the records of the original.
     fn serve_backup(&self) {
         let mut copy = Broker::start_in(&self.backup(), &[]);
         self.shell(&format!("fullbore topics describe --topic orders --bootstrap-server {}", copy.addr()));
         copy.stop();
     }
 
-    /// Runs a command that asks a broker, and looks for what the page says that it prints.
+    /// Runs a command against a broker, and checks the output that the page shows.
     fn run(&self, command: &ShownCommand) {
         let ShownCommand { line, prints } = command;
         let printed = self.shell(&self.told(line));
-        // What is piped or written to a file prints nothing.
+        // Output that is piped or written to a file prints nothing.
         let reads = line.starts_with("fullbore consume") && !line.contains(['|', '>']);
         assert!(!reads || !printed.is_empty(), "{line} reads nothing");
         assert!(prints.is_none_or(|text| printed.contains(text)), "{line} prints {printed}");
@@ -155,7 +157,7 @@ impl Place {
 }
 
 #[test]
-fn pages_are_pasted_in_order_every_command_does_what_its_page_says() {
+fn commands_of_the_pages_succeed_in_order_with_their_shown_output() {
     let mut place = Place::new();
     let (mut tools, mut printing) = (0, 0);
     for command in commands() {
@@ -169,7 +171,7 @@ fn pages_are_pasted_in_order_every_command_does_what_its_page_says() {
             ["cp", "-a", "data", "backup"] => place.back_up(),
             ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
             // Broker::start ran it with these very flags.
-            ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
+            ["fullbore", "serve"] | ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
             ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", "--to", _, rest @ ..] => {
                 let to = place.broker.addr().to_string();
@@ -194,7 +196,7 @@ fn pages_are_pasted_in_order_every_command_does_what_its_page_says() {
     );
 }
 
-/// The sources of every crate as one text.
+/// Returns the sources of every crate as one text.
 fn source() -> String {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let entries =
@@ -213,7 +215,7 @@ fn source() -> String {
     text
 }
 
-/// Rust as it is, but with string literals in one piece: a backslash at the end of a line joins it to the next.
+/// Joins string literals that a backslash at the end of a line splits.
 fn in_one_piece(source: &str) -> String {
     let (mut text, mut goes_on) = (String::new(), false);
     for line in source.lines() {
@@ -227,18 +229,18 @@ fn in_one_piece(source: &str) -> String {
     text.replace("\\\"", "\"")
 }
 
-/// What stands between backticks in the first column of a table.
+/// Returns the texts between backquotes in the first column of a table.
 fn quoted(row: &str) -> Vec<&str> {
     row.split(" | ").next().unwrap_or_default().split('`').skip(1).step_by(2).collect()
 }
 
 #[test]
-fn every_message_that_is_explained_is_in_the_source() {
+fn explained_messages_are_in_the_source() {
     let source = source();
     let messages: Vec<&str> = TROUBLESHOOTING.lines().filter(|line| line.starts_with("| `")).flat_map(quoted).collect();
     assert!(messages.len() > 80, "{}", messages.len());
     for message in messages {
-        // Three dots stand for what differs, and a placeholder may begin or end with punctuation.
+        // Three dots stand for variable text, and a placeholder may begin or end with punctuation.
         let parts = message.split("...").map(|part| part.trim_matches(|c: char| " :;,".contains(c)));
         let parts: Vec<&str> = parts.filter(|part| part.len() > 3).collect();
         assert!(!parts.is_empty(), "{message} cannot be found anywhere");
@@ -249,7 +251,7 @@ fn every_message_that_is_explained_is_in_the_source() {
 }
 
 #[test]
-fn every_metric_that_is_named_exists() {
+fn named_metrics_exist() {
     let metrics = include_str!("../../docs/metrics.md");
     let is_metric = |name: &&str| {
         name.starts_with("fullbore_") && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase())
@@ -260,7 +262,14 @@ fn every_metric_that_is_named_exists() {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn figures_of_pages_are_those_of_one_file() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/figures");
+    let output = Command::new("python3").arg(script).arg("--check").output().expect("python3 starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn links_of_the_pages_have_a_target() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let docs = std::fs::read_dir(root.join("docs")).expect("a folder").map(|entry| entry.expect("readable").path());
     let pages = docs.chain(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
@@ -279,7 +288,7 @@ fn every_link_leads_somewhere() {
     }
 }
 
-/// What GitHub makes of a heading.
+/// Returns the anchor that GitHub makes of a heading.
 fn anchor_of(heading: &str) -> String {
     let words = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));

@@ -1,4 +1,4 @@
-//! Why a broker does not start.
+//! Reasons why a broker cannot start.
 
 use crate::diskless::OpenDisklessError;
 use crate::partitions;
@@ -6,42 +6,42 @@ use fullbore_control as control;
 use fullbore_wire::host_port;
 use std::io;
 
-/// Why a broker does not start, one line each.
+/// Reason why a broker cannot start, one line each.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The data folder or its database.
+    /// Failure of the data directory or its database.
     #[error("{0}")]
     Control(#[from] control::OpenError),
-    /// The partitions.
+    /// Failure of the partitions.
     #[error("{0}")]
     Partitions(#[from] partitions::OpenError),
-    /// The object store and the index of diskless topics.
+    /// Failure of the object store or the index of diskless topics.
     #[error("{0}")]
     Diskless(#[from] OpenDisklessError),
-    /// The key or certificates of an SSL listener.
+    /// Failure of the key or certificates of an SSL listener.
     #[error("{0}")]
     Certificates(#[from] fullbore_tls::MaterialError),
-    /// The step at which a test wants a fault.
+    /// Unknown step for a test's fault.
     #[error("{0}")]
     FaultPoint(String),
-    /// A listener.
+    /// Failure of a listener.
     #[error("cannot listen on {}: {}; {}", host_port(host, port), of_bind(error), remedy_of_bind(error))]
     Bind {
-        /// As configured.
+        /// Host in the configuration.
         host: String,
-        /// As configured.
+        /// Port in the configuration.
         port: u16,
-        /// The system's error.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The admin page's port.
+    /// Failure of the admin page's port.
     #[error("fullbore.admin.listener={}: {}; set another or leave it empty", host_port(host, port), of_bind(error))]
     BindAdmin {
-        /// As configured.
+        /// Host in the configuration.
         host: String,
-        /// As configured.
+        /// Port in the configuration.
         port: u16,
-        /// The system's error.
+        /// Error of the system.
         error: io::Error,
     },
 }

@@ -1,7 +1,8 @@
-//! Check before a start that a data directory and the database of its cluster belong together: one line a finding.
+//! Check before a start that a data directory and the database of its cluster belong together: one line for each
+//! finding.
 //!
-//! Changes and locks nothing, so that it may run beside the broker. Invariant: a finding that counts as wrong
-//! would stop the broker, or cost records.
+//! Changes and locks nothing, so that it may run beside the broker. Invariant: a finding counts as wrong if it would
+//! stop the broker, or cost records.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,16 +19,16 @@ use fullbore_control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKE
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 
-/// Lines of one kind; what more there are is counted.
+/// Largest number of lines of one kind; further ones are counted.
 const LINES_MAX: usize = 20;
 
-/// Something that was found out about a data folder.
+/// Finding about a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FolderFinding {
-    /// The first start makes it.
+    /// Missing directory, which the first start creates.
     Absent,
     Unreadable(String),
-    /// The directory has the database of a single broker.
+    /// Directory with the database of a standalone broker.
     OfOneMachine,
     OfNode {
         stored: i32,
@@ -37,30 +38,30 @@ pub enum FolderFinding {
         stored: Uuid,
         found: Uuid,
     },
-    /// The directory has seen this version, which the database lacks.
+    /// Version that the directory has seen, and that the database lacks.
     WentBack(u64),
-    /// The broker was started last with another one.
+    /// Another directory with which the broker was last started.
     Replaced {
         node_id: i32,
         registered: Uuid,
-        /// True if that broker runs.
+        /// True if that broker is running.
         lives: bool,
     },
-    /// An older copy: the broker has used a newer state of it since.
+    /// Older copy: the broker has since used a newer state.
     Older {
         node_id: i32,
-        /// True if that broker runs.
+        /// True if that broker is running.
         lives: bool,
     },
-    /// The directory has partitions of a topic that the cluster does not have.
+    /// Partitions in the directory of a topic that the cluster lacks.
     Unknown {
         topic: String,
         id: Uuid,
         partitions: i32,
-        /// True if the directory is one of this cluster.
+        /// True if the directory belongs to this cluster.
         is_of_cluster: bool,
     },
-    /// The directory had records of a partition up to this offset, and has nothing of it.
+    /// Partition that had records up to this offset, and that the directory lacks.
     Missing {
         topic: String,
         partition: i32,
@@ -68,11 +69,11 @@ pub enum FolderFinding {
         is_in_sync: bool,
     },
     More(usize, Box<FolderFinding>),
-    /// The directory has more changes to diskless topics than the database.
+    /// Changes to diskless topics that the directory knows, and that the database lacks.
     DisklessWentBack(Lacking),
-    /// Finding in the database.
+    /// Finding about the database.
     Database(Finding),
-    /// The directory is the broker's, with these counts of its partitions.
+    /// Directory of this broker, with its number of partitions.
     Whole {
         partitions: usize,
     },
@@ -95,10 +96,13 @@ impl FolderFinding {
 impl fmt::Display for FolderFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Absent => f.write_str("it is not there; the first start makes it"),
+            Self::Absent => f.write_str("it does not exist; the first start creates it"),
             Self::Unreadable(reason) => write!(f, "it cannot be read: {reason}"),
             Self::OfOneMachine => {
-                write!(f, "it has {SINGLE_BROKERS_FILE}: it is of a broker by itself, which cannot join a cluster")
+                write!(
+                    f,
+                    "it has {SINGLE_BROKERS_FILE}: it is that of a standalone broker, which cannot join a cluster"
+                )
             }
             Self::OfNode { stored, configured } => {
                 write!(f, "it is of node.id={stored}, and node.id={configured} is set")
@@ -108,17 +112,17 @@ impl fmt::Display for FolderFinding {
             }
             Self::WentBack(seen) => write!(
                 f,
-                "it has seen version {seen} of the metadata, which the database does not know: that went back to an older state, or is \
-                 another one"
+                "it has seen version {seen} of the metadata, which the database lacks: the database was restored from an older backup, or \
+                 is another one"
             ),
             Self::Replaced { node_id, registered, lives: true } => write!(
                 f,
-                "node.id={node_id} lives, and has another data folder ({registered}): a broker with this one is refused"
+                "node.id={node_id} lives, and has another data directory ({registered}): a broker with this one is refused"
             ),
             Self::Replaced { node_id, registered, lives: false } => write!(
                 f,
-                "node.id={node_id} had another data folder ({registered}) at its last start: a broker with this one takes its place, and \
-                 gets from the leaders what it is to have"
+                "node.id={node_id} had another data directory ({registered}) at its last start: a broker with this one replaces it, and \
+                 replicates its partitions from the leaders"
             ),
             Self::Older { node_id, lives: true } => write!(
                 f,
@@ -127,32 +131,32 @@ impl fmt::Display for FolderFinding {
             Self::Older { node_id, lives: false } => write!(
                 f,
                 "it is an older copy: node.id={node_id} has used a newer state of it since. Start the broker with the newest state; with \
-                 this one, it gets what it lacks from other replicas, and what no other replica has is lost"
+                 this one, it replicates missing records from other replicas, and records without another replica are lost"
             ),
             Self::Unknown { topic, id, partitions, is_of_cluster: true } => write!(
                 f,
-                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster does not have any more: the next start \
+                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster no longer has: the next start \
                  deletes them"
             ),
             Self::Unknown { topic, id, partitions, is_of_cluster: false } => write!(
                 f,
-                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster does not have, and no file cluster that \
-                 says whose they are: a start deletes them, so move them away if they are wanted"
+                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster lacks, and no file `cluster` that \
+                 names their owner: a start deletes them, so move them away if they are needed"
             ),
             Self::Missing { topic, partition, end, is_in_sync: true } => write!(
                 f,
-                "it has no {topic}-{partition}, of which it had what is before offset {end}, and which counts as in sync: bring it back, or \
-                 start the broker with an empty data folder, so that it gets all from the leaders"
+                "it lacks {topic}-{partition}, which had records up to offset {end} and counts as in sync: restore it, or start the \
+                 broker with an empty data directory, so that it replicates everything from the leaders"
             ),
             Self::Missing { topic, partition, end, is_in_sync: false } => write!(
                 f,
-                "it has no {topic}-{partition}, of which it had what is before offset {end}: the next start gets it from its leader"
+                "it lacks {topic}-{partition}, which had records up to offset {end}: the next start replicates it from its leader"
             ),
             Self::More(count, _) => write!(f, "and {count} more such lines"),
             Self::DisklessWentBack(Lacking { broker_id, known, found }) => write!(
                 f,
-                "it knows of {known} changes that broker {broker_id} made to diskless topics, and the database has {found}: that went back \
-                 to an older state, and the broker does not start"
+                "it knows of {known} changes that broker {broker_id} made to diskless topics, and the database has {found}: the database was \
+                 restored from an older backup, and the broker does not start"
             ),
             Self::Database(finding) => finding.fmt(f),
             Self::Whole { partitions } => write!(f, "it is this broker's, and has {partitions} of its partitions"),
@@ -160,7 +164,7 @@ impl fmt::Display for FolderFinding {
     }
 }
 
-/// Compares the data folder of this broker with the database. Blocks.
+/// Compares the data directory of this broker with the database. Blocks.
 pub fn check_folder(config: &BrokerConfig, settings: &PlaneSettings) -> Vec<FolderFinding> {
     let folder = &config.node.data_dir;
     if !folder.exists() {
@@ -190,7 +194,7 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
         findings.extend(known.and_then(|known| known.seen).map(|seen| FolderFinding::WentBack(seen.number)));
     }
     let session = Duration::from_millis(config.membership.session_timeout_ms);
-    // Read again: the broker may run, and have told the database a newer number meanwhile.
+    // Read again, since the broker may be running, and may have sent the database a newer number meanwhile.
     let now = identity_of(folder)?;
     let marks = now.map(|now| (now.folder, now.marks(Boots::look(folder).are_the_same())));
     findings.extend(found.registered.and_then(|registered| other_folder(node_id, marks, &registered, session)));
@@ -207,7 +211,7 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
     Ok(findings)
 }
 
-/// Returns the finding where the broker used another folder, or a newer state of this one.
+/// Returns the finding if the broker used another directory, or a newer state of this one.
 fn other_folder(
     node_id: i32,
     own: Option<(Uuid, FolderMarks)>,
@@ -222,7 +226,7 @@ fn other_folder(
     is_older.then_some(FolderFinding::Older { node_id, lives })
 }
 
-/// Partitions whose topics are not in the metadata.
+/// Returns the partitions whose topics are not in the metadata.
 fn unknown(folder: &Path, found: &FolderInDatabase, is_of_cluster: bool) -> io::Result<Vec<FolderFinding>> {
     let on_disk = topics_in(folder)?.into_iter().filter(|((_, id), _)| !found.topics.contains(id));
     let unknown =
@@ -230,7 +234,8 @@ fn unknown(folder: &Path, found: &FolderInDatabase, is_of_cluster: bool) -> io::
     Ok(unknown.collect())
 }
 
-/// Partitions that this broker is to have, had records of, and has not. Without records there is no folder.
+/// Returns the partitions that this broker should have, had records of, and lacks. A partition without records has no
+/// directory.
 fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
     let mut ends: BTreeMap<(String, i32), i64> = BTreeMap::new();
     for file in [RECOVERY_POINTS, HIGH_WATERMARKS] {
@@ -248,9 +253,9 @@ fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
     told.collect()
 }
 
-/// The first of them, and how many there are besides.
+/// Adds the first `LINES_MAX` findings, and the number of further ones.
 fn listed(mut found: Vec<FolderFinding>, findings: &mut Vec<FolderFinding>) {
-    // What is wrong first, so that it is not what is left out.
+    // Wrong findings first, so that none of these is left out.
     found.sort_by_key(|finding| !finding.is_wrong());
     let more = found.split_off(found.len().min(LINES_MAX));
     findings.append(&mut found);
@@ -263,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_lines_of_a_kind_are_counted_and_what_is_wrong_is_told_first() {
+    fn many_findings_of_a_kind_are_counted_with_wrong_ones_first() {
         let missing =
             |partition, is_in_sync| FolderFinding::Missing { topic: "t".to_owned(), partition, end: 7, is_in_sync };
         let mut findings = Vec::new();

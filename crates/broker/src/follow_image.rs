@@ -1,20 +1,17 @@
-//! What a new image of the metadata means for the logs: which partitions there are, with which settings, and what is
-//! deleted.
+//! Application of a new metadata image to the logs: their partitions, settings and deletions.
 //!
-//! It is called by who publishes images, in their order and before anybody can read them, so that a request always
-//! finds what its image promises, and never changes anything by carrying an older one. Nothing here waits: what
-//! takes long is handed over.
+//! The publisher of images calls it, in their order and before readers see them. A request therefore always finds the
+//! partitions of its image, and an older image never changes anything. It does not block: long work is handed over.
 //!
-//! Invariant: the logs are as the last image says, whoever asked for the change and whether or not they are still
-//! there.
+//! Invariant: the logs match the last image, even if the client that requested the change is gone.
 
 use crate::partitions::{Origin, Partitions, led_by};
 use fullbore_config::BrokerConfig;
 use fullbore_control::{DeletedTopic, Image, Topic};
 use std::sync::Arc;
 
-/// Goes on with deletions that an earlier run has decided and not carried out. To be called before the first image is
-/// followed, as whoever has one of these names now comes later.
+/// Continues deletions that an earlier run has decided and not finished. Must be called before the first image is
+/// followed, since a later topic may have one of these names.
 pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
     let settings = Arc::new(config.topics.defaults.clone());
     for topic in deleted {
@@ -24,18 +21,18 @@ pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: 
     }
 }
 
-/// Topics that were deleted while this broker was away: it has folders of them, and the cluster does not know them any
-/// more. Not for one machine, whose metadata may have been lost.
+/// Returns the topics that were deleted while this broker was away: it has their directories, and the cluster does not
+/// know them. Not for a standalone broker, whose metadata may have been lost.
 pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> {
     let on_disk = logs.topics_on_disk().unwrap_or_else(|error| {
-        tracing::error!(%error, "not known which partitions the data folder has; what is left of deleted topics stays");
+        tracing::error!(%error, "cannot list the partitions in the data directory: files of deleted topics stay");
         Default::default()
     });
     let unknown = on_disk.into_iter().filter(|((_, id), _)| image.topic_by_id(*id).is_none());
     unknown.map(|((name, id), partitions)| DeletedTopic { id, name, partitions }).collect()
 }
 
-/// Takes the logs from one image to the next.
+/// Applies the changes from one image to the next.
 pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
     logs.put_brokers(after.registrations());
     let is_gap = origin == Origin::Kept || after.misses_topics_since(before);
@@ -65,11 +62,11 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
     logs.put_topic_after((&topic.name, topic.id), &topic.partitions, &topic.config, origin, past);
 }
 
-/// Deletes a topic that was in this image last.
+/// Deletes a topic that was in the image `image` last.
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // Before its own stops, which take the place of this where it was written to.
+        // Must come first: the deletion stores the producers' state, which replaces this note if the topic was written.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);

@@ -1,7 +1,7 @@
-//! Reports the log ends of this broker, for partitions without a leader of which no replica has every record any more.
-//! Once all contenders have reported, the broker whose log ends last leads.
+//! Reports this broker's log ends of partitions that have no leader because no replica has every record. Once all
+//! contenders have reported, the broker with the last log end leads.
 //!
-//! Not the election, which is the control plane's. Each image is looked at for what changed in it.
+//! Not here: the election, which is in the control plane. Each image is checked for changed partitions only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use fullbore_control::{Control, Image, Topic};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::error::StorageError;
 
-/// Partitions of one command.
+/// Largest number of partitions in one command.
 const TOLD_MAX: usize = 10_000;
-/// Before what could not be told is tried again.
+/// Pause before a failed report is repeated.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// A partition by topic id and number.
+/// Topic id and partition number.
 type TopicIdPartition = (Uuid, i32);
 
-/// Until the broker stops.
+/// Reports log ends until the broker stops.
 pub async fn run(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     let teller = Teller { control, partitions, refused: LogRateLimit::default(), unopened: LogRateLimit::default() };
     tokio::select! {
@@ -61,8 +61,8 @@ impl Teller {
         }
     }
 
-    /// Has `wanted` be the partitions that wait for this broker's log: those of before that still do, and those of
-    /// topics that are not the same in the image before.
+    /// Updates `wanted` to the partitions that wait for this broker's log end: earlier ones that still wait, and those
+    /// of topics that changed since the image `before`.
     fn look(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {
@@ -85,7 +85,7 @@ impl Teller {
         });
     }
 
-    /// Tells of the first of them; gives back what is left to be told.
+    /// Reports the log ends of the first [`TOLD_MAX`] partitions. Returns the partitions left to report.
     async fn tell(&self, mut wanted: Vec<TopicIdPartition>) -> Vec<TopicIdPartition> {
         let later = wanted.split_off(wanted.len().min(TOLD_MAX));
         let (partitions, asked) = (Arc::clone(&self.partitions), wanted.clone());
@@ -95,14 +95,14 @@ impl Teller {
             && let Some(left_out) = self.unopened.due()
         {
             let logs = unopened.len();
-            tracing::error!(logs, %error, left_out, "logs that nobody leads cannot be opened; tried again");
+            tracing::error!(logs, %error, left_out, "cannot open logs of partitions without a leader: their ends are not reported; retrying");
         }
         let told = if told.is_empty() { Ok(()) } else { self.control.tell_log_ends(told).await };
         match told {
             Ok(()) => wanted = unopened.into_iter().map(|(id, _)| id).collect(),
             Err(refusal) => {
                 if let Some(left_out) = self.refused.due() {
-                    tracing::warn!(%refusal, left_out, "it is not told where logs end that nobody leads");
+                    tracing::warn!(%refusal, left_out, "cannot report log ends: their partitions stay without a leader; retrying");
                 }
             }
         }
@@ -111,11 +111,11 @@ impl Teller {
     }
 }
 
-/// A log's place, and where it ends.
+/// Partition and end of its log.
 type ToldEnd = (Uuid, i32, Position);
 
-/// Returns the ends of these logs, and those that cannot be opened for now. Others may lead where one is damaged, or
-/// its partition deleted.
+/// Returns the ends of these logs, and those that cannot be opened for now. A damaged log or deleted partition is
+/// skipped, since other brokers may lead.
 fn positions(
     partitions: &Partitions,
     asked: Vec<TopicIdPartition>,
@@ -125,7 +125,9 @@ fn positions(
         match partitions.find(&topic, index).map(|partition| partition.position()) {
             Some(Ok(position)) => told.push((topic, index, position)),
             Some(Err(error @ StorageError::Io { .. })) => unopened.push(((topic, index), error)),
-            Some(Err(error)) => tracing::error!(%error, "a log that nobody leads cannot be opened"),
+            Some(Err(error)) => {
+                tracing::error!(%error, "cannot open the log of a partition without a leader: another replica has to lead it")
+            }
             None => {}
         }
     }

@@ -1,6 +1,6 @@
-//! The broker as requests see it: the parts that the start has put together.
+//! The broker as requests see it: the components that the start has put together.
 //!
-//! Invariant: it is complete before the first connection is accepted, and nothing in it is replaced after that.
+//! Invariant: it is complete before the first connection is accepted, and no component is replaced after that.
 
 use crate::fetch_sessions::Sessions;
 use crate::groups::Groups;
@@ -22,19 +22,19 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
-/// The broker as a request sees it.
+/// Broker as a request sees it.
 pub struct Node {
-    /// The settings.
+    /// Settings of the broker.
     pub config: Arc<BrokerConfig>,
-    /// The control plane.
+    /// Control plane.
     pub control: Control,
-    /// The partitions it has.
+    /// Partitions of this broker.
     pub partitions: Arc<Partitions>,
-    /// Fetches as a follower, and changes of ISRs as a leader.
+    /// Replication as a follower, and ISR changes as a leader.
     pub(crate) replication: Replication,
-    /// Room on the disk.
+    /// Disk space.
     pub space: Arc<DiskSpace>,
-    /// Buffer of batches that came before their turn.
+    /// Buffer of out-of-order batches.
     pub reordering: Arc<ReorderBuffer>,
     /// Consumer groups.
     pub groups: Arc<Groups>,
@@ -46,37 +46,37 @@ pub struct Node {
     pub telemetry: Telemetry,
     /// Counters.
     pub metrics: Metrics,
-    /// The levels of the log.
+    /// Log levels.
     pub loggers: Loggers,
     /// Permits and threads of long work.
     pub long_work: LongWork,
-    /// Places and memory for requests of thousands of entries.
+    /// Permits and memory budget of requests with thousands of entries.
     pub wide: WideWork,
-    /// Bounds the memory of batches that are decompressed.
+    /// Memory budget of decompressed batches.
     pub decompression: Decompression,
-    /// The APIs that are served, in key order.
+    /// Served APIs, in key order.
     pub served: &'static [ApiKey],
-    /// The cluster's id as clients see it.
+    /// Cluster id as clients see it.
     pub cluster_id: Text,
-    /// By listener: host and port at which clients reach it.
+    /// Host and port for clients, by listener.
     pub(crate) endpoints: Vec<(Text, i32)>,
-    /// Becomes true when the broker stops.
+    /// Sender that becomes true when the broker stops.
     pub(crate) stop: watch::Sender<bool>,
 }
 
 impl Node {
-    /// Host and port at which a client of this listener reaches the broker.
+    /// Returns the host and port for clients of this listener.
     pub fn endpoint(&self, listener: usize) -> (Text, i32) {
         self.endpoints[listener].clone()
     }
 
-    /// The wall clock in milliseconds since 1970.
+    /// Returns the wall clock in milliseconds since 1970.
     pub fn now_ms(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// Becomes true when the broker stops.
+    /// Returns a receiver that becomes true when the broker stops.
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
     }

@@ -1,11 +1,11 @@
-//! How the broker is put together, starts and stops.
+//! Assembly, start and stop of the broker.
 //!
-//! Start: bind the ports, lock the data folder, open the control plane, the store of diskless topics, the partitions,
-//! accept. Ports come first because a start that finds one taken should leave nothing behind; whoever connects before
-//! the logs are open waits in the system's backlog. Stop: accept no more, answer what was admitted (batches parked and
-//! members of groups that wait as refused), close the control plane, and then the partitions, which carry out what it
-//! has decided. Invariant: nothing is accepted before everything it needs is open; what is closed has answered
-//! everything, or refuses what comes after [`STOP_MAX`]; and the folder is locked until then.
+//! A start binds the ports, locks the data directory, opens the control plane, the diskless store and the partitions,
+//! and accepts. Ports come first, so that a start that finds one taken leaves nothing behind. Clients that connect
+//! early wait in the system's backlog. A stop accepts no more and answers admitted requests; parked batches and waiting
+//! group members are refused. It then closes the control plane, and after it the partitions, which carry out its
+//! decisions. Invariants: nothing is accepted before everything that it needs is open. A stopped
+//! component has answered everything, or refuses requests after [`STOP_MAX`]. The directory stays locked until the end.
 
 use crate::admin;
 use crate::api;
@@ -44,10 +44,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// How long a stop waits for clients to take the answers they are owed.
+/// Longest time for which a stop waits until clients have read their responses.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
-/// A running broker.
+/// Running broker.
 pub struct Broker {
     node: Arc<Node>,
     addrs: Vec<SocketAddr>,
@@ -59,7 +59,7 @@ pub struct Broker {
     _lock: FolderLock,
 }
 
-/// Broker that is in the metadata, before its store and its partitions are open.
+/// Registered broker, whose store and partitions are not open yet.
 struct Registered {
     config: Arc<BrokerConfig>,
     loggers: Loggers,
@@ -72,14 +72,14 @@ struct Registered {
     unsettled: Unsettled,
 }
 
-/// A control plane that is open, and the place that a broker of a cluster is to take.
+/// Open control plane, and the pending registration of a broker in a cluster.
 type Opened = (Control, Option<ClusterPlace>);
 
-/// A broker that starts. In a box, since the compiler makes the code of a future where its type is known: this crate
-/// makes it once, and not each program and each test that starts a broker.
+/// Future of a start. Boxed: a future is compiled where its type is known, so that this crate alone compiles it, not
+/// each program and test that starts a broker.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Broker, StartError>> + Send>>;
 
-/// A broker that stops.
+/// Future of a stop.
 pub type Stopping = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Broker {
@@ -91,7 +91,7 @@ impl Broker {
         Broker::start_with(config, Loggers::default())
     }
 
-    /// Starts a broker whose clients may change the levels of a log; when this returns, they can connect.
+    /// Starts a broker whose clients may change log levels; when this returns, they can connect.
     ///
     /// # Errors
     /// [`StartError`]; nothing is left running.
@@ -99,7 +99,7 @@ impl Broker {
         Box::pin(Broker::assemble(config, loggers, Control::open))
     }
 
-    /// Starts a broker on another control plane than its folder's.
+    /// Starts a broker on another control plane than that of its directory.
     #[cfg(test)]
     pub(crate) fn start_on(
         config: BrokerConfig,
@@ -116,7 +116,7 @@ impl Broker {
     ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         if let Some(step) = fault_point::arm().map_err(StartError::FaultPoint)? {
-            tracing::warn!(step, "{} is set: the broker dies or stands still there", fault_point::VARIABLE);
+            tracing::warn!(step, "{} is set: the broker ends or hangs at that step", fault_point::VARIABLE);
         }
         let config = Arc::new(config);
         let listeners = bind(&config).await?;
@@ -134,7 +134,7 @@ impl Broker {
         if let Some(place) = place
             && let Err(error) = control.take(place)
         {
-            // Alone, too: where its folder does not say whose it is, its next start is another broker's.
+            // Also if no other broker runs: without the file `cluster`, the next start counts as another broker's.
             membership::fence(&control).await;
             close(control).await;
             return Err(error.into());
@@ -152,7 +152,7 @@ impl Broker {
         };
         let started = Broker::start_registered(registered).await;
         if started.is_err() {
-            // It would be given replicas and clients until its session is over.
+            // Otherwise it would get replicas and clients until its session expires.
             membership::leave(&control).await;
             close(control).await;
         }
@@ -163,7 +163,7 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // First of all: a wrong object store is the usual reason of a refused start, and no partition has changed yet.
+        // First, since a wrong object store is the usual reason of a refused start, and no partition has changed yet.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,
@@ -241,18 +241,18 @@ impl Broker {
         self.addrs[0]
     }
 
-    /// Addresses at which the listeners accept clients, in the order of `listeners`.
+    /// Returns the addresses of the listeners, in the order of `listeners`.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 
-    /// Host and port at which clients of the first listener reach the broker.
+    /// Returns the host and port for clients of the first listener.
     pub fn advertised(&self) -> (String, i32) {
         let (host, port) = self.node.endpoint(0);
         (host.to_string(), port)
     }
 
-    /// Every listener with its name, whether it is TLS, and host and port at which its clients reach the broker.
+    /// Returns every listener with its name, true for TLS, and the host and port for its clients.
     pub fn listeners(&self) -> Vec<(&str, bool, (String, i32))> {
         let configured = self.node.config.network.listeners.iter();
         let reached = |index| {
@@ -267,7 +267,7 @@ impl Broker {
         self.admin_addr
     }
 
-    /// The cluster's id.
+    /// Returns the cluster's id.
     pub fn cluster_id(&self) -> &str {
         &self.node.cluster_id
     }
@@ -277,7 +277,7 @@ impl Broker {
         self.node.partitions.diskless().map(Diskless::store_use).unwrap_or_default()
     }
 
-    /// Resolves when this process is the broker no more, and tells why: what is left is to stop.
+    /// Waits until another process replaces this broker, and returns the reason. The caller must then stop.
     pub async fn ended(&self) -> String {
         let mut ended = self.ended.subscribe();
         let why = ended.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
@@ -287,13 +287,13 @@ impl Broker {
         }
     }
 
-    /// Resolves once a write to the disk hangs, and with it the threads that serve clients: others may serve meanwhile.
+    /// Waits until a write to the disk hangs, and with it the threads that serve clients. Other brokers may then take
+    /// over.
     pub async fn disk_hangs(&self) {
         self.node.space.until_it_hangs().await;
     }
 
-    /// Stops cleanly: what this broker leads is handed over, what was admitted is answered, what was appended is on
-    /// disk.
+    /// Stops cleanly: hands over leaderships, answers admitted requests, and flushes appended records.
     pub fn shutdown(self) -> Stopping {
         Box::pin(self.stop())
     }
@@ -307,7 +307,7 @@ impl Broker {
         self.node.groups.close();
         self.node.partitions.dismiss_waiting();
         if timeout(STOP_MAX, self.serving).await.is_err() {
-            tracing::warn!("some clients did not take their answers in time");
+            tracing::warn!("some clients have not read their responses in time: their connections are closed");
         }
         if let Some(admin) = self.admin {
             admin.abort();
@@ -317,12 +317,12 @@ impl Broker {
         }
         let node = Arc::clone(&self.node);
         let closing = move || {
-            // What was decided is carried out by the partitions, and nothing is decided after that.
+            // The partitions carry out earlier decisions, and no later ones are made.
             node.control.close();
             node.partitions.close();
         };
         if let Err(error) = tokio::task::spawn_blocking(closing).await {
-            tracing::error!(%error, "the logs did not close; the next start recovers them");
+            tracing::error!(%error, "cannot close the logs: the next start recovers them");
         }
     }
 }
@@ -368,17 +368,17 @@ async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
     Ok(listeners)
 }
 
-/// Raises the limit of descriptors, as the JVM does for Kafka: every connection and every open segment is one, and
+/// Raises the limit of descriptors, as the JVM does for Kafka: every connection and every open segment uses one, and
 /// shells allow 1024.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, ?limit, "the limit on open files stays as it is");
+        tracing::warn!(%error, ?limit, "cannot raise the limit on open files");
     }
 }
 
-/// Lets the logs follow the metadata, from the present image on.
+/// Makes the logs follow the metadata, from the present image on.
 fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<BrokerConfig>) {
     let (partitions, config) = (Arc::clone(partitions), Arc::clone(config));
     let mut origin = Origin::Kept;
@@ -388,8 +388,7 @@ fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<B
     }));
 }
 
-/// Lets the control plane forget deleted topics once their files are removed. The next start finds those that could not
-/// be forgotten.
+/// Removes deleted topics from the metadata once their files are removed. The next start repeats failed ones.
 async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     loop {
         let gone = tokio::select! {
@@ -397,7 +396,7 @@ async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopp
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
         if let Err(refusal) = control.forget_deleted(gone).await {
-            tracing::debug!(%refusal, "deleted topics stay in control.db until the next start");
+            tracing::debug!(%refusal, "cannot forget deleted topics: they stay in the metadata until the next start");
         }
     }
 }
@@ -407,6 +406,6 @@ fn warn_of_strays(partitions: &Partitions) {
         && let Some(first) = strays.first()
     {
         let count = strays.len();
-        tracing::warn!(%first, count, "the data folder has partitions of topics that control.db does not know; was that file lost or replaced?");
+        tracing::warn!(%first, count, "the data directory has partitions of topics that control.db lacks: they are not served; check whether that file was lost or replaced");
     }
 }

@@ -1,8 +1,8 @@
-//! Clients' own metrics (KIP-714): what is wanted of which client, and who may push when.
+//! Clients' own metrics (KIP-714): the metrics requested from each client, and the times at which it may push.
 //!
-//! Not what the metrics say: pushes are checked and counted (`fullbore_telemetry_*`), and nobody reads them. The APIs
-//! are offered all the same, so that a subscription made while a client runs reaches it, and no client pushes anything
-//! before there is one for it. Rules are in [`fullbore_rules::telemetry`].
+//! Not here: the metrics' contents. Pushes are checked and counted (`fullbore_telemetry_*`), and not read. The APIs are
+//! served nevertheless, so that a subscription reaches running clients, and no client pushes before there is one for
+//! it. Rules are in [`fullbore_rules::telemetry`].
 
 use crc_fast::CrcAlgorithm;
 use fullbore_config::{ClientMetricsConfig, ClientTrait};
@@ -15,14 +15,14 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// Between two requests of a client of which nothing is wanted; Kafka's default.
+/// Interval between two requests of a client without a subscription; Kafka's default.
 const INTERVAL_MS: i32 = 300_000;
-/// In a subscription: every metric there is.
+/// Entry of a subscription that stands for every metric.
 const EVERY_METRIC: &str = "*";
 
-/// A client that asks or pushes.
+/// Client that requests its subscription or pushes.
 pub struct Asking<'a> {
-    /// Given to it by its first answer.
+    /// Id that its first response has assigned.
     pub instance: Uuid,
     pub client_id: &'a str,
     /// Software name (KIP-511).
@@ -34,14 +34,14 @@ pub struct Asking<'a> {
 /// Subscription of one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientSubscription {
-    /// Changes when the rest does.
+    /// Id that changes with the other fields.
     pub subscription_id: i32,
     pub interval_ms: i32,
-    /// Starts of names, in order; `*` alone is every metric.
+    /// Prefixes of names, in order; `*` alone is every metric.
     pub metrics: Vec<String>,
 }
 
-/// The clients that have asked or pushed.
+/// Clients that have requested a subscription or pushed.
 #[derive(Debug)]
 pub struct Telemetry {
     clients: Mutex<Clients>,
@@ -64,7 +64,7 @@ impl Telemetry {
         Ok(wanted)
     }
 
-    /// Takes a push of so many bytes.
+    /// Accepts a push of `bytes` bytes.
     ///
     /// # Errors
     /// [`TelemetryRefusal`].
@@ -90,7 +90,7 @@ impl ClientSubscription {
     }
 }
 
-/// The subscriptions that fit the client, together: all their metrics, at the shortest interval.
+/// Returns the union of the subscriptions that fit the client: all their metrics, at the shortest interval.
 fn wanted(image: &Image, asking: &Asking<'_>) -> ClientSubscription {
     let mut interval_ms = None;
     let mut metrics = BTreeSet::new();
@@ -119,11 +119,11 @@ fn fits(subscription: &ClientMetricsConfig, asking: &Asking<'_>) -> bool {
     })
 }
 
-/// A checksum of what is wanted, different for each client.
+/// Returns a checksum of the subscription, different for each client.
 fn subscription_id(instance: Uuid, interval_ms: i32, metrics: &[String]) -> i32 {
     let mut text = format!("{instance} {interval_ms}");
     metrics.iter().for_each(|metric| text.extend([" ", metric]));
     let checksum = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, text.as_bytes());
-    // A CRC-32 is the low half of what the library gives.
+    // A CRC-32 is the low half of the library's result.
     u32::try_from(checksum).unwrap_or_default().cast_signed()
 }

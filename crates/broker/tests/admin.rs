@@ -53,7 +53,7 @@ async fn ask<R: Request>(stream: &mut TcpStream, request: &R, version: i16) -> R
     decode_response::<R>(answer.into(), version).expect("a response").1
 }
 
-/// The batch for partition 0 of a topic.
+/// Returns a request with the batch for partition 0 of a topic.
 fn produce(topic: &'static str, acks: i16, batch: &Bytes) -> ProduceRequest {
     let data = PartitionProduceData { index: 0, records: Some(Records::Memory(batch.clone())), ..Default::default() };
     let name = Text::from_static(topic);
@@ -75,7 +75,7 @@ fn fetch(topic: &'static str, offset: i64) -> FetchRequest {
     FetchRequest { topics, max_bytes: 1 << 20, min_bytes: 1, max_wait_ms: 0, ..Default::default() }
 }
 
-/// ApiVersions v0, asked and answered.
+/// Sends ApiVersions v0 and reads the response.
 async fn api_versions(stream: &mut TcpStream) {
     let request = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xFF, 0xFF];
     stream.write_all(&request).await.expect("the broker reads");
@@ -85,7 +85,7 @@ async fn api_versions(stream: &mut TcpStream) {
 }
 
 #[tokio::test]
-async fn shows_what_happens() {
+async fn metrics_page_shows_connections_and_requests() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(config(folder.path(), "127.0.0.1:0")).await.expect("starts");
     let admin = broker.admin_addr().expect("the page is on");
@@ -106,7 +106,7 @@ async fn shows_what_happens() {
     ] {
         assert!(page.lines().any(|shown| shown == line), "{line} is missing in\n{page}");
     }
-    // The second answer may be with us before it is counted; the first is.
+    // The second response may arrive before it is counted; the first is counted.
     let count = page
         .lines()
         .find_map(|line| line.strip_prefix("fullbore_request_duration_seconds_count{api=\"ApiVersions\"} "))
@@ -127,7 +127,7 @@ async fn counts_records_errors_and_refusals() {
     assert_eq!(created.topics[0].error_code, ErrorCode::NONE);
 
     let batch = two_records();
-    // acks=0 first: later answers on this connection show that it was taken.
+    // acks=0 first: later responses on this connection show that it was processed.
     send(&mut client, &encode_request(&produce("t", 0, &batch), 9, 1, None).expect("a request")).await;
     let taken = ask(&mut client, &produce("t", 1, &batch), 9).await;
     assert_eq!(taken.responses[0].partition_responses[0].base_offset, 2);
@@ -164,7 +164,7 @@ async fn counts_records_errors_and_refusals() {
 }
 
 #[tokio::test]
-async fn health_and_index() {
+async fn health_and_index_pages_answer() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     std::fs::create_dir(&data).expect("a data folder");
@@ -184,7 +184,7 @@ async fn health_and_index() {
 
     std::fs::rename(&data, folder.path().join("gone")).expect("the folder moves");
     let unhealthy = get(admin, "/healthz").await;
-    assert!(unhealthy.starts_with("HTTP/1.1 503 ") && unhealthy.contains("the data folder"), "{unhealthy}");
+    assert!(unhealthy.starts_with("HTTP/1.1 503 ") && unhealthy.contains("the data directory"), "{unhealthy}");
     assert_eq!(get(admin, "/readyz").await.lines().last(), unhealthy.lines().last());
     assert!(get(admin, "/livez").await.starts_with("HTTP/1.1 200 "), "a new start finds no folder either");
     std::fs::rename(folder.path().join("gone"), &data).expect("the folder moves back");
@@ -195,7 +195,7 @@ async fn health_and_index() {
 }
 
 #[tokio::test]
-async fn off_when_empty() {
+async fn admin_page_is_off_without_a_listener() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = Broker::start(config(folder.path(), "")).await.expect("starts");
     assert_eq!(broker.admin_addr(), None);
@@ -203,7 +203,7 @@ async fn off_when_empty() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_named() {
+async fn taken_port_is_named_in_the_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = taken.local_addr().expect("an address");

@@ -1,5 +1,4 @@
-//! The classic log through its public face: what clients were told is what is there, whatever happens to
-//! the process and its files in between.
+//! The classic log through its public interface: acknowledged state survives faults of the process and its files.
 
 #[path = "log/append.rs"]
 mod append;

@@ -1,6 +1,6 @@
-//! The room that a wide request waits for is at least the memory that it takes.
+//! The memory reserved for a wide request is at least the memory that it takes.
 //!
-//! A process of its own, because its allocator counts what the broker has allocated.
+//! A process of its own, since its allocator counts the broker's allocations.
 
 use fullbore_broker::Broker;
 use fullbore_broker::api::room_of;
@@ -28,9 +28,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Entries of a request.
 const MANY: i32 = 50_000;
-/// Bytes that a broker may allocate meanwhile for other things, say a connection's buffers.
+/// Bytes that a broker may allocate for other purposes meanwhile, such as a connection's buffers.
 const OTHERS_MAX: usize = 512 << 10;
-/// A topic that does not exist.
+/// Topic that does not exist.
 const TOPIC: Text = Text::from_static("t");
 
 struct Counting;
@@ -57,7 +57,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A broker, and a client of it that allocates nothing while it waits for an answer.
+/// Broker and a client of it that allocates nothing while it waits for a response.
 struct Asking {
     client: TcpStream,
     scratch: Vec<u8>,
@@ -65,7 +65,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// Compares the memory that a request takes with the room for it.
+    /// Compares the memory that a request takes with the memory reserved for it.
     fn ask<R: Request>(&mut self, request: &R, version: i16) {
         let frame = encode_request(request, version, 1, None).expect("a request");
         let mut bytes = Vec::new();
@@ -107,7 +107,7 @@ fn names() -> impl Iterator<Item = Text> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_of_many_entries_come_each_takes_no_more_memory_than_the_room_it_waits_for() {
+async fn requests_with_many_entries_take_no_more_memory_than_reserved() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let text = format!(
         "log.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\nauto.create.topics.enable=false\n",

@@ -1,7 +1,7 @@
 //! Settings of every connection: Kafka's names and defaults.
 //!
-//! Not here: `bootstrap.servers`, which the creator of a cluster gives, and how connections are secured (see
-//! [`security`](crate::security)), though its settings are reached from here, too.
+//! Not here: `bootstrap.servers`, which the creator of a cluster passes. The settings of TLS, which [`ClientConfig`]
+//! holds, are in [`security`](crate::security).
 
 use crate::error::ConfigError;
 use crate::key::{self, Key, Setting, ms, number};
@@ -13,28 +13,28 @@ use std::time::Duration;
 /// Settings of every connection.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Sent with every request (client.id).
+    /// Name of the client, sent with every request (client.id).
     pub client_id: String,
-    /// A request without a response for this long ends its connection (request.timeout.ms).
+    /// Time without a response after which a request ends its connection (request.timeout.ms).
     pub request_timeout: Duration,
-    /// How long connecting may take (socket.connection.setup.timeout.ms).
+    /// Longest time that connecting may take (socket.connection.setup.timeout.ms).
     pub connect_timeout: Duration,
-    /// SO_SNDBUF; `None` leaves it, and its growth, to the system (send.buffer.bytes).
+    /// Size of the send buffer; None leaves it, and its growth, to the system (send.buffer.bytes).
     pub send_buffer_bytes: Option<u32>,
-    /// SO_RCVBUF; `None` leaves it, and its growth, to the system (receive.buffer.bytes).
+    /// Size of the receive buffer; None leaves it, and its growth, to the system (receive.buffer.bytes).
     pub receive_buffer_bytes: Option<u32>,
-    /// A connection without traffic for this long is closed (connections.max.idle.ms).
+    /// Time without traffic after which a connection is closed (connections.max.idle.ms).
     pub connections_max_idle: Duration,
-    /// A longer response ends the connection.
+    /// Bytes of the longest response; a longer one ends the connection.
     pub response_bytes_max: usize,
-    /// The first pause after a failed connection attempt (reconnect.backoff.ms).
+    /// First pause after a failed attempt to connect (reconnect.backoff.ms).
     pub reconnect_backoff: Duration,
-    /// The longest such pause (reconnect.backoff.max.ms).
+    /// Longest such pause (reconnect.backoff.max.ms).
     pub reconnect_backoff_max: Duration,
-    /// Plain connections, or TLS and with what (security.protocol, ssl.*).
+    /// Plain connections, or TLS with its settings (security.protocol, ssl.*).
     pub security: Security,
-    /// Brokers to be reached at another address than the cluster tells, host:port to host:port: a relay in between.
-    /// For tools; no key sets it, and names stay those of the cluster.
+    /// Addresses of relays by advertised address, both host:port: the client connects to the relay instead. For tools;
+    /// no key sets it. Names in certificates and messages stay the advertised ones.
     pub detours: Arc<HashMap<String, String>>,
 }
 
@@ -56,7 +56,7 @@ impl Default for ClientConfig {
     }
 }
 
-/// The settings of a connection itself, by name.
+/// Settings of a connection itself, by name.
 const KEYS: &[Key<ClientConfig>] = crate::keys! {
     "client.id", "fullbore", "Sent with every request (Kafka's default is empty).",
         |c, v| c.client_id = v.to_owned();
@@ -77,15 +77,15 @@ const KEYS: &[Key<ClientConfig>] = crate::keys! {
 };
 
 impl ClientConfig {
-    /// Every setting of connections, those of security among them.
+    /// Returns every setting of connections, including those of security.
     pub fn settings() -> impl Iterator<Item = Setting> {
         KEYS.iter().map(|key| key.setting).chain(Security::settings())
     }
 
-    /// Sets one by Kafka's name; whether connections have it.
+    /// Sets one setting by Kafka's name. Returns false if connections have none of this name.
     ///
     /// # Errors
-    /// The key, the value and what is allowed.
+    /// The key, the value and the allowed values.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         Ok(key::set(KEYS, self, name, value)? || self.security.set(name, value)?)
     }

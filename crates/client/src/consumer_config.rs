@@ -1,7 +1,7 @@
-//! A consumer's settings by Kafka's names: what its fetches ask for, and what a member of a group is told.
+//! A consumer's settings by Kafka's names: those of its fetches and those of a group's member.
 //!
-//! Not here: the settings of its connections
-//! ([`security`](crate::security)), and which group it is in. `docs/consumer.md` is made from these tables.
+//! Not here: settings of connections ([`security`](crate::security)), and the group's name. `docs/consumer.md` is
+//! generated from these tables.
 
 use crate::consume::{FetchSettings, StartOffset};
 use crate::error::ConfigError;
@@ -10,16 +10,16 @@ use crate::key::{self, Key, Setting, boolean};
 use fullbore_wire::Text;
 use std::time::Duration;
 
-/// The settings of a consumer that may be in a group; names and defaults are those of Kafka's.
+/// Settings of a consumer that may be in a group, with Kafka's names and defaults.
 #[derive(Clone, Debug)]
 pub struct ConsumerConfig {
-    /// Settings of fetches, and the begin of a partition (auto.offset.reset).
+    /// Settings of fetches, and the start of a partition (auto.offset.reset).
     pub fetch: FetchSettings,
-    /// The member's settings; its group and its topics are for its owner to name.
+    /// Settings of the member. The owner sets the group and the topics.
     pub group: GroupConfig,
     /// True if offsets are committed (enable.auto.commit).
     pub commits: bool,
-    /// How often offsets are committed (auto.commit.interval.ms).
+    /// Time between two commits (auto.commit.interval.ms).
     pub commit_interval: Duration,
     /// True if patterns do not match internal topics (exclude.internal.topics).
     pub exclude_internal: bool,
@@ -37,33 +37,33 @@ impl Default for ConsumerConfig {
     }
 }
 
-/// The settings of fetches, by name.
+/// Settings of fetches, by name.
 const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
-    "check.crcs", "true", "Whether the checksum of each batch is verified.",
+    "check.crcs", "true", "Verifies the checksum of each batch.",
         |c, v| c.check_crcs = boolean(v)?;
-    "fetch.buffer.memory", "67108864", "Bytes of records that are asked for and not read yet, over all leaders, but for one fetch of each. A leader that reads ahead (Fullbore's) has as many fetches under way as the link takes to be full; any other one is asked for larger answers, of half of this at most. Kafka has no such setting.",
+    "fetch.buffer.memory", "67108864", "Bytes of records that may be requested and not yet read, over all leaders, in addition to one fetch of each. To a leader that reads ahead (Fullbore's), as many fetches are sent at a time as fill the link. From any other one, larger responses are requested, of at most half of this. Kafka has no such setting.",
         |c, v| c.buffer_memory = count(v)?;
-    "fetch.max.bytes", "52428800", "Bytes of records that a fetch is to bring at most; its first batch comes whole.",
+    "fetch.max.bytes", "52428800", "Largest number of bytes of records in the response to a fetch; the first batch is always whole.",
         |c, v| c.max_bytes = count(v)?;
-    "fetch.max.wait.ms", "500", "How long the broker may wait for fetch.min.bytes.",
+    "fetch.max.wait.ms", "500", "Longest time for which the broker waits for fetch.min.bytes.",
         |c, v| c.max_wait_ms = count(v)?;
-    "fetch.min.bytes", "1", "Bytes of records for which the broker waits before it answers a fetch.",
+    "fetch.min.bytes", "1", "Bytes of records for which the broker waits before it responds to a fetch.",
         |c, v| c.min_bytes = count(v)?;
-    "isolation.level", "read_uncommitted", "read_committed leaves out records of transactions that are open or were aborted.",
+    "isolation.level", "read_uncommitted", "read_committed leaves out records of open and aborted transactions.",
         |c, v| c.read_committed = read_committed(v)?;
-    "max.partition.fetch.bytes", "1048576", "Bytes of records that the first fetches are to bring of one partition at most. They grow where that keeps the link from being full, up to fetch.max.bytes and what fetch.buffer.memory leaves. A leader that reads ahead brings as much of all partitions in an answer. `perf consume` has `--fetch-size` for it, too.",
+    "max.partition.fetch.bytes", "1048576", "Largest number of bytes of records of one partition in the responses to the first fetches. It grows while it keeps the link from being full, up to fetch.max.bytes and the rest of fetch.buffer.memory. A leader that reads ahead sends this much of all partitions together. `perf consume` also sets it by `--fetch-size`.",
         |c, v| c.partition_max_bytes = count(v)?;
 };
 
-/// The settings of a consumer beside those of its fetches, by name.
+/// Settings of a consumer other than those of its fetches, by name.
 const KEYS: &[Key<ConsumerConfig>] = crate::keys! {
-    "auto.commit.interval.ms", "5000", "How often a member commits what was written out.",
+    "auto.commit.interval.ms", "5000", "Time between two commits of the records that were written out.",
         |c, v| c.commit_interval = milliseconds(v)?;
-    "auto.offset.reset", "latest", "Where a partition is begun of which the group has committed nothing, or whose records were deleted before they were read: earliest, latest, or none to end with an error. With `--from-beginning` the default is earliest; without `--group` it is none. Kafka's by_duration is not taken: `--offset s@MS` begins at a time.",
+    "auto.offset.reset", "latest", "Start in a partition without a committed offset, or whose records were deleted before they were read: earliest, latest, or none to end with an error. With `--from-beginning` the default is earliest; without `--group` it is none. Kafka's by_duration is refused: `--offset s@MS` starts at a time.",
         |c, v| c.fetch.reset = reset(v)?;
-    "enable.auto.commit", "true", "Whether a member commits what was written out, at intervals and at its end.",
+    "enable.auto.commit", "true", "Commits the records that were written out, at intervals and at the end.",
         |c, v| c.commits = boolean(v)?;
-    "exclude.internal.topics", "true", "Whether `--include` leaves internal topics out.",
+    "exclude.internal.topics", "true", "Leaves internal topics out of `--include`.",
         |c, v| c.exclude_internal = boolean(v)?;
     "group.instance.id", "", "Makes a static member: it keeps its partitions while it is away for less than its session. `--group-instance-id` is the same.",
         |c, v| c.group.instance = Some(v.into());
@@ -71,43 +71,43 @@ const KEYS: &[Key<ConsumerConfig>] = crate::keys! {
         |c, v| c.group.protocol = protocol(v)?;
     "group.remote.assignor", "", "The broker's assignor, uniform or range; without one the broker chooses. Only with group.protocol=consumer.",
         |c, v| c.group.remote_assignor = Some(v.into());
-    "heartbeat.interval.ms", "3000", "How often a member is heard of. Only with group.protocol=classic: else the broker says.",
+    "heartbeat.interval.ms", "3000", "Time between two heartbeats of a member. Only with group.protocol=classic; otherwise the broker sets it.",
         |c, v| c.group.heartbeat_interval = milliseconds(v)?;
-    "max.poll.interval.ms", "300000", "How long members may take to let go of partitions and join again. It is not between polls: a member whose output is blocked stays in its group.",
+    "max.poll.interval.ms", "300000", "Longest time that members may take to give up partitions and rejoin. It is not measured between polls: a member whose output is blocked stays in its group.",
         |c, v| c.group.rebalance_timeout = milliseconds(v)?;
-    "metadata.max.age.ms", "300000", "How often topics and partitions are looked for that have come meanwhile.",
+    "metadata.max.age.ms", "300000", "Time between two checks for new topics and partitions.",
         |c, v| c.group.metadata_max_age = milliseconds(v)?;
-    "partition.assignment.strategy", "range,roundrobin", "range, roundrobin, cooperative-sticky, or several with commas; the names of Kafka's classes are taken, too. cooperative-sticky alone makes rebalances cooperative. Only with group.protocol=classic. (Kafka's default is range and cooperative-sticky.)",
+    "partition.assignment.strategy", "range,roundrobin", "range, roundrobin, cooperative-sticky, or several, separated by commas; the names of Kafka's classes are accepted, too. cooperative-sticky alone makes rebalances cooperative. Only with group.protocol=classic. (Kafka's default is range and cooperative-sticky.)",
         |c, v| c.group.assignors = assignors(v)?;
-    "session.timeout.ms", "45000", "A member that is not heard of for this long has left. Only with group.protocol=classic: else the broker says.",
+    "session.timeout.ms", "45000", "A member without a heartbeat for this long is removed. Only with group.protocol=classic; otherwise the broker sets it.",
         |c, v| c.group.session_timeout = milliseconds(v)?;
 };
 
 impl FetchSettings {
-    /// The settings of fetches.
+    /// Returns the settings of fetches.
     pub fn settings() -> impl Iterator<Item = Setting> {
         FETCH_KEYS.iter().map(|key| key.setting)
     }
 
-    /// Sets one by Kafka's name; whether fetches have it.
+    /// Sets one setting by Kafka's name. Returns false if fetches have none of this name.
     ///
     /// # Errors
-    /// The key, the value and what is allowed.
+    /// The key, the value and the allowed values.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         key::set(FETCH_KEYS, self, name, value)
     }
 }
 
 impl ConsumerConfig {
-    /// The settings of a consumer, those of its fetches among them.
+    /// Returns the settings of a consumer, including those of its fetches.
     pub fn settings() -> impl Iterator<Item = Setting> {
         KEYS.iter().map(|key| key.setting).chain(FetchSettings::settings())
     }
 
-    /// Sets one by Kafka's name; whether consumers have it.
+    /// Sets one setting by Kafka's name. Returns false if consumers have none of this name.
     ///
     /// # Errors
-    /// The key, the value and what is allowed.
+    /// The key, the value and the allowed values.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         Ok(key::set(KEYS, self, name, value)? || self.fetch.set(name, value)?)
     }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::security::Security;
 
-    /// Other keys of Kafka's consumer, with the remedy here.
+    /// Other keys of Kafka's consumer, each with what to do here.
     const OTHERS: &[(&str, &str)] = &[
         ("allow.auto.create.topics", "A topic is never made by reading it."),
         ("client.rack", "Leaders are read."),
@@ -170,7 +170,7 @@ mod tests {
         ("interceptor.classes, metric.reporters", "There is no Java here."),
         (
             "key.deserializer, value.deserializer",
-            "Not told: scripts set them. Keys and values are bytes, and printed as the flags say.",
+            "Ignored without a message, since scripts set them. Keys and values are bytes, printed as the flags demand.",
         ),
         ("max.poll.records", "There is no poll: records are written out as they come."),
         ("receive.buffer.bytes, send.buffer.bytes", "Left to the system."),
@@ -197,7 +197,7 @@ mod tests {
         settings.map(|setting| (setting.name, setting.default, setting.doc))
     }
 
-    /// The text of docs/consumer.md.
+    /// Returns the text of docs/consumer.md.
     fn page() -> String {
         let mut page = "\
 # Consumer configuration
@@ -273,7 +273,7 @@ Of `consume`. Without `--group` only `exclude.internal.topics`, `metadata.max.ag
     }
 
     #[test]
-    fn what_the_page_says_is_not_read_is_not_read() {
+    fn keys_that_the_page_lists_as_without_effect_are_not_settings() {
         let mut config = ConsumerConfig::default();
         for key in OTHERS.iter().flat_map(|(keys, _)| keys.split(", ")) {
             assert!(!config.set(key, "1").expect(key), "{key}");
@@ -281,7 +281,7 @@ Of `consume`. Without `--group` only `exclude.internal.topics`, `metadata.max.ag
     }
 
     #[test]
-    fn what_is_not_allowed_is_said_with_its_key() {
+    fn a_refused_value_is_reported_with_its_key_and_the_allowed_values() {
         for (key, value, says) in [
             ("fetch.min.bytes", "-1", "must be 0 or more"),
             ("check.crcs", "yes", "must be true or false"),

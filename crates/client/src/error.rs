@@ -1,21 +1,21 @@
-//! Errors of settings, of a connection that many requests share, and of a cluster; and the sentence of a tool for its
-//! user, with the next step.
+//! Errors of settings, of a shared connection, and of a cluster; and the sentence of a tool for its user, with the next
+//! step.
 
 use crate::protocol::ProtocolError;
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, has_port_too_large};
 
-/// The start of a connection error where the name of the host has no address.
+/// Beginning of a connection error if the host's name has no address.
 const UNKNOWN_HOST: &str = "no address is known for the host";
 
-/// The failure of a look-up of a host's name, in our words.
+/// Returns the failure of a host's look-up in the words of this program.
 pub(crate) fn unknown_host(error: &std::io::Error) -> std::io::Error {
-    // The standard library says first what it did, and then the reason.
+    // The standard library puts the action before the reason.
     let text = error.to_string();
     let reason = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     std::io::Error::new(std::io::ErrorKind::NotFound, format!("{UNKNOWN_HOST} ({reason})"))
 }
 
-/// The advice of [`ClientError::Connect`].
+/// Returns the advice of [`ClientError::Connect`].
 fn next_step(source: &std::io::Error) -> &'static str {
     match source.to_string().starts_with(UNKNOWN_HOST) {
         true => "correct the name in --bootstrap-server, or in advertised.listeners of the broker that gave it",
@@ -23,7 +23,7 @@ fn next_step(source: &std::io::Error) -> &'static str {
     }
 }
 
-/// The reason of [`ClientError::Address`].
+/// Returns the reason of [`ClientError::Address`].
 fn address_mistake(text: &str) -> &'static str {
     match has_port_too_large(text) {
         true => "has a port above 65535",
@@ -31,7 +31,7 @@ fn address_mistake(text: &str) -> &'static str {
     }
 }
 
-/// Why a broker could not be asked or did not give what was asked for.
+/// Error of a request to a broker, as a tool shows it.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No broker of the list answers.
@@ -39,41 +39,41 @@ pub enum ClientError {
     Connect {
         /// Host and port.
         address: String,
-        /// Why the last attempt failed.
+        /// Error of the last attempt.
         source: std::io::Error,
     },
-    /// Somebody answers, but there is no TLS session.
+    /// The host answers, but there is no TLS session.
     #[error("cannot connect to {address}: {source}")]
     Handshake {
         /// Host and port.
         address: String,
-        /// Why, in words.
+        /// Reason as a sentence.
         source: std::io::Error,
     },
-    /// Not `host:port`.
+    /// Text that is not `host:port`.
     #[error(
         "{address:?} {}; write --bootstrap-server localhost:9092, several separated by commas",
         address_mistake(.0),
         address = .0
     )]
     Address(String),
-    /// The connection broke.
+    /// Connection that broke.
     #[error("the connection to {address} broke: {source}; see the broker's log")]
     Io {
         /// Host and port.
         address: String,
-        /// Why.
+        /// Error of the socket.
         source: std::io::Error,
     },
-    /// An answer that did not come in time.
+    /// Response that did not arrive in time.
     #[error("{address} gave no answer in {patience:?}; see whether it is stopped or overloaded")]
     Silent {
         /// Host and port.
         address: String,
-        /// How long it was waited for.
+        /// Time for which the client waited.
         patience: std::time::Duration,
     },
-    /// A frame that is not a response.
+    /// Frame that is not a response.
     #[error("{address} answered {api} with bytes that are no response: {source}; is it a Kafka broker?")]
     Decode {
         /// Host and port.
@@ -83,7 +83,7 @@ pub enum ClientError {
         /// The fault.
         source: DecodeError,
     },
-    /// A request that cannot be said.
+    /// Request that cannot be encoded.
     #[error("cannot write {api}: {source}")]
     Encode {
         /// The request.
@@ -91,14 +91,14 @@ pub enum ClientError {
         /// The fault.
         source: EncodeError,
     },
-    /// A frame that would not fit in memory.
+    /// Frame that would not fit in memory.
     #[error("{address} announced a response of {len} bytes, more than {max}; is it a Kafka broker?")]
     TooLarge {
         /// Host and port.
         address: String,
-        /// Bytes.
+        /// Announced bytes.
         len: u32,
-        /// Bytes.
+        /// Accepted bytes.
         max: usize,
     },
     /// The broker has no version in common.
@@ -112,35 +112,35 @@ pub enum ClientError {
     /// Kafka's error.
     #[error("{what}: {message}")]
     Kafka {
-        /// The attempt.
+        /// Attempt that failed.
         what: String,
         /// Kafka's code.
         code: ErrorCode,
-        /// The broker's words, or the code's meaning.
+        /// The broker's message, or the code's meaning.
         message: String,
     },
-    /// Nobody has it.
+    /// Topic that does not exist.
     #[error(
         "topic '{0}' does not exist; `fullbore topics list` shows those that do, `fullbore topics create` makes one"
     )]
     NoTopic(String),
-    /// Nobody is or was in it.
+    /// Group without members and offsets.
     #[error("consumer group '{0}' does not exist; `fullbore groups list` shows those that do")]
     NoGroup(String),
-    /// A group whose members are no consumers, as those of Kafka Connect.
+    /// Group whose members are not consumers, such as those of Kafka Connect.
     #[error("group '{id}' is not a consumer group ({protocol_type}); `fullbore groups list` shows those that are")]
     NotConsumers {
         /// The group.
         id: String,
-        /// The protocol type that its members joined with.
+        /// Protocol type that its members joined with.
         protocol_type: String,
     },
-    /// No broker that is alive has this id.
+    /// No live broker has this id.
     #[error(
         "broker '{0}' does not exist or is not running; see the ids with `fullbore configs describe --entity-type brokers`"
     )]
     NoBroker(String),
-    /// A partition cannot be used now.
+    /// Partition without a leader.
     #[error("partition {partition} of topic '{topic}' has no leader; see whether its brokers are running")]
     NoLeader {
         /// The topic.
@@ -148,7 +148,7 @@ pub enum ClientError {
         /// The partition.
         partition: i32,
     },
-    /// A partition that the topic does not have.
+    /// Partition that the topic does not have.
     #[error("topic '{topic}' has no partition {partition}; it has 0 to {last}")]
     NoPartition {
         /// The topic.
@@ -158,7 +158,7 @@ pub enum ClientError {
         /// The topic's last partition.
         last: i32,
     },
-    /// A transactional id that no coordinator knows.
+    /// Transactional id that no coordinator has.
     #[error("transactional id '{0}' does not exist; `fullbore transactions list` shows those that do")]
     NoTransactionalId(String),
 }
@@ -177,18 +177,18 @@ impl ClientError {
         }
     }
 
-    /// Kafka's error with the broker's words when it sent some.
+    /// Returns Kafka's error with the broker's message if it sent one, else the code's meaning.
     pub fn kafka(what: impl Into<String>, code: ErrorCode, message: Option<&str>) -> Self {
         let message = message.filter(|text| !text.is_empty()).unwrap_or_else(|| code.message());
         ClientError::Kafka { what: what.into(), code, message: message.to_owned() }
     }
 
-    /// Kafka's error with its name, for what is tried again: who waits wants to look it up.
+    /// Returns Kafka's error with its name, for a request that is retried: a waiting user may want to look it up.
     pub fn refused(what: impl std::fmt::Display, code: ErrorCode) -> Self {
         ClientError::kafka(format!("{what}: {code}"), code, None)
     }
 
-    /// Returns true if trying again, perhaps with another broker, can help.
+    /// Returns true if another attempt, perhaps with another broker, may succeed.
     pub fn is_retriable(&self) -> bool {
         match self {
             ClientError::Connect { .. }
@@ -200,8 +200,8 @@ impl ClientError {
         }
     }
 
-    /// Returns true if the broker has closed the connection, as it does with those that are not used for long
-    /// (connections.max.idle.ms): a new one may serve.
+    /// Returns true if the broker has closed the connection, as it does with idle ones (connections.max.idle.ms): a new
+    /// one may serve.
     pub fn is_closed(&self) -> bool {
         use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         let ClientError::Io { source, .. } = self else { return false };
@@ -209,13 +209,13 @@ impl ClientError {
     }
 }
 
-/// Settings a client cannot start with.
+/// Error of settings with which a client cannot start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A setting without a default that is not given.
+    /// Setting without a default that is not set.
     #[error("{0} must be set")]
     Missing(&'static str),
-    /// A value that is not allowed.
+    /// Value that is not allowed.
     #[error("{key}={value}: {allowed}")]
     Value {
         /// The setting.
@@ -228,9 +228,9 @@ pub enum ConfigError {
     /// Two settings that exclude each other.
     #[error("{first} contradicts {second}: {why}")]
     Conflict {
-        /// A property of them, with its value.
+        /// The first setting, with its value.
         first: String,
-        /// The other, with its value.
+        /// The second setting, with its value.
         second: String,
         /// The rule.
         why: &'static str,
@@ -243,23 +243,23 @@ pub enum ConfigError {
     Thread(String),
 }
 
-/// Why a request has no response.
+/// Reason why a request has no response.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectionError {
-    /// No connection came about, so nothing was sent.
+    /// Failed attempt to connect; nothing was sent.
     #[error("cannot connect to {address}: {reason}")]
     Connect {
         /// host:port.
         address: String,
-        /// The system's words.
+        /// The system's error.
         reason: String,
     },
-    /// A broker answers, but it does not begin as it should: with TLS, or with the versions it serves.
+    /// A broker answers, but not with TLS, or not with its API versions, as a connection starts.
     #[error("cannot connect to {address}: {reason}")]
     Handshake {
         /// host:port.
         address: String,
-        /// The reason in words.
+        /// Reason as a sentence.
         reason: String,
     },
     /// The connection had ended before the request was written.
@@ -270,10 +270,10 @@ pub enum ConnectionError {
     Disconnected {
         /// host:port.
         address: String,
-        /// The system's words, or what the broker did wrong.
+        /// The system's error, or the broker's fault.
         reason: String,
     },
-    /// A request that cannot be made, or an answer that cannot be used.
+    /// Request that cannot be made, or response that cannot be used.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
 }
@@ -290,7 +290,7 @@ impl ConnectionError {
     }
 }
 
-/// Why the cluster could not be asked.
+/// Reason why a request to the cluster has no result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MetadataError {
     /// No broker answered.
@@ -307,7 +307,7 @@ pub enum MetadataError {
     Coordinator {
         /// Kafka's code.
         code: ErrorCode,
-        /// The broker's words, or the code's meaning.
+        /// The broker's message, or the code's meaning.
         message: String,
     },
 }

@@ -1,7 +1,7 @@
-//! A table of settings: one row a key, with its default, its meaning and how it is read.
+//! Tables of settings: one row a key, with its default, its meaning and its parser.
 //!
-//! Parsers and documentation come from such tables, each crate's beside what it sets. Invariant: a value that is
-//! refused is named with its key and what is allowed, and a secret is not shown.
+//! Parsers and documentation are made from such tables, which stand beside the settings in each crate. Invariant: a
+//! refused value is reported with its key and the allowed values, and a secret is not shown.
 
 use crate::error::ConfigError;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use std::time::Duration;
 pub struct Setting {
     /// Kafka's name.
     pub name: &'static str,
-    /// Kafka's default, unless `doc` says otherwise; empty for none.
+    /// Kafka's default, unless `doc` gives another; empty for none.
     pub default: &'static str,
-    /// Its effect.
+    /// Effect of the setting.
     pub doc: &'static str,
 }
 
@@ -21,11 +21,11 @@ pub struct Setting {
 pub struct Key<C> {
     /// Description for users.
     pub setting: Setting,
-    /// Reads a value, or says what is allowed.
+    /// Parses and sets a value, or returns the allowed values.
     pub set: fn(&mut C, &str) -> Result<(), String>,
 }
 
-/// Makes a table: name, default, meaning, and what its value does.
+/// Makes a table: name, default, meaning, and the code that sets a value.
 #[macro_export]
 macro_rules! keys {
     ($( $name:literal, $default:literal, $doc:literal, |$config:ident, $value:ident| $set:expr; )*) => {
@@ -37,57 +37,57 @@ macro_rules! keys {
 }
 
 impl Setting {
-    /// This value was refused, because only that is allowed.
+    /// Returns the error of a refused value.
     pub(crate) fn refused(&self, value: &str, allowed: String) -> ConfigError {
         let value = if fullbore_tls::is_secret(self.name) { "[hidden]" } else { value };
         ConfigError::Value { key: self.name, value: value.to_owned(), allowed }
     }
 }
 
-/// Sets one by its name; whether it is in the table.
+/// Sets one setting by its name. Returns false if the table has none of this name.
 ///
 /// # Errors
-/// The key, the value unless it is a secret, and what is allowed.
+/// The key, the value unless it is a secret, and the allowed values.
 pub fn set<C>(table: &[Key<C>], config: &mut C, name: &str, value: &str) -> Result<bool, ConfigError> {
     let Some(key) = table.iter().find(|key| key.setting.name == name) else { return Ok(false) };
     (key.set)(config, value.trim()).map_err(|allowed| key.setting.refused(value, allowed))?;
     Ok(true)
 }
 
-/// Values separated by commas.
+/// Returns the values between commas.
 pub fn list(value: &str) -> Vec<String> {
     value.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
-/// A whole number between these.
+/// Parses a whole number from `min` to `max`.
 ///
 /// # Errors
-/// What is allowed.
+/// The allowed values.
 pub fn number(value: &str, min: i64, max: i64) -> Result<i64, String> {
     let parsed = value.parse().ok().filter(|n| (min..=max).contains(n));
     parsed.ok_or_else(|| format!("must be a number from {min} to {max}"))
 }
 
-/// A number of bytes or of things.
+/// Parses a number of bytes or of things.
 ///
 /// # Errors
-/// What is allowed.
+/// The allowed values.
 pub fn size(value: &str, min: i64) -> Result<usize, String> {
     number(value, min, i64::from(i32::MAX)).map(|n| n as usize)
 }
 
-/// A time in milliseconds.
+/// Parses a time in milliseconds.
 ///
 /// # Errors
-/// What is allowed.
+/// The allowed values.
 pub fn ms(value: &str) -> Result<Duration, String> {
     number(value, 0, i64::from(i32::MAX)).map(|n| Duration::from_millis(n as u64))
 }
 
-/// Yes or no.
+/// Parses true or false.
 ///
 /// # Errors
-/// What is allowed.
+/// The allowed values.
 pub fn boolean(value: &str) -> Result<bool, String> {
     match value {
         "true" => Ok(true),

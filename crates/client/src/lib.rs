@@ -2,15 +2,15 @@
 //!
 //! * [`config`], [`security`]: settings by Kafka's names.
 //! * [`protocol`]: the protocol of one connection, without the connection.
-//! * [`mod@tokio`]: connections that carry any number of requests at a time, and a cluster of them.
+//! * [`mod@tokio`]: connections that carry any number of concurrent requests, and a cluster of them.
 //! * [`blocking`]: connections with a thread each: one request after another, and pipelined fetches.
-//! * [`admin`]: topics, configurations and groups, asked about and changed.
-//! * [`consume`]: reading whole topics.
-//! * [`group`]: a member of a consumer group.
-//! * [`consumer_config`]: the settings of both by Kafka's names.
+//! * [`admin`]: requests that describe and change topics, configurations and groups.
+//! * [`consume`]: reader of whole topics.
+//! * [`group`]: member of a consumer group.
+//! * [`consumer_config`]: settings of both by Kafka's names.
 //! * [`error`]: errors with their remedies.
 //!
-//! Works with any Kafka; nothing here knows Fullbore's broker.
+//! Works with any Kafka; nothing here depends on Fullbore's broker.
 
 pub mod admin;
 pub mod blocking;

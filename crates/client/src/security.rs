@@ -1,7 +1,8 @@
-//! `security.protocol` and `ssl.*`: whether connections are plain or TLS, and with which keys and certificates.
+//! `security.protocol` and `ssl.*`: plain connections or TLS, and its keys and certificates, for every client of this
+//! repository.
 //!
-//! Not SASL, which is refused. One place for every client of this repository. Invariant: a connection uses the files as
-//! they are when it begins, or, where those cannot be used, as they were last.
+//! Not SASL, which is refused. Invariant: a connection uses the files as they are when it starts. Where those cannot be
+//! used, it uses what was loaded last.
 
 use crate::error::ConfigError;
 use crate::key::Setting;
@@ -9,7 +10,7 @@ use fullbore_tls::{Connector, FileStamp, MaterialError, Settings};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// How a client's connections are secured.
+/// Security of a client's connections.
 #[derive(Clone, Debug, Default)]
 pub struct Security {
     is_tls: bool,
@@ -18,17 +19,17 @@ pub struct Security {
     connector: Arc<Mutex<Option<Loaded>>>,
 }
 
-/// Material of files with these stamps.
+/// Connector with the stamps of the files that it was loaded from.
 #[derive(Debug)]
 struct Loaded {
     stamps: Vec<FileStamp>,
     connector: Connector,
 }
 
-/// The setting that chooses TLS.
+/// Name of the setting that chooses TLS.
 const PROTOCOL: &str = "security.protocol";
 
-/// The settings of security, by name.
+/// Settings of security, by name.
 const SETTINGS: [Setting; 16] = [
     setting("security.protocol", "PLAINTEXT", "PLAINTEXT, or SSL for TLS. SASL is not offered yet."),
     setting("ssl.cipher.suites", "", "Cipher suites that may be used, by Java's names, with commas; empty for all."),
@@ -65,7 +66,7 @@ const fn setting(name: &'static str, default: &'static str, doc: &'static str) -
 }
 
 impl Security {
-    /// Reads the settings of security, and leaves every other alone: for clients that are no producers.
+    /// Reads the settings of security and ignores all others, for clients that are not producers.
     ///
     /// # Errors
     /// A value that is not allowed, or a contradiction; keys or certificates that cannot be used.
@@ -78,21 +79,20 @@ impl Security {
         Ok(security)
     }
 
-    /// TLS with these settings, for one who has read them elsewhere, and whether certificates are compared with host
-    /// names.
+    /// Makes TLS with settings that the caller has read. `compares_names` compares certificates with host names.
     pub fn tls(settings: Settings, compares_names: bool) -> Self {
         Security { is_tls: true, any_host_name: !compares_names, settings, ..Security::default() }
     }
 
-    /// The settings of security.
+    /// Returns the settings of security.
     pub fn settings() -> impl Iterator<Item = Setting> {
         SETTINGS.into_iter()
     }
 
-    /// Sets one by Kafka's name; whether it is of security.
+    /// Sets one setting by Kafka's name. Returns false if it is not one of security.
     ///
     /// # Errors
-    /// The key, the value unless it is a secret, and what is allowed.
+    /// The key, the value unless it is a secret, and the allowed values.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else { return Ok(false) };
         self.take(name, value.trim()).map_err(|allowed| setting.refused(value, allowed))?;
@@ -100,7 +100,7 @@ impl Security {
     }
 
     fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
-        // What was read belongs to other settings.
+        // A connector that was loaded belongs to the old settings.
         self.connector = Arc::default();
         match (name, value) {
             (PROTOCOL, _) if value.eq_ignore_ascii_case("PLAINTEXT") => self.is_tls = false,
@@ -125,10 +125,10 @@ impl Security {
         self.is_tls
     }
 
-    /// Looks for contradictions, and reads keys and certificates.
+    /// Looks for contradictions, and loads keys and certificates.
     ///
     /// # Errors
-    /// The setting at fault.
+    /// The setting that cannot be used.
     pub fn check(&self) -> Result<(), ConfigError> {
         let contradiction =
             |(key, reason): (&str, &str)| MaterialError { setting: key.to_owned(), reason: reason.to_owned() };
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_protocol_decides() {
+    fn security_protocol_chooses_plain_or_tls() {
         assert!(!of(&[]).expect("plain").is_tls());
         assert!(!of(&[("security.protocol", "PLAINTEXT"), ("linger.ms", "never")]).expect("plain").is_tls());
         let any_case = [("security.protocol", "ssl"), ("ssl.endpoint.identification.algorithm", "HTTPS")];
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_come_later_or_are_replaced_are_those_of_the_next_connection() {
+    fn new_or_replaced_files_are_used_by_the_next_connection() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("ca.pem");
         let path = file.to_str().expect("text").to_owned();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_key_and_without_secrets() {
+    fn a_wrong_setting_is_reported_with_its_key_and_without_secrets() {
         let ssl = ("security.protocol", "SSL");
         for (pairs, says) in [
             (

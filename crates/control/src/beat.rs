@@ -1,25 +1,25 @@
-//! The answer to each heartbeat: that the database has it, and when the database had those of the other brokers.
+//! Answer to a heartbeat: the database has recorded it, and when it last recorded those of the other brokers.
 
 use fullbore_wire::Uuid;
 
-/// The answer to a beat.
+/// Answer to a heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Beaten {
-    /// The last beat of each process, as the database has it.
+    /// Last heartbeat of each process in the database.
     pub peers: Vec<PeerBeat>,
 }
 
-/// The last beat of a broker's process.
+/// Last heartbeat of a broker's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerBeat {
-    /// The broker.
+    /// Broker's id.
     pub id: i32,
-    /// Its process.
+    /// Id of its process.
     pub process: Uuid,
-    /// Its number.
+    /// Sequence number of the heartbeat.
     pub number: u64,
-    /// How long ago that was by the database's clock, ms.
+    /// Age of the heartbeat by the database's clock, ms.
     pub age_ms: i64,
-    /// The version of the metadata that it showed then.
+    /// Version of the metadata that the broker had published then.
     pub version: u64,
 }

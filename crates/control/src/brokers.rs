@@ -6,11 +6,11 @@ use super::Control;
 use super::command::{BrokerChange, ChangeBroker, ChangeCommand, Refusal, Urgent};
 
 impl Control {
-    /// Changes the state of a broker of the cluster. Of what follows for partitions the first piece is done with it,
-    /// `urgent` ones first; the rest goes on (see [`Control::settle_partitions`]).
+    /// Changes the state of a broker. The same transaction changes the first piece of the partitions that this affects,
+    /// `urgent` ones first. [`Control::settle_partitions`] continues with the rest.
     ///
     /// # Errors
-    /// STALE_BROKER_EPOCH where another process has its place; BROKER_ID_NOT_REGISTERED; the store.
+    /// STALE_BROKER_EPOCH if another process has replaced it; BROKER_ID_NOT_REGISTERED; errors of the store.
     pub async fn change_broker(
         &self,
         broker: BrokerState,

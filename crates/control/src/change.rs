@@ -1,7 +1,7 @@
-//! Changes that a decision makes, and the versions that they lead to: data that knows no tables.
+//! Changes that a decision makes, and the versions that they lead to, without any table.
 //!
-//! A change is the new state, not the request for it. Applied to an image it gives the next one (`image/apply.rs`); a
-//! back end writes it down in its own way, and gives it out again. Nobody but `decide` makes one up.
+//! A change is the new state, not the request for it. Applied to an image it gives the next image (`image/apply.rs`).
+//! Each back end stores changes in its own form, and reads them back. Only `decide` creates changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use imbl::Vector;
 use super::node::RegisteredBroker;
 use fullbore_config::Resource;
 
-/// A topic that was deleted, and of which something may be left.
+/// Deleted topic whose files or rows may still exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedTopic {
     pub id: Uuid,
@@ -24,15 +24,16 @@ pub struct DeletedTopic {
     pub partitions: i32,
 }
 
-/// A topic's partitions by number.
+/// Partitions of a topic by number.
 pub type Partitions = Vector<Arc<PartitionRegistration>>;
 
-/// Version of the metadata, a committed state. Two that are equal are the same commit of the same store.
+/// Version of the metadata, a committed state. Two equal versions are the same commit of the same store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
     /// Number, which grows by 1 with each version.
     pub number: u64,
-    /// Drawn for this commit: tells it from another of the same number, as one that was taken back.
+    /// Nonce drawn for this commit. Differs from that of another commit with the same number, such as one lost in a
+    /// restore.
     pub mark: u64,
 }
 
@@ -50,41 +51,40 @@ pub enum Change {
         partitions: Partitions,
         overrides: BTreeMap<String, String>,
     },
-    /// The partitions from the number `first` on are these, as many as there are here: new ones, or registered
-    /// otherwise.
+    /// The partitions from the number `first` on become these: new partitions, or new registrations.
     PartitionsChanged {
         topic: Uuid,
         first: usize,
         partitions: Partitions,
     },
-    /// End of a replica's log that lost records. Kept until the partition has a leader.
+    /// End of a replica's log that an unclean shutdown truncated. Kept until the partition has a leader.
     LogEndTold {
         topic: Uuid,
         partition: i32,
         end: LogEnd,
     },
-    /// All that the topic sets itself.
+    /// All overrides of the topic.
     TopicConfigured {
         topic: Uuid,
         overrides: BTreeMap<String, String>,
     },
-    /// The topic is deleted; files and rows of it may be left.
+    /// The topic is deleted; its files and rows may still exist.
     TopicDeleted(DeletedTopic),
     /// Files and rows of a deleted topic are removed.
     DeletionFinished {
         topic: Uuid,
     },
-    /// All deleted topics of this name that count for the next one. The name is forgotten where there are none.
+    /// All deleted topics of this name that matter to the next one. Without any, the name is forgotten.
     NameRemembered {
         name: String,
         past: PastTopics,
     },
-    /// All that is set, while it runs, for the broker of this id; `None` is for every broker.
+    /// All dynamic settings of the broker with this id; `None` stands for every broker.
     BrokerConfigured {
         broker: Option<i32>,
         overrides: BTreeMap<String, String>,
     },
-    /// All that the resource of this name sets; nothing takes it out.
+    /// All overrides of the resource with this name; an empty map removes them.
     ResourceConfigured {
         resource: Resource,
         name: String,
@@ -95,19 +95,19 @@ pub enum Change {
         name: String,
         level: i16,
     },
-    /// Ids below `next` are taken.
+    /// Producer ids below `next` are taken.
     ProducerIdsTaken {
         next: i64,
     },
 }
 
-/// Type of resource under which the stores keep levels of features, beside Kafka's `ConfigResource.Type`.
+/// Resource type under which the stores keep levels of features, beside those of Kafka's `ConfigResource.Type`.
 pub const FEATURE_RESOURCE: i8 = 127;
-/// Name of the only value of such a resource.
+/// Name of the only setting of such a resource.
 pub const FEATURE_LEVEL: &str = "level";
 
 impl Change {
-    /// Returns true if logs may keep less after the change.
+    /// Returns true if logs may retain less after the change.
     pub fn frees_space(&self) -> bool {
         matches!(self, Change::TopicDeleted(_) | Change::TopicConfigured { .. } | Change::BrokerConfigured { .. })
     }

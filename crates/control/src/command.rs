@@ -1,6 +1,6 @@
 //! Commands of the control plane, and their outcomes.
 //!
-//! No storage and no decisions here. An answered outcome is on disk; a refused one changed nothing.
+//! No storage and no decisions here. An answered outcome is on disk; a refused command changed nothing.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +15,7 @@ use fullbore_wire::{ErrorCode, Text, Uuid};
 use super::node::Endpoint;
 use fullbore_config::{ConfigError, Resource};
 
-/// Commands on topics. Each is answered with the topics, in the order asked.
+/// Commands on topics. Each is answered with the topics, in the order of the command.
 #[derive(Debug, Clone)]
 pub enum TopicsCommand {
     Create(CreateTopics),
@@ -24,21 +24,21 @@ pub enum TopicsCommand {
     Alter(AlterTopicConfigs),
 }
 
-/// Commands on configurations of other resources than topics. Each is answered in the order asked.
+/// Commands on configurations of brokers and other resources than topics. Each is answered in the order of the command.
 #[derive(Debug, Clone)]
 pub enum ConfigsCommand {
     Brokers(AlterBrokerConfigs),
     Resources(AlterResourceConfigs),
-    /// All or none.
+    /// Level changes of features, all or none.
     Features(UpdateFeatures),
 }
 
-/// Commands on partitions. Each is answered with their registrations, in the order asked.
+/// Commands on partitions. Each is answered with their registrations, in the order of the command.
 #[derive(Debug, Clone)]
 pub enum PartitionsCommand {
-    /// Changes of ISRs that a leader proposes.
+    /// ISR changes that a leader proposes.
     AlterIsr(AlterIsr),
-    /// Partitions are to be led by another replica.
+    /// Elections of other leaders.
     ElectLeaders(ElectLeaders),
 }
 
@@ -47,87 +47,88 @@ pub enum PartitionsCommand {
 pub enum ChangeCommand {
     /// Forgets deleted topics whose files and rows are removed.
     ForgetDeleted(Vec<Uuid>),
-    /// A process takes a broker's place. Carried out in pieces.
+    /// Registers a process as a broker. Carried out in pieces.
     RegisterBroker(RegisterBroker),
-    /// A broker's state changes.
+    /// Changes a broker's state.
     ChangeBroker(ChangeBroker),
-    /// Elects live leaders and removes dead brokers from ISRs, in pieces.
+    /// Elects live leaders and removes failed brokers from ISRs, in pieces.
     Settle(Urgent),
-    /// Ends of logs of a broker that have lost records: partitions by topic id and number.
+    /// Reports the ends of a broker's logs that an unclean shutdown truncated: partitions by topic id and number.
     ReportLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
-    /// A broker cannot write these partitions any more.
+    /// Removes a broker from the ISRs of partitions that it can no longer write.
     Resign(BrokerState, Resigned),
 }
 
-/// Partitions, by topic id and number, that a broker cannot write any more, with what it knows of their logs.
+/// Partitions, by topic id and number, that a broker can no longer write, with the state of their logs.
 pub type Resigned = HashMap<(Uuid, i32), ResignedLog>;
 
 /// Takes an id that no producer ever had.
 #[derive(Debug, Clone, Copy)]
 pub struct InitProducerId;
 
-/// Partitions, by topic id and number, that are settled before others.
+/// Partitions, by topic id and number, whose leaders and ISRs are decided before those of others.
 pub type Urgent = Arc<[(Uuid, i32)]>;
 
-/// A change of a broker's state, and what follows for partitions: all of it if that is one piece, else the first piece.
+/// Change of a broker's state, with its consequences for partitions: all of them if they fit one piece, else the first
+/// piece.
 #[derive(Debug, Clone)]
 pub struct ChangeBroker {
-    /// The broker, in the epoch that is meant.
+    /// Broker, in the epoch for which the change is meant.
     pub broker: BrokerState,
-    /// Its next state.
+    /// Next state of the broker.
     pub change: BrokerChange,
-    /// Partitions that are settled first.
+    /// Partitions whose leaders and ISRs are decided first.
     pub urgent: Urgent,
 }
 
-/// A broker that starts, and where its clients reach it.
+/// Starting broker, with the addresses for its clients.
 #[derive(Debug, Clone)]
 pub struct RegisterBroker {
     /// `node.id`
     pub id: i32,
-    /// Its folder, its process, and how the one before it ended.
+    /// Its directory, its process, and how the former process ended.
     pub joining: Joining,
     /// `broker.rack`
     pub rack: Option<Text>,
     /// True if the broker serves diskless topics.
     pub serves_diskless: bool,
-    /// By the name of the listener.
+    /// Addresses by listener name.
     pub endpoints: BTreeMap<String, Endpoint>,
 }
 
 /// New state of a registered broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrokerChange {
-    /// Fenced: dead or stopped. The broker leads nothing, and is in an ISR only where no other replica can lead.
+    /// Fenced: failed or stopped. The broker leads nothing, and is in an ISR only if no other replica can lead.
     Fence,
-    /// Alive after a fence.
+    /// Alive again after a fence.
     Unfence,
-    /// In controlled shutdown: its leaderships go to other replicas.
+    /// In controlled shutdown: other replicas take over its leaderships.
     ShutDown,
-    /// Its disk is full, or hangs: it leads only what no other replica in sync may lead, and is in no ISR that another
-    /// leads.
+    /// The broker's disk is full or hangs. The broker keeps only leaderships that no other in-sync replica can take,
+    /// and leaves the ISRs of other leaders.
     Full,
-    /// Its disk has room again, and answers.
+    /// The disk has space again, and responds.
     Room,
-    /// The object store is lost to it: it serves no diskless partitions, as long as others do.
+    /// The broker cannot reach the object store. It serves no diskless partitions while other brokers do.
     StoreLost,
-    /// The object store answers it again: it serves diskless partitions.
+    /// The broker reaches the object store again, and serves diskless partitions.
     StoreBack,
 }
 
-/// The ISRs that a leader asks for, each for itself (KIP-497).
+/// ISRs that a leader requests, each decided by itself (KIP-497).
 #[derive(Debug, Clone)]
 pub struct AlterIsr {
-    /// The asking leader.
+    /// Leader that sends the request.
     pub from: BrokerState,
-    /// A partition of a topic, by id and number, and what is asked for it.
+    /// Topic id, partition number and requested ISR.
     pub partitions: Vec<(Uuid, i32, AlterPartition)>,
 }
 
-/// Elections that somebody asks for (KIP-460).
+/// Elections that a client or the balancer requests (KIP-460).
 #[derive(Debug, Clone)]
 pub struct ElectLeaders {
-    /// Which replica is to lead.
+    /// Rule by which the leader is chosen.
     pub kind: ElectionKind,
     /// Partitions by topic name and number.
     pub topics: Vec<(Text, Vec<i32>)>,
@@ -136,17 +137,17 @@ pub struct ElectLeaders {
 /// Kafka's `ElectionType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElectionKind {
-    /// The first replica, if it is in sync.
+    /// First replica, if it is in sync.
     Preferred,
-    /// Any that lives, where none leads.
+    /// Any live replica, if the partition has no leader.
     Unclean,
 }
 
-/// Topics to create, each for itself: one refused does not stop the others.
+/// Topics to create, each decided by itself: a refused one does not stop the others.
 #[derive(Debug, Clone, Default)]
 pub struct CreateTopics {
     pub topics: Vec<CreateTopic>,
-    /// True if the outcome is returned without any change. The topics answered then have [`Uuid::ZERO`].
+    /// True if the outcome is returned without any change. The returned topics then have [`Uuid::ZERO`].
     pub validate_only: bool,
 }
 
@@ -158,13 +159,13 @@ pub struct CreateTopic {
     pub num_partitions: i32,
     /// -1 for the broker's `default.replication.factor`, or with `assignments`.
     pub replication_factor: i16,
-    /// Partition and its brokers; empty lets the broker choose.
+    /// Partition numbers and their brokers; empty lets the broker choose.
     pub assignments: Vec<(i32, Vec<i32>)>,
-    /// Kafka's protocol allows null values; they are refused.
+    /// Names and values. Kafka's protocol allows null values; they are refused.
     pub configs: Vec<(String, Option<String>)>,
 }
 
-/// Topics that are to have more partitions, each for itself.
+/// Topics to add partitions to, each decided by itself.
 #[derive(Debug, Clone, Default)]
 pub struct CreatePartitions {
     pub topics: Vec<GrowTopic>,
@@ -176,20 +177,20 @@ pub struct CreatePartitions {
 #[derive(Debug, Clone, Default)]
 pub struct GrowTopic {
     pub name: String,
-    /// How many partitions it is to have, old and new.
+    /// Number of partitions afterwards, old and new.
     pub count: i32,
-    /// The brokers of each new partition; `None` lets the broker choose.
+    /// Brokers of each new partition; `None` lets the broker choose.
     pub assignments: Option<Vec<Vec<i32>>>,
 }
 
-/// A topic by name or by id.
+/// Topic by name or by id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TopicRef {
     Name(Text),
     Id(Uuid),
 }
 
-/// Topics whose configuration changes, each for itself.
+/// Topics whose configuration changes, each decided by itself.
 #[derive(Debug, Clone, Default)]
 pub struct AlterTopicConfigs {
     pub topics: Vec<AlterTopicConfig>,
@@ -201,11 +202,11 @@ pub struct AlterTopicConfigs {
 #[derive(Debug, Clone, Default)]
 pub struct AlterTopicConfig {
     pub name: String,
-    /// Config name and what happens to it, in order.
+    /// Config names and their changes, in order.
     pub changes: Vec<(String, ConfigChange)>,
 }
 
-/// Brokers whose configuration changes, each for itself.
+/// Brokers whose configuration changes, each decided by itself.
 #[derive(Debug, Clone, Default)]
 pub struct AlterBrokerConfigs {
     pub brokers: Vec<AlterBrokerConfig>,
@@ -213,15 +214,15 @@ pub struct AlterBrokerConfigs {
     pub validate_only: bool,
 }
 
-/// Changes to what is set for brokers while they run, all or none.
+/// Changes of brokers' dynamic settings, all or none.
 #[derive(Debug, Clone)]
 pub struct AlterBrokerConfig {
     pub scope: BrokerScope,
-    /// Config name and what happens to it, in order.
+    /// Config names and their changes, in order.
     pub changes: Vec<(String, ConfigChange)>,
 }
 
-/// Groups and clients' metrics whose configuration changes, each for itself.
+/// Groups and client metrics subscriptions whose configuration changes, each decided by itself.
 #[derive(Debug, Clone, Default)]
 pub struct AlterResourceConfigs {
     pub resources: Vec<AlterResourceConfig>,
@@ -229,16 +230,16 @@ pub struct AlterResourceConfigs {
     pub validate_only: bool,
 }
 
-/// Changes to what one of them sets, all or none. It need not exist.
+/// Changes of one resource's settings, all or none. The resource need not exist.
 #[derive(Debug, Clone)]
 pub struct AlterResourceConfig {
     pub resource: Resource,
     pub name: String,
-    /// Config name and what happens to it, in order.
+    /// Config names and their changes, in order.
     pub changes: Vec<(String, ConfigChange)>,
 }
 
-/// Features that are to have other levels, all or none.
+/// Features whose levels change, all or none.
 #[derive(Debug, Clone, Default)]
 pub struct UpdateFeatures {
     pub updates: Vec<FeatureUpdate>,
@@ -246,13 +247,13 @@ pub struct UpdateFeatures {
     pub validate_only: bool,
 }
 
-/// Feature that is to have another level.
+/// Feature whose level changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeatureUpdate {
     pub name: String,
-    /// 0 switches it off.
+    /// New level; 0 switches the feature off.
     pub level: i16,
-    /// `None` is one that this version does not know.
+    /// Kind of change; `None` if this version does not know it.
     pub kind: Option<UpgradeType>,
 }
 
@@ -280,26 +281,26 @@ pub enum BrokerScope {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigChange {
     Set(String),
-    /// Back to the broker's value.
+    /// Removes the override, so that the broker's value holds.
     Delete,
-    /// Every value that is set, whatever the name beside it.
+    /// Removes every override, whatever the name beside it.
     DeleteAll,
-    /// Lists only.
+    /// Adds to a list.
     Append(String),
-    /// Lists only.
+    /// Removes from a list.
     Subtract(String),
 }
 
-/// Why something was not done, as clients are told.
+/// Reason for a refusal, as clients receive it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub code: ErrorCode,
-    /// Sentence; a constant one takes no memory, however many entries have it.
+    /// Sentence. A constant one takes no memory per entry.
     pub message: Cow<'static, str>,
 }
 
 impl ElectLeaders {
-    /// Elections for partitions by topic name and number, those of one topic behind each other.
+    /// Returns elections for partitions by topic name and number. Neighbours of one topic share an entry.
     pub fn new<N: AsRef<str>>(kind: ElectionKind, partitions: impl IntoIterator<Item = (N, i32)>) -> Self {
         let mut topics: Vec<(Text, Vec<i32>)> = Vec::new();
         for (name, index) in partitions {
@@ -311,12 +312,12 @@ impl ElectLeaders {
         ElectLeaders { kind, topics }
     }
 
-    /// Each partition, in the order of the outcomes.
+    /// Returns each partition, in the order of the outcomes.
     pub fn partitions(&self) -> impl Iterator<Item = (&Text, i32)> {
         self.topics.iter().flat_map(|(topic, partitions)| partitions.iter().map(move |index| (topic, *index)))
     }
 
-    /// The number of outcomes.
+    /// Returns the number of outcomes.
     pub fn partition_count(&self) -> usize {
         self.topics.iter().map(|(_, partitions)| partitions.len()).sum()
     }
@@ -327,7 +328,7 @@ impl Refusal {
         Self { code, message: message.into() }
     }
 
-    /// A configuration that cannot be had.
+    /// Returns the refusal of an invalid configuration.
     pub fn of_config(error: ConfigError) -> Self {
         Self::new(ErrorCode::INVALID_CONFIG, error.to_string())
     }

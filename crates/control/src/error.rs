@@ -1,6 +1,6 @@
-//! Why the control plane cannot start, one line each, with the file's name.
+//! Reasons why the control plane cannot start, one line each, with the file's name.
 //!
-//! Not refusals of commands: a broker that meets one of these does not serve.
+//! Not here: refusals of commands. A broker with one of these errors does not serve.
 
 use std::path::PathBuf;
 
@@ -13,17 +13,17 @@ use fullbore_host::disk_space::DiskSpace;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("data folder {}: {source}", folder.display())]
+    #[error("data directory {}: {source}", folder.display())]
     Folder { folder: PathBuf, source: std::io::Error },
-    #[error("data folder {} is used by another broker (pid {pid})", folder.display())]
+    #[error("data directory {} is used by another broker (pid {pid})", folder.display())]
     InUse { folder: PathBuf, pid: String },
-    #[error("{} says that this folder is Apache Kafka's, which is not taken over; set log.dirs to another folder", file.display())]
+    #[error("{} marks this directory as Apache Kafka's, which Fullbore cannot use; set log.dirs to another directory", file.display())]
     KafkaFolder { file: PathBuf },
     #[error("{} cannot be used: {reason}; restore it from a copy, or move it away to start without topics", file.display())]
     Unusable { file: PathBuf, reason: String },
-    #[error("{} is whole, but the disk is full: make room on that file system, a megabyte is enough, and start again", file.display())]
+    #[error("{} is intact, but the disk is full: free at least a megabyte on that file system, and start again", file.display())]
     Full { file: PathBuf },
-    #[error("{} cannot be opened: {reason}; see to the disk and to the permissions of this file and its folder", file.display())]
+    #[error("{} cannot be opened: {reason}; check the disk and the permissions of this file and its directory", file.display())]
     Refused { file: PathBuf, reason: String },
     #[error("{} has schema {found} of a build before the first release, which this Fullbore does not read; run that build, or move the file away to start without topics", file.display())]
     Unreleased { file: PathBuf, found: i64 },
@@ -37,13 +37,13 @@ pub enum OpenError {
     Database { database: String, reason: String },
     #[error("{key}: {reason}")]
     Setting { key: &'static str, reason: String },
-    #[error("{} cannot be used: {source}; without it this folder cannot be told from another broker's", file.display())]
+    #[error("{} cannot be used: {source}; without it this directory cannot be distinguished from another broker's", file.display())]
     FolderIdentity { file: PathBuf, source: std::io::Error },
-    #[error("{} is of cluster {stored}, but {database} has cluster {found}; set control.plane or log.dirs to what belongs together", file.display())]
+    #[error("{} is of cluster {stored}, but {database} has cluster {found}; set control.plane and log.dirs to those of one cluster", file.display())]
     OtherCluster { file: PathBuf, stored: Uuid, database: String, found: Uuid },
-    #[error("{} says that this folder is of a broker in a cluster; set control.plane to its database, or log.dirs to another folder", file.display())]
+    #[error("{} marks this directory as that of a broker in a cluster; set control.plane to its database, or log.dirs to another directory", file.display())]
     OfCluster { file: PathBuf },
-    #[error("{} says that this folder is of a broker by itself, which cannot join a cluster; set log.dirs to another folder", file.display())]
+    #[error("{} marks this directory as that of a standalone broker, which cannot join a cluster; set log.dirs to another directory", file.display())]
     OnOneMachine { file: PathBuf },
     #[error("{0}")]
     NotRegistered(String),
@@ -52,7 +52,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Why a store did not do what the start needs.
+    /// Returns the error of a start whose store failed.
     pub fn of_store(store: impl Into<StoreName>, error: StoreError) -> Self {
         let file = match store.into() {
             StoreName::File(file) => file,
@@ -65,7 +65,7 @@ impl OpenError {
         }
     }
 
-    /// Returns true if there was no room for a write. SQLite gives no reason where a file cannot be made.
+    /// Returns true if a write failed for lack of space. SQLite gives no reason if a file cannot be created.
     pub fn is_full(&self, space: &DiskSpace) -> bool {
         matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()
     }

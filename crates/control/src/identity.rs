@@ -1,11 +1,12 @@
-//! Identity of a broker, as its data folder and its store have it.
+//! Identity of a broker, as its data directory and its store have it.
 //!
-//! The folder of a cluster's broker has the file `cluster`: of which cluster and broker it is, an id of its own, the
-//! newest version of the metadata that this broker has seen, a number that grows with each beat, and which process uses
-//! the folder. A broker by itself has `control.db` instead, which says all that. Invariants: a folder is of one broker
-//! and of one store; the version in it was committed; a process is named in it before it registers, and a number
-//! written to it before the database is told. So a folder is an older copy if it does not name the registered process,
-//! or has a smaller number than this process told.
+//! The directory of a cluster's broker has the file `cluster`. It names the cluster, the broker, the directory's own id
+//! and the process that uses it. It also has the newest version of the metadata that this broker has seen, and a number
+//! that grows with each heartbeat. A standalone broker has all of this in `control.db`.
+//!
+//! Invariants: a directory belongs to one broker and one store. The version in it was committed. A process is written
+//! to it before it registers, and a number before a heartbeat sends it. A directory is therefore an older copy if it
+//! lacks the registered process, or if its number is below the one that this process sent.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -25,7 +26,7 @@ use super::notes::{Notes, NotesToWrite, notes};
 use fullbore_host::files;
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// The file.
+/// Name of the file.
 pub const FILE: &str = "cluster";
 const HEAD: &str =
     "# Of which cluster this data folder is. Written by Fullbore; it goes with the folder, and is not to be edited.\n";
@@ -33,11 +34,11 @@ const HEAD: &str =
 /// Identity that a store returns when it is opened.
 pub struct Identity {
     pub cluster_id: Uuid,
-    /// That of this broker's data folder.
+    /// Id of this broker's data directory.
     pub folder: Uuid,
-    /// Former use of the folder by a broker of a cluster.
+    /// Former use of the directory by a broker of a cluster.
     pub used: Option<UsedFolder>,
-    /// How it is called where it cannot be used.
+    /// Name of the store in messages.
     pub store: StoreName,
 }
 
@@ -45,7 +46,7 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreName {
     File(PathBuf),
-    /// A URL without user and password.
+    /// URL without user and password.
     Database(String),
 }
 
@@ -70,21 +71,21 @@ pub struct ClusterFolder {
     pub cluster_id: Uuid,
     pub node_id: i32,
     pub folder: Uuid,
-    /// The newest version that this broker has seen.
+    /// Newest version that this broker has seen.
     pub seen: Option<Version>,
-    /// Beats before which a process wrote to this folder, counted over all processes. 0 in the file of an earlier
+    /// Newest number that a heartbeat has written here, counted over all processes. 0 in the file of an earlier
     /// version.
     pub noted: u64,
-    /// The process that was registered when the last one asked for the broker's place, and that last one. `None` in the
-    /// file of an earlier version.
+    /// Process that was registered at the last request for registration, and the process that made that request. `None`
+    /// in the file of an earlier version.
     pub users: Option<[Uuid; 2]>,
 }
 
 impl ClusterFolder {
-    /// Reads the file in this folder; `None` if it is not there.
+    /// Reads the file in this directory; None if there is none.
     ///
     /// # Errors
-    /// The system's, or InvalidData.
+    /// Errors of the system, or InvalidData.
     pub fn read(folder: &Path) -> io::Result<Option<Self>> {
         let text = match std::fs::read_to_string(folder.join(FILE)) {
             Ok(text) => text,
@@ -114,13 +115,13 @@ impl ClusterFolder {
         })
     }
 
-    /// Returns the folder as used by this process alone.
+    /// Returns the directory as used by this process alone.
     pub fn used_by(self, process: Uuid) -> Self {
         Self { users: Some([process; 2]), ..self }
     }
 
-    /// Returns the marks by which an older copy is told. Numbers are not on the disk, so that none counts unless the
-    /// machine is still in the boot in which the folder was used last.
+    /// Returns the data by which an older copy is recognised. The number is not flushed to disk, so that it counts only
+    /// within the machine's boot in which the directory was last used.
     pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
         let users = self.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)));
         FolderMarks { users, noted: is_same_boot.then_some(self.noted) }
@@ -130,10 +131,10 @@ impl ClusterFolder {
         format!("{HEAD}cluster.id={}\nnode.id={}\nfolder.id={}\n", self.cluster_id, self.node_id, self.folder)
     }
 
-    /// Writes the file, and has it on the disk.
+    /// Writes the file and flushes it to disk.
     ///
     /// # Errors
-    /// The error of the system.
+    /// Errors of the system.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let users = self.users.map_or_else(String::new, user_lines);
         let text = format!("{}{}{users}", self.head(), seen_lines(self.seen, self.noted));
@@ -141,8 +142,8 @@ impl ClusterFolder {
         File::open(folder)?.sync_all()
     }
 
-    /// Writes the newest version that images show, and the numbers that beats request, on a thread of its own, until
-    /// there are no more images.
+    /// Spawns a thread that writes the newest published version and the numbers that heartbeats request. The thread
+    /// ends when the channel of images closes.
     ///
     /// # Errors
     /// The file cannot be opened, or the thread not started.
@@ -156,12 +157,12 @@ impl ClusterFolder {
         let work = move || {
             while runtime.block_on(has_news(&mut images, &mut to_write)) {
                 let (seen, noted) = (images.borrow_and_update().version(), to_write.wanted());
-                // In place: these bytes always have the same length, and are in one sector.
+                // Written in place: these bytes always have the same length, and are in one sector.
                 match file.write_all_at(seen_lines(seen, noted).as_bytes(), at) {
                     Ok(()) => to_write.wrote(noted),
                     Err(error) => {
                         if let Some(left_out) = vain.due() {
-                            tracing::warn!(%error, left_out, "the newest version of the metadata is not written down");
+                            tracing::warn!(%error, left_out, "cannot record the newest metadata version: a restart may miss an older copy of the directory or the database; retrying");
                         }
                     }
                 }
@@ -179,40 +180,40 @@ async fn has_news(images: &mut watch::Receiver<Arc<Image>>, to_write: &mut Notes
     }
 }
 
-/// A data folder that was used before, and its file.
+/// Data directory that was used before, and its file.
 pub struct UsedFolder {
     folder: PathBuf,
     said: ClusterFolder,
 }
 
 impl UsedFolder {
-    /// The folder at this path, with this file.
+    /// Returns the directory at this path, with this file.
     pub fn new(folder: &Path, said: ClusterFolder) -> Self {
         Self { folder: folder.to_owned(), said }
     }
 
-    /// Returns what [`ClusterFolder::marks`] does.
+    /// Returns the result of [`ClusterFolder::marks`].
     pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
         self.said.marks(is_same_boot)
     }
 
-    /// Writes to the file, on the disk, that the process `joining` asks for the place of the `former` one, which used
-    /// this state of the folder last. Without a former one the folder is an older copy, or another one is registered.
+    /// Writes to disk that the process `joining` requests to replace `former`, the process that last used this state of
+    /// the directory. Without `former`, the directory is an older copy, or another one is registered.
     ///
     /// # Errors
-    /// The error of the system.
+    /// Errors of the system.
     pub fn join(&self, former: Option<Uuid>, joining: Uuid) -> io::Result<()> {
         let former = former.or(self.said.users.map(|users| users[0])).unwrap_or(joining);
         self.write([former, joining])
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn file(&self) -> PathBuf {
         self.folder.join(FILE)
     }
 
-    /// Writes in place, as what is seen is: a full disk has no room for another file. In the file of an earlier version
-    /// the users' lines are where the number is now.
+    /// Writes in place, since a full disk has no space for another file. In the file of an earlier version, the lines
+    /// of the users are where the number is now.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.file())?;
         let lines = format!("{}{}", seen_lines(self.said.seen, self.said.noted), user_lines(users));
@@ -225,7 +226,7 @@ fn user_lines([registered, joining]: [Uuid; 2]) -> String {
     format!("process={registered}\njoining={joining}\n")
 }
 
-/// Lines of one length, whatever they say.
+/// Returns lines of a constant length.
 fn seen_lines(seen: Option<Version>, noted: u64) -> String {
     let number = seen.map_or(-1, |seen| i64::try_from(seen.number).unwrap_or(i64::MAX));
     format!("version={number:020}\nmark={:016x}\nnoted={noted:020}\n", seen.map_or(0, |seen| seen.mark))
@@ -236,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_says_again_what_was_written() {
+    fn identity_file_is_read_as_written() {
         let folder = tempfile::tempdir().expect("tempdir");
         assert_eq!(ClusterFolder::read(folder.path()).expect("readable"), None);
         for seen in [None, Some(Version { number: 7, mark: u64::MAX }), Some(Version { number: 0, mark: 0 })] {
@@ -250,9 +251,9 @@ mod tests {
         assert!(ClusterFolder::read(folder.path()).is_err());
     }
 
-    /// Processes in the file once each of these has asked for the place of the registered one.
+    /// Joins processes one after another, and compares the processes in the file with the registered one.
     #[test]
-    fn process_joins_the_registered_one_stays_named_until_it_is_another() {
+    fn registered_process_stays_named_until_another_has_registered() {
         let folder = tempfile::tempdir().expect("tempdir");
         let [a, b, c, d] = [1, 2, 3, 4].map(|id| Uuid([id; 16]));
         let read = || ClusterFolder::read(folder.path()).expect("readable").expect("there");
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn file_of_an_earlier_version_is_joined_and_has_a_number_from_then_on() {
+    fn file_of_an_earlier_version_has_a_number_after_a_join() {
         let folder = tempfile::tempdir().expect("tempdir");
         let (of, [a, b]) = (folder_of(Some(Version { number: 7, mark: 9 })), [1, 2].map(|id| Uuid([id; 16])));
         let said = || ClusterFolder::read(folder.path()).expect("readable").expect("there");
@@ -290,9 +291,9 @@ mod tests {
         }
     }
 
-    /// Marks once the machine is still in the boot of before, or is not.
+    /// Compares a directory's `marks` within the same boot of the machine and after another one.
     #[test]
-    fn folder_whose_machine_booted_has_no_number_that_counts() {
+    fn number_of_a_directory_does_not_count_after_a_boot() {
         let of = ClusterFolder { noted: 5, ..folder_of(None) }.used_by(Uuid([1; 16]));
         let process = u128::from_be_bytes([1; 16]);
         assert!(of.marks(true).is_older_than(process, 6) && !of.marks(true).is_older_than(process, 5));
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn number_is_in_the_file_before_it_is_told() {
+    async fn number_is_in_the_file_before_it_is_returned() {
         let folder = tempfile::tempdir().expect("tempdir");
         let of = ClusterFolder { noted: 5, ..folder_of(None) }.used_by(Uuid([1; 16]));
         of.write(folder.path()).expect("written");

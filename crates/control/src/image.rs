@@ -1,8 +1,7 @@
 //! The cluster's metadata as every request reads it: immutable, in memory.
 //!
-//! Not the source of truth, which is the store. An image shows exactly what one committed transaction
-//! left behind; the next version makes a new one (`apply`). The two share what is the same in both, so that an
-//! image costs what changed.
+//! Not the source of truth, which is the store. An image shows exactly the state after one committed transaction. The
+//! next version makes a new image (`apply`), which shares all unchanged parts, so that its cost is that of the change.
 
 mod apply;
 mod group_topics;
@@ -32,16 +31,16 @@ use past::PastNames;
 pub struct Topic {
     pub name: String,
     pub id: Uuid,
-    /// By number. Partitions that are registered alike may share one registration.
+    /// Partitions by number. Those with equal registrations may share one.
     pub partitions: Vector<Arc<PartitionRegistration>>,
-    /// Settings of the topic itself, checked.
+    /// Overrides of the topic, checked.
     pub overrides: BTreeMap<String, String>,
     /// Settings in force.
     pub config: Arc<TopicConfig>,
 }
 
 impl Topic {
-    /// How many partitions it has, numbered from 0.
+    /// Returns the number of partitions, which are numbered from 0.
     pub fn partition_count(&self) -> i32 {
         i32::try_from(self.partitions.len()).unwrap_or(i32::MAX)
     }
@@ -51,25 +50,25 @@ impl Topic {
         self.partitions.get(usize::try_from(index).ok()?)
     }
 
-    /// How many replicas its first partition has: what it was created with.
+    /// Returns the number of replicas of its first partition, which is the one that it was created with.
     pub fn replication_factor(&self) -> i16 {
         let replicas = self.partitions.front().map_or(0, |first| first.replicas.len());
         i16::try_from(replicas).unwrap_or(i16::MAX)
     }
 }
 
-/// A topic that is not the same in two images, as it was and as it is; `None` where there is none.
+/// Topic that differs between two images, before and after; `None` where it does not exist.
 pub type TopicChange<'a> = (Option<&'a Arc<Topic>>, Option<&'a Arc<Topic>>);
 
-/// All topics, by name and by id, the brokers, and what was set for brokers, groups and clients' metrics.
+/// All topics, by name and by id, the brokers, and the settings of brokers, groups and client metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
-    /// `None` before anything was read.
+    /// Commit that the image shows; `None` before a store was read.
     version: Option<Version>,
     partitions: usize,
     by_name: OrdMap<String, Arc<Topic>>,
     by_id: OrdMap<Uuid, Arc<Topic>>,
-    /// The names that metrics may confuse, by what they are there.
+    /// Topic names by their form in metrics, which several names may share.
     by_metric: OrdMap<String, String>,
     nodes: Nodes,
     dynamic: Arc<DynamicConfig>,
@@ -79,18 +78,18 @@ pub struct Image {
     features: Arc<BTreeMap<String, i16>>,
     deleted: OrdMap<Uuid, DeletedTopic>,
     past: PastNames,
-    /// Ends of logs that lost records, by topic id and number of a partition without a leader.
+    /// Ends of truncated logs, by topic id and number of a partition without a leader.
     log_ends: OrdMap<(Uuid, i32), Vec<LogEnd>>,
     next_producer_id: i64,
 }
 
 impl Image {
-    /// Goes up by one with every commit, across restarts too.
+    /// Returns the number of the version, which grows by one with every commit, also across restarts.
     pub fn epoch(&self) -> u64 {
         self.version.map_or(0, |version| version.number)
     }
 
-    /// The commit that it shows.
+    /// Returns the commit that the image shows.
     pub(super) fn version(&self) -> Option<Version> {
         self.version
     }
@@ -99,7 +98,7 @@ impl Image {
         self.by_name.get(name)
     }
 
-    /// The topic whose name is the same as this one in metrics, where `.` and `_` are one.
+    /// Returns the topic whose name is the same in metrics, where `.` and `_` are one.
     pub(super) fn topic_colliding_with(&self, name: &str) -> Option<&Arc<Topic>> {
         self.topic(self.by_metric.get(&in_metrics(name)?)?)
     }
@@ -108,33 +107,34 @@ impl Image {
         self.by_id.get(&id)
     }
 
-    /// The brokers by id.
+    /// Returns the brokers by id.
     pub fn nodes(&self) -> &BTreeMap<i32, RegisteredBroker> {
         self.nodes.by_id()
     }
 
-    /// The broker of this id.
+    /// Returns the broker of this id.
     pub fn node(&self, id: i32) -> Option<&RegisteredBroker> {
         self.nodes.by_id().get(&id)
     }
 
-    /// Returns true if another broker than this one serves diskless partitions, and stays.
+    /// Returns true if another broker serves diskless partitions, and is neither fenced nor shutting down.
     pub fn others_serve_diskless(&self, id: i32) -> bool {
         let stays = |node: &RegisteredBroker| !node.registration.is_fenced && !node.registration.is_shutting_down;
         self.nodes().iter().any(|(other, node)| *other != id && node.serves_diskless && stays(node))
     }
 
-    /// The brokers as decisions about replicas need them.
+    /// Returns the brokers as decisions about replicas need them.
     pub fn registrations(&self) -> &Arc<Brokers> {
         self.nodes.registrations()
     }
 
-    /// In the order of their names.
+    /// Returns the topics in the order of their names.
     pub fn topics(&self) -> impl ExactSizeIterator<Item = &Arc<Topic>> {
         self.by_name.values()
     }
 
-    /// Every topic that is not the same in the image before, in the order of their names. Costs what changed.
+    /// Visits every topic that differs from the image `before`, in the order of their names. Costs as much as the
+    /// change.
     pub fn each_change_since(&self, before: &Image, mut visit: impl FnMut(TopicChange<'_>)) {
         for item in before.by_name.diff(&self.by_name) {
             match item {
@@ -148,7 +148,7 @@ impl Image {
         }
     }
 
-    /// Partitions of all topics together.
+    /// Returns the number of partitions of all topics together.
     pub fn partition_count(&self) -> usize {
         self.partitions
     }
@@ -158,18 +158,18 @@ impl Image {
         &self.dynamic
     }
 
-    /// Batches retained per producer and partition of a topic that does not say
+    /// Returns the batches retained per producer and partition of a topic without an override
     /// (`max.idempotence.batches.to.retain`).
     pub fn batches_to_retain(&self) -> i32 {
         self.live.batches_to_retain
     }
 
-    /// Returns the time-outs in force for this group, which need not exist.
+    /// Returns the timeouts in force for this group, which need not exist.
     pub fn group_timeouts(&self, group_id: &str) -> GroupTimeouts {
         self.resources.group(group_id)
     }
 
-    /// The subscriptions to clients' metrics, in the order of their names.
+    /// Returns the client metrics subscriptions, in the order of their names.
     pub fn client_metrics(&self) -> impl Iterator<Item = (&str, &ClientMetricsConfig)> {
         self.resources.client_metrics()
     }
@@ -179,7 +179,7 @@ impl Image {
         self.resources.get(resource, name).map(|configured| &**configured)
     }
 
-    /// The names of those that set something, in order.
+    /// Returns the names of resources with settings, in order.
     pub fn resource_names(&self, resource: Resource) -> impl Iterator<Item = &str> {
         self.resources.names(resource)
     }
@@ -189,23 +189,23 @@ impl Image {
         self.features.get(feature.name).copied().unwrap_or(feature.max)
     }
 
-    /// How many of all kinds set something.
+    /// Returns the number of resources with settings, of all kinds.
     pub(super) fn resource_count(&self) -> usize {
         self.resources.len()
     }
 
-    /// Deleted topics of which something may be left.
+    /// Returns the deleted topics whose files or rows may still exist.
     pub(super) fn deleted(&self) -> &OrdMap<Uuid, DeletedTopic> {
         &self.deleted
     }
 
-    /// Returns the deleted topics of this name that count for the next one.
+    /// Returns the deleted topics of this name that matter to the next one.
     pub fn past_topics(&self, name: &str) -> PastTopics {
         self.past.get(name)
     }
 
-    /// Returns true if a topic was deleted since the image `before` that is not there: its creation and its deletion
-    /// are published together.
+    /// Returns true if a topic was deleted since the image `before` that `before` lacks. Its creation and its deletion
+    /// were then published together.
     pub fn misses_topics_since(&self, before: &Image) -> bool {
         let is_missed = |name: &str, past: &PastTopics| {
             let is_new = |last: &PastTopic| last.deleted_at > before.epoch();
@@ -215,12 +215,12 @@ impl Image {
         self.past.changed_since(&before.past).any(|(name, past)| is_missed(name, past))
     }
 
-    /// Returns the name to forget first, if more of them have no topic than are remembered.
+    /// Returns the name to forget first, if too many names without a topic are remembered.
     pub(super) fn forgettable_name(&self) -> Option<&str> {
         self.past.forgettable()
     }
 
-    /// Returns the ends of this partition's logs that lost records, as far as brokers have reported them.
+    /// Returns the ends of this partition's truncated logs, as far as brokers have reported them.
     pub fn log_ends(&self, topic: Uuid, partition: i32) -> &[LogEnd] {
         self.log_ends.get(&(topic, partition)).map_or(&[], Vec::as_slice)
     }
@@ -230,12 +230,12 @@ impl Image {
         !self.log_ends.is_empty()
     }
 
-    /// Producer ids from this one on are nobody's yet.
+    /// Returns the first producer id that no broker has reserved.
     pub fn next_producer_id(&self) -> i64 {
         self.next_producer_id
     }
 
-    /// The broker's own settings that may change while it runs.
+    /// Returns the broker's own settings that may change while it runs.
     pub fn live(&self) -> &LiveConfig {
         &self.live
     }

@@ -1,7 +1,7 @@
-//! The names of the topics that Kafka keeps its own state in.
+//! Names of the topics in which Kafka keeps its own state.
 //!
-//! Invariant: to ask for one does not make it, and clients do not write to one. An administrator may make one by
-//! CreateTopics, as with Kafka, but for that of the metadata.
+//! Invariant: requesting one does not create it, and clients do not write to one. An administrator may create one by
+//! CreateTopics, as in Kafka, except that of the metadata.
 
 /// Topic of groups and of their committed offsets.
 pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
@@ -9,7 +9,7 @@ pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
 pub const TRANSACTION_STATE: &str = "__transaction_state";
 /// Committed offsets and groups, transactions, and positions of share groups (`Topic.INTERNAL_TOPICS`).
 const INTERNAL_TOPICS: [&str; 3] = [CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"];
-/// Topic of Kafka's controllers, which brokers do not have.
+/// Topic of Kafka's controllers, which Fullbore does not have.
 pub const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
 /// Returns true if clients see this topic as internal, and may not write to it.
@@ -17,7 +17,7 @@ pub fn is_internal(name: &str) -> bool {
     INTERNAL_TOPICS.contains(&name)
 }
 
-/// Returns true if a request for metadata may create such a topic.
+/// Returns true if a metadata request may create this topic.
 pub fn may_be_auto_created(name: &str) -> bool {
     !is_internal(name) && name != CLUSTER_METADATA_TOPIC
 }

@@ -1,13 +1,13 @@
 //! The control plane: topics, configurations, brokers, producer ids, the cluster's identity.
 //!
-//! The way of a change: `topics`, `configs`, `partitions`, `brokers` (methods of [`Control`], one a `command`) ->
-//! `queue` -> `writer` (a thread), which takes the `store`'s lock and reads what others committed -> `decide` ->
-//! `change` -> the store's commit (`sqlite`, or `postgres` for a cluster) -> `image`, which is published. Reads never
-//! wait for any of that: they take the published [`Image`]. Not here: partitions' logs, which follow the image, and
-//! groups, which are in a topic.
+//! A change passes `topics`, `configs`, `partitions` or `brokers` (methods of [`Control`], one for each `command`),
+//! then `queue` and `writer`. The writer thread takes the lock of the
+//! `store` and reads other brokers' commits. `decide` makes each `change`, and the store (`sqlite`, or
+//! `postgres` for a cluster) commits it. Then the new `image` is published. Reads use the published [`Image`], and
+//! never wait. Not here: logs of partitions, which follow the image, and groups, which are in a topic.
 //!
-//! Invariant: what a caller was told is committed, and every image from then on shows it. What was decided is carried
-//! out, whether or not who asked is still there.
+//! Invariant: a successful answer is committed, and every later image shows it. A decided command is carried out even
+//! if its caller is gone.
 
 mod beat;
 mod brokers;
@@ -93,12 +93,12 @@ pub use telling::{CHANGES, shown};
 pub use writer::ImageListener;
 pub use writer::random_id;
 
-/// A handle on the control plane, cheap to clone. When the last one is dropped, as with [`Control::close`], the thread
-/// finishes what it was asked; then the database is closed, and the drop returns.
+/// Handle on the control plane, cheap to clone. The drop of the last one, like [`Control::close`], waits until the
+/// thread has finished its commands and the database is closed.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
-    /// The asking client, for the log; `None` is this broker itself.
+    /// Client that sent the commands, for the log; `None` is this broker itself.
     by: Option<Arc<str>>,
 }
 
@@ -108,32 +108,32 @@ struct Shared {
     broker_epoch: i64,
     process: Uuid,
     image: watch::Receiver<Arc<Image>>,
-    /// Set where there is a cluster.
+    /// Counts of calls to the database; set on a broker of a cluster.
     plane_calls: OnceLock<Arc<PlaneCalls>>,
-    /// Set where there is a cluster.
+    /// Answers to heartbeats; set on a broker of a cluster.
     beats: OnceLock<watch::Receiver<Beaten>>,
     deleted: Mutex<Vec<DeletedTopic>>,
-    /// `None` once it is closed.
+    /// Queue of commands; `None` once it is closed.
     queue: Mutex<Option<Queue>>,
-    /// The owner's, and who writes down what it has seen. None once they have ended.
+    /// Writer thread, and the thread that writes the seen version to the directory. Empty once they have ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// `None` where there is no cluster, and once it is closed.
+    /// Heartbeats; `None` on a standalone broker, and once it is closed.
     beating: Mutex<Option<Beats>>,
 }
 
-/// Rest of a registration: to write the cluster's id to the folder, and to send heartbeats.
+/// Rest of a registration: to write the cluster's id to the directory, and to start the heartbeats.
 pub struct ClusterPlace {
     folder: PathBuf,
     of_folder: ClusterFolder,
     of_beats: Arc<Server>,
-    /// How often it beats.
+    /// Interval of the heartbeats.
     every: Duration,
 }
 
 impl Control {
-    /// Opens the store that the settings name: `control.db` in the locked folder, or creates it with a new cluster id;
-    /// or the database of a cluster, where the broker is to take its place next. Registers this broker there. On a full
-    /// disk the reserve is for this. Blocks.
+    /// Opens the store that the settings name, and registers this broker there. A standalone broker opens `control.db`
+    /// in the locked directory, or creates it with a new cluster id. A broker of a cluster opens its database, and must
+    /// then call [`Control::take`]. On a full disk this uses the reserve. Blocks.
     pub fn open(
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
@@ -183,15 +183,16 @@ impl Control {
         Ok((control, ClusterPlace { folder, of_folder, of_beats, every }))
     }
 
-    /// Takes the broker's place. Where this fails the broker is registered nevertheless, and should be fenced.
+    /// Completes the registration in a cluster. After an error the broker is registered nevertheless, and should be
+    /// fenced.
     ///
     /// # Errors
-    /// The folder, or what the system has no more of.
+    /// The file `cluster` cannot be written, or a thread not started.
     pub fn take(&self, place: ClusterPlace) -> Result<(), OpenError> {
         let ClusterPlace { folder, of_folder, of_beats, every } = place;
         let shared = &self.shared;
         if of_folder.seen.is_none() {
-            // Not before: a broker that is refused leaves its folder as it was.
+            // Not earlier: a broker that is refused leaves its directory unchanged.
             let unusable = |source| OpenError::FolderIdentity { file: folder.join(identity::FILE), source };
             of_folder.used_by(shared.process).write(&folder).map_err(unusable)?;
         }
@@ -213,7 +214,7 @@ impl Control {
         Ok(())
     }
 
-    /// Starts the owner's thread, on which the store is opened and used.
+    /// Starts the writer thread, which opens and uses the store.
     fn start<S: Store>(
         broker: Arc<BrokerConfig>,
         arrival: RegistrationInfo,
@@ -234,7 +235,7 @@ impl Control {
         let Started { identity, images, process } = match told.recv().unwrap_or_else(ended) {
             Ok(started) => started,
             Err(error) => {
-                // Then the file is closed.
+                // The join waits until the file is closed.
                 let _ = thread.join();
                 return Err(error);
             }
@@ -256,60 +257,60 @@ impl Control {
         Ok(Self { shared: Arc::new(shared), by: None })
     }
 
-    /// A handle whose commands the log tells as asked by `who`.
+    /// Returns a handle whose commands are logged as sent by `who`.
     pub fn asked_by(&self, who: &str) -> Control {
         Control { shared: Arc::clone(&self.shared), by: Some(Arc::from(who)) }
     }
 
-    /// Returns true while the writer's thread runs. After its end nothing can be changed until the next start.
+    /// Returns true while the writer thread runs. After its end nothing can be changed until the next start.
     pub fn is_serving(&self) -> bool {
         self.shared.queue.lock().as_ref().is_some_and(|queue| !queue.is_stopped())
     }
 
-    /// The cluster's id, which never changes; its text is 22 characters.
+    /// Returns the cluster's id, which never changes; its text is 22 characters.
     pub fn cluster_id(&self) -> Uuid {
         self.shared.cluster_id
     }
 
-    /// Larger with each start.
+    /// Returns this broker's epoch, which grows with each start.
     pub fn broker_epoch(&self) -> i64 {
         self.shared.broker_epoch
     }
 
-    /// Returns the id that this process drew at its start. The metadata has that of the broker's registered process.
+    /// Returns the id that this process drew at its start. The metadata has the id of the broker's registered process.
     pub fn process(&self) -> Uuid {
         self.shared.process
     }
 
-    /// This broker in the epoch in which this process is registered.
+    /// Returns this broker in the epoch in which this process is registered.
     pub fn broker_state(&self) -> BrokerState {
         BrokerState { broker_id: self.shared.node_id, broker_epoch: self.shared.broker_epoch }
     }
 
-    /// The metadata now. Costs a reference count.
+    /// Returns the published metadata. Costs a reference count.
     pub fn image(&self) -> Arc<Image> {
         Arc::clone(&self.shared.image.borrow())
     }
 
-    /// Counts of calls to the database of the cluster; `None` on one machine.
+    /// Returns the counts of calls to the cluster's database; None on a standalone broker.
     pub fn plane_calls(&self) -> Option<&Arc<PlaneCalls>> {
         self.shared.plane_calls.get()
     }
 
-    /// Returns the answers to this broker's heartbeats; `None` for a single broker.
+    /// Returns the answers to this broker's heartbeats; None on a standalone broker.
     pub fn beats(&self) -> Option<watch::Receiver<Beaten>> {
         self.shared.beats.get().cloned()
     }
 
-    /// Calls `listener` with the empty image and the present one, then with each image and the next, before readers see
-    /// that. The listener must not block. Blocks until the first call.
+    /// Calls `listener` with the empty image and the present one, then with each image and its successor before readers
+    /// see the successor. The listener must not block. Blocks until the first call.
     pub fn follow(&self, listener: ImageListener) {
         if let Some(queue) = self.queue() {
             queue.act(move |publisher| publisher.follow(listener));
         }
     }
 
-    /// Requests that commits of other brokers are read and published. Does not wait for that.
+    /// Requests that commits of other brokers are read and published. Returns at once.
     pub fn catch_up(&self) {
         if let Some(queue) = self.queue() {
             queue.catch_up();
@@ -320,22 +321,22 @@ impl Control {
         self.shared.queue.lock().clone()
     }
 
-    /// Wakes on each new image. Images may be skipped, the newest never is.
+    /// Returns a receiver that wakes on each new image. It may skip images, but never the newest.
     pub fn watch(&self) -> watch::Receiver<Arc<Image>> {
         self.shared.image.clone()
     }
 
-    /// Deleted topics of which something may be left, as they were at the start. The second call has none.
+    /// Returns the deleted topics whose files or rows may still exist, as of the start. The second call returns none.
     pub fn take_deleted(&self) -> Vec<DeletedTopic> {
         std::mem::take(&mut self.shared.deleted.lock())
     }
 
-    /// Does what was asked, and refuses what is asked from now on. Nothing is written any more when it returns. Blocks.
+    /// Finishes the commands at hand and refuses later ones. Nothing is written after it returns. Blocks.
     pub fn close(&self) {
         self.shared.close();
     }
 
-    /// Hands a command to the owner, and waits for its answer.
+    /// Queues a command for the writer thread, and waits for its answer.
     async fn submit<K: CommandKind>(&self, command: K) -> K::Answer {
         let refused = command.refused(&stopped());
         let Some(queue) = self.queue() else { return refused };
@@ -344,7 +345,7 @@ impl Control {
         if queue.enter(asked).await.is_err() {
             return refused;
         }
-        // Who only waits for an answer does not keep the queue open.
+        // A caller that only waits for an answer does not keep the queue open.
         drop(queue);
         answer.await.unwrap_or(refused)
     }
@@ -356,7 +357,7 @@ fn stopped() -> Refusal {
 
 impl Shared {
     fn close(&self) {
-        // The thread ends once it has served what waits.
+        // The thread ends once it has served the queued commands.
         self.queue.lock().take();
         self.beating.lock().take();
         for thread in std::mem::take(&mut *self.threads.lock()) {

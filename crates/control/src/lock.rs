@@ -1,7 +1,7 @@
-//! The lock that keeps a data folder to one broker.
+//! The lock that reserves a data directory for one broker.
 //!
-//! Not a lock on any file of the log. While a [`FolderLock`] lives, no other process of this machine
-//! has one for the same folder; it goes with the process, however that ends.
+//! Not a lock on a file of the log. While a [`FolderLock`] lives, no other process of this machine has one for the same
+//! directory. The lock ends with the process, however that ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -13,10 +13,10 @@ use super::error::OpenError;
 use fullbore_host::files::is_full;
 
 const FILE: &str = ".lock";
-/// File that Kafka's storage tool writes; Fullbore does not.
+/// File of Kafka's storage tool, which Fullbore does not write.
 const KAFKAS: &str = "meta.properties";
 
-/// Proof that this process alone uses a data folder. Dropped last.
+/// Proof that this process alone uses a data directory. Dropped last.
 #[derive(Debug)]
 pub struct FolderLock {
     folder: PathBuf,
@@ -24,16 +24,16 @@ pub struct FolderLock {
 }
 
 impl Drop for FolderLock {
-    /// Closing the file is not enough: a child process has it, too, from its fork until it is another program.
+    /// Unlocks explicitly: a forked child has the file open until it executes another program.
     fn drop(&mut self) {
-        // Should it fail, the close unlocks.
+        // If this fails, closing the file unlocks it.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
 impl FolderLock {
-    /// Creates the folder when it is missing, and locks it. Leaves one of Apache Kafka's as it is: its topics are in
-    /// its own metadata log, without which its partitions' folders are nobody's.
+    /// Creates the directory if it is missing, and locks it. Refuses a directory of Apache Kafka and leaves it
+    /// unchanged: its topics are known only from Kafka's own metadata log.
     pub fn take(folder: &Path) -> Result<Self, OpenError> {
         let broken = |source| OpenError::Folder { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(broken)?;
@@ -56,14 +56,14 @@ impl FolderLock {
             Err(errno) => return Err(broken(errno.into())),
         }
         match write_pid(&mut file) {
-            // It is only for who meets the lock.
+            // The pid only informs a second broker that finds the lock.
             Err(error) if !is_full(&error) => return Err(broken(error)),
             _ => {}
         }
         Ok(Self { folder: folder.to_owned(), file })
     }
 
-    /// The folder that is locked.
+    /// Returns the locked directory.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -75,7 +75,7 @@ fn write_pid(file: &mut File) -> std::io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
 
-/// The number the holder wrote; "unknown" when it has not written yet.
+/// Returns the pid that the holder wrote; "unknown" if it has not written yet.
 fn pid_in(file: &mut File) -> String {
     let mut text = String::new();
     match file.take(32).read_to_string(&mut text) {
@@ -89,19 +89,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_broker_is_told_who_has_the_folder() {
+    fn second_broker_of_a_directory_gets_the_pid_of_the_first() {
         let folder = tempfile::tempdir().expect("tempdir");
         let data = folder.path().join("a/b");
         let first = FolderLock::take(&data).expect("free");
         let error = FolderLock::take(&data).expect_err("taken").to_string();
-        let expected = format!("data folder {} is used by another broker (pid {})", data.display(), std::process::id());
+        let expected =
+            format!("data directory {} is used by another broker (pid {})", data.display(), std::process::id());
         assert_eq!(error, expected);
         drop(first);
         FolderLock::take(&data).expect("free again");
     }
 
     #[test]
-    fn a_folder_is_free_although_a_child_has_not_closed_the_file() {
+    fn directory_is_unlocked_while_a_child_has_the_file_open() {
         let folder = tempfile::tempdir().expect("tempdir");
         let first = FolderLock::take(folder.path()).expect("free");
         let _of_child = first.file.try_clone().expect("a second descriptor");
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_apache_kafka_is_left_as_it_is() {
+    fn directory_of_apache_kafka_is_refused_and_unchanged() {
         let folder = tempfile::tempdir().expect("tempdir");
         let file = folder.path().join(KAFKAS);
         std::fs::write(&file, "version=1\ncluster.id=abc\n").expect("written");
@@ -120,9 +121,9 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_a_file_is_refused_by_name() {
+    fn directory_that_is_a_file_is_refused_by_name() {
         let file = tempfile::NamedTempFile::new().expect("tempfile");
         let error = FolderLock::take(file.path()).expect_err("not a folder").to_string();
-        assert!(error.starts_with(&format!("data folder {}: ", file.path().display())), "{error}");
+        assert!(error.starts_with(&format!("data directory {}: ", file.path().display())), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The brokers of the cluster, as an image has them.
+//! Brokers of the cluster, as an image has them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use fullbore_wire::{Text, Uuid};
 pub struct RegisteredBroker {
     /// Epoch and state, for decisions about replicas.
     pub registration: BrokerRegistration,
-    /// The data folder, by the id that is written in it.
+    /// Id that is written in the broker's data directory.
     pub folder: Uuid,
-    /// The process, by the number it drew when it started (Kafka's incarnation id). Only brokers know it.
+    /// Id that the process drew at its start (Kafka's incarnation id). Only brokers know it.
     pub process: Uuid,
-    /// broker.rack
+    /// Value of `broker.rack`.
     pub rack: Option<Text>,
-    /// True if it serves diskless topics: one of a cluster needs diskless.storage, and has not reported that it has
-    /// lost the store.
+    /// True if the broker serves diskless topics: it has `diskless.storage`, and has not reported the loss of the
+    /// store.
     pub serves_diskless: bool,
     /// Endpoint of each listener, by its name.
     pub endpoints: BTreeMap<String, Endpoint>,
@@ -38,7 +38,7 @@ impl RegisteredBroker {
     }
 }
 
-/// Host and port as clients are told them.
+/// Host and port, as clients receive them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     pub host: Text,

@@ -1,41 +1,41 @@
-//! Numbers that go to the data folder before the beats that tell them to the database.
+//! Numbers that are written to the data directory before heartbeats send them to the database.
 //!
-//! The thread that beats requests the next number; the thread `seen` (`identity`) writes it. Invariants: a number is
-//! told only once it is in the folder; a disk that hangs delays one beat, by [`NOTE_MAX`].
+//! The heartbeat thread requests the next number; the thread `seen` (`identity`) writes it. Invariants: a number is
+//! sent only once it is in the directory. A hanging disk delays one heartbeat, by at most [`NOTE_MAX`].
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Wait of a beat for its number. A write to the page cache takes a few microseconds.
+/// Longest wait of a heartbeat for its number. A write to the page cache takes a few microseconds.
 const NOTE_MAX: Duration = Duration::from_millis(20);
 
-/// The end of the thread that beats.
+/// End of the heartbeat thread.
 pub struct Notes {
     wanted: watch::Sender<u64>,
     written: watch::Receiver<u64>,
 }
 
-/// The end of the thread that writes.
+/// End of the thread that writes.
 pub struct NotesToWrite {
     wanted: watch::Receiver<u64>,
     written: watch::Sender<u64>,
 }
 
-/// Returns both ends, over a folder that has the number `noted`.
+/// Returns both ends, over a directory that has the number `noted`.
 pub fn notes(noted: u64) -> (Notes, NotesToWrite) {
     let ((wanted, to_write), (write, written)) = (watch::channel(noted), watch::channel(noted));
     (Notes { wanted, written }, NotesToWrite { wanted: to_write, written: write })
 }
 
 impl Notes {
-    /// Requests that the next number be written, waits for that, and returns the newest number in the folder. Waits for
-    /// no write that has failed or hangs since an earlier beat.
+    /// Requests the next number, waits for its write, and returns the newest number in the directory. Does not wait
+    /// while a write since an earlier heartbeat has failed or hangs.
     pub async fn next(&mut self) -> u64 {
         let (wanted, written) = (*self.wanted.borrow(), *self.written.borrow());
         if written < wanted {
-            // The write may have failed: it is tried again.
+            // The write may have failed, and is tried again.
             self.wanted.send_modify(|_| {});
             return written;
         }
@@ -46,19 +46,19 @@ impl Notes {
 }
 
 impl NotesToWrite {
-    /// Waits for a request. Waits for ever once nobody beats any more.
+    /// Waits for a request. Never returns once the heartbeat thread has ended.
     pub async fn requested(&mut self) {
         if self.wanted.changed().await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// Returns the number that the folder is to have.
+    /// Returns the number that the directory should have.
     pub fn wanted(&mut self) -> u64 {
         *self.wanted.borrow_and_update()
     }
 
-    /// Reports that the folder has this number.
+    /// Reports that the directory has this number.
     pub fn wrote(&self, number: u64) {
         self.written.send_replace(number);
     }
@@ -70,7 +70,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
-    async fn write_that_hangs_delays_one_beat_and_is_told_once_it_is_done() {
+    async fn hanging_write_delays_one_heartbeat_and_counts_once_it_is_done() {
         let (mut notes, mut to_write) = notes(7);
         let began = Instant::now();
         assert_eq!(notes.next().await, 7, "nothing was written");
@@ -95,12 +95,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn write_that_failed_is_requested_again_by_the_next_beat() {
+    async fn failed_write_is_requested_again_by_the_next_heartbeat() {
         let (mut notes, mut to_write) = notes(0);
         assert_eq!(notes.next().await, 0);
         to_write.requested().await;
         assert_eq!(to_write.wanted(), 1);
-        // It fails, and nothing is reported.
+        // The write fails: `wrote` is not called.
         assert_eq!(notes.next().await, 0);
         to_write.requested().await;
         let wanted = to_write.wanted();

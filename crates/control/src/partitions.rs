@@ -1,5 +1,4 @@
-//! Commands of a broker on partitions. Each is answered with the partitions as they are registered now, in the order
-//! asked.
+//! Commands of a broker on partitions. Each returns the present registrations, in the order of the request.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use super::Control;
 use super::command::{AlterIsr, ChangeCommand, ElectLeaders, PartitionsCommand, Refusal, Resigned, Urgent};
 
 impl Control {
-    /// Proposes ISRs of partitions that this broker leads. Unknown outcomes are
+    /// Proposes ISRs of partitions that this broker leads. An unknown outcome is
     /// [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
     pub async fn alter_isr(
         &self,
@@ -25,28 +24,26 @@ impl Control {
         self.submit(PartitionsCommand::ElectLeaders(asked)).await
     }
 
-    /// Elects leaders that are there, and takes brokers that have gone out of ISRs. Returns once nothing is left to
-    /// settle.
+    /// Elects live leaders, and removes failed brokers from ISRs. Returns once all partitions are done.
     ///
     /// # Errors
-    /// The store's. The pieces before are in force.
+    /// Errors of the store. Pieces committed before the error stay in force.
     pub async fn settle_partitions(&self, urgent: Urgent) -> Result<(), Refusal> {
         self.submit(ChangeCommand::Settle(urgent)).await
     }
 
-    /// Reports the ends of logs of this broker that have lost records: partitions by topic id and number.
+    /// Reports the ends of this broker's logs that an unclean shutdown truncated: partitions by topic id and number.
     ///
     /// # Errors
-    /// STALE_BROKER_EPOCH where another process has its place; the store.
+    /// STALE_BROKER_EPOCH if another process has replaced this one; errors of the store.
     pub async fn tell_log_ends(&self, ends: Vec<(Uuid, i32, Position)>) -> Result<(), Refusal> {
         self.submit(ChangeCommand::ReportLogEnds(self.broker_state(), ends)).await
     }
 
-    /// Resigns from partitions that this broker is in sync with and cannot write any more. Others lead them, where they
-    /// may.
+    /// Leaves the ISRs of partitions that this broker can no longer write. Other replicas lead them if they may.
     ///
     /// # Errors
-    /// STALE_BROKER_EPOCH where another process has its place; the store.
+    /// STALE_BROKER_EPOCH if another process has replaced this one; errors of the store.
     pub async fn resign(&self, partitions: Resigned) -> Result<(), Refusal> {
         self.submit(ChangeCommand::Resign(self.broker_state(), partitions)).await
     }

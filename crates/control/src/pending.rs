@@ -1,6 +1,6 @@
-//! Commands with the ends of channels that take their answers.
+//! Commands with the sending ends of the channels for their answers.
 //!
-//! Not what they come to, which is `decide`'s. Invariant: an answer has the type of its command, and is sent once.
+//! Not here: the decisions, which are in `decide`. Invariant: an answer has the type of its command, and is sent once.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::image::Topic;
 /// Commands whose answers have one type.
 pub trait CommandKind: Sized {
     type Answer;
-    /// Returns the answer where the control plane could not do anything.
+    /// Returns the answer of a control plane that cannot execute the command.
     fn refused(&self, refusal: &Refusal) -> Self::Answer;
     fn pending(self, reply: oneshot::Sender<Self::Answer>) -> PendingCommand;
 }
@@ -94,10 +94,10 @@ impl CommandKind for InitProducerId {
     }
 }
 
-/// A command with the end of a channel that takes its answer.
+/// Command with the sending end of the channel for its answer.
 pub struct Pending<K: CommandKind> {
     pub command: K,
-    /// Decided, and not in force before it is committed. `None` of a command of which pieces are left.
+    /// Decided answer, which holds once it is committed; `None` if pieces of the command are left.
     pub answer: Option<K::Answer>,
     reply: oneshot::Sender<K::Answer>,
 }
@@ -107,8 +107,7 @@ impl<K: CommandKind> Pending<K> {
         Self { command, answer: None, reply }
     }
 
-    /// Sends what was decided; gives the command back where pieces of it are left. A caller that went away no longer
-    /// wants to know.
+    /// Sends the decided answer, or returns the command if pieces of it are left. A caller may have dropped its end.
     fn finish(self) -> Option<Self> {
         let Some(answer) = self.answer else { return Some(self) };
         let _ = self.reply.send(answer);
@@ -126,7 +125,7 @@ impl<K: CommandKind> Pending<K> {
     }
 }
 
-/// A command of any kind that waits for its answer.
+/// Command of any kind that waits for its answer.
 pub enum PendingCommand {
     Topics(Pending<TopicsCommand>),
     Configs(Pending<ConfigsCommand>),
@@ -136,7 +135,7 @@ pub enum PendingCommand {
 }
 
 impl PendingCommand {
-    /// Decides it, on what the commands before it in the draft changed.
+    /// Decides the command, on the changes of those before it in the draft.
     pub fn decide(&mut self, draft: &mut Draft<'_>) {
         match self {
             Self::Topics(pending) => pending.answer = Some(draft.topics(&pending.command)),
@@ -147,7 +146,7 @@ impl PendingCommand {
         }
     }
 
-    /// Answers with what was decided; gives the command back where pieces of it are left.
+    /// Sends the decided answer, or returns the command if pieces of it are left.
     pub fn finish(self) -> Option<Self> {
         match self {
             Self::Topics(pending) => pending.finish().map(Self::Topics),
@@ -158,7 +157,7 @@ impl PendingCommand {
         }
     }
 
-    /// Answers that the control plane could not do anything.
+    /// Refuses the command, with the error of a control plane that cannot execute it.
     pub fn refuse(self, refusal: &Refusal) {
         match self {
             Self::Topics(pending) => pending.refuse(refusal),

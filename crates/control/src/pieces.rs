@@ -1,8 +1,7 @@
-//! The size of the pieces in which many partitions are settled: as large as the store commits in a fraction of a
-//! second.
+//! Size of the pieces in which many partitions change: as many as the store commits in a fraction of a second.
 //!
-//! Invariant: a piece is bounded, so that other brokers, which need the lock, and the answer to a commit never wait for
-//! all pieces.
+//! Invariant: a piece is bounded. Other brokers that need the lock, and callers that wait for a commit, wait for one
+//! piece at most.
 
 use std::time::Duration;
 
@@ -10,14 +9,14 @@ use super::decide::ChangeBudget;
 
 /// Registrations of the first piece.
 const FIRST: usize = 1_000;
-/// Bounds of a piece.
+/// Smallest and largest piece.
 const MIN: usize = 50;
 const MAX: usize = 10_000;
-/// A piece that took less is followed by a larger one, and a piece that took longer by a smaller one.
+/// Bounds of a piece's duration: after a shorter one the next piece is larger, after a longer one smaller.
 const BRIEF: Duration = Duration::from_millis(150);
 const LONG: Duration = Duration::from_millis(500);
 
-/// The size of the next piece.
+/// Size of the next piece.
 #[derive(Debug)]
 pub struct Pieces {
     registrations: usize,
@@ -30,12 +29,12 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Room for the next piece.
+    /// Returns the budget of the next piece.
     pub fn room(&self) -> ChangeBudget {
         ChangeBudget::new(self.registrations)
     }
 
-    /// Adapts to the time that a full piece took, with the lock held.
+    /// Adapts to the time for which a full piece held the lock.
     pub fn took(&mut self, time: Duration) {
         if time < BRIEF {
             self.registrations = (self.registrations * 2).min(MAX);
@@ -44,7 +43,7 @@ impl Pieces {
         }
     }
 
-    /// Adapts to a commit that failed: its size may be why.
+    /// Adapts to a failed commit, whose size may be the cause.
     pub fn failed(&mut self) {
         self.registrations = (self.registrations / 4).max(MIN);
     }

@@ -1,6 +1,6 @@
-//! Which store a broker has, by its settings, and whether its data folder may be used with it.
+//! Choice of a broker's store by its settings, and the check that its data directory belongs to that store.
 //!
-//! Invariant: a folder that was used with one store is not used with another.
+//! Invariant: a directory that was used with one store is not used with another.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use fullbore_db::StoreError;
 use fullbore_db::postgres::{BadServer, Server};
 use fullbore_host::disk_space::DiskSpace;
 
-/// `control.db` in this folder.
+/// Opens `control.db` in this directory.
 ///
 /// # Errors
-/// Why it is not used.
+/// Reason why it is not used.
 pub fn on_one_machine(
     folder: &Path,
     broker: &BrokerConfig,
@@ -31,20 +31,20 @@ pub fn on_one_machine(
     Sqlite::open(folder, broker, space, random_id())
 }
 
-/// The database that these settings name.
+/// Returns the database that these settings name.
 ///
 /// # Errors
-/// What is wrong with the settings.
+/// Invalid settings.
 pub fn server(settings: &PlaneSettings, node_id: i32) -> Result<Server, OpenError> {
     let refused = |bad: BadServer| OpenError::Setting { key: "control.plane", reason: bad.0 };
     Server::new(settings, &format!("fullbore {node_id}")).map_err(refused)
 }
 
-/// That database, for the broker with this folder, which is one of its cluster once it is registered where it was of
-/// none.
+/// Opens the database of a cluster for the broker with this directory. A directory without a cluster joins it with the
+/// broker's registration.
 ///
 /// # Errors
-/// Why it is not used.
+/// Reason why it is not used.
 pub fn of_cluster(
     folder: &Path,
     node_id: i32,

@@ -1,7 +1,7 @@
-//! The way of a command to the owner: a bounded queue, and the thread that takes what waits out of it.
+//! Path of a command to the writer: a bounded queue, and the thread that takes commands from it.
 //!
-//! Invariants: commands are taken out in the order in which they came. What is in the queue is served, whether or not
-//! who asked is still there, also while the broker stops.
+//! Invariants: commands are taken in the order of their arrival. A queued command is served even if its caller is gone,
+//! and while the broker stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use tokio::sync::mpsc::{Receiver, Sender, WeakSender, channel};
 use super::store::Store;
 use super::writer::{Asked, MetadataWriter, Publisher};
 
-/// Commands waiting; past it, callers wait to enter.
+/// Largest number of queued commands; further callers wait.
 pub const WAITING_MAX: usize = 1024;
-/// Commands gathered into one transaction.
+/// Largest number of commands in one transaction.
 pub const BATCH_MAX: usize = 256;
-/// How often who cannot wait otherwise looks for a place.
+/// Interval at which a blocked thread retries a full queue.
 const PLACE_EVERY: Duration = Duration::from_millis(1);
 
 /// Sending end, for callers.
@@ -28,34 +28,34 @@ pub struct Queue {
     wanted: WantedVersion,
 }
 
-/// A queue that others keep open.
+/// Handle that does not keep the queue open.
 pub struct WeakQueue {
     sender: WeakSender<Waiting>,
     wanted: WantedVersion,
 }
 
-/// The newest version that others are known to have committed, until the writer looks for it: `u64::MAX` for any, 0 for
+/// Newest version that other brokers are known to have committed, until the writer reads it: `u64::MAX` for any, 0 for
 /// none.
 type WantedVersion = Arc<AtomicU64>;
 
 /// Entry of the queue.
 enum Waiting {
     Command(Box<Asked>),
-    /// Something to be done between two batches.
+    /// Closure to run between two batches.
     Act(Act),
-    /// Others may have committed something.
+    /// Request to read other brokers' commits.
     CatchUp,
 }
 
 type Act = Box<dyn FnOnce(&mut Publisher) + Send>;
 
-/// Receiving end, for the writer's thread.
+/// Receiving end, for the writer thread.
 pub struct CommandReceiver {
     waiting: Receiver<Waiting>,
     wanted: WantedVersion,
 }
 
-/// A queue, and what serves it.
+/// Creates a queue and its receiver.
 pub fn queue() -> (Queue, CommandReceiver) {
     let (sender, waiting) = channel(WAITING_MAX);
     let wanted = WantedVersion::default();
@@ -63,7 +63,7 @@ pub fn queue() -> (Queue, CommandReceiver) {
 }
 
 impl Queue {
-    /// Waits for a place. Gives the command back where nobody serves the queue any more.
+    /// Waits for a free slot. Returns the command if the writer thread has ended.
     pub async fn enter(&self, asked: Asked) -> Result<(), Asked> {
         match self.sender.reserve().await {
             Ok(place) => {
@@ -74,7 +74,7 @@ impl Queue {
         }
     }
 
-    /// Runs `act` on the writer's thread between two batches. Blocks until it returns, or the thread has ended.
+    /// Runs `act` on the writer thread between two batches. Blocks until it returns, or the thread has ended.
     pub fn act(&self, act: impl FnOnce(&mut Publisher) + Send + 'static) {
         let (done, is_done) = blocking::sync_channel(1);
         let act = move |publisher: &mut Publisher| {
@@ -89,8 +89,8 @@ impl Queue {
         let _ = is_done.recv();
     }
 
-    /// Requests a read of commits of other brokers, without waiting. In a full queue the waiting commands have the same
-    /// effect.
+    /// Requests a read of other brokers' commits, without waiting. If the queue is full, the queued commands cause that
+    /// read.
     pub fn catch_up(&self) {
         catch_up_to(&self.sender, &self.wanted, u64::MAX);
     }
@@ -100,20 +100,20 @@ impl Queue {
         WeakQueue { sender: self.sender.downgrade(), wanted: Arc::clone(&self.wanted) }
     }
 
-    /// How many more commands may wait.
+    /// Returns the number of free slots.
     #[cfg(test)]
     pub fn places(&self) -> usize {
         self.sender.capacity()
     }
 
-    /// Returns true once the writer's thread has ended.
+    /// Returns true once the writer thread has ended.
     pub fn is_stopped(&self) -> bool {
         self.sender.is_closed()
     }
 }
 
 impl WeakQueue {
-    /// Requests a read of commits of other brokers, unless the writer has this version by then. Does not wait.
+    /// Requests a read of other brokers' commits, unless the writer has this version by then. Does not wait.
     pub fn catch_up_to(&self, version: u64) {
         if let Some(sender) = self.sender.upgrade() {
             catch_up_to(&sender, &self.wanted, version);
@@ -130,7 +130,7 @@ fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
 }
 
 impl CommandReceiver {
-    /// Until nobody can ask any more, and then what is left.
+    /// Serves commands until all senders are gone and the queue is empty.
     pub fn run(mut self, mut owner: MetadataWriter<impl Store>) {
         loop {
             let mut next = match owner.is_unfinished() {

@@ -1,6 +1,6 @@
-//! Settings of groups and clients' metrics in an image: by name, checked, with the values in force.
+//! Settings of groups and client metrics in an image: by name, checked, with the values in force.
 //!
-//! Not their keys (`config`). A resource that sets nothing is not here, and has what the broker says.
+//! Not here: their keys (`config`). A resource without settings is not stored, and has the broker's values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use fullbore_config::{
 /// Settings of one resource, and the values in force.
 #[derive(Debug)]
 pub struct ConfiguredResource {
-    /// Never empty.
+    /// Settings by name; never empty.
     pub overrides: BTreeMap<String, String>,
     in_force: InForce,
 }
@@ -39,11 +39,11 @@ impl ConfiguredResource {
     }
 }
 
-/// All of them.
+/// All resources with settings.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Resources {
     configured: BTreeMap<(Resource, String), Arc<ConfiguredResource>>,
-    /// The timeouts of a group that sets nothing.
+    /// Timeouts of a group without settings.
     group_default: GroupTimeouts,
 }
 
@@ -74,7 +74,7 @@ impl Resources {
         })
     }
 
-    /// Puts in force what this resource sets now; nothing takes it out.
+    /// Replaces the settings of a resource; an empty map removes it.
     pub fn set(
         &mut self,
         broker: &BrokerConfig,
@@ -93,7 +93,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Works everything out anew for a broker whose settings changed.
+    /// Resolves the values in force again, after a change of the broker's settings.
     pub fn follow(&mut self, broker: &BrokerConfig, dynamic: &DynamicConfig) {
         self.group_default = GroupTimeouts::resolve(broker, dynamic, &BTreeMap::new());
         for ((_, _), configured) in self.configured.iter_mut().filter(|((resource, _), _)| *resource == Resource::Group)

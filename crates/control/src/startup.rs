@@ -1,4 +1,4 @@
-//! The start of the control plane: the store is opened and read, and the broker registers in it.
+//! Start of the control plane: opens and reads the store, and registers the broker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use fullbore_db::StoreError;
 /// Facts that a starting broker registers with.
 #[derive(Debug, Clone)]
 pub struct RegistrationInfo {
-    /// Addresses at which clients reach it, by the name of the listener.
+    /// Addresses for clients, by the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// End of the process before it.
+    /// Previous process's shutdown.
     pub ended: PreviousShutdown,
-    /// True if the machine is known not to have booted since the data folder was used last.
+    /// True if the machine is known not to have booted since the data directory was last used.
     pub is_same_boot: bool,
 }
 
@@ -62,7 +62,7 @@ pub fn started<S: Store>(
     let (mut owner, images) =
         MetadataWriter::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
     let session = Duration::from_millis(session_timeout_ms);
-    // Everything is read before the lock is taken, for others wait for that.
+    // Everything is read before the lock is taken, since other brokers wait for the lock.
     owner.read().map_err(refused)?;
     if let Some(used) = &identity.used {
         let image = Arc::clone(&images.borrow());
@@ -77,7 +77,7 @@ pub fn started<S: Store>(
     loop {
         let refusal = match owner.transact(|draft| draft.change(&register)).map_err(refused)? {
             Some(Err(refusal)) => refusal,
-            // The lock is free between two pieces of what the former process leaves behind.
+            // The lock is free between two pieces of the former process's handover.
             None => continue,
             Some(Ok(())) => break,
         };
@@ -91,13 +91,13 @@ pub fn started<S: Store>(
     Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))
 }
 
-/// Returns true, and warns, if the process that is registered with the folder used a newer state of it.
+/// Returns true, and warns, if the process registered with the directory used a newer state of it.
 fn is_older_copy(used: &UsedFolder, joining: &Joining, registered: Uuid) -> bool {
     let is_older = joining.marks.is_older_than(u128::from_be_bytes(registered.0), joining.told);
     if is_older {
         tracing::warn!(
             file = %used.file().display(),
-            "this data folder is an older copy: its broker has used a newer state of it since; other replicas lead, and fill it"
+            "this data directory is an older copy: its broker has since used a newer state; other replicas lead and replicate to it"
         );
     }
     is_older

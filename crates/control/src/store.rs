@@ -1,13 +1,12 @@
-//! The seam to a back end: one lock, the commits of others, and a commit.
+//! Storage trait of the control plane: one lock, the commits of other brokers, and a commit.
 //!
-//! A back end decides nothing. Its calls block, and come from the owner's thread alone. Why not asynchronous: SQLite
-//! blocks, so that a thread of its own is there anyway; decisions on many topics take too long for a thread that serves
-//! connections; and a future that is dropped between a write and its commit is one more state. A client of a database
-//! over a network is driven from that thread, by a runtime of its own that runs while somebody waits for an answer,
-//! each call with a time limit.
+//! A back end decides nothing. Its calls block, and come from the writer thread alone. They are not asynchronous, for
+//! three reasons: SQLite blocks, and needs a thread anyway. Decisions on many topics take too long for a thread that
+//! serves connections. A future that is dropped between a write and its commit would be one more state. A database over
+//! a network is driven from the writer thread by a runtime of its own, each call with a time limit.
 //!
-//! Invariants: what is decided is decided under the lock and on the newest state; a version has one mark; an outcome
-//! that is not known is looked up under the lock, which nobody gets before it is settled.
+//! Invariants: decisions are made under the lock and on the newest state. A version has one nonce. An unknown outcome
+//! is looked up under the lock.
 
 use std::time::Duration;
 
@@ -16,59 +15,59 @@ use fullbore_wire::Uuid;
 use super::change::{Change, Version};
 use fullbore_db::{CommitError, StoreError};
 
-/// An open store of the metadata.
+/// Open store of the metadata.
 pub trait Store: Send + 'static {
-    /// The lock, held. Dropped, it wrote nothing.
+    /// Held lock. Its drop without a commit writes nothing.
     type Transaction<'a>: Transaction
     where
         Self: 'a;
 
-    /// Takes the lock that every change is made under, and says what was committed after the version `at`; `None` knows
-    /// nothing. Connects anew where it must, within a time limit.
+    /// Takes the lock for all changes, and returns the commits after version `at`; `None` stands for no version.
+    /// Reconnects if necessary, within a time limit.
     fn begin(&mut self, at: Option<Version>) -> Result<(Self::Transaction<'_>, Progress), StoreError>;
 
-    /// Says what was committed after the version `at`, to who only wants to know. Need not wait for the lock.
+    /// Returns the commits after version `at`, for readers. Need not wait for the lock.
     fn look(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let (_, progress) = self.begin(at)?;
         Ok(progress)
     }
 
-    /// How many beats this process of a broker has sent; `None` where nobody beats.
+    /// Returns the number of heartbeats that this process of a broker has sent; None for a store without heartbeats.
     fn beats_of(&mut self, _broker: i32, _process: Uuid) -> Result<Option<u64>, StoreError> {
         Ok(None)
     }
 
-    /// Returns the newest number in its data folder that this process of a broker told; 0 if there is none.
+    /// Returns the newest number in its data directory that this process of a broker sent; 0 if there is none.
     fn noted_by(&mut self, _broker: i32, _process: Uuid) -> Result<u64, StoreError> {
         Ok(0)
     }
 
-    /// The longest that a command may wait for its turn; then it is refused, so that callers do not pile up. `None` for
-    /// a store that is always there, as one in this machine is.
+    /// Returns the longest wait of a queued command, after which it is refused, so that callers do not pile up. None
+    /// for a store on this machine, which is always available.
     fn wait_max(&self) -> Option<Duration> {
         None
     }
 }
 
-/// The lock, held.
+/// Held lock.
 pub trait Transaction {
     /// Returns true if exactly this version was committed.
     fn includes(&mut self, version: Version) -> Result<bool, StoreError>;
 
-    /// Writes the changes as this version, which follows the newest, and lets go of the lock.
+    /// Writes the changes as this version, which follows the newest, and releases the lock.
     fn commit(self, changes: &[Change], version: Version) -> Result<(), CommitError>;
 }
 
 /// Commits after a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// Each version, in order. Nothing where the version that is known is the newest.
+    /// Each commit, in order; empty if the known version is the newest.
     Since(Vec<Commit>),
-    /// Too much to be told one by one: what makes the newest version from nothing.
+    /// Too many commits to list: the changes that make the newest version from the empty one.
     Whole(Commit),
 }
 
-/// A version, and what it changed.
+/// Version and its changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
     pub version: Version,

@@ -1,9 +1,9 @@
-//! A broker that starts where the metadata has another process as that broker, with another data folder: whether that
-//! one still lives.
+//! Check whether a broker's registered process, which has another data directory, is alive, when a new process starts
+//! as that broker.
 //!
-//! Brokers that run hold a silent one for dead (`membership`). Where none runs, nobody does, and a machine that was
-//! replaced could never come back; so who starts watches by itself for a whole `broker.session.timeout.ms`. Invariant:
-//! nobody is taken for dead in a time in which he could not have been heard of.
+//! Running brokers have a failure detector (`membership`). If none runs, a replaced machine could never come back. The
+//! starting process therefore watches for a whole `broker.session.timeout.ms` by itself. Invariant: a process counts as
+//! failed only after a session in which its heartbeats could have been read.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use super::image::Image;
 use super::store::Store;
 use super::writer::{Failure, MetadataWriter};
 
-/// Looks in one session.
+/// Number of polls in one session.
 const LOOKS: u32 = 16;
 
-/// Fences the process that is registered as this broker if it sends no heartbeat for that long. Returns true if it did.
+/// Fences the process that is registered as this broker if it sends no heartbeat for `session`, and returns true if so.
 /// Blocks meanwhile.
 ///
 /// # Errors
-/// The store's.
+/// Errors of the store.
 pub(super) fn fence_if_silent<S: Store>(
     owner: &mut MetadataWriter<S>,
     image: &Image,
@@ -35,7 +35,7 @@ pub(super) fn fence_if_silent<S: Store>(
     tracing::warn!(
         broker_id = id,
         session_timeout_ms = session.as_millis(),
-        "another data folder, or a newer state of this one, has this node.id; waiting whether its broker lives"
+        "node.id is registered with another data directory, or a newer state of this one: waiting for a session timeout to see whether that broker lives"
     );
     let mut since = Instant::now();
     while since.elapsed() < session {
@@ -44,7 +44,7 @@ pub(super) fn fence_if_silent<S: Store>(
         if owner.store.beats_of(id, process)? != Some(before) {
             return Ok(false);
         }
-        // Where the store took its time, beats did, too.
+        // A slow store delays heartbeats as well: restart the silence window.
         if asked.elapsed() > between {
             since = Instant::now();
         }

@@ -1,7 +1,7 @@
-//! Log lines of changes with the asking client: one a command, once it is committed.
+//! Log lines of changes with the requesting client: one for each command, once it is committed.
 //!
-//! Not offsets, groups and producer ids, which change all the time. Invariant: no secret is told, and whatever a
-//! request names, its line is short: the first few by name and the count of all.
+//! Not for offsets, groups and producer ids, which change all the time. Invariants: no secret is logged. A line is
+//! short whatever a request names: the first few names and the count.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use super::image::Topic;
 use super::pending::{Pending, PendingCommand};
 use fullbore_config::Resource;
 
-/// The log's target of these lines.
+/// Log target of these lines.
 pub use fullbore_host::files::CHANGES;
-/// Topics, or whatever else a command changes, that are named.
+/// Largest number of named topics or other resources.
 const NAMED_MAX: usize = 10;
-/// Settings of each that are named.
+/// Largest number of named settings of each.
 const SETTINGS_MAX: usize = 20;
-/// Characters of one name or value.
+/// Largest number of characters of one name or value.
 const CHARS_MAX: usize = 256;
 
-/// Logs what a command that is on the disk has changed, if it has.
+/// Logs the changes of a committed command, if it made any.
 pub(super) fn tell(command: &PendingCommand, by: &str) {
     let changed = match command {
         PendingCommand::Topics(Pending { command, answer: Some(topics), .. }) => topics_changed(command, topics),
@@ -40,7 +40,7 @@ pub(super) fn tell(command: &PendingCommand, by: &str) {
     }
 }
 
-/// A line's text, and each thing that changed.
+/// Text of a line, and each changed resource.
 type Changed = Option<(&'static str, Vec<String>)>;
 
 fn topics_changed(command: &TopicsCommand, topics: &[Result<Arc<Topic>, Refusal>]) -> Changed {
@@ -161,7 +161,7 @@ fn named(changed: &[String]) -> String {
     names
 }
 
-/// Escapes a client's text so that it is on one line.
+/// Escapes a client's text so that it fits on one line.
 pub fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(CHARS_MAX).is_some() {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_told() {
+    fn secret_settings_are_hidden_in_the_log() {
         let set = |name| (name, ConfigChange::Set("TOPSECRET".to_owned()));
         let secrets = ["ssl.key.password", "ssl.keystore.key", "listener.name.in.ssl.keystore.certificate.chain"];
         let command = broker_config(secrets.map(set).into_iter().chain([set("log.retention.ms")]).collect());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_line_and_short_whatever_was_typed() {
+    fn long_values_with_line_breaks_give_one_short_line() {
         let long = ConfigChange::Set("\n".repeat(100_000));
         let command = broker_config((0..1000).map(|_| ("a.key", long.clone())).collect());
         let (_, told) = configs_changed(&command, &[Ok(())]).expect("told");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_or_only_tried_is_not_told() {
+    fn refused_and_validated_changes_are_not_logged() {
         let topic = |name: &str| AlterTopicConfig {
             name: name.to_owned(),
             changes: vec![

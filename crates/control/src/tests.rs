@@ -1,4 +1,4 @@
-//! The control plane as its callers see it, on a real database in a temporary folder.
+//! The control plane as its callers see it, on a real database in a temporary directory.
 
 mod cluster;
 mod contradictions;
@@ -23,7 +23,7 @@ use super::sqlite::Sqlite;
 use super::writer::MetadataWriter;
 use super::*;
 
-/// The lock is dropped after the control plane, as the broker does.
+/// Control plane, and the lock, which is dropped after it, as in the broker.
 pub struct Opened {
     pub control: Control,
     _lock: FolderLock,
@@ -37,7 +37,7 @@ pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     Ok(Opened { control, _lock: lock })
 }
 
-/// A broker of a cluster over the database of this URL.
+/// Starts a broker of a cluster over the database of this URL.
 pub fn start_in(folder: &Path, url: &str, id: i32, more: &str) -> Result<Opened, OpenError> {
     try_open(folder, &format!("node.id={id}\ncontrol.plane={url}\n{more}"))
 }
@@ -81,7 +81,7 @@ async fn a_restart_keeps_topics_configs_ids_and_the_cluster_id() {
 }
 
 #[tokio::test]
-async fn deleted_topics_are_remembered_until_nothing_is_left_of_them() {
+async fn deleted_topics_are_remembered_until_their_files_are_removed() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path());
     let mut ids = Vec::new();
@@ -105,7 +105,7 @@ async fn deleted_topics_are_remembered_until_nothing_is_left_of_them() {
 }
 
 #[tokio::test]
-async fn what_was_asked_before_the_end_is_done_and_what_comes_later_is_refused() {
+async fn closed_control_plane_finishes_earlier_commands_and_refuses_later_ones() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path());
     assert_eq!(codes(&create(&opened.control, vec![wanted("t")]).await), [None]);
@@ -124,7 +124,7 @@ async fn what_was_asked_before_the_end_is_done_and_what_comes_later_is_refused()
 }
 
 #[tokio::test]
-async fn what_was_answered_is_in_the_image() {
+async fn answered_command_is_in_the_image() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path());
     let mut watch = opened.control.watch();
@@ -147,7 +147,7 @@ async fn what_was_answered_is_in_the_image() {
 }
 
 #[tokio::test]
-async fn each_topic_of_a_request_stands_for_itself() {
+async fn each_topic_of_a_request_is_decided_by_itself() {
     let folder = tempfile::tempdir().expect("tempdir");
     let control = &open(folder.path()).control;
     let bad = CreateTopic { num_partitions: 0, ..wanted("bad") };
@@ -201,7 +201,7 @@ pub(super) fn set(value: &str) -> ConfigChange {
     ConfigChange::Set(value.into())
 }
 
-/// Returns the value in force for brokers, for a topic that sets nothing, and for one that does.
+/// Returns the value in force for brokers, for a topic without an override, and for one with an override.
 fn in_force(control: &Control) -> (i32, usize, usize) {
     let image = control.image();
     let of = |name| image.topic(name).expect("there").config.producer_state_batches_to_retain;
@@ -238,7 +238,7 @@ async fn a_brokers_value_reaches_its_topics_and_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn what_brokers_may_not_change_while_they_run_is_refused_and_nothing_changes() {
+async fn static_broker_setting_is_refused_and_nothing_changes() {
     let folder = tempfile::tempdir().expect("tempdir");
     let control = &open(folder.path()).control;
     let every = BrokerScope::Every;
@@ -283,7 +283,7 @@ async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
 
 /// A partition takes any first sequence of a producer that may have written to a deleted topic of the name.
 #[tokio::test]
-async fn topic_is_made_producer_ids_from_then_on_are_past_all_blocks_taken_before() {
+async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     let folder = tempfile::tempdir().expect("tempdir");
     let control = &open(folder.path()).control;
     assert_eq!(control.init_producer_id().await, Ok(0));
@@ -296,7 +296,7 @@ async fn topic_is_made_producer_ids_from_then_on_are_past_all_blocks_taken_befor
     }
 }
 
-/// The files as they are on disk while the broker runs are what a kill -9 leaves.
+/// The files on disk while the broker runs are those that a kill -9 leaves.
 #[tokio::test]
 async fn files_copied_at_any_moment_never_give_an_id_twice() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -367,14 +367,14 @@ async fn kill_minus_nine_loses_nothing_answered() {
     assert!(!ids.contains(&id));
 }
 
-/// An owner without its thread, whose broker is registered, and the images it publishes.
+/// Returns a writer without its thread, whose broker is registered, and the images that it publishes.
 fn owner(folder: &FolderLock) -> (MetadataWriter<Sqlite>, watch::Receiver<Arc<Image>>) {
     let space = Arc::new(DiskSpace::open(folder.folder(), 0));
     let (store, _) = Sqlite::open(folder.folder(), &broker(""), space, random_id()).expect("opens");
     registered(store, Box::new(random_id))
 }
 
-/// The same over any store.
+/// Returns the same over any store.
 fn registered<S: Store>(
     store: S,
     new_id: Box<dyn FnMut() -> Uuid + Send>,
@@ -385,7 +385,7 @@ fn registered<S: Store>(
     (owner, images)
 }
 
-/// A process of this broker takes its place, in the folder that it has had.
+/// Returns the registration of another process of this broker, in the same directory.
 fn register(id: i32, process: u128) -> ChangeCommand {
     let joining =
         Joining { folder: 7, process, ended: PreviousShutdown::Killed, marks: FolderMarks::default(), told: 0 };
@@ -408,7 +408,7 @@ fn create_command(name: &str) -> TopicsCommand {
 }
 
 #[tokio::test]
-async fn commands_that_wait_together_are_written_together() {
+async fn waiting_commands_share_a_transaction() {
     let folder = tempfile::tempdir().expect("tempdir");
     let lock = FolderLock::take(folder.path()).expect("free");
     let (owner, image) = owner(&lock);
@@ -426,7 +426,7 @@ async fn commands_that_wait_together_are_written_together() {
 }
 
 #[test]
-fn a_failed_write_changes_nothing_and_later_ones_go_through() {
+fn failed_write_changes_nothing_and_later_ones_succeed() {
     let folder = tempfile::tempdir().expect("tempdir");
     let lock = FolderLock::take(folder.path()).expect("free");
     let (mut owner, image) = owner(&lock);

@@ -1,9 +1,8 @@
-//! The owner of the metadata: takes a batch of commands, and under the store's lock reads what others changed, has the
-//! commands decided on that, commits, publishes and answers.
+//! The writer of the metadata. For a batch of commands it takes the store's lock, reads other brokers' commits,
+//! decides, commits, publishes and answers, in this order.
 //!
-//! Not where rules live (`decide`), nor how a store keeps things (`sqlite/`), nor who calls it when (`queue`). The
-//! order is fixed: a command is answered only after the version with its changes is committed and the image that shows
-//! it is published. Nothing is decided on an image that is not the newest.
+//! Not here: rules (`decide`), storage (`sqlite/`), the queue of commands (`queue`). Invariants: a command is answered
+//! only after its version is committed and the image with it is published. Every decision is made on the newest image.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,57 +26,57 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Callback for each image, with the one before it.
 pub type ImageListener = Box<dyn FnMut(&Image, &Image) + Send>;
 
-/// A command in the queue.
+/// Command in the queue.
 pub struct Asked {
     pub command: PendingCommand,
-    /// The asking client, for the log; `None` is this broker itself.
+    /// Client that sent the command, for the log; `None` is this broker itself.
     pub by: Option<Arc<str>>,
-    /// When.
+    /// Time of its arrival.
     pub at: Instant,
 }
 
-/// Owner of the store.
+/// Writer that owns the store.
 pub struct MetadataWriter<S> {
     pub store: S,
     broker: Arc<BrokerConfig>,
-    /// Draws the ids of topics, and marks.
+    /// Source of topic ids and of nonces.
     new_id: Box<dyn FnMut() -> Uuid + Send>,
-    /// A block that is this broker's, as far as it was not given out.
+    /// Unassigned producer ids of this broker's block.
     producer_ids: Range<i64>,
-    /// The next block, fetched early where the store may be away when it is needed.
+    /// Next block, fetched early, since the store may be away when it is needed.
     next_producer_ids: Range<i64>,
-    /// When a block was last fetched early in vain.
+    /// Time of the last failed early fetch.
     not_stocked: Option<Instant>,
-    /// Limit of log lines about a store that is away.
+    /// Rate limit of log lines about a store that is away.
     away: LogRateLimit,
-    /// The size of the next piece of a command that is carried out in pieces.
+    /// Size of the next piece of a command that is carried out in pieces.
     pieces: Pieces,
-    /// Commands of which pieces are left.
+    /// Commands with pieces left.
     unfinished: Vec<Asked>,
     publisher: Publisher,
 }
 
-/// Between two attempts to fetch producer ids early.
+/// Pause between two attempts to fetch producer ids early.
 const STOCK_PAUSE: Duration = Duration::from_secs(10);
 
-/// The image at hand, and who is told of the next one.
+/// Published image, and the receivers of the next one.
 pub struct Publisher {
     image: Arc<Image>,
     published: watch::Sender<Arc<Image>>,
-    /// Told of each image before it is published.
+    /// Callback for each image before it is published.
     listener: Option<ImageListener>,
-    /// The next producer id when a topic was last new: no broker had that one, or a larger one, before.
+    /// Next producer id when a topic was last new: no broker had reserved this id or a larger one before.
     newest_topic_after: i64,
 }
 
-/// Why commands could not be carried out.
+/// Reason why commands could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("{0}")]
     Store(#[from] StoreError),
-    #[error("what another broker changed cannot be followed: {0}")]
+    #[error("cannot apply another broker's change: {0}")]
     Inapplicable(#[from] Inapplicable),
-    /// They may have been.
+    /// Unknown outcome: the commands may have been carried out.
     #[error("{0}")]
     Unknown(String),
 }
@@ -88,7 +87,7 @@ impl Failure {
             Failure::Store(StoreError::Full) => Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The disk is full."),
             Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
                 let message = format!(
-                    "The metadata cannot be changed now, since the brokers' database cannot be used ({self}); `fullbore admin check` says what is wrong."
+                    "The metadata cannot be changed now, since the brokers' database cannot be used ({self}); `fullbore admin check` shows why."
                 );
                 Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
             }
@@ -107,19 +106,19 @@ impl Failure {
             Failure::Store(StoreError::Full) => {}
             Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
                 if let Some(left_out) = away.due() {
-                    tracing::error!(error = %self, commands, left_out, "the metadata cannot be changed now");
+                    tracing::error!(error = %self, commands, left_out, "cannot change the metadata: its database cannot be used; `fullbore admin check` shows why");
                 }
             }
             Failure::Unknown(_) => {
-                tracing::error!(error = %self, commands, "a change of the metadata has no known outcome yet")
+                tracing::error!(error = %self, commands, "cannot determine yet whether a metadata commit was made: the next transaction finds out")
             }
-            _ => tracing::error!(error = %self, commands, "the metadata cannot be written; nothing was changed"),
+            _ => tracing::error!(error = %self, commands, "cannot write the metadata: nothing was changed"),
         }
     }
 }
 
 impl<S: Store> MetadataWriter<S> {
-    /// Creates a writer that has read nothing. Ids and marks come from `new_id`.
+    /// Creates a writer that has read nothing. Ids and nonces come from `new_id`.
     pub fn new(
         store: S,
         broker: Arc<BrokerConfig>,
@@ -143,7 +142,7 @@ impl<S: Store> MetadataWriter<S> {
         Ok((owner, images))
     }
 
-    /// Returns true if pieces of commands are left, which [`MetadataWriter::serve`] goes on with.
+    /// Returns true if commands have pieces left, with which [`MetadataWriter::serve`] continues.
     pub fn is_unfinished(&self) -> bool {
         !self.unfinished.is_empty()
     }
@@ -173,7 +172,7 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Answers a command that needs no store, or has waited for it too long; returns any other.
+    /// Answers a command that needs no store, or has waited too long for it; returns any other.
     fn answer_at_once(&mut self, asked: Asked) -> Option<Asked> {
         if !self.publisher.is_newest(&self.producer_ids) && self.publisher.is_newest(&self.next_producer_ids) {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
@@ -184,7 +183,7 @@ impl<S: Store> MetadataWriter<S> {
                 None
             }
             command if self.store.wait_max().is_some_and(|max| asked.at.elapsed() > max) => {
-                let message = "The metadata cannot be changed now: others have waited for the database as long.";
+                let message = "The metadata cannot be changed now: the command has waited too long for the database.";
                 command.refuse(&Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message));
                 None
             }
@@ -192,8 +191,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Refuses the command, but for a producer id that is at hand, though a topic may be newer: partitions then take
-    /// any first sequence of its producer if they know that they had a predecessor.
+    /// Refuses the command, unless it takes a producer id and one is at hand. A topic may be newer than that id.
+    /// Partitions that know of a predecessor then accept any first sequence of its producer.
     fn answer_without_store(&mut self, command: PendingCommand, refusal: &Refusal) {
         match command {
             PendingCommand::ProducerId(pending) => {
@@ -204,8 +203,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Fetches the next block of producer ids once half of the present one is used, if the store may be away when they
-    /// are needed.
+    /// Fetches the next block of producer ids once half of the present one is used, if the store may be away when it is
+    /// needed.
     pub fn stock_up(&mut self) {
         let is_needed = !self.publisher.is_newest(&self.next_producer_ids)
             && self.producer_ids.end - self.producer_ids.start <= PRODUCER_ID_BLOCK / 2;
@@ -230,9 +229,9 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Decides commands on the newest image, commits and publishes what they change, and returns what was decided.
+    /// Decides commands on the newest image, commits and publishes their changes, and returns the outcome of `decide`.
     pub fn transact<T>(&mut self, decide: impl FnOnce(&mut Draft<'_>) -> T) -> Result<T, Failure> {
-        // A store of this machine commits as much as there is.
+        // A store on this machine commits any amount at once.
         let is_apart = self.store.wait_max().is_some();
         let room = if is_apart { self.pieces.room() } else { ChangeBudget::new(usize::MAX) };
         let (transaction, progress) = self.store.begin(self.publisher.image.version())?;
@@ -272,20 +271,20 @@ impl<S: Store> MetadataWriter<S> {
         Ok(decided)
     }
 
-    /// Goes on settling partitions with the next batch. No caller need wait for it.
+    /// Continues with the remaining partitions in the next batch, without a waiting caller.
     fn settle_later(&mut self, urgent: Urgent) {
         let (reply, _) = oneshot::channel();
         let command = ChangeCommand::Settle(urgent).pending(reply);
         self.unfinished.push(Asked { command, by: None, at: Instant::now() });
     }
 
-    /// Finds out whether a commit was made whose answer did not come. Who has the lock sees no commit under way. Where
-    /// that cannot be reached, the next transaction reads what became of it as it reads what others committed.
+    /// Finds out whether an unanswered commit was made. No other commit is in progress under the lock. If the store is
+    /// unreachable, the next transaction reads the outcome among other brokers' commits.
     fn confirm(&mut self, version: Version, reason: &str) -> Result<(), Failure> {
         tracing::warn!(
             reason,
             version = version.number,
-            "a commit of the metadata was not answered; looking whether it was made"
+            "a metadata commit got no answer: checking whether it was made"
         );
         let unknown = |error: StoreError| Failure::Unknown(format!("{reason}; {error}"));
         let (mut transaction, progress) = self.store.begin(self.publisher.image.version()).map_err(unknown)?;
@@ -300,14 +299,14 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Publishes what others committed, if that is not at hand: this version is.
+    /// Publishes other brokers' commits, unless this version is published already.
     pub fn catch_up_to(&mut self, version: u64) {
         if self.publisher.image.epoch() < version {
             self.catch_up();
         }
     }
 
-    /// Publishes what others committed, without the lock.
+    /// Publishes other brokers' commits, without the lock.
     pub fn read(&mut self) -> Result<(), Failure> {
         let progress = self.store.look(self.publisher.image.version())?;
         Ok(self.publisher.catch_up(&self.broker, progress)?)
@@ -318,7 +317,9 @@ impl<S: Store> MetadataWriter<S> {
         match self.read() {
             Ok(()) => {}
             Err(away @ Failure::Store(StoreError::Away(_) | StoreError::WentBack(_))) => away.tell(0, &self.away),
-            Err(error) => tracing::warn!(%error, "what others changed of the metadata cannot be read"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read metadata commits of other brokers: this broker serves older metadata; retrying")
+            }
         }
     }
 
@@ -328,20 +329,20 @@ impl<S: Store> MetadataWriter<S> {
 }
 
 impl Publisher {
-    /// The image at hand.
+    /// Returns the published image.
     #[cfg(any(test, feature = "test-util"))]
     pub fn image(&self) -> &Arc<Image> {
         &self.image
     }
 
-    /// Calls the listener with the empty image and the present one, and from then on with each image and the next.
+    /// Calls the listener with the empty image and the present one, and then with each image and its successor.
     pub fn follow(&mut self, mut listener: ImageListener) {
         listener(&Image::default(), &self.image);
         self.listener = Some(listener);
     }
 
-    /// Returns true if the block has ids that no topic is newer than. A producer whose id is larger than all that were
-    /// given out before a topic was made cannot have written to a deleted one of its name.
+    /// Returns true if the block has ids that are newer than every topic. A producer with such an id cannot have
+    /// written to a deleted topic whose name a present topic has.
     fn is_newest(&self, block: &Range<i64>) -> bool {
         !block.is_empty() && block.start >= self.newest_topic_after
     }
@@ -378,13 +379,13 @@ impl Publisher {
     }
 }
 
-/// 64 bits of an id that was drawn.
+/// Returns 64 bits of a drawn id.
 fn mark(id: Uuid) -> u64 {
     let id = u128::from_be_bytes(id.0);
     (id >> 64) as u64 ^ id as u64
 }
 
-/// A version 4 uuid; one whose text starts with a dash would be an option to command line tools.
+/// Returns a version 4 UUID. A text that starts with a dash is avoided, since command line tools would read an option.
 pub fn random_id() -> Uuid {
     loop {
         let id = Uuid(uuid::Uuid::new_v4().into_bytes());

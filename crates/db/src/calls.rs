@@ -1,24 +1,24 @@
 //! Counts of calls to the database of a cluster, and the last answer to this broker's heartbeats.
 //!
-//! Not here: the statements, which are `control`'s, nor the calls of diskless topics, whose connections are their own.
-//! Invariant: recording takes no lock; a read may be of two moments that follow each other.
+//! Not here: the statements (`control`), and the calls of diskless topics, which have connections of their own.
+//! Invariant: recording takes no lock. A reader may see values of two successive moments.
 
 use fullbore_host::metrics::{Counter, Histogram};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Which of a broker's connections to the database a call goes over.
+/// Connection of a broker to the database over which a call goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneConnection {
-    /// The one that reads and changes the metadata.
+    /// Connection that reads and changes the metadata.
     Metadata,
-    /// The one that says that this broker lives.
+    /// Connection of the heartbeats.
     Beats,
 }
 
 impl PlaneConnection {
-    /// Each of them.
+    /// Every connection.
     pub const ALL: [PlaneConnection; 2] = [PlaneConnection::Metadata, PlaneConnection::Beats];
 
     /// Returns the name in metrics.
@@ -34,7 +34,7 @@ impl PlaneConnection {
 #[derive(Debug)]
 pub struct PlaneCalls {
     started: Instant,
-    /// In the order of [`PlaneConnection::ALL`].
+    /// Calls in the order of [`PlaneConnection::ALL`].
     by_connection: [CallsOfConnection; PlaneConnection::ALL.len()],
     beats: LastBeats,
 }
@@ -47,11 +47,11 @@ pub struct CallsOfConnection {
 
 #[derive(Debug, Default)]
 struct LastBeats {
-    /// How long a beat may take; 0 while nobody beats.
+    /// Time limit of a heartbeat; 0 while this broker sends none.
     patience_ms: AtomicU64,
-    /// From the start to when a beat was answered last.
+    /// Time from `started` to the last answered heartbeat.
     answered_ms: AtomicU64,
-    /// True if the last one has failed, or was answered by an older copy of the database.
+    /// True if the last heartbeat failed, or was answered by an older copy of the database.
     has_failed: AtomicBool,
     newest: AtomicU64,
 }
@@ -59,11 +59,11 @@ struct LastBeats {
 /// State of the database of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaneSeen {
-    /// True if it answers this broker's beats.
+    /// True if the database answers this broker's heartbeats.
     pub answers: bool,
-    /// How long ago it answered one.
+    /// Time since it answered the last one.
     pub since_answer: Duration,
-    /// The newest version of the metadata that it told.
+    /// Newest version of the metadata that a heartbeat has returned.
     pub newest: u64,
 }
 
@@ -74,7 +74,7 @@ impl Default for PlaneCalls {
 }
 
 impl PlaneCalls {
-    /// The database as beats have it; `None` where nobody beats, as on one machine.
+    /// Returns the database's state as heartbeats show it. None if this broker sends none, as a standalone broker.
     pub fn seen(&self) -> Option<PlaneSeen> {
         let beats = &self.beats;
         let patience = Duration::from_millis(beats.patience_ms.load(Ordering::Relaxed));
@@ -109,30 +109,30 @@ impl CountedCalls {
         CountedCalls { calls, connection }
     }
 
-    /// A call was answered after so long.
+    /// Counts a call that was answered after `elapsed`.
     pub fn answered(&self, elapsed: Duration) {
         self.calls.of(self.connection).answered.observe(elapsed);
     }
 
-    /// A call was refused or not answered, or there was no connection to make it over.
+    /// Counts a call that was refused or not answered, or that found no connection.
     pub fn failed(&self) {
         self.calls.of(self.connection).failed.add(1);
     }
 
-    /// Beats begin: each is answered within this time, unless the database is away.
+    /// Begins heartbeats: the database counts as away if one is not answered within `patience`.
     pub fn begin_to_beat(&self, patience: Duration) {
         self.calls.beat_answered();
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         self.calls.beats.patience_ms.store(patience_ms.max(1), Ordering::Relaxed);
     }
 
-    /// A beat was answered by the database that this broker knows, which has this version.
+    /// Records a heartbeat that was answered by the database that this broker knows, whose version is `newest`.
     pub fn beat_answered(&self, newest: u64) {
         self.calls.beats.newest.store(newest, Ordering::Relaxed);
         self.calls.beat_answered();
     }
 
-    /// A beat failed, or was answered by an older copy of the database.
+    /// Records a heartbeat that failed, or was answered by an older copy of the database.
     pub fn beat_failed(&self) {
         self.calls.beats.has_failed.store(true, Ordering::Relaxed);
     }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_answers_until_a_beat_fails_or_takes_too_long() {
+    fn database_counts_as_up_until_a_heartbeat_fails_or_is_late() {
         let calls = Arc::new(PlaneCalls::default());
         let beats = CountedCalls::new(Arc::clone(&calls), PlaneConnection::Beats);
         assert_eq!(calls.seen(), None, "nobody beats on one machine");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn each_connection_is_counted_for_itself() {
+    fn calls_are_counted_by_connection() {
         let calls = Arc::new(PlaneCalls::default());
         CountedCalls::new(Arc::clone(&calls), PlaneConnection::Beats).answered(Duration::from_millis(1));
         CountedCalls::new(Arc::clone(&calls), PlaneConnection::Metadata).failed();

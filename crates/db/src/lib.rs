@@ -1,13 +1,13 @@
 //! Databases as the control plane and the index of diskless topics use them: sessions, rows and errors.
 //!
-//! Not here: the tables of either, but for the schema that both share in PostgreSQL. Invariant: a change that was not
-//! made has another error than one that may have been.
+//! Not here: the tables, except the schema that both share in PostgreSQL. Invariant: a change that was not made and one
+//! that may have been made are different errors.
 
 pub mod calls;
 pub mod postgres;
 pub mod sqlite;
 
-/// Failure of a store, which has changed nothing.
+/// Failure of a store that changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error("the disk is full")]
@@ -17,7 +17,7 @@ pub enum StoreError {
     Damaged(String),
     #[error("{0}")]
     Failed(String),
-    /// A database that cannot be reached or used now.
+    /// Database that cannot be reached or used now.
     #[error("{0}")]
     Away(String),
     #[error("it does not know version {0}: it went back to an older state, or is another one")]

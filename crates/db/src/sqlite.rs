@@ -4,7 +4,7 @@ use rusqlite::ErrorCode;
 
 use crate::{CommitError, StoreError};
 
-/// Why something was not done. Only what SQLite says of the contents makes them suspect.
+/// Returns the error of a failed call. Only errors of the contents make the contents suspect.
 pub fn failed(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         _ if is_full(error) => StoreError::Full,
@@ -15,7 +15,8 @@ pub fn failed(error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// Why there was no commit. One in which the disk failed is undone in this process; the next start may find it whole.
+/// Returns the error of a failed commit. After an I/O error this process has undone it, but the next start may find it
+/// complete.
 pub fn not_committed(error: &rusqlite::Error) -> CommitError {
     match error.sqlite_error_code() {
         Some(ErrorCode::SystemIoFailure) if !is_full(error) => CommitError::Unknown(error.to_string()),
@@ -23,7 +24,7 @@ pub fn not_committed(error: &rusqlite::Error) -> CommitError {
     }
 }
 
-/// Returns true if there was no room for a write, to the files or to the index that is shared with other connections.
+/// Returns true if a write failed for lack of space, in the files or in the WAL index in shared memory.
 fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| {
         error.code == ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE

@@ -1,12 +1,12 @@
-//! Kafka's tools name their actions with flags (`--create`), this program with words (`create`): both work.
+//! Translation of actions from flags, as in Kafka's tools (`--create`), to words, as in this program (`create`).
 //!
-//! Invariant: a command line that names its action with a word is left as it is.
+//! Invariant: a command line that names its action by a word is unchanged.
 
 use crate::{configs, groups, topics};
 use std::ffi::{OsStr, OsString};
 
-/// Turns `topics --create ...` into `topics create ...`, so that command lines of Kafka's tools work; without any
-/// action the flags go, since the action is what is missing.
+/// Turns `topics --create ...` into `topics create ...`. Without any action it removes the flags, so that the error
+/// names the missing action.
 pub fn with_words(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let Some(command) = command(&args) else { return args };
@@ -31,7 +31,7 @@ pub fn with_words(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     args
 }
 
-/// Where the command's name is: after the program's and what holds for every command.
+/// Returns the index of the command's name, behind the program's name and the global flags.
 fn command(args: &[OsString]) -> Option<usize> {
     let mut at = 1;
     while let Some(arg) = args.get(at).map(OsString::as_os_str) {
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_become_words_and_words_stay() {
+    fn action_flags_become_words_and_words_stay() {
         for (typed, read) in [
             ("f topics --bootstrap-server h:1 --list", "f topics list --bootstrap-server h:1"),
             ("f --debug protocol topics --list", "f --debug protocol topics list"),

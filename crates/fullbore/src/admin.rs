@@ -1,7 +1,6 @@
-//! `fullbore admin`: the PostgreSQL of a cluster, looked at and upgraded. What is done is in the broker's control
-//! plane.
+//! `fullbore admin`: checks and upgrades the PostgreSQL of a cluster. The work is done by the broker's control plane.
 //!
-//! Invariant: what is printed has no password.
+//! Invariant: output contains no password.
 
 use crate::failure::Failure;
 use crate::output::{Format, line};
@@ -13,14 +12,14 @@ use fullbore_config::{BrokerConfig, PlaneSettings, Properties};
 use fullbore_control::{Finding, Migrated, check, migrate};
 use std::path::PathBuf;
 
-/// The key with the database; all that is about it begins with it.
+/// Key of the database; all keys about it begin with this.
 const CONTROL_PLANE: &str = "control.plane";
-/// The keys with the data folder.
+/// Keys of the data directory.
 const FOLDER: [&str; 2] = ["log.dirs", "log.dir"];
-/// What else is about whose that folder is.
+/// Other keys that concern the data directory.
 const OF_FOLDER: [&str; 3] = ["node.id", "broker.id", "broker.session.timeout.ms"];
 
-/// Look at, and upgrade, the PostgreSQL in which the brokers of a cluster keep their metadata.
+/// Check and upgrade the PostgreSQL database in which the brokers of a cluster keep their metadata.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore admin check --config server.properties
@@ -32,19 +31,20 @@ pub struct Admin {
 
 #[derive(Subcommand, Debug)]
 enum AdminCommand {
-    /// Say what is wrong with a database, and which brokers use it. Changes nothing.
+    /// Check a database, and list the brokers that use it. Changes nothing.
     ///
-    /// With --config, the data folder of that broker is compared with the database, too, if it is on this machine:
-    /// whether both are of one cluster and time, which partitions a start would delete, and which are missing. Fails if
-    /// a broker could not use it. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
+    /// With --config, the database is compared with the broker's data directory, if that is on this machine. The
+    /// findings are whether both are of one cluster and time, and which partitions a start would delete, or are
+    /// missing. Fails if a broker could not use the database. --json prints {"database", "findings": [{"is_wrong",
+    /// "finding"}]}.
     #[command(after_help = "Examples:
   fullbore admin check --config server.properties
   fullbore admin check --control-plane postgres://fullbore@db:5432/fullbore \\\n    --password-file /etc/fullbore/password
   fullbore admin check --config server.properties --json")]
     Check(DatabaseArgs),
-    /// Bring a database that an older Fullbore made to what this one needs.
+    /// Upgrade a database of an older Fullbore to the schema that this one needs.
     ///
-    /// Brokers of the older version go on as without a database until they are started anew. --json prints
+    /// Brokers of the older version go on as without a database until they are restarted. --json prints
     /// {"schema_before", "schema_now"}.
     #[command(after_help = "Examples:
   fullbore admin migrate --config server.properties
@@ -52,17 +52,17 @@ enum AdminCommand {
     Migrate(DatabaseArgs),
 }
 
-/// Which database.
+/// Flags that name the database.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("database").required(true).args(["control_plane", "config"]))]
 struct DatabaseArgs {
     /// The database, postgres://USER@HOST:PORT/DATABASE.
     #[arg(long, value_name = "URL")]
     control_plane: Option<String>,
-    /// A file with its password, since others see command lines.
+    /// A file with the database's password, which would be visible on a command line.
     #[arg(long, value_name = "FILE", requires = "control_plane")]
     password_file: Option<PathBuf>,
-    /// A broker's properties file; control.plane and what belongs to it are used.
+    /// A broker's properties file; control.plane and the settings that belong to it are used.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -70,7 +70,7 @@ struct DatabaseArgs {
 }
 
 impl DatabaseArgs {
-    /// As a broker would reach it.
+    /// Returns the settings with which a broker would reach the database.
     fn settings(&self) -> Result<PlaneSettings, Failure> {
         Ok(self.look()?.settings)
     }
@@ -78,7 +78,7 @@ impl DatabaseArgs {
     fn look(&self) -> Result<Look, Failure> {
         let mut properties = Properties::default();
         let file = read_properties(self.config.as_deref())?;
-        // What else a broker's file says is not looked at: it may need what is on the broker's machine only.
+        // Other settings may need files of the broker's machine, so they are ignored.
         let is_of_folder = |key: &str| FOLDER.contains(&key) || OF_FOLDER.contains(&key);
         let looked_at = file.iter().filter(|(key, _)| key.starts_with(CONTROL_PLANE) || is_of_folder(key));
         looked_at.for_each(|(key, value)| properties.set(key, value));
@@ -92,7 +92,7 @@ impl DatabaseArgs {
         let settings = config.membership.control_plane.clone().ok_or_else(|| {
             let place = self.config.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default();
             Failure::new(format!(
-                "{place}{CONTROL_PLANE} names no PostgreSQL; this broker keeps its metadata in its data folder"
+                "{place}{CONTROL_PLANE} names no PostgreSQL; this broker keeps its metadata in its data directory"
             ))
         })?;
         let has_folder = FOLDER.iter().any(|key| properties.get(key).is_some());
@@ -100,14 +100,14 @@ impl DatabaseArgs {
     }
 }
 
-/// What is looked at.
+/// Database to check, and the broker whose file names it.
 struct Look {
     settings: PlaneSettings,
-    /// A broker whose data folder is known.
+    /// Configuration of the broker, if its data directory is known.
     broker: Option<BrokerConfig>,
 }
 
-/// Something that was found out, as it is printed.
+/// Finding as it is printed.
 struct PrintedFinding {
     is_wrong: bool,
     finding: String,
@@ -131,7 +131,7 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
         let folder = broker.node.data_dir.display();
         findings.extend(check_folder(&broker, &settings).iter().map(|finding| of_folder(&folder.to_string(), finding)));
     }
-    // What is shown of the settings is the URL without user and password.
+    // Prints the URL without user and password.
     let name = format!("{settings:?}");
     if database.format.json {
         let findings = array(findings.iter().map(document));
@@ -142,8 +142,8 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
     }
     match findings.iter().filter(|finding| finding.is_wrong).count() {
         0 => Ok(()),
-        1 => Err(Failure::new("a broker cannot use this as it is: one thing is wrong")),
-        count => Err(Failure::new(format!("a broker cannot use this as it is: {count} things are wrong"))),
+        1 => Err(Failure::new("a broker cannot use this database: 1 finding is WRONG")),
+        count => Err(Failure::new(format!("a broker cannot use this database: {count} findings are WRONG"))),
     }
 }
 
@@ -152,7 +152,7 @@ fn of_finding(finding: &Finding) -> PrintedFinding {
 }
 
 fn of_folder(folder: &str, finding: &FolderFinding) -> PrintedFinding {
-    PrintedFinding { is_wrong: finding.is_wrong(), finding: format!("data folder {folder}: {finding}") }
+    PrintedFinding { is_wrong: finding.is_wrong(), finding: format!("data directory {folder}: {finding}") }
 }
 
 fn told(found: &PrintedFinding) -> String {
@@ -172,9 +172,9 @@ fn run_migrate(database: &DatabaseArgs) -> Result<(), Failure> {
     if database.format.json {
         line(&object([("schema_before", before.to_string()), ("schema_now", now.to_string())]));
     } else if before == now {
-        line(&format!("The schema is of version {now}, as this Fullbore needs it: nothing was to be done."));
+        line(&format!("The schema already has version {now}, which this Fullbore needs."));
     } else {
-        line(&format!("The schema was of version {before}, and is of version {now} now."));
+        line(&format!("The schema was upgraded from version {before} to {now}."));
     }
     Ok(())
 }
@@ -199,7 +199,7 @@ mod tests {
         let url = settings("--control-plane postgres://ann@db/x --password-file /p").expect("valid");
         assert_eq!((url.url(), url.password_file.as_deref()), ("postgres://ann@db/x", Some(Path::new("/p"))));
         let mut file = tempfile::NamedTempFile::new().expect("a file");
-        // A keystore that is not here is the broker's affair.
+        // A missing keystore does not concern this command.
         let text = "control.plane=postgres://ann@db/y\ncontrol.plane.timeout.ms=700\nssl.keystore.location=/no/such\nnum.partitions=x\n";
         file.write_all(text.as_bytes()).expect("written");
         let path = file.path().display().to_string();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_stands_out() {
+    fn a_wrong_finding_is_marked() {
         assert_eq!(told(&of_finding(&Finding::NewerSchema(7))).split_whitespace().next(), Some("WRONG"));
         assert_eq!(told(&of_finding(&Finding::Clock(1500))), "       its clock is 1500 ms ahead of this machine's");
         let json = document(&of_finding(&Finding::Clock(1500)));

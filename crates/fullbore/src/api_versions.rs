@@ -1,4 +1,4 @@
-//! `fullbore api-versions`: kafka-broker-api-versions.sh's lines, or one JSON document.
+//! `fullbore api-versions`: the lines of kafka-broker-api-versions.sh, or one JSON document.
 
 use crate::client::Where;
 use crate::client_id;
@@ -24,7 +24,7 @@ pub struct ApiVersionsArgs {
     format: Format,
 }
 
-/// Prints them.
+/// Prints the versions.
 pub fn run(versions: &ApiVersionsArgs) -> Result<(), Failure> {
     versions.format.choose();
     let mut cluster = versions.at.cluster(client_id::API_VERSIONS)?;

@@ -1,4 +1,4 @@
-//! What the client commands share: where the cluster is, and properties from files and the command line.
+//! Shared parts of client commands: the cluster's address, and properties from files and the command line.
 
 use crate::failure::Failure;
 use crate::output;
@@ -14,21 +14,21 @@ use fullbore_wire::did_you_mean;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where a command looks for a broker when nothing says so.
+/// Bootstrap server if none is configured.
 pub const BOOTSTRAP_DEFAULT: &str = "localhost:9092";
-/// The property that asks for TLS or SASL.
+/// Property that chooses TLS or SASL.
 const SECURITY_PROTOCOL: &str = "security.protocol";
 
-/// Where the cluster is: the flags of every command that asks one.
+/// Flags of every client command: the cluster's address and client properties.
 #[derive(Args, Debug)]
 pub struct Where {
-    /// Brokers to ask, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
+    /// Bootstrap brokers, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
     /// A file of client properties; bootstrap.servers, client.id, security.protocol and ssl.* are used.
     #[arg(long, value_name = "FILE")]
     command_config: Option<PathBuf>,
-    /// A client property, before those of the file; may be repeated.
+    /// A client property, which overrides the file; may be repeated.
     #[arg(short = 'X', long, value_name = "KEY=VALUE", value_parser = key_value)]
     command_property: Vec<(String, String)>,
     #[command(flatten)]
@@ -36,17 +36,17 @@ pub struct Where {
 }
 
 impl Where {
-    /// The cluster they name.
+    /// Returns the cluster that the flags name.
     ///
     /// # Errors
-    /// As [`client_properties`] and [`cluster`].
+    /// Those of [`client_properties`] and [`cluster`].
     pub fn cluster(&self, client_id: &str) -> Result<Cluster, Failure> {
         let notice = |key: &str| without_effect(key, "this command", &[]);
         let properties = client_properties(self.command_config.as_deref(), &self.command_property, &notice)?;
         cluster(self.bootstrap_server.as_deref(), &properties, client_id, self.patience)
     }
 
-    /// Sets the flags that the command itself does not name.
+    /// Sets flags that this command has not been given.
     pub fn fall_back(&mut self, bootstrap_server: Option<String>, command_config: Option<PathBuf>) {
         self.bootstrap_server = self.bootstrap_server.take().or(bootstrap_server);
         self.command_config = self.command_config.take().or(command_config);
@@ -58,16 +58,16 @@ impl Where {
         self.bootstrap_server.as_deref()
     }
 
-    /// How long its answers are waited for.
+    /// Returns how long to wait for responses.
     pub fn patience(&self) -> Duration {
         self.patience.duration()
     }
 }
 
-/// A client's properties: the command line's before those of the file, or of the profile without one.
+/// Returns a client's properties: the command line's over those of the file, or of the profile if there is no file.
 ///
 /// # Errors
-/// As [`checked_properties`], and a file that cannot be read.
+/// Those of [`checked_properties`], and a file that cannot be read.
 pub fn client_properties(
     file: Option<&Path>,
     flags: &[(String, String)],
@@ -76,10 +76,10 @@ pub fn client_properties(
     checked_properties(file_or_profile(file, notice)?, flags, notice)
 }
 
-/// As [`client_properties`] for a command that may not tell its user anything.
+/// Returns properties as [`client_properties`] does, for a command that must print nothing else.
 ///
 /// # Errors
-/// As [`client_properties`].
+/// Those of [`client_properties`].
 pub fn quiet_properties(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties, Failure> {
     let properties = file_or_profile(file, notice)?;
     check_security(&properties)?;
@@ -90,11 +90,11 @@ fn file_or_profile(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties
     if file.is_some() { read_properties(file) } else { profile::properties(notice) }
 }
 
-/// These properties, and before them those of the command line. Prints the notices of `notice` about their keys to
-/// standard error, before an error that a typo may have caused.
+/// Returns `properties` with those of `flags` over them. First prints the notices of `notice` about their keys to
+/// standard error, since a typo may cause the error.
 ///
 /// # Errors
-/// Security this program does not speak: what should be secret must not go out in clear.
+/// Security settings that this program does not support: nothing secret may be sent in clear.
 pub fn checked_properties(
     mut properties: Properties,
     flags: &[(String, String)],
@@ -128,11 +128,11 @@ fn check_security(properties: &Properties) -> Result<(), Failure> {
     }
 }
 
-/// The cluster that the flag, the properties or the default name, by connections as the properties say. Late answers
-/// are reported on standard error.
+/// Returns the cluster that the flag, the properties or the default name, with connections as the properties demand.
+/// Late responses are reported on standard error.
 ///
 /// # Errors
-/// An address that is none, or security settings that cannot be used.
+/// A malformed address, or security settings that cannot be used.
 pub fn cluster(
     flag: Option<&str>,
     properties: &Properties,
@@ -144,10 +144,10 @@ pub fn cluster(
     Ok(cluster)
 }
 
-/// As [`cluster`], without a word on late answers.
+/// Returns a cluster as [`cluster`] does, but reports no late responses.
 ///
 /// # Errors
-/// As [`cluster`].
+/// Those of [`cluster`].
 pub fn quiet_cluster(
     flag: Option<&str>,
     properties: &Properties,
@@ -159,29 +159,29 @@ pub fn quiet_cluster(
     Ok(Cluster::new(&bootstrap_servers(flag, properties), client_id)?.secured(security).patient(patience))
 }
 
-/// The flag, or the property, or FULLBORE_BOOTSTRAP_SERVER, or the default.
+/// Returns the flag, or the property, or FULLBORE_BOOTSTRAP_SERVER, or the default.
 pub fn bootstrap_servers(flag: Option<&str>, properties: &Properties) -> String {
     let typed = flag.or_else(|| properties.get(BOOTSTRAP_SERVERS)).map(str::to_owned);
     typed.or_else(bootstrap_of_shell).unwrap_or_else(|| BOOTSTRAP_DEFAULT.to_owned())
 }
 
-/// One line for each property that does nothing, without its value, which may be a secret under a misspelt name.
+/// Returns one line for each property without effect, without its value, which may be a secret under a misspelt name.
 pub fn notices(properties: &Properties, notice: Notice<'_>) -> Vec<String> {
-    // The first two are Java's affair: scripts set them, and nobody misses them. The last ones are refused.
+    // Scripts set serializers for Java's sake, so these are ignored. SASL is refused elsewhere.
     let is_other =
         |key: &str| key.ends_with(".serializer") || key.ends_with(".deserializer") || key.starts_with("sasl.");
     let mine = properties.iter().filter(|(key, _)| !is_other(key));
     mine.filter_map(|(key, _)| Some(format!("{key}: {}", notice(key)?))).collect()
 }
 
-/// What the user should know of a property that `tool` does not have: it takes those of every client and `own`.
+/// Returns the notice on a property that `tool` does not have: it has those of every client and `own`.
 pub fn without_effect(key: &str, tool: &str, own: &[&'static str]) -> Option<String> {
     let of_clients = Security::settings().map(|setting| setting.name).chain([BOOTSTRAP_SERVERS, "client.id"]);
     let known: Vec<&str> = of_clients.chain(own.iter().copied()).collect();
     (!known.contains(&key)).then(|| format!("has no effect on {tool}{}", did_you_mean(key, known)))
 }
 
-/// `key=value` as `--config` and `--command-property` take it; the value may hold further `=`.
+/// Parses `key=value` of `--config` and `--command-property`; the value may contain further `=`.
 pub fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flag_comes_before_the_property_before_the_default() {
+    fn the_flag_overrides_the_property_and_the_property_the_default() {
         let mut properties = Properties::default();
         assert_eq!(bootstrap_servers(None, &properties), "localhost:9092");
         properties.set(BOOTSTRAP_SERVERS, "a:1");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn security_that_is_not_spoken_is_refused() {
+    fn unsupported_security_is_refused() {
         let of = |key: &str, value: &str| client_properties(None, &[(key.into(), value.into())], &|_| None);
         for protocol in ["SASL_PLAINTEXT", "SASL_SSL", "ssl"] {
             let refusal = of("security.protocol", protocol).expect_err(protocol).to_string();
@@ -212,7 +212,7 @@ mod tests {
                 "{refusal}"
             );
         }
-        // What should be secret must not go out in clear because a line is missing.
+        // Nothing secret may be sent in clear because a line is missing.
         for key in ["sasl.jaas.config", "sasl.mechanism", "ssl.truststore.location"] {
             let refusal = of(key, "secret").expect_err(key).to_string();
             assert!(refusal.starts_with(key) && !refusal.contains("secret"), "{refusal}");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_nothing_is_told_without_its_value() {
+    fn a_property_without_effect_is_reported_without_its_value() {
         let mut properties = Properties::default();
         for key in ["bootstrap.servers", "security.protocl", "fetch.min.byte", "fetch.max.bytes", "value.deserializer"]
         {

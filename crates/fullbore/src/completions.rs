@@ -1,7 +1,7 @@
-//! `fullbore completions`: what a shell needs to complete this program's command lines, and the answers to it.
+//! `fullbore completions`: the scripts with which shells complete this program's command lines, and the responses to
+//! them.
 //!
-//! Invariant: a shell that completes is told nothing but words: where no broker answers within [`PATIENCE`] there are
-//! no names.
+//! Invariant: a shell gets nothing but words. If no broker answers within [`PATIENCE`], names are missing.
 
 use crate::client::{self, without_effect};
 use crate::client_id;
@@ -16,16 +16,16 @@ use fullbore_client::blocking::Cluster;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The variable in which a script asks this program, and names its shell.
+/// Variable by which a script requests completions; it names the shell.
 const VARIABLE: &str = "FULLBORE_COMPLETE";
-/// How long a broker is waited for while the user waits for the shell.
+/// Longest wait for a broker, during which the user waits for the shell.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// Names that are offered at most.
+/// Largest number of names that are offered.
 const NAMES_MAX: usize = 1_000;
 
-/// Print what a shell needs to complete command lines, with the names of topics and groups.
+/// Print a script that lets a shell complete command lines, with the names of topics and groups.
 ///
-/// The script calls this program, which asks the cluster that the command line, the environment or the profile names.
+/// The script calls this program, which queries the cluster of the command line, the environment or the profile.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore completions bash | sudo tee /usr/share/bash-completion/completions/fullbore
@@ -36,24 +36,24 @@ pub struct Completions {
     shell: Shell,
 }
 
-/// Prints them.
+/// Prints the script.
 pub fn run(completions: &Completions) -> Result<(), Failure> {
     let (shells, name) = (Shells::builtins(), completions.shell.to_string());
-    let shell = shells.completer(&name).ok_or_else(|| Failure::new(format!("{name} is not completed")))?;
+    let shell = shells.completer(&name).ok_or_else(|| Failure::new(format!("cannot complete for the shell {name}")))?;
     let mut script = Vec::new();
     shell.write_registration(VARIABLE, "fullbore", "fullbore", "fullbore", &mut script)?;
     output::line(String::from_utf8_lossy(&script).trim());
     Ok(())
 }
 
-/// Answers a shell that asks how a command line may go on, and ends the program; returns if none asks.
+/// Answers a shell that requests completions, and ends the program; otherwise returns.
 pub fn answer_shell(command: fn() -> clap::Command) {
     CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).complete();
 }
 
-/// Completes the values that stand for topics and groups, by the names of those values in the help.
+/// Adds completions to the values that stand for topics and groups, by the names of those values in the help.
 fn with_names(command: clap::Command) -> clap::Command {
-    // A topic that is created has a new name.
+    // A topic to create has a new name.
     let is_new = command.get_name() == "create";
     let named = |arg: Arg| {
         let value = arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
@@ -88,7 +88,7 @@ fn cluster() -> Option<Cluster> {
     client::quiet_cluster(servers.as_deref(), &properties, client_id::COMPLETIONS, PATIENCE).ok()
 }
 
-/// Undoes what bash does to words: it takes `=` and `:` for words of their own.
+/// Joins the words that bash has split at `=` and `:`.
 fn whole_words(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut whole: Vec<String> = Vec::new();
     let mut goes_on = false;
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bash_splits_addresses_flag_has_them_whole() {
+    fn an_address_that_bash_has_split_is_joined() {
         let of = |line: &str| {
             let words = whole_words(line.split(' ').map(str::to_owned));
             value_of(&words, &["--bootstrap-server", "-b"])

@@ -1,33 +1,33 @@
-//! Why a command failed, as the sentence its user reads.
+//! Failure of a command, as the sentence that its user reads.
 
 use std::fmt;
 
-/// The exit status of a command line that cannot be carried out as it was typed; clap's, too.
+/// Exit status of a command line that cannot be carried out as typed; that of clap, too.
 const USAGE: u8 = 2;
 
-/// The exit status of a command that a signal ended, as shells have it for SIGINT.
+/// Exit status of a command that a signal ended, as shells have it for SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// One sentence that says what is wrong and what to do next.
+/// Sentence with the error and the next step.
 #[derive(Debug)]
 pub struct Failure {
     sentence: String,
-    /// The exit status.
+    /// Exit status of the program.
     pub status: u8,
 }
 
 impl Failure {
-    /// A failure in these words.
+    /// Makes a failure with this sentence.
     pub fn new(sentence: impl Into<String>) -> Self {
         Failure { sentence: sentence.into(), status: 1 }
     }
 
-    /// The command line lacks something.
+    /// Makes the failure of a command line that lacks something.
     pub fn usage(sentence: impl Into<String>) -> Self {
         Failure { sentence: sentence.into(), status: USAGE }
     }
 
-    /// The user ended the command.
+    /// Makes the failure of a command that the user ended.
     pub fn interrupted(sentence: impl Into<String>) -> Self {
         Failure { sentence: sentence.into(), status: INTERRUPTED }
     }
@@ -45,7 +45,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// How far it came, as part of a sentence.
+/// Returns a part of a sentence with the number of records written.
 pub fn records_were_written(count: u64) -> String {
     match count {
         1 => "1 record was written".to_owned(),

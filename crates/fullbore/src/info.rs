@@ -1,4 +1,4 @@
-//! `fullbore info`: brokers, topics and leaders as kcat -L prints them.
+//! `fullbore info`: brokers, topics and leaders in the layout of kcat -L.
 
 use crate::client::Where;
 use crate::client_id;
@@ -12,7 +12,7 @@ use fullbore_wire::apis::metadata::{
 };
 use fullbore_wire::{ErrorCode, Text, host_port};
 
-/// Print the brokers of a cluster, its topics, and who leads their partitions.
+/// Print the brokers of a cluster, its topics, and the leaders of their partitions.
 ///
 /// --json prints {"cluster_id", "controller", "brokers": [{"id", "host", "port", "rack"}], "topics": [{"name",
 /// "topic_id", "is_internal", "partitions": [{"partition", "leader", "replicas", "isr", "offline_replicas"}]}]}.
@@ -21,7 +21,7 @@ use fullbore_wire::{ErrorCode, Text, host_port};
   fullbore info
   fullbore info orders --json")]
 pub struct Info {
-    /// Topics to print; all without any.
+    /// Topics to print [default: all].
     #[arg(value_name = "TOPIC")]
     topics: Vec<String>,
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub struct Info {
     format: Format,
 }
 
-/// Prints it.
+/// Prints the metadata.
 pub fn run(info: &Info) -> Result<(), Failure> {
     info.format.choose();
     let mut cluster = info.at.cluster(client_id::INFO)?;
@@ -127,9 +127,9 @@ fn document(found: &MetadataResponse) -> String {
 mod tests {
     use super::*;
 
-    /// The layout of kcat 1.7.1, but for the first line, which has no id of the broker asked.
+    /// Layout of kcat 1.7.1, except for the first line, which has no id of the broker that answered.
     #[test]
-    fn lines_are_kcats() {
+    fn lines_have_the_layout_of_kcat() {
         let broker = |node_id| MetadataResponseBroker {
             node_id,
             host: "127.0.0.1".into(),

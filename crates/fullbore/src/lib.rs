@@ -1,10 +1,10 @@
-//! What the user types, and one file per command. What the commands do is in the other crates.
+//! Command line of Fullbore: one file a command. The other crates do the work.
 //!
-//! A library with a binary of one line, since cargo compiles a library beside those that it uses, and a binary after
+//! It is a library with a binary of one line: cargo compiles a library beside its dependencies, and a binary after
 //! them.
 //!
-//! Invariant: a command that fails prints one sentence to standard error and exits with 1; a command line that cannot
-//! be read exits with 2, a command that was interrupted with 130.
+//! Invariant: a command that fails prints one sentence to standard error and exits with 1. It exits with 2 if the
+//! command line is malformed, and with 130 if it was interrupted.
 
 mod action;
 mod admin;
@@ -48,12 +48,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 use failure::Failure;
 use std::process::ExitCode;
 
-/// A Kafka-compatible broker, an idempotent producer and the tools that measure the way between them.
+/// A Kafka-compatible broker, an idempotent producer, and tools that measure the network path between them.
 #[derive(Parser, Debug)]
 #[command(name = "fullbore", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Example: fullbore demo\nEvery command has an example: fullbore <COMMAND> --help")]
 struct Cli {
-    /// Log to standard error what goes over connections.
+    /// Log the requests and responses of connections to standard error.
     #[arg(long, global = true, value_name = "WHAT")]
     debug: Vec<log::Debug>,
     #[command(subcommand)]
@@ -81,7 +81,7 @@ enum Command {
     Man(man::Man),
 }
 
-/// The program, from its command line to its exit status.
+/// Runs the program, from its command line to its exit status.
 pub fn main() -> ExitCode {
     completions::answer_shell(Cli::command);
     let typed: Vec<_> = std::env::args_os().collect();
@@ -136,7 +136,7 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// A command line as it is typed, with single quotes.
+    /// Parses a command line as it is typed, with single quotes.
     pub fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(action::with_words(words(line).into_iter().map(Into::into)))
     }
@@ -153,14 +153,14 @@ mod tests {
         words
     }
 
-    /// The examples of a command's help and of all below it, each as it is typed.
+    /// Returns the examples in the help of a command and its subcommands, each as it is typed.
     fn examples(command: &clap::Command) -> Vec<String> {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let typed = |line: &str| {
             let line = line.trim().trim_start_matches("Example: ");
             line.starts_with("fullbore ").then(|| line.split("  ").next().unwrap_or_default().to_owned())
         };
-        // A line that ends with a backslash goes on.
+        // A line that ends with a backslash continues on the next one.
         let mut found: Vec<String> = help.replace("\\\n", " ").lines().filter_map(typed).collect();
         found.extend(command.get_subcommands().flat_map(examples));
         found
@@ -171,7 +171,7 @@ mod tests {
         let all = examples(&Cli::command());
         assert!(all.len() > 20, "{all:#?}");
         for example in all {
-            // Piped into something, or what something is piped into.
+            // Takes the first command of a pipe.
             let example = example.split(" | ").next().unwrap_or_default();
             let placeholder = example.contains("<COMMAND>");
             assert!(placeholder || parse(example).is_ok(), "{example}: {:?}", parse(example).err());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn help_is_printed_no_example_is_wrapped() {
+    fn no_example_of_the_help_is_wrapped() {
         fn check(command: &clap::Command) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             for line in help.lines().filter(|line| line.contains("fullbore ")) {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn help_is_printed_its_lines_fit_into_100_columns() {
+    fn lines_of_the_help_fit_into_100_columns() {
         fn check(command: &mut clap::Command) {
             let help = command.render_long_help().to_string();
             // The usage is one line, which can be typed.

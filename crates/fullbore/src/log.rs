@@ -1,8 +1,7 @@
-//! The log on standard error: what `--log`, RUST_LOG and `--debug` ask for, so that standard output stays for people
-//! and scripts.
+//! Log on standard error, as `--log`, RUST_LOG and `--debug` set it. Standard output is left to people and scripts.
 //!
-//! Not the events themselves. Invariants: without `--debug protocol` the protocol log is off unless RUST_LOG or `--log`
-//! names it; a line that cannot be written, since the disk is full or the reader has gone, is lost and nothing else is.
+//! Not here: the events. Invariants: the protocol log is off unless `--debug protocol`, RUST_LOG or `--log` names it. A
+//! line that cannot be written, since the disk is full or the reader is gone, is lost and has no other effect.
 
 use crate::failure::Failure;
 use crate::log_format::LogFormat;
@@ -13,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{Directive, LevelFilter, Targets};
 
-/// What `--debug` shows.
+/// Values of `--debug`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Debug {
-    /// Each request and response with API, version, bytes, correlation id, and the time until the answer.
+    /// Each request and response with API, version, bytes, correlation id, and round-trip time.
     Protocol,
 }
 
@@ -28,14 +27,14 @@ impl Debug {
     }
 }
 
-/// Warnings of everything, the start and stop of the broker, what was changed and recovered, and new certificates.
+/// Default filter of the broker: warnings, start and stop, changes, recoveries, and new certificates.
 const BROKER_DEFAULT: &str = "warn,fullbore::serve=info,fullbore::changes=info,fullbore_broker::net::tls=info";
-/// The tools say themselves what their users should know.
+/// Default filter of tools, which print what their users should know.
 const CLIENT_DEFAULT: &str = "off";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The log of the broker: `--log`, or RUST_LOG, or warnings and the stop; and what `--debug` adds. Its levels may be
-/// changed.
+/// Sets up the broker's log by `--log`, or RUST_LOG, or the default, and adds the targets of `--debug`. Its levels can
+/// be changed later.
 pub fn of_broker(filter: Option<&str>, format: LogFormat, debug: &[Debug]) -> Result<Arc<dyn LogLevels>, Failure> {
     let text = match filter {
         Some(text) => parse(text)?.to_owned(),
@@ -54,7 +53,7 @@ pub fn of_broker(filter: Option<&str>, format: LogFormat, debug: &[Debug]) -> Re
     Ok(Arc::new(Levels::new(text, move |filter| handle.reload(filter).map_err(|error| error.to_string()))))
 }
 
-/// The log of a tool: RUST_LOG, or nothing; and what `--debug` adds.
+/// Sets up the log of a tool by RUST_LOG, or none, and adds the targets of `--debug`.
 pub fn of_client(debug: &[Debug]) -> Result<(), Failure> {
     let text = with_debug(from_environment(CLIENT_DEFAULT)?, debug);
     tracing_subscriber::fmt()
@@ -74,8 +73,8 @@ fn from_environment(default: &str) -> Result<String, Failure> {
     }
 }
 
-/// A filter of levels and of `target=level`. A word alone that is no level would be taken for a target, and log
-/// nothing of ours.
+/// Checks a filter of levels and of `target=level`. A lone word that is not a level would be taken for a target, and
+/// would log nothing of Fullbore's.
 fn parse(text: &str) -> Result<&str, Failure> {
     let refused = |part: &str| {
         Failure::new(format!(
@@ -91,15 +90,15 @@ fn parse(text: &str) -> Result<&str, Failure> {
 }
 
 fn with_debug(text: String, debug: &[Debug]) -> String {
-    // A filter without a directive shows errors.
+    // An empty filter shows errors.
     let text = if text.trim().is_empty() { "error".to_owned() } else { text };
     debug.iter().fold(text, |text, of| format!("{text},{}", of.directive()))
 }
 
-/// What the broker's log began with, and what was changed since.
+/// Levels of the broker's log: those it started with, and the changes since.
 struct Levels<R> {
     began: String,
-    /// By target, the root's without one.
+    /// Changed levels by target; None is the root.
     set: Mutex<BTreeMap<Option<&'static str>, Level>>,
     reload: R,
 }
@@ -109,8 +108,8 @@ impl<R: Fn(EnvFilter) -> Result<(), String> + Send + Sync> Levels<R> {
         Levels { began, set: Mutex::default(), reload }
     }
 
-    /// The level that the nearest says of those that were set above a target, and of those that the log began with. An
-    /// `EnvFilter` alone would do with `log` what is meant for `logs`, too.
+    /// Returns the level of a target by the nearest of the changed levels and those of the start. An
+    /// `EnvFilter` alone would apply the level of `log` to `logs`, too.
     fn level(&self, set: &BTreeMap<Option<&'static str>, Level>, target: Option<&str>) -> Level {
         let began: Vec<Targets> = self.began.split(',').filter_map(|part| part.trim().parse().ok()).collect();
         let directives = || began.iter().flat_map(Targets::iter);
@@ -180,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_is_levels_and_targets() {
+    fn a_filter_has_levels_and_targets_only() {
         for good in ["info", "DEBUG", "warn,fullbore_broker=debug", "fullbore_broker::net=trace, off"] {
             assert!(parse(good).is_ok(), "{good}");
         }
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_change_for_what_is_below_a_target_and_back() {
+    fn a_changed_level_applies_below_its_target_until_it_is_reset() {
         let filters = Arc::new(Mutex::new(Vec::new()));
         let told = filters.clone();
         let reload = move |filter: EnvFilter| {

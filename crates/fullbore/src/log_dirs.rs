@@ -1,4 +1,4 @@
-//! `fullbore log-dirs`: kafka-log-dirs.sh's document, behind its two lines for people.
+//! `fullbore log-dirs`: the document of kafka-log-dirs.sh, after its two lines of text.
 
 use crate::client::Where;
 use crate::client_id;
@@ -10,22 +10,23 @@ use fullbore_client::ClientError;
 use fullbore_client::admin::{LogDir, LogDirPartition, log_dirs};
 use fullbore_client::blocking::BrokerAddress;
 
-/// Print the data folders of brokers, and the bytes of each partition in them.
+/// Print the data directories of brokers, and the bytes of each partition in them.
 ///
-/// The document is kafka-log-dirs.sh's: {"version", "brokers": [{"broker", "logDirs": [{"partitions": [{"partition",
-/// "size", "offsetLag", "isFuture"}], "error", "logDir", "totalBytes", "usableBytes"}]}]}. --json prints only that.
+/// The document is that of kafka-log-dirs.sh: {"version", "brokers": [{"broker", "logDirs": [{"partitions":
+/// [{"partition", "size", "offsetLag", "isFuture"}], "error", "logDir", "totalBytes", "usableBytes"}]}]}. --json prints
+/// only this.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore log-dirs
   fullbore log-dirs --broker-list 1 --topic-list orders --json")]
 pub struct LogDirsArgs {
-    /// Accepted for kafka-log-dirs.sh's sake: there is nothing else to do.
+    /// Accepted for compatibility with kafka-log-dirs.sh: the only action.
     #[arg(long, hide = true)]
     describe: bool,
-    /// Brokers by id; all without it.
+    /// Ids of brokers [default: all].
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     broker_list: Vec<i32>,
-    /// Topics; all without it.
+    /// Names of topics [default: all].
     #[arg(long, value_name = "TOPIC,...", value_delimiter = ',')]
     topic_list: Vec<String>,
     #[command(flatten)]
@@ -34,7 +35,7 @@ pub struct LogDirsArgs {
     format: Format,
 }
 
-/// Prints them.
+/// Prints the document.
 pub fn run(args: &LogDirsArgs) -> Result<(), Failure> {
     args.format.choose();
     let mut cluster = args.at.cluster(client_id::LOG_DIRS)?;
@@ -85,7 +86,7 @@ mod tests {
     use fullbore_wire::ErrorCode;
 
     #[test]
-    fn topics_are_named_only_their_logs_are_in_the_document() {
+    fn the_document_has_only_the_logs_of_named_topics() {
         let broker = BrokerAddress { id: 1, host: "h".into(), port: 1 };
         let log = |topic: &str| LogDirPartition {
             topic: topic.into(),

@@ -1,6 +1,6 @@
-//! The lines of the broker's log: text for people, or a JSON object each for what gathers logs.
+//! Lines of the broker's log: text for people, or a JSON object each for log collectors.
 //!
-//! Invariant: a JSON line is one whole object, whatever an event says.
+//! Invariant: a JSON line is one whole object, whatever an event contains.
 
 use clap::ValueEnum;
 use fullbore_bench::report::json::{object, plain, string};
@@ -12,26 +12,26 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// `--log-format`.
+/// Values of `--log-format`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Time, level, target and message.
     #[default]
     Text,
-    /// {"timestamp", "level", "target", "message"}, and the event's other fields by their names.
+    /// {"timestamp", "level", "target", "message"}, and the event's other fields by name.
     Json,
 }
 
-/// How events become lines.
+/// Formatter of events.
 pub enum LogLines {
-    /// As text.
+    /// Formatter of text lines.
     Text(Format),
-    /// As JSON.
+    /// Formatter of JSON lines.
     Json,
 }
 
 impl LogFormat {
-    /// The lines of this format.
+    /// Returns the formatter of this format.
     pub fn lines(self) -> LogLines {
         match self {
             LogFormat::Text => LogLines::Text(Format::default()),
@@ -53,7 +53,7 @@ where
 
 fn json_line(event: &Event<'_>) -> String {
     let mut time = String::new();
-    // A clock that cannot be written leaves the time empty.
+    // The time is empty if the clock cannot be formatted.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     let mut fields = JsonFields::default();
     event.record(&mut fields);
@@ -66,7 +66,7 @@ fn json_line(event: &Event<'_>) -> String {
     object(own.into_iter().chain(fields.0.iter().map(|(name, value)| (*name, value.clone()))))
 }
 
-/// The fields of an event, each with its JSON text; `message` is one of them.
+/// Fields of an event, each as JSON text; `message` is one of them.
 #[derive(Default)]
 struct JsonFields(Vec<(&'static str, String)>);
 
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn event_has_quotes_and_new_lines_its_line_is_one_object() {
+    fn an_event_with_quotes_and_newlines_is_one_object_on_one_line() {
         let sink = Sink::default();
         let log = sink.clone();
         let subscriber =

@@ -1,4 +1,4 @@
-//! The `fullbore` binary. See the library of this name.
+//! Binary `fullbore`. See the library of this name.
 
 fn main() -> std::process::ExitCode {
     fullbore::main()

@@ -1,4 +1,4 @@
-//! `fullbore man`: the manual pages, made from the same definition of the command line as `--help`.
+//! `fullbore man`: manual pages, generated from the definition of the command line, like `--help`.
 
 use crate::failure::Failure;
 use crate::output;
@@ -12,20 +12,20 @@ use std::path::PathBuf;
   fullbore man | man -l -
   fullbore man --dir target/man")]
 pub struct Man {
-    /// Write a page for every command into this folder, which is made if it does not exist: fullbore.1,
+    /// Write a page for every command into this directory, which is created if it does not exist: fullbore.1,
     /// fullbore-topics.1 and so on.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// `help` explains the other commands, which have pages themselves.
+/// Removes the subcommand `help`: the other commands have pages of their own.
 fn without_help(command: clap::Command) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
     let bare = command.disable_help_subcommand(true);
     names.into_iter().fold(bare, |command, name| command.mut_subcommand(name, without_help))
 }
 
-/// Prints or writes those of this command line.
+/// Prints the page, or writes all pages.
 pub fn run(man: &Man, command: clap::Command) -> Result<(), Failure> {
     let mut command = without_help(command);
     command.build();

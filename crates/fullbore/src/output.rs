@@ -1,7 +1,7 @@
-//! Standard output, and in what form; and the lines on standard error.
+//! Standard output and its form, and lines on standard error.
 //!
-//! Invariant: a reader that went away (`| head -1`), of either, loses the rest of the lines and nothing else: commands
-//! end by themselves and clean up.
+//! Invariant: a reader that is gone (`| head -1`), of either, loses the remaining lines and has no other effect.
+//! Commands end normally and clean up.
 
 use crate::closed;
 use clap::Args;
@@ -14,34 +14,34 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static FAILED: OnceLock<io::Error> = OnceLock::new();
-/// What the user asked for, for those who cannot be told: the one who prints why a command failed.
+/// True for `--json`; global, since the code that prints failures has no access to the flags.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Beginning and end of a heading, and the beginning of an error, on a terminal.
+/// Escape sequences: start and end of a heading, and start of an error, on a terminal.
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
 const BOLD_RED: &str = "\x1b[1;31m";
 
-/// Bytes that are read of an answer to a question.
+/// Bytes that are read of the answer to a question.
 const ANSWER_BYTES_MAX: u64 = 64;
 
-/// The form of what is printed.
+/// Form of the output.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Format {
-    /// Print one JSON document to standard output. Each line on standard error is one, too: {"error": SENTENCE} of a
-    /// failure, {"note": SENTENCE} of progress and warnings.
+    /// Print one JSON document to standard output. Each line on standard error is JSON, too: {"error": SENTENCE} for a
+    /// failure, {"note": SENTENCE} for progress and warnings.
     #[arg(long)]
     pub json: bool,
 }
 
 impl Format {
-    /// From here on errors are in this form, too.
+    /// Makes this the form of errors, too.
     pub fn choose(self) {
         IS_JSON.store(self.json, Ordering::Relaxed);
     }
 }
 
-/// Prints why a command failed to standard error, in the form that was chosen.
+/// Prints the reason of a failed command to standard error, in the chosen form.
 pub fn failure(sentence: &str) {
     if IS_JSON.load(Ordering::Relaxed) {
         return to_stderr(&object([("error", string(sentence))]));
@@ -52,7 +52,7 @@ pub fn failure(sentence: &str) {
     }
 }
 
-/// The heading of a table, which stands out on a terminal.
+/// Returns the heading of a table, which stands out on a terminal.
 pub fn heading(text: &str) -> String {
     match has_colours(&io::stdout()) {
         true => format!("{BOLD}{text}{PLAIN}"),
@@ -60,7 +60,7 @@ pub fn heading(text: &str) -> String {
     }
 }
 
-/// Only a terminal has colours, and none where the user wants none (no-color.org).
+/// Returns true on a terminal, unless the user wants no colours (no-color.org).
 pub fn has_colours(stream: &impl IsTerminal) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
@@ -79,8 +79,8 @@ fn shown(char: char) -> String {
     if char.is_control() { format!(r"\x{:02x}", u32::from(char)) } else { char.into() }
 }
 
-/// Escapes control characters of lines for people, but for ends of lines, tabs and our own styles. JSON has its own
-/// escapes.
+/// Escapes control characters of lines for people, except for newlines, tabs and this module's own styles. JSON has its
+/// own escapes.
 fn printable(text: &str) -> Cow<'_, str> {
     let is_foreign = |char: char| char.is_control() && !matches!(char, '\n' | '\t');
     if !text.contains(is_foreign) || IS_JSON.load(Ordering::Relaxed) {
@@ -101,13 +101,13 @@ fn printable(text: &str) -> Cow<'_, str> {
     (printed + rest).into()
 }
 
-/// The columns of the terminal that standard output is; none elsewhere.
+/// Returns the number of columns if standard output is a terminal.
 pub fn width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Prints a line of parts that commas separate, on as many lines as `limit` columns need; on one without a limit.
+/// Prints text whose parts are separated by commas, folded to `limit` columns if there is a limit.
 pub fn folded(text: &str, limit: Option<usize>) {
     fold(text, limit).iter().for_each(|text| line(text));
 }
@@ -123,19 +123,19 @@ fn fold(text: &str, limit: Option<usize>) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// A line that is only for people: nothing where JSON was asked for.
+/// Prints a line for people: nothing with `--json`.
 pub fn words(text: &str) {
     if !IS_JSON.load(Ordering::Relaxed) {
         line(text);
     }
 }
 
-/// A remark beside what was asked for: a line for people, which goes to standard error where JSON was asked for.
+/// Prints a remark: a line for people, which goes to standard error with `--json`.
 pub fn note(text: &str) {
     if IS_JSON.load(Ordering::Relaxed) { tell(text) } else { line(text) }
 }
 
-/// Prints a remark to standard error at once, in the form that was chosen.
+/// Prints a remark to standard error at once, in the chosen form.
 pub fn tell(text: impl Display) {
     let text = text.to_string();
     match IS_JSON.load(Ordering::Relaxed) {
@@ -144,14 +144,14 @@ pub fn tell(text: impl Display) {
     }
 }
 
-/// Writes a line to standard error. Ignores a reader that went away, at which `eprintln!` panics.
+/// Writes a line to standard error. Ignores a reader that is gone, at which `eprintln!` panics.
 fn to_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(format!("{}\n", printable(text)).as_bytes());
 }
 
-/// Asks `question` on standard error. Returns true if the first line of `answers` is y or yes.
+/// Prints `question` to standard error. Returns true if the first line of `answers` is y or yes.
 pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
-    // Without a reader of the question no answer is meant for it.
+    // An answer counts only if the question was printed.
     if io::stderr().lock().write_all(question.as_bytes()).is_err() {
         return false;
     }
@@ -160,18 +160,18 @@ pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
     is_read && ["y", "yes"].iter().any(|yes| answer.trim().eq_ignore_ascii_case(yes))
 }
 
-/// Prints a line at once; does nothing after one that could not be printed.
+/// Prints a line at once; does nothing after a failed write.
 pub fn line(text: &str) {
     written(|| writeln!(io::stdout().lock(), "{}", printable(text)));
 }
 
-/// Prints bytes at once; does nothing after something that could not be printed. Returns true if they were printed.
+/// Prints bytes at once; does nothing after a failed write. Returns true if they were printed.
 pub fn bytes(bytes: &[u8]) -> bool {
     written(|| io::stdout().lock().write_all(bytes))
 }
 
-/// Runs `write`, which writes to standard output, and flushes that; does nothing after a write that failed. Returns
-/// true if `write` succeeded.
+/// Runs `write`, which writes to standard output, and flushes that; does nothing after a failed write. Returns true if
+/// `write` succeeded.
 pub fn written(write: impl FnOnce() -> io::Result<()>) -> bool {
     if FAILED.get().is_none() {
         let open = if closed::is_stdout_closed() { Err(Errno::BADF.into()) } else { Ok(()) };
@@ -182,17 +182,17 @@ pub fn written(write: impl FnOnce() -> io::Result<()>) -> bool {
     FAILED.get().is_none()
 }
 
-/// Returns true if lines are lost: a command that works only for what it prints may stop.
+/// Returns true if lines are lost: a command that works only for its output may stop.
 pub fn is_lost() -> bool {
     FAILED.get().is_some()
 }
 
-/// Why lines were lost, unless the reader just went away, as it may.
+/// Returns the error that lost lines; None if the reader is just gone, as it may be.
 pub fn error() -> Option<&'static io::Error> {
     FAILED.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
 }
 
-/// Returns a word as a shell takes it, in quotes where it must be.
+/// Returns a word as a shell takes it, quoted if it must be.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_=.,:/@+%".contains(letter);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_is_wider_than_its_terminal_it_is_folded_at_commas() {
+    fn a_line_wider_than_its_terminal_is_folded_at_commas() {
         let text = "10 records sent, 5 records/sec, 1 ms avg latency.";
         assert_eq!(fold(text, None), [text]);
         assert_eq!(fold(text, Some(49)), [text]);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn name_has_control_characters_they_are_printed_as_escapes() {
+    fn control_characters_of_a_name_are_printed_as_escapes() {
         assert_eq!(name("orders\u{e9}"), "orders\u{e9}");
         assert_eq!(name("a\x1b[2J\n\tb\u{7f}\u{9b}c\0"), r"a\x1b[2J\x0a\x09b\x7f\x9bc\x00");
         assert_eq!(printable("two\nlines\tof \u{e9}"), "two\nlines\tof \u{e9}");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn question_is_answered_only_yes_agrees() {
+    fn only_y_and_yes_agree_to_a_question() {
         for (answer, expected) in [("y\n", true), (" YES \n", true), ("yes", true), ("\n", false), ("", false)] {
             assert_eq!(agrees("", &mut answer.as_bytes()), expected, "{answer:?}");
         }

@@ -1,7 +1,6 @@
-//! The profile: client properties for every command that asks a cluster and names no file of them.
+//! Profile: client properties for every client command that names no file of its own.
 //!
-//! Invariant: what is typed, and FULLBORE_BOOTSTRAP_SERVER, come before it. A key that only other commands use is no
-//! mistake.
+//! Invariant: flags and FULLBORE_BOOTSTRAP_SERVER override it. A key of other commands causes no notice.
 
 use crate::failure::Failure;
 use crate::properties::{BOOTSTRAP_SERVERS, Notice, bootstrap_of_shell, read_properties};
@@ -11,12 +10,12 @@ use fullbore_producer::config;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The variable that names the file; empty for none.
+/// Variable that names the file; empty for none.
 const VARIABLE: &str = "FULLBORE_PROFILE";
-/// The file in the user's folder of configurations, where the variable is not set.
+/// File in the user's configuration directory, if the variable is not set.
 const FILE: &str = "fullbore/profile.properties";
 
-/// Reads the profile, without the keys that only other commands use; an empty set where there is none.
+/// Reads the profile, without the keys that only other commands use; an empty set if there is none.
 ///
 /// # Errors
 /// A file that cannot be read. The default one may be absent.
@@ -38,7 +37,7 @@ fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(folder.join(FILE))
 }
 
-/// The properties of a profile that a command takes, and those that none takes, which it tells of.
+/// Returns the properties of a profile for a command, including unknown ones, which then cause a notice.
 fn of_command(profile: &Properties, notice: Notice<'_>, names_cluster: bool) -> Properties {
     let mut properties = Properties::default();
     for (key, value) in profile.iter() {
@@ -51,7 +50,7 @@ fn of_command(profile: &Properties, notice: Notice<'_>, names_cluster: bool) -> 
     properties
 }
 
-/// Returns true if some command takes this key.
+/// Returns true if some command has this key.
 fn is_known(key: &str) -> bool {
     config::notice(key).is_none() || ConsumerConfig::settings().any(|setting| setting.name == key)
 }
@@ -61,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn environment_names_a_file_the_default_is_not_read() {
+    fn a_file_named_by_the_environment_replaces_the_default() {
         let path = |set: &[(&str, &str)]| {
             let set: Vec<(String, OsString)> =
                 set.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn profile_has_keys_of_other_commands_only_misspelt_ones_are_told() {
+    fn only_misspelt_keys_of_a_profile_are_reported() {
         let mut profile = Properties::default();
         for key in ["bootstrap.servers", "linger.ms", "fetch.min.bytes", "client.id", "linger.msec"] {
             profile.set(key, "1");

@@ -1,18 +1,18 @@
-//! Where client properties come from: files, and the variable that names the cluster.
+//! Sources of client properties: files, and the variable that names the cluster.
 
 use crate::failure::Failure;
 use fullbore_config::Properties;
 use std::path::Path;
 
-/// The property that names the cluster.
+/// Property that names the cluster.
 pub const BOOTSTRAP_SERVERS: &str = "bootstrap.servers";
-/// The variable that names the cluster where no flag and no property does.
+/// Variable that names the cluster if no flag and no property does.
 const BOOTSTRAP_VARIABLE: &str = "FULLBORE_BOOTSTRAP_SERVER";
 
-/// What the user of a command should know of a property with this key; `None` if it counts.
+/// Function that returns the notice for the user on a key; None if the key has an effect.
 pub type Notice<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The properties of a file in Java's format; an empty set without one.
+/// Reads the properties of a file in Java's format; an empty set without a file.
 pub fn read_properties(file: Option<&Path>) -> Result<Properties, Failure> {
     let Some(path) = file else { return Ok(Properties::default()) };
     let text = std::fs::read_to_string(path)
@@ -20,7 +20,7 @@ pub fn read_properties(file: Option<&Path>) -> Result<Properties, Failure> {
     Properties::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
 
-/// FULLBORE_BOOTSTRAP_SERVER, if it names a broker.
+/// Returns FULLBORE_BOOTSTRAP_SERVER, if it names a broker.
 pub fn bootstrap_of_shell() -> Option<String> {
     std::env::var(BOOTSTRAP_VARIABLE).ok().filter(|servers| !servers.trim().is_empty())
 }

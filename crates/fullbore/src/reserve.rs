@@ -1,21 +1,21 @@
-//! Threads of a runtime that are held back until those that serve clients hang in writes to the disk.
+//! Reserve threads of the runtime, which are used once the threads that serve clients hang in writes to the disk.
 //!
-//! A worker of the runtime that blocks cannot be replaced, and a write blocks. Held back are workers too, which wait
-//! outside of its work: they take part in nothing and cost nothing. Invariant: once let go they stay.
+//! A blocked worker of the runtime cannot be replaced, and a write blocks. The reserve is workers that wait outside the
+//! runtime's work: they take no part in it and cost nothing. Invariant: once released, they stay.
 
 use std::sync::mpsc::{Sender, channel};
 use tokio::runtime::Runtime;
 
-/// One serves; with two, one may look at what takes longer.
+/// Number of reserve threads. One serves; with two, one may run longer work.
 pub const THREADS: usize = 2;
 
-/// Workers that are held back.
+/// Reserve of held workers.
 pub struct Reserve {
     held: Vec<Sender<()>>,
 }
 
 impl Reserve {
-    /// Holds back [`THREADS`] workers of a runtime that has as many more than are to serve.
+    /// Holds back [`THREADS`] workers of a runtime, which has this many more than are to serve.
     pub fn hold(runtime: &Runtime) -> Reserve {
         let held = (0..THREADS).map(|_| {
             let (held, let_go) = channel();
@@ -32,7 +32,7 @@ impl Reserve {
         !self.held.is_empty()
     }
 
-    /// Lets them serve.
+    /// Releases the workers, which then serve.
     pub fn let_go(&mut self) {
         self.held.clear();
     }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_other_workers_hang_the_reserve_is_let_go_tasks_run() {
+    fn a_released_reserve_runs_tasks_while_all_other_workers_hang() {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1 + THREADS).enable_all().build().expect("a runtime");
         let mut reserve = Reserve::hold(&runtime);

@@ -1,4 +1,4 @@
-//! `fullbore serve`: from what the user typed to a running broker, and back out at a signal.
+//! `fullbore serve`: from the command line to a running broker, and its stop at a signal.
 
 use crate::closed::is_stdout_closed;
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Run the broker. Needs no argument: data goes to ./fullbore-data, clients come to 127.0.0.1:9092.
+/// Run the broker. Needs no argument: data is in ./fullbore-data, clients connect to 127.0.0.1:9092.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  fullbore serve\n  fullbore serve --data-dir /var/lib/fullbore --listen 0.0.0.0:9092 \\\n    --set advertised.listeners=PLAINTEXT://my-host:9092\n  fullbore serve --config server.properties --set log.retention.hours=24\n\
@@ -25,28 +25,29 @@ pub struct Serve {
     /// A properties file with Kafka's keys.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where the data lives; created when missing. Short for --set log.dirs=DIR [default: ./fullbore-data].
+    /// The data directory; created if it is missing. Short for --set log.dirs=DIR [default: ./fullbore-data].
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// Where clients connect; port 0 takes a free one. Short for --set listeners=PLAINTEXT://HOST:PORT [default: 127.0.0.1:9092]; SSL://HOST:PORT needs ssl.keystore.location, too.
+    /// The address for clients; port 0 takes a free one. Short for --set listeners=PLAINTEXT://HOST:PORT [default:
+    /// 127.0.0.1:9092]; SSL://HOST:PORT needs ssl.keystore.location, too.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// A configuration value, before those of the file; may be repeated.
+    /// A configuration value, which overrides the file; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// What to log, as in RUST_LOG: warn, info, debug, fullbore_broker=debug,...
+    /// The filter of the log, as in RUST_LOG: warn, info, debug, fullbore_broker=debug,...
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
-    /// The form of the log's lines on standard error; with json the greeting is one of them.
+    /// The format of the log's lines on standard error; with json, the greeting is one of them.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
 }
 
-/// How a mistake in a `--set` is told.
+/// Source of a mistake in a `--set`.
 const SET: &str = "--set ";
 
 impl Serve {
-    /// What is configured, or everything that is wrong with it.
+    /// Returns the configuration, or everything that is wrong with it.
     fn configuration(&self) -> Result<(BrokerConfig, Vec<Warning>), Failure> {
         let (properties, mut mistakes) = self.properties()?;
         match BrokerConfig::from_properties(&properties) {
@@ -60,8 +61,8 @@ impl Serve {
         })
     }
 
-    /// The file, over it `--data-dir`, `--listen` and `--set`, of which no two may say the same; and what of it is no
-    /// property.
+    /// Returns the properties of the file, overridden by `--data-dir`, `--listen` and `--set`, of which no two may set
+    /// the same; and the malformed lines and pairs.
     fn properties(&self) -> Result<(Properties, Mistakes), Failure> {
         let (mut properties, mut mistakes) = match &self.config {
             None => (Properties::default(), Mistakes::default()),
@@ -87,7 +88,7 @@ impl Serve {
         Ok((properties, mistakes))
     }
 
-    /// A flag that `--set` overrode would be a broker somewhere else than its owner believes.
+    /// Refuses a flag that `--set` would override: the broker would be elsewhere than its owner believes.
     fn check_said_once(&self) -> Result<(), Failure> {
         let flags = [
             ("--data-dir", self.data_dir.is_some(), ["log.dirs", "log.dir"].as_slice()),
@@ -105,7 +106,7 @@ impl Serve {
     }
 }
 
-/// What `--listen` means: the short form, or Kafka's with the protocol in front.
+/// Returns the listener of `--listen`: the short form, or Kafka's with the protocol in front.
 fn listener_of(listen: &str) -> Result<String, Failure> {
     match listen.split_once("://") {
         None => Ok(format!("PLAINTEXT://{listen}")),
@@ -116,7 +117,7 @@ fn listener_of(listen: &str) -> Result<String, Failure> {
     }
 }
 
-/// Serves until SIGINT or SIGTERM, or until another process has the place of this one in its cluster.
+/// Serves until SIGINT or SIGTERM, or until another process replaces this broker in its cluster.
 pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
     let as_json = serve.log_format == LogFormat::Json;
     Format { json: as_json }.choose();
@@ -133,7 +134,7 @@ pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
     let runtime = runtime.worker_threads(serving + reserve::THREADS).enable_all().build()?;
     let mut reserve = Reserve::hold(&runtime);
     let ended = runtime.block_on(serve_until_signal(config, Loggers::of(levels), as_json, &mut reserve));
-    // The runtime ends once its threads do.
+    // The runtime can only end once its threads are released.
     reserve.let_go();
     ended
 }
@@ -144,13 +145,13 @@ async fn serve_until_signal(
     as_json: bool,
     reserve: &mut Reserve,
 ) -> Result<(), Failure> {
-    // Before the broker opens anything, so that no signal finds it half open.
+    // Set before the broker opens anything, so that no signal finds it half open.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let data_dir = std::path::absolute(&config.node.data_dir).unwrap_or_else(|_| config.node.data_dir.clone());
     let host = config.network.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
     let broker = Broker::start_with(config, loggers).await?;
     let (listens, data_dir) = (host_port(&host, broker.addr().port()), data_dir.display().to_string());
-    // Daemons are started without a standard output; that is no reason to end badly.
+    // Daemons have no standard output, which is no error.
     match as_json || is_stdout_closed() {
         true => log_greeting(&broker, &listens, &data_dir),
         false => greet(&broker, &listens, &data_dir),
@@ -163,13 +164,13 @@ async fn serve_until_signal(
             () = broker.disk_hangs(), if reserve.is_held() => reserve.let_go(),
         }
     };
-    tracing::info!("stopping: what was admitted is answered");
+    tracing::info!("stopping: the broker still answers admitted requests");
     broker.shutdown().await;
     tracing::info!("stopped");
     ended.map_or(Ok(()), |why| Err(Failure::new(why)))
 }
 
-/// Logs what [`greet`] says.
+/// Logs the text of [`greet`].
 fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
     let (host, port) = broker.advertised();
     let metrics = broker.admin_addr().map(|admin| format!("http://{admin}/metrics")).unwrap_or_default();
@@ -184,7 +185,7 @@ fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
     );
 }
 
-/// Says where the broker listens, and where it sends clients if that is another address.
+/// Prints the listener's address, and the advertised one if it differs.
 fn greet(broker: &Broker, listens: &str, data_dir: &str) {
     let (host, port) = broker.advertised();
     let addr = host_port(&host, port);
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once_with_where_it_was_set() {
+    fn all_mistakes_are_reported_at_once_with_their_sources() {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         let text = "# a comment\nnum.partitions=0\nlog.retention.ms=\\\n  soon\nbroken=\\u12\nnode.id=7\nlog.segment.bytes=1\n\
                     fullbore.nothing=1\nssl.key.password=TOPSECRET\nssl.key.pasword=TOPSECRET\nnode.id=8\nbroker.id=9\n\
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_tells_where_its_key_was_set() {
+    fn a_warning_names_the_source_of_its_key() {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         writeln!(file, "\nnum.partitons=3").expect("written");
         let path = file.path().to_str().expect("UTF-8");
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_particular_wins() {
+    fn set_overrides_flags_and_flags_the_file() {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         writeln!(file, "log.dirs=/file\nlisteners=PLAINTEXT://file:1\nnum.partitions=3").expect("written");
         let path = file.path().to_str().expect("UTF-8");
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_and_set_do_not_override_each_other() {
+    fn a_flag_and_set_of_one_key_are_refused() {
         for (flag, value, set) in [
             ("--listen", "h:1", "listeners=PLAINTEXT://h:2"),
             ("--data-dir", "/a", "log.dirs=/b"),
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn kafkas_form_of_a_listener_is_taken() {
+    fn a_listener_in_kafkas_form_is_accepted() {
         for (form, listener) in
             [("h:1", "PLAINTEXT://h:1"), ("PLAINTEXT://h:1", "PLAINTEXT://h:1"), ("SSL://h:1", "SSL://h:1")]
         {
@@ -319,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn without_arguments_the_defaults_hold() {
+    fn defaults_apply_without_arguments() {
         let (config, warnings) = BrokerConfig::from_properties(&properties(&[]).expect("valid")).expect("valid");
         assert_eq!((config.node.data_dir, config.network.listeners[0].port), (PathBuf::from("fullbore-data"), 9092));
         assert!(warnings.is_empty());
     }
 
     #[test]
-    fn what_cannot_be_read_is_one_line() {
+    fn an_unreadable_file_or_a_misspelt_key_is_reported_in_one_line() {
         let missing = properties(&["--config", "/no/such.properties"]).expect_err("missing").to_string();
         assert!(missing.contains("/no/such.properties"), "{missing}");
         let listen = properties(&["--listen", "SASL_SSL://h:1"]).expect_err("not spoken").to_string();

@@ -1,9 +1,9 @@
-//! Whether a command should end early: a signal came, or nobody reads what it prints.
+//! Early end of a command: a signal came, or the reader of its output is gone.
 //!
-//! Invariant: the first signal only asks; the command ends by itself, prints what it has and cleans up. The second ends
-//! the program, and so does the first where the command does not end: then it waits for somebody who does not answer.
-//! Ctrl-C (SIGINT) is somebody at a terminal, who waits for half a second at most; SIGTERM leaves time for the last
-//! records and commits.
+//! Invariant: the first signal only requests the end, and the command ends by itself, prints its results and cleans up.
+//! A second signal ends the program. So does the first one if the command does not end, since it then waits for a
+//! response. Ctrl-C (SIGINT) comes from a user at a terminal, who waits for half a second at most. SIGTERM leaves time
+//! for the last records and commits.
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
@@ -13,36 +13,37 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// How long a command may take to end after Ctrl-C, unless it has allowed itself more; counted in looks.
+/// Longest time of a command to end after Ctrl-C, unless it has allowed itself more; counted in polls.
 const INTERRUPTED_WITHIN: Duration = Duration::from_millis(400);
 
-/// How long a command may take to look whether it should end after SIGTERM.
+/// Longest time of a command to notice SIGTERM.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long it may then take to finish: longer than any command gives to its last records, its commit and its goodbye.
+/// Longest time of a command to end once it has noticed SIGTERM: longer than any command takes for its last records,
+/// its commit and its leave.
 const DONE_WITHIN: Duration = Duration::from_secs(40);
 
-/// Between two looks at a command that was interrupted. Its time is counted in looks: a machine that is slow to run the
-/// one that looks is slow to run the command, too.
+/// Time between two polls of an interrupted command. Its time is counted in polls: if the machine is slow to run the
+/// polling thread, it is slow to run the command, too.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Time within which a signal that comes again is the same one: `timeout` of coreutils sends its signal to the command,
+/// Time within which a second signal counts as the first one: `timeout` of coreutils sends its signal to the command
 /// and to the command's group.
 const REPEATED_WITHIN: Duration = Duration::from_millis(250);
 
-/// Shared by whoever asks and whoever is asked; clones are the same.
+/// Request to stop, and its state; clones share both.
 #[derive(Clone)]
 pub struct Stop {
     asked: Arc<watch::Sender<bool>>,
     heard: Arc<AtomicBool>,
-    /// Looks since Ctrl-C; 0 before it.
+    /// Number of polls since Ctrl-C; 0 before it.
     looks: Arc<AtomicU32>,
     /// Milliseconds that the command may take after Ctrl-C.
     allowed: Arc<AtomicU64>,
 }
 
 impl Stop {
-    /// Asked for by nobody.
+    /// Makes a request that is not made yet.
     pub fn new() -> Self {
         Stop {
             asked: Arc::new(watch::Sender::new(false)),
@@ -52,13 +53,13 @@ impl Stop {
         }
     }
 
-    /// Asked for by SIGINT and SIGTERM. At a second one, or if nobody has heard the first, `last_words` runs and the
-    /// program ends.
+    /// Makes a stop that SIGINT and SIGTERM request. At a second signal, or if the command does not notice the first,
+    /// `last_words` runs and the program ends.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
         let asked = stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // Before this returns, so that no signal kills what has begun.
+        // Set before this returns, so that no signal kills work that has begun.
         let (mut interrupt, mut terminate) = {
             let _runtime = runtime.enter();
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
@@ -93,17 +94,17 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Asks.
+    /// Requests the stop.
     pub fn ask(&self) {
         self.asked.send_replace(true);
     }
 
-    /// Returns true if the command is to stop: a signal came, or standard output has no reader.
+    /// Returns true if the command must stop: a signal came, or standard output has no reader.
     pub fn is_asked(&self) -> bool {
         self.is_signalled() || output::is_lost()
     }
 
-    /// Returns true if a signal came, for a command that works without a reader of its output, too.
+    /// Returns true if a signal came, for a command that also works without a reader of its output.
     pub fn is_signalled(&self) -> bool {
         let is_asked = *self.asked.borrow();
         if is_asked {
@@ -112,34 +113,35 @@ impl Stop {
         is_asked
     }
 
-    /// Lets the command take `time` after Ctrl-C, if that is more than it may already: for what must not stay half
+    /// Lets the command take `time` after Ctrl-C, if that is more than it may already: for work that must not stay half
     /// done.
     pub fn allow(&self, time: Duration) {
         self.allowed.fetch_max(to_ms(time), Ordering::Relaxed);
     }
 
-    /// Returns how long a command that ends may still wait for others: `full`, or after Ctrl-C until `share` of the
-    /// time since then is over.
+    /// Returns how long an ending command may still wait for others: `full`, or after Ctrl-C the rest of `share` since
+    /// then.
     pub fn time_left(&self, full: Duration, share: Duration) -> Duration {
         match self.since_ctrl_c() {
-            // A wait of no time at all means something else to those who wait.
+            // At least 1 ms: callers take a zero for another meaning.
             Some(time) => full.min(share.saturating_sub(time).max(Duration::from_millis(1))),
             None => full,
         }
     }
 
-    /// Counts a look at the command that was interrupted.
+    /// Counts a poll of the interrupted command.
     fn look(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the time since Ctrl-C, counted in looks.
+    /// Returns the time since Ctrl-C, counted in polls.
     fn since_ctrl_c(&self) -> Option<Duration> {
         let looks = self.looks.load(Ordering::Relaxed);
         looks.checked_sub(1).map(|looks| LOOK_EVERY * looks)
     }
 
-    /// Resolves when nobody has heard for too long, or who has is not done; who has a receiver has heard.
+    /// Resolves when the command has not noticed the signal in time, or has not ended in time after that. A command
+    /// with a receiver has noticed it.
     async fn unheard(&self) {
         while let Some(time) = self.since_ctrl_c() {
             if time >= Duration::from_millis(self.allowed.load(Ordering::Relaxed)) {
@@ -154,7 +156,7 @@ impl Stop {
         }
     }
 
-    /// Turns true when somebody asks; lost output must be noticed and asked for.
+    /// Returns a receiver that turns true with the request. The caller must check for lost output itself.
     pub fn receiver(&self) -> watch::Receiver<bool> {
         self.asked.subscribe()
     }
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ctrl_c_comes_only_a_share_of_its_time_is_left() {
+    fn ctrl_c_leaves_only_a_share_of_the_time() {
         let (full, share) = (Duration::from_secs(10), Duration::from_millis(300));
         let stop = Stop::new();
         stop.ask();

@@ -1,14 +1,14 @@
-//! Tables as Kafka's tools print them: columns to the left, each at least as wide as Kafka has it.
+//! Tables as Kafka's tools print them: left-aligned columns, each at least as wide as Kafka's.
 
 use crate::output::{heading, name};
 
-/// Columns that a cell keeps when it is cut.
+/// Columns that remain of a cell that is cut.
 const CUT_TO: usize = 8;
-/// The end of a cell that was cut.
+/// End of a cell that was cut.
 const DOTS: &str = "...";
 
-/// The lines of a table: the first row is its heading. `widths` are the least widths, columns beyond them have none. No
-/// line ends with blanks. Control characters of cells are escaped.
+/// Returns the lines of a table, whose first row is the heading. `widths` are the least widths; further columns have
+/// none. Lines have no trailing blanks. Control characters of cells are escaped.
 pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
     let rows = &escaped(rows);
     let widths = columns(rows, widths);
@@ -23,8 +23,8 @@ pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
     lines
 }
 
-/// As [`aligned`] where that fits into `limit` columns, or without one. Else the least widths count for nothing, the
-/// widest cells that are no numbers are cut, and columns on the right are left out.
+/// Returns a table as [`aligned`] does if it fits into `limit` columns, or there is no limit. Otherwise it drops the
+/// least widths, cuts the widest cells of text, and then removes columns from the right.
 pub fn fitted(rows: &[Vec<String>], widths: &[usize], limit: Option<usize>) -> Vec<String> {
     let lines = aligned(rows, widths);
     let mut rows = escaped(rows);
@@ -45,7 +45,7 @@ fn escaped(rows: &[Vec<String>]) -> Vec<Vec<String>> {
     rows.iter().map(|row| row.iter().map(|cell| name(cell).into_owned()).collect()).collect()
 }
 
-/// Returns true if a cell below the heading is no number.
+/// Returns true if a cell below the heading is text.
 fn is_text(rows: &[Vec<String>], column: usize) -> bool {
     let cells = rows.iter().skip(1).filter_map(|row| row.get(column));
     cells.into_iter().any(|cell| cell != "-" && cell.parse::<i64>().is_err())
@@ -59,14 +59,14 @@ fn cut(rows: &mut [Vec<String>], column: usize, width: usize) {
 
 fn rows_width(rows: &[Vec<String>], widths: &[usize]) -> usize {
     let mut all = columns(rows, widths);
-    // Nothing is filled up at the end of a line.
+    // The last column is not padded.
     if let Some(last) = all.last_mut() {
         *last = columns(rows, &[]).pop().unwrap_or_default();
     }
     all.iter().sum::<usize>() + all.len().saturating_sub(1)
 }
 
-/// The width of each column, which is at least that of `widths`.
+/// Returns the width of each column, at least that of `widths`.
 fn columns(rows: &[Vec<String>], widths: &[usize]) -> Vec<usize> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -75,12 +75,12 @@ fn columns(rows: &[Vec<String>], widths: &[usize]) -> Vec<usize> {
     (0..rows.iter().map(Vec::len).max().unwrap_or(0)).map(width).collect()
 }
 
-/// A row of a table.
+/// Makes a row of a table.
 pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// A cell that may be empty, as Kafka's tools show it.
+/// Returns a cell that may be empty, as Kafka's tools show it.
 pub fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table_is_wider_than_its_terminal_text_is_cut_and_numbers_are_not() {
+    fn a_table_wider_than_its_terminal_has_text_cut_but_no_numbers() {
         let id = "perf-consumer-client-7d9d2b56-0a5b-4c39";
         let rows = [row(["GROUP", "OFFSET", "CONSUMER-ID", "HOST"]), row(["g", "1234567", id, "/127.0.0.1"])];
         let widths = [15, 15, 15];
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn cell_has_control_characters_they_are_escaped_before_columns_are_aligned() {
+    fn control_characters_of_cells_are_escaped_before_columns_are_aligned() {
         let rows = [row(["GROUP", "LAG"]), row(["a\x1b[2J\nb", "5"])];
         let lines = ["GROUP         LAG", r"a\x1b[2J\x0ab 5"];
         assert_eq!(aligned(&rows, &[]), lines);

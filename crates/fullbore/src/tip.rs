@@ -1,6 +1,6 @@
-//! Advice on words of Kafka's tools, on names without their flags, and on numbers that are none.
+//! Advice on words of Kafka's tools, on names without their flags, and on malformed numbers.
 //!
-//! Invariant: a tip names something that this program has, or says that it does not have it.
+//! Invariant: a tip names something that this program has, or states that it does not have it.
 
 use clap::Command;
 use clap::builder::StyledStr;
@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 
-/// Commands of other programs, without `kafka-` before them and `.sh` behind them, and how to do the same here.
+/// Commands of other programs, without `kafka-` and `.sh`, and the equivalent here.
 const COMMANDS: [(&str, &str); 25] = [
     ("acl", ACLS),
     ("acls", ACLS),
@@ -42,7 +42,7 @@ const CONFIGS: &str = "write `fullbore configs`";
 const GROUPS: &str = "write `fullbore groups`";
 const TOPICS: &str = "write `fullbore topics`";
 
-/// Flags of other programs, and what they are called here.
+/// Flags of other programs, and the equivalent here.
 const FLAGS: [(&str, &str); 4] = [
     ("--zookeeper", "there is no ZooKeeper; name a broker with --bootstrap-server HOST:PORT"),
     ("--broker-list", BOOTSTRAP),
@@ -53,7 +53,7 @@ const FLAGS: [(&str, &str); 4] = [
 const NAMES: &str = "[TOPIC]...";
 const BOOTSTRAP: &str = "name a broker with --bootstrap-server HOST:PORT";
 
-/// Puts the tip on an error in the place of those that clap guesses. `typed` names the action with a word.
+/// Adds the tip to an error, in place of the guesses of clap. `typed` names the action by a word.
 pub fn add(error: &mut Error, typed: &[OsString], program: &Command) {
     let tip = match error.kind() {
         ErrorKind::InvalidSubcommand => of_command(&text(error, ContextKind::InvalidSubcommand)),
@@ -102,7 +102,7 @@ fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<
     })
 }
 
-/// Returns the tip on names behind `--topic` and another name: mostly a pattern that the shell has expanded.
+/// Returns the tip on a further name after `--topic NAME`: mostly a pattern that the shell has expanded.
 fn of_names(error: &Error) -> Option<String> {
     let context: Vec<String> = [ContextKind::InvalidArg, ContextKind::PriorArg]
         .into_iter()
@@ -117,7 +117,7 @@ fn of_names(error: &Error) -> Option<String> {
         .then(|| "a pattern needs quotes, as in --topic 'test-.*', or the shell makes it names of files".to_owned())
 }
 
-/// Returns the tip on a value that is no number, or one that is too large, as Rust's parsers refuse it.
+/// Returns the tip on a malformed number, or one that is too large, by the error of Rust's parsers.
 fn of_number(error: &Error) -> Option<String> {
     let source = std::error::Error::source(error)?;
     let whole = source.downcast_ref::<ParseIntError>().map(ParseIntError::kind);

@@ -1,16 +1,16 @@
-//! Sentences on failed transactions, for the commands that write in transactions: the cause behind an error code, and
-//! the next step; and the flags that these commands share.
+//! Sentences on failed transactions, with the cause behind an error code and the next step, and the flags that
+//! transactional commands share.
 
 use crate::failure::Failure;
 use fullbore_producer::{ProduceError, ProducerConfig, TransactionError};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// Property of the transactional id.
+/// Name of the property with the transactional id.
 pub const TRANSACTIONAL_ID: &str = "transactional.id";
 
-/// Checks that a command line names one transactional id: the flag goes before a file of properties, but not silently
-/// before a property beside it, since the id decides which producer is fenced.
+/// Checks that a command line names one transactional id. The flag overrides a file of properties, but not silently a
+/// property on the command line, since the id decides which producer is fenced.
 ///
 /// # Errors
 /// Two different ids.
@@ -27,7 +27,7 @@ pub fn check_ids(flag: Option<&str>, properties: &[(String, String)]) -> Result<
 /// Parses a number of records, 1 or more.
 ///
 /// # Errors
-/// The range, in words.
+/// The allowed range, as a sentence.
 pub fn record_count(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "must be a whole number, 1 or more".to_owned())
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn flag_and_property_name_two_ids_the_command_line_is_refused() {
+    fn two_ids_by_flag_and_property_are_refused() {
         let check = |flag, properties: &[&str]| {
             let property = |id: &&str| (TRANSACTIONAL_ID.to_owned(), (*id).to_owned());
             let properties: Vec<_> = properties.iter().map(property).collect();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn count_of_records_is_not_a_number_above_zero_the_refusal_has_no_bound_of_twenty_digits() {
+    fn a_count_that_is_not_above_zero_is_refused_without_a_bound_of_twenty_digits() {
         assert_eq!(record_count("1"), Ok(1));
         for text in ["0", "-3", "x", "18446744073709551616"] {
             assert_eq!(record_count(text), Err("must be a whole number, 1 or more".to_owned()));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn transaction_was_open_for_too_long_its_cause_is_the_timeout() {
+    fn a_transaction_open_for_too_long_has_the_timeout_as_its_cause() {
         let record = ProduceError::Broker {
             code: ErrorCode::INVALID_PRODUCER_EPOCH,
             message: String::new(),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn producer_was_fenced_in_time_its_cause_is_another_producer() {
+    fn a_producer_fenced_in_time_has_another_producer_as_its_cause() {
         for code in [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_PRODUCER_EPOCH] {
             let cause = settings().cause(&refused(code, false), Duration::from_secs(1));
             assert!(cause.starts_with("another producer has begun with transactional id 'import'"), "{cause}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn cause_is_not_known_the_error_stays() {
+    fn an_error_without_known_cause_is_unchanged() {
         for (error, open_for) in [
             (refused(ErrorCode::INVALID_TXN_STATE, false), 1),
             (refused(ErrorCode::INVALID_TXN_STATE, true), 16),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn timeout_is_out_of_range_the_cause_names_both_settings() {
+    fn a_timeout_out_of_range_names_both_settings() {
         let cause = settings().cause(&refused(ErrorCode::INVALID_TRANSACTION_TIMEOUT, false), Duration::ZERO);
         assert!(cause.starts_with("transaction.timeout.ms=2000: must be above 0"), "{cause}");
         assert!(cause.contains("transaction.max.timeout.ms"), "{cause}");

@@ -1,34 +1,34 @@
-//! What a reader tells on standard error while it goes on: what waits and why, and what it will not read any more.
+//! Lines of a reader on standard error while it goes on: obstacles, and partitions that it gives up.
 //!
-//! Invariant: what waits is told at most once a minute, however often its reason changes or passes for a moment.
+//! Invariant: an obstacle is printed at most once a minute, even if its reason changes or passes for a moment.
 
 use crate::output;
 use fullbore_client::consume::ConsumeProgress;
 use std::time::{Duration, Instant};
 
-/// How long something may stand in the way before it is told: coordinators move.
+/// Time after which an obstacle is printed: the move of a coordinator passes sooner.
 const AFTER: Duration = Duration::from_secs(1);
-/// Between two lines of the same source.
+/// Time between two lines of the same source.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// What is told of one source of trouble.
+/// State of the lines about one source of obstacles.
 #[derive(Default)]
 pub struct Troubles {
-    /// When it began, and when it was last seen.
+    /// Time at which the obstacle began, and at which it was last seen.
     seen: Option<(Instant, Instant)>,
     told: Option<Instant>,
 }
 
 impl Troubles {
-    /// Takes what stands in the way just now, and tells it if it is time.
+    /// Takes the present obstacle, and prints it if a line is due.
     pub fn observe(&mut self, trouble: Option<String>) {
         if let Some(trouble) = self.due(trouble, Instant::now()) {
             output::tell(format!("waiting: {trouble}"));
         }
     }
 
-    /// Takes the reason of an attempt that failed, the latest of those since `since`; an attempt may take longer than a
-    /// trouble is remembered.
+    /// Takes the reason of the latest failed attempt since
+    /// `since`. An attempt may take longer than the interval in which [`Troubles::observe`] expects the next one.
     pub fn observe_attempts(&mut self, since: Instant, trouble: impl Into<String>) {
         if let Some(trouble) = self.due_attempts(since, trouble.into(), Instant::now()) {
             output::tell(format!("waiting: {trouble}"));
@@ -41,25 +41,25 @@ impl Troubles {
 
     fn due(&mut self, trouble: Option<String>, now: Instant) -> Option<String> {
         let trouble = trouble?;
-        // What is tried again and again is no trouble in between.
+        // An obstacle that retries interrupt for a moment goes on.
         let begun = self.seen.filter(|(_, last)| now - *last < AFTER).map_or(now, |(begun, _)| begun);
         self.seen = Some((begun, now));
         (now - begun >= AFTER && self.is_due(now)).then_some(trouble)
     }
 
-    /// Returns true if the last line is a minute old; then there is another one.
+    /// Returns true if the last line is a minute old, and counts a new one.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.told.is_none_or(|told| now - told >= EVERY);
         self.told = if is_due { Some(now) } else { self.told };
         is_due
     }
 
-    /// Tells what a run has to tell, but for what the command will fail with.
+    /// Prints the notices of a run, except for the error with which the command will fail.
     pub fn of_run(&mut self, progress: &ConsumeProgress, fails_with: Option<&str>) {
         let notices = progress.take_notices().into_iter();
         notices.filter(|notice| Some(&**notice) != fails_with).for_each(output::tell);
         progress.take_deleted_offsets().into_iter().for_each(output::tell);
-        // A run knows how long each partition waits.
+        // The run itself knows how long each partition has waited.
         if let Some(trouble) = progress.trouble()
             && self.is_due(Instant::now())
         {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_fail_more_rarely_than_once_a_second_the_first_late_one_is_printed_and_then_one_a_minute() {
+    fn slow_failing_attempts_are_printed_late_and_once_a_minute() {
         let (mut troubles, since) = (Troubles::default(), Instant::now());
         for (ms, is_printed) in [(900, false), (5_900, true), (10_900, false), (65_800, false), (66_000, true)] {
             let printed = troubles.due_attempts(since, "a".to_owned(), since + Duration::from_millis(ms));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_is_told_after_a_moment_and_then_once_a_minute() {
+    fn an_obstacle_is_printed_after_a_moment_and_then_once_a_minute() {
         let (mut troubles, start) = (Troubles::default(), Instant::now());
         let mut told = |ms: u64, trouble: &str| {
             let trouble = (!trouble.is_empty()).then(|| trouble.to_owned());

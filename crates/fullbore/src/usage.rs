@@ -1,29 +1,29 @@
-//! A command line that cannot be read: clap's text, or one JSON object where JSON was asked for. Help and version are
-//! no mistakes, and do not come here.
+//! Malformed command lines: clap's text, or one JSON object with `--json`. Help and version are no mistakes, and do not
+//! come here.
 
 use crate::{action, output, tip};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Tells what is wrong with the words typed, on standard error.
+/// Prints the mistake in the typed words to standard error.
 pub fn tell(mut error: clap::Error, typed: &[OsString], program: &clap::Command) -> ExitCode {
     tip::add(&mut error, &action::with_words(typed.iter().cloned()), program);
     if wants_json(typed) {
         output::failure(&sentence(&error));
     } else {
-        // There is nobody left to tell.
+        // Fails if standard error has no reader.
         let _ = error.print();
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Returns true if errors are to be JSON: `--json`, or `-J` where a command has that; not behind `--`, where words name
-/// files.
+/// Returns true if errors must be JSON: `--json`, or `-J` of the commands that have it; not after `--`, where words are
+/// file names.
 pub fn wants_json(typed: &[OsString]) -> bool {
     typed.iter().take_while(|word| *word != "--").any(|word| word == "--json" || word == "-J")
 }
 
-/// Clap's text without what follows its usage, in one line.
+/// Returns clap's text up to its usage, in one line.
 fn sentence(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let told = text.split("\n\nUsage:").next().unwrap_or_default();
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_one_sentence() {
+    fn a_mistake_in_json_is_one_sentence() {
         assert_eq!(told("fullbore groups list --json --nope"), "unexpected argument '--nope' found");
         let missing = told("fullbore topics create --json");
         let start = "the following required arguments were not provided: ";
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn word_of_another_tool_is_typed_tip_names_ours() {
+    fn the_tip_on_a_word_of_another_tool_names_the_equivalent() {
         for (line, tip) in [
             (
                 "fullbore consumer-groups --list",
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn name_without_its_flag_is_typed_tip_has_the_flag() {
+    fn the_tip_on_a_name_without_its_flag_has_the_flag() {
         for (line, tip) in [
             ("fullbore groups describe foo", Some("write --group foo")),
             ("fullbore perf consume --num-records 1 foo", Some("write --topic foo")),
@@ -101,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_typed_behind_the_flag_and_without_it_tip_asks_for_quotes() {
+    fn the_tip_on_names_with_and_without_flag_is_quotes() {
         let found = told("fullbore topics delete --topic foo.1 foo");
         let tip = "; tip: a pattern needs quotes, as in --topic 'test-.*', or the shell makes it names of files";
         assert!(found.contains("cannot be used with") && found.ends_with(tip), "{found}");
     }
 
     #[test]
-    fn value_is_no_number_tip_asks_for_one() {
+    fn the_tip_on_a_malformed_number_names_its_form() {
         for (line, tip) in [
             ("fullbore topics create --topic t --partitions abc", "write a whole number, in digits"),
             ("fullbore topics create --topic t --partitions 99999999999999999999", "write a smaller number"),

@@ -1,7 +1,7 @@
-//! Waiting that takes long, as the user is told of it on standard error.
+//! Reports of long waits on standard error.
 //!
-//! Not what stands in the way of a reader that goes on (see `troubles`). Invariant: nothing is told within the first
-//! [`TOLD_AFTER`], and each line begins with `waiting: `.
+//! Not here: obstacles of a reader that goes on (see
+//! `troubles`). Invariant: nothing is printed within the first [`TOLD_AFTER`], and each line begins with `waiting: `.
 
 use crate::output;
 use crate::patience::Patience;
@@ -13,21 +13,21 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// How long a wait may take before the user is told.
+/// Time of a wait after which a line is printed.
 pub const TOLD_AFTER: Duration = Duration::from_secs(2);
-/// Between two lines about the same wait.
+/// Time between two lines about the same wait.
 const EVERY: Duration = Duration::from_secs(5);
-/// Between two looks at what is awaited.
+/// Time between two checks of the waits.
 const TICK: Duration = Duration::from_millis(100);
-/// How much longer a producer is waited for: its own limit may be the same, and its error says more.
+/// Additional wait for a producer: its own limit may be the same, and its error is more precise.
 const GRACE: Duration = Duration::from_secs(1);
-/// Brokers and the like that are told of at most.
+/// Largest number of brokers and coordinators that are reported.
 const TOLD_MAX: usize = 10;
 
-/// Tells once of each answer of a cluster that is late, from a thread of its own, for as long as there is that cluster.
+/// Reports each late response of a cluster once, from a thread of its own that lives as long as the cluster.
 ///
 /// # Errors
-/// The system's, if it refuses the thread.
+/// The system refuses the thread.
 pub fn tell_of(awaited: Awaited, patience: Patience) -> io::Result<()> {
     let watch = move || {
         let mut told = BTreeSet::new();
@@ -49,11 +49,11 @@ fn late(whom: &str, patience: Patience) -> String {
     format!("waiting: no answer from {whom} for {told} s; --timeout ends this after {end:?}")
 }
 
-/// Waits until the producer has a connection to one of `servers`. A producer itself would wait max.block.ms for one,
-/// and somebody at a terminal wants to know at once.
+/// Waits until the producer has a connection to one of `servers`. The producer itself would wait max.block.ms, which is
+/// too long for a user at a terminal.
 ///
 /// # Errors
-/// The last attempt's, or no answer within `patience`.
+/// The error of the last attempt, or no answer within `patience`.
 pub fn for_producer(
     producer: &Producer,
     runtime: &Runtime,
@@ -77,18 +77,18 @@ pub fn for_producer(
     })
 }
 
-/// A wait of a command that is told after [`TOLD_AFTER`], and again every [`EVERY`].
+/// Wait of a command, which is reported after [`TOLD_AFTER`] and then every [`EVERY`].
 pub struct Wait {
     next: Instant,
 }
 
 impl Wait {
-    /// A wait that begins now.
+    /// Begins a wait now.
     pub fn begin() -> Self {
         Wait { next: Instant::now() + TOLD_AFTER }
     }
 
-    /// Tells what is waited for if it is time.
+    /// Reports the wait if a line is due.
     pub fn observe(&mut self, what: impl FnOnce() -> String) {
         if Instant::now() >= self.next {
             self.next = Instant::now() + EVERY;
@@ -97,19 +97,19 @@ impl Wait {
     }
 }
 
-/// What a command at a terminal waits for while the user does nothing; told once.
+/// Wait of a command at a terminal for its first input; reported once.
 pub struct Idle {
     since: Instant,
     is_told: bool,
 }
 
 impl Idle {
-    /// Nothing has come yet. Without a terminal there is nobody to be told.
+    /// Begins the wait. Without a terminal it is not reported.
     pub fn begin() -> Self {
         Idle { since: Instant::now(), is_told: !io::stderr().is_terminal() }
     }
 
-    /// Tells what is waited for if it is time and nothing `came` yet.
+    /// Reports the wait if a line is due and nothing `came` yet.
     pub fn observe(&mut self, came: bool, what: impl FnOnce() -> String) {
         self.is_told |= came;
         if !self.is_told && self.since.elapsed() >= TOLD_AFTER {
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wait_is_young_nothing_is_told() {
+    fn a_short_wait_is_not_reported() {
         let mut wait = Wait::begin();
         wait.observe(|| unreachable!("it has just begun"));
         wait.next = Instant::now();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn something_came_idle_user_is_told_nothing() {
+    fn an_idle_wait_is_not_reported_after_the_first_input() {
         let mut idle = Idle { since: Instant::now(), is_told: false };
         idle.observe(false, || unreachable!("it has just begun"));
         idle.since -= TOLD_AFTER;

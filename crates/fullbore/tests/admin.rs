@@ -1,4 +1,4 @@
-//! `topics`, `configs` and `groups` as their user meets them: whole processes against a broker of our own. The same
+//! `topics`, `configs` and `groups` as their user runs them: whole processes against a broker of Fullbore. The same
 //! cases run against Apache Kafka in `tests/clients/fullbore.sh`, where the lines are compared with its tools'.
 
 mod broker;
@@ -16,7 +16,7 @@ fn fullbore(line: &str) -> Said {
     said(command.args(line.split_whitespace()).stdin(Stdio::null()).output().expect("it starts"))
 }
 
-/// A broker, and what a command line says of it.
+/// Broker, and command lines that are run against it.
 struct Place {
     broker: Broker,
 }
@@ -40,7 +40,7 @@ impl Place {
 }
 
 #[test]
-fn partitions_are_added_and_never_taken_away() {
+fn partitions_can_be_added_and_not_removed() {
     let place = Place::new();
     place.ok("topics create --topic a --partitions 2");
     let warned = place.ok("topics --alter --topic a --partitions 3");
@@ -63,7 +63,7 @@ fn partitions_are_added_and_never_taken_away() {
 }
 
 #[test]
-fn pattern_without_a_terminal_topics_are_deleted_only_with_yes() {
+fn a_pattern_without_a_terminal_deletes_topics_only_with_yes() {
     let place = Place::new();
     for topic in ["test-1", "test-2", "other"] {
         place.ok(&format!("topics create --topic {topic}"));
@@ -91,12 +91,12 @@ fn pattern_without_a_terminal_topics_are_deleted_only_with_yes() {
 }
 
 #[test]
-fn pattern_on_a_terminal_topics_are_deleted_after_a_yes() {
+fn a_pattern_on_a_terminal_deletes_topics_after_a_yes() {
     let place = Place::new();
     ["test-1", "test-2"].iter().for_each(|topic| drop(place.ok(&format!("topics create --topic {topic}"))));
     let program = env!("CARGO_BIN_EXE_fullbore");
     let line = format!("{program} topics delete --topic 'test-.*' --bootstrap-server {}", place.broker.address);
-    // `script` gives the command a terminal. Returns all that the command printed there.
+    // `script` gives the command a terminal. The closure returns all that the command printed there.
     let answered = |answer: &str| {
         let mut script = Command::new("script");
         script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -143,7 +143,7 @@ fn a_topic_is_diskless_from_its_creation_on() {
 }
 
 #[test]
-fn internal_topics_are_told_unless_they_are_not_wanted() {
+fn internal_topics_are_described_unless_excluded() {
     let place = Place::new();
     place.ok("topics create --topic a");
     place.ok("groups reset-offsets --group g --topic a --to-latest --execute");
@@ -158,7 +158,8 @@ fn internal_topics_are_told_unless_they_are_not_wanted() {
     };
     assert_eq!(described(""), ["__consumer_offsets", "a"]);
     assert_eq!(described("--exclude-internal"), ["a"]);
-    // Groups are spread over as many partitions as it was made with; it may go with all of them, which then begin anew.
+    // Groups are spread over the partitions that the topic was created with. It may be deleted as a whole, and groups
+    // then start again.
     let refused = place.refused("topics alter --topic __consumer_offsets --partitions 60");
     assert!(refused.contains("groups are spread over as many as there are"), "{refused}");
     place.ok("topics delete --topic __consumer_offsets");
@@ -170,7 +171,7 @@ fn internal_topics_are_told_unless_they_are_not_wanted() {
 }
 
 #[test]
-fn topics_are_told_as_json() {
+fn topics_are_printed_as_json() {
     let place = Place::new();
     assert_eq!(place.ok("topics create --topic a --config retention.ms=1000 --json"), "{\"created\":[\"a\"]}\n");
     assert_eq!(place.ok("topics create --topic a --if-not-exists --json"), "{\"created\":[]}\n");
@@ -214,7 +215,7 @@ fn configurations_are_set_shown_and_deleted() {
 }
 
 #[test]
-fn configurations_that_cannot_be_say_why() {
+fn invalid_configurations_are_refused_with_the_reason() {
     let place = Place::new();
     place.ok("topics create --topic a");
     for (line, told) in [
@@ -231,8 +232,8 @@ fn configurations_that_cannot_be_say_why() {
         ("configs alter --broker 1 --delete-config message.max.bytes", "Invalid config(s): message.max.bytes; "),
         ("configs alter --group g --delete-config no.such.key", "Invalid config(s): no.such.key; "),
         ("configs alter --broker-logger 1 --delete-config no.such.logger", "no.such.logger"),
-        ("configs alter --topic a --add-config x=1 --delete-config x", "x is to be set and to be deleted"),
-        ("configs alter --entity-type topics --add-config x=1", "say which topic to alter"),
+        ("configs alter --topic a --add-config x=1 --delete-config x", "x is both set and deleted"),
+        ("configs alter --entity-type topics --add-config x=1", "name the topic to alter"),
         ("configs alter --topic a --add-config-file /no/such", "/no/such"),
         ("configs describe --topic b", "The topic 'b' doesn't exist"),
         ("configs describe --broker 9", "The broker '9' doesn't exist"),
@@ -241,7 +242,7 @@ fn configurations_that_cannot_be_say_why() {
             "broker '9' does not exist or is not running",
         ),
         ("configs describe --entity-type users", "SCRAM credentials and quotas of users are not offered yet"),
-        ("configs describe", "say whose configurations"),
+        ("configs describe", "name an entity"),
     ] {
         let refusal = place.refused(line);
         assert!(refusal.contains(told) && refusal.lines().count() == 1, "{line}: {refusal}");
@@ -254,7 +255,7 @@ fn configurations_that_cannot_be_say_why() {
 }
 
 #[test]
-fn a_groups_offsets_are_moved_shown_and_forgotten() {
+fn a_groups_offsets_are_set_shown_and_deleted() {
     let place = Place::new();
     place.ok("topics create --topic a --partitions 2");
     place.ok("perf produce --topic a --num-records 100 --record-size 10 --throughput -1");
@@ -274,7 +275,7 @@ fn a_groups_offsets_are_moved_shown_and_forgotten() {
     assert_eq!((status, stderr.as_str()), (Some(0), "\nConsumer group 'g' has no active members.\n"));
     let before = lags(&described);
     assert_eq!((before.len(), before.iter().sum::<i64>()), (2, 100), "{described}");
-    // The producer may have put all of them on one partition.
+    // The producer may have sent all of them to one partition.
     let full = usize::from(before[0] == 0);
     place.ok(&format!("groups reset-offsets --group g --topic a:{full} --shift-by 1 --execute"));
     let (_, described, _) = place.run("groups describe --group g --offsets");
@@ -308,7 +309,7 @@ fn a_groups_offsets_are_moved_shown_and_forgotten() {
     assert!(told.contains("consumer group 'g' does not exist; `fullbore groups list` shows those that do"), "{told}");
 }
 
-/// Requests that a command sent, and the most of one API that were under way at a time, by API.
+/// Returns the requests that a command sent, and the largest number of each API under way at a time.
 fn requests(protocol_log: &str) -> BTreeMap<String, (usize, usize)> {
     let (mut found, mut due) = (BTreeMap::<String, (usize, usize)>::new(), BTreeMap::<String, usize>::new());
     for line in protocol_log.lines() {
@@ -347,7 +348,8 @@ fn offsets_of_many_groups_are_reset_with_few_requests() {
     };
     let counts =
         |all: &[(&str, usize)]| all.iter().map(|(api, sent)| ((*api).to_owned(), *sent)).collect::<BTreeMap<_, _>>();
-    // To any broker, to describe, and to commit; partitions, and again for their leaders.
+    // FindCoordinator: by any broker for the description, and for the commit. Metadata: partitions, and again for their
+    // leaders.
     let first = reset("--topic a --to-latest");
     let described = [("ConsumerGroupDescribe", 1), ("DescribeGroups", 1), ("FindCoordinator", 2)];
     assert_eq!(first, counts(&[&described[..], &[("Metadata", 2), ("ListOffsets", 1)]].concat()));
@@ -357,7 +359,7 @@ fn offsets_of_many_groups_are_reset_with_few_requests() {
 }
 
 #[test]
-fn one_of_many_groups_cannot_be_reset_the_others_are() {
+fn a_group_that_cannot_be_reset_does_not_stop_the_others() {
     let place = Place::new();
     place.ok("topics create --topic a");
     place.ok("groups reset-offsets --group g1 --group g3 --topic a --to-latest --execute");
@@ -372,7 +374,7 @@ fn one_of_many_groups_cannot_be_reset_the_others_are() {
 }
 
 #[test]
-fn offsets_that_cannot_be_say_why() {
+fn invalid_offsets_are_refused_with_the_reason() {
     let place = Place::new();
     place.ok("topics create --topic a");
     for (flags, told) in [
@@ -399,7 +401,7 @@ fn offsets_that_cannot_be_say_why() {
 }
 
 #[test]
-fn nobody_listening_is_told_at_once_in_either_form() {
+fn a_refused_connection_is_reported_at_once_in_either_form() {
     for command in ["topics list", "configs describe --entity-type brokers", "groups list", "groups delete --group g"] {
         let (status, _, stderr) = fullbore(&format!("{command} --bootstrap-server {NOBODY}"));
         let told = format!("fullbore: cannot connect to {NOBODY}: Connection refused");
@@ -411,7 +413,7 @@ fn nobody_listening_is_told_at_once_in_either_form() {
 }
 
 #[test]
-fn address_that_cannot_be_used_is_told_with_its_mistake() {
+fn an_unusable_address_is_reported_with_its_mistake() {
     let (status, _, stderr) = fullbore("topics list --bootstrap-server 127.0.0.1:99999");
     let told = "fullbore: \"127.0.0.1:99999\" has a port above 65535; write --bootstrap-server localhost:9092";
     assert!(status == Some(1) && stderr.starts_with(told), "{stderr}");
@@ -426,7 +428,7 @@ fn address_that_cannot_be_used_is_told_with_its_mistake() {
 }
 
 #[test]
-fn time_with_its_unit_is_told_as_the_number_to_write() {
+fn a_time_with_a_unit_is_refused_with_the_number_to_write() {
     let place = Place::new();
     for command in [
         "topics create --topic a --config retention.ms=1h",
@@ -464,7 +466,7 @@ fn a_demo_prints_json() {
 }
 
 #[test]
-fn only_a_terminal_has_colours_and_not_where_nobody_wants_them() {
+fn only_a_terminal_has_colours_unless_no_color_is_set() {
     let place = Place::new();
     place.ok("topics create --topic a");
     place.ok("groups reset-offsets --group g --topic a --to-earliest --execute");
@@ -488,7 +490,7 @@ fn only_a_terminal_has_colours_and_not_where_nobody_wants_them() {
     }
 }
 
-/// The examples in the help of a command, as they are typed.
+/// Returns the examples in the help of a command, as they are typed.
 fn examples(command: &str) -> Vec<String> {
     let (status, help, _) = fullbore(&format!("{command} --help"));
     assert_eq!(status, Some(0), "{command}");
@@ -502,7 +504,7 @@ fn examples(command: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_examples_of_the_help_do_what_they_say() {
+fn the_examples_of_the_help_run() {
     let place = Place::new();
     let folder = tempfile::tempdir().expect("a folder");
     let program = Path::new(env!("CARGO_BIN_EXE_fullbore")).parent().expect("in a folder").display().to_string();
@@ -532,7 +534,7 @@ fn the_examples_of_the_help_do_what_they_say() {
         "man",
     ];
     for example in commands.iter().flat_map(|command| examples(command)) {
-        // Where it would write outside of this folder.
+        // Output outside this directory is redirected.
         let (typed, piped) = example.split_once(" | ").unwrap_or((&example, "cat"));
         let piped = if piped.starts_with("tee plan.csv") { piped } else { "cat" };
         let asks = ["topics", "configs", "groups", "info", "log-dirs", "api-versions"]
@@ -549,7 +551,7 @@ fn the_examples_of_the_help_do_what_they_say() {
 }
 
 #[test]
-fn every_shell_and_every_command_is_described() {
+fn every_shell_has_a_script_and_every_command_a_page() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (status, script, _) = fullbore(&format!("completions {shell}"));
         assert!(status == Some(0) && script.contains("FULLBORE_COMPLETE"), "{shell}");
@@ -575,7 +577,7 @@ fn every_shell_and_every_command_is_described() {
 }
 
 #[test]
-fn a_mistake_in_the_flags_is_json_where_json_was_asked_for() {
+fn a_mistake_in_the_flags_is_json_with_json() {
     for (line, told) in [
         ("groups list --json --nope", "{\"error\":\"unexpected argument '--nope' found\"}\n"),
         (
@@ -586,7 +588,10 @@ fn a_mistake_in_the_flags_is_json_where_json_was_asked_for() {
         assert_eq!(fullbore(line), (Some(2), String::new(), told.to_owned()), "{line}");
     }
     let (status, _, stderr) = fullbore("topics --json");
-    assert!(status == Some(1) && stderr.starts_with("{\"error\":\"topics: say create, list, "), "{stderr}");
+    assert!(
+        status == Some(1) && stderr.starts_with("{\"error\":\"topics: the action is missing: create, list, "),
+        "{stderr}"
+    );
     let (status, stdout, stderr) = fullbore("topics list --nope");
     assert_eq!((status, stdout.as_str()), (Some(2), ""));
     assert!(

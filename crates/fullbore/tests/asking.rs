@@ -1,5 +1,5 @@
-//! What users of Kafka's tools, kcat and rpk look for: offsets, records deleted, leaders, brokers and their folders,
-//! and a cluster that is named once. Whole processes against a broker of our own.
+//! Commands that users of Kafka's tools, kcat and rpk look for: offsets, deletion of records, leaders, brokers and
+//! their directories, and a cluster that is named once. Whole processes against a broker of Fullbore.
 
 mod broker;
 mod said;
@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A command that knows of no cluster but those it is told.
+/// Makes a command whose environment names no cluster.
 fn command(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
     command.args(line.split_whitespace()).stdin(Stdio::null()).env("FULLBORE_PROFILE", "");
@@ -18,7 +18,7 @@ fn command(line: &str) -> Command {
     command
 }
 
-/// A broker, and a topic `orders` of two partitions with three records in the first.
+/// Broker with a topic `orders` of two partitions and three records in the first.
 struct Place {
     broker: Broker,
 }
@@ -48,7 +48,7 @@ impl Place {
 }
 
 #[test]
-fn topic_has_records_offsets_are_those_of_kafkas_tool() {
+fn offsets_of_a_topic_are_those_of_kafkas_tool() {
     let place = Place::new();
     assert_eq!(place.ok("topics offsets orders"), "orders:0:3\norders:1:0\n");
     assert_eq!(place.ok("topics offsets --topic orders --time -2 --partitions 0"), "orders:0:0\n");
@@ -62,7 +62,7 @@ fn topic_has_records_offsets_are_those_of_kafkas_tool() {
 }
 
 #[test]
-fn one_of_the_names_has_no_topic_nothing_is_changed() {
+fn a_name_without_a_topic_changes_nothing() {
     let place = Place::new();
     for command in ["delete", "alter --partitions 3", "describe", "offsets"] {
         let told = place.refused(&format!("topics {command} orders ordres"));
@@ -73,7 +73,7 @@ fn one_of_the_names_has_no_topic_nothing_is_changed() {
 }
 
 #[test]
-fn records_are_deleted_partition_starts_behind_them() {
+fn a_partition_starts_after_its_deleted_records() {
     let place = Place::new();
     let told = "Executing records delete operation\nRecords delete operation completed:\n\
                 partition: orders-0\tlow_watermark: 2\n";
@@ -93,7 +93,7 @@ fn records_are_deleted_partition_starts_behind_them() {
 }
 
 #[test]
-fn right_replica_leads_election_says_so() {
+fn an_election_reports_that_the_preferred_replica_leads() {
     let place = Place::new();
     let told = place.ok("topics elect-leaders orders --partition 0");
     assert_eq!(told, "Valid replica already elected for partitions orders-0\n");
@@ -106,7 +106,7 @@ fn right_replica_leads_election_says_so() {
 }
 
 #[test]
-fn cluster_is_asked_brokers_topics_folders_and_apis_are_printed() {
+fn brokers_topics_directories_and_apis_are_printed() {
     let place = Place::new();
     let info = place.ok("info");
     assert!(info.starts_with("Metadata for all topics (from "), "{info}");
@@ -126,7 +126,7 @@ fn cluster_is_asked_brokers_topics_folders_and_apis_are_printed() {
 }
 
 #[test]
-fn cluster_is_named_by_property_variable_or_profile_command_asks_it() {
+fn a_cluster_is_named_by_property_variable_or_profile() {
     let place = Place::new();
     let asks = |line: &str, variables: &[(&str, &str)]| {
         let mut command = command(line);
@@ -156,7 +156,7 @@ fn cluster_is_named_by_property_variable_or_profile_command_asks_it() {
     };
     let profile = write("mine.properties", &format!("bootstrap.servers={address}\nlinger.ms=1\nfetch.min.bytes=1\n"));
     assert_eq!(asks("topics list", &[("FULLBORE_PROFILE", &profile)]), found("orders\n"));
-    // What is typed, the variable and a file come before the profile.
+    // Flags, the variable and a file override the profile.
     let nobodys = write("fullbore/profile.properties", &format!("bootstrap.servers={NOBODY}\nlinger.msec=1\n"));
     let home = folder.path().display().to_string();
     let (status, _, stderr) = asks("topics list", &[("FULLBORE_PROFILE", &nobodys)]);
@@ -181,7 +181,7 @@ fn cluster_is_named_by_property_variable_or_profile_command_asks_it() {
     assert!(status == Some(1) && stderr.contains("/no/such.properties"), "{stderr}");
 }
 
-/// What bash is answered that completes the last of these words.
+/// Returns the completions that bash gets for the last of these words.
 fn completed(line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split(' ').collect();
     let mut asked = command("--");
@@ -193,11 +193,11 @@ fn completed(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn user_completes_a_name_those_of_the_cluster_are_offered() {
+fn names_of_the_cluster_are_offered_as_completions() {
     let place = Place::new();
     place.ok("topics create other");
     place.ok("groups reset-offsets --group workers --topic orders --to-latest --execute");
-    // As bash splits it.
+    // Split as by bash.
     let at = format!("-b {}", place.broker.address.replace(':', " : "));
     assert_eq!(completed(&format!("fullbore topics describe {at} --topic o")), ["orders", "other"]);
     assert_eq!(completed(&format!("fullbore consume {at} ord")), ["orders"]);
@@ -208,7 +208,7 @@ fn user_completes_a_name_those_of_the_cluster_are_offered() {
 }
 
 #[test]
-fn log_is_asked_for_as_json_each_line_is_an_object() {
+fn each_line_of_a_json_log_is_an_object() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data").display().to_string();
     let flags = "--listen PLAINTEXT://127.0.0.1:0 --set fullbore.admin.listener= --log-format json";

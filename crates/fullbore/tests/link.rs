@@ -1,4 +1,4 @@
-//! `perf link` as a user meets it: between a broker and its clients, until a signal.
+//! `perf link` as a user runs it: between a broker and its clients, until a signal.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -8,12 +8,12 @@ use std::process::{Child, Command, Stdio};
 
 const RTT_MS: f64 = 40.0;
 
-/// A process that is killed when dropped.
+/// Process that is killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may be gone already.
+        // `kill` fails if it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -31,7 +31,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Starts it, and reads its first line.
+/// Starts a command, and reads its first line.
 fn start(arguments: &[&str]) -> (Running, BufReader<std::process::ChildStdout>, String) {
     let mut child = fullbore(arguments).stderr(Stdio::inherit()).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped"));
@@ -45,14 +45,14 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// The address after these words.
+/// Returns the address after these words.
 fn address<'a>(line: &'a str, words: &str) -> &'a str {
     let rest = line.split(words).nth(1).unwrap_or_else(|| panic!("{line}"));
     rest.split(',').next().expect("split gives one")
 }
 
 #[test]
-fn a_broker_behind_a_relay_is_as_far_as_asked() {
+fn a_broker_behind_a_relay_has_the_round_trip_of_the_flag() {
     let broker = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").to_string();
     let link = ["perf", "link", "--listen", "127.0.0.1:0", "--to", &broker, "--rtt", "40ms"];
     let (mut relay, mut counts, first) = start(&link);
@@ -85,7 +85,7 @@ fn a_broker_behind_a_relay_is_as_far_as_asked() {
 }
 
 #[test]
-fn a_relay_whose_broker_sends_clients_elsewhere_says_so_once() {
+fn a_bypassed_relay_is_reported_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data").display().to_string();
     let serve = ["serve", "--listen", "127.0.0.1:0", "--data-dir", &data, "--set", "fullbore.admin.listener="];
@@ -113,7 +113,7 @@ fn a_relay_whose_broker_sends_clients_elsewhere_says_so_once() {
 }
 
 #[test]
-fn a_demo_over_a_distance_measures_it() {
+fn a_demo_over_a_distance_measures_its_latency() {
     let temp = tempfile::tempdir().expect("a folder");
     let small = ["demo", "--records", "300", "--record-size", "100"];
     let demo = |rtt: &str| fullbore(&[&small[..], &["--rtt", rtt]].concat()).env("TMPDIR", temp.path()).output();
@@ -136,7 +136,7 @@ fn a_demo_over_a_distance_measures_it() {
 }
 
 #[test]
-fn a_far_end_that_is_not_there_is_told_once() {
+fn an_unreachable_far_end_is_reported_once() {
     let nobody = "127.0.0.1:1";
     let link = ["perf", "link", "--listen", "127.0.0.1:0", "--to", nobody, "--rtt", "1ms", "--json"];
     let mut relay = fullbore(&link).spawn().map(Running).expect("it starts");
@@ -147,7 +147,7 @@ fn a_far_end_that_is_not_there_is_told_once() {
         first.split("{\"kind\":\"listening\",\"address\":\"").nth(1).and_then(|rest| rest.split('"').next());
     for _ in 0..3 {
         let mut client = std::net::TcpStream::connect(listening.expect("an address")).expect("it listens");
-        // The end or a reset, once the relay knows.
+        // Reads the end or a reset, once the relay has failed to connect.
         let _ = client.read(&mut [0]);
     }
     signal(&relay.0, "INT");
@@ -163,7 +163,7 @@ fn a_far_end_that_is_not_there_is_told_once() {
 }
 
 #[test]
-fn an_address_in_use_is_named() {
+fn an_address_in_use_is_reported() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let at = taken.local_addr().expect("bound").to_string();
     let (status, _, stderr) = run(&["perf", "link", "--listen", &at, "--to", "127.0.0.1:1", "--rtt", "1ms"]);
@@ -172,7 +172,7 @@ fn an_address_in_use_is_named() {
     assert!(stderr.starts_with(&expected), "{stderr}");
 }
 
-/// Why there can be no namespaces here.
+/// Returns the reason why namespaces are impossible here.
 fn hindrance() -> Option<&'static str> {
     let ip =
         |arguments: &[&str]| Command::new("ip").args(arguments).output().is_ok_and(|output| output.status.success());
@@ -194,14 +194,14 @@ fn skipped() -> bool {
     hindrance().is_some()
 }
 
-/// Two names that nobody else has, and what `ip netns` would have for them.
+/// Returns two unused names, and the files of `ip netns` for them.
 fn namespaces(test: &str) -> (String, [PathBuf; 2]) {
     let names = ["a", "b"].map(|end| format!("fblc{}{test}{end}", std::process::id()));
     (names.join(","), names.map(|name| Path::new("/run/netns").join(name)))
 }
 
 #[test]
-fn namespaces_go_at_the_end_and_those_of_a_killed_link_at_the_next_start() {
+fn namespaces_are_removed_at_the_end_or_at_the_next_start_after_a_kill() {
     if skipped() {
         return;
     }
@@ -222,7 +222,7 @@ fn namespaces_go_at_the_end_and_those_of_a_killed_link_at_the_next_start() {
 }
 
 #[test]
-fn a_namespace_of_somebody_else_is_left_alone() {
+fn a_foreign_namespace_is_not_removed() {
     if skipped() {
         return;
     }
@@ -238,7 +238,7 @@ fn a_namespace_of_somebody_else_is_left_alone() {
 }
 
 #[test]
-fn without_root_a_relay_is_named() {
+fn a_link_without_root_is_refused_with_the_advice_of_a_relay() {
     let mut command = fullbore(&["perf", "link", "--namespaces", "a,b", "--rtt", "10ms"]);
     if hindrance() != Some("not root") {
         command.uid(65_534);

@@ -1,4 +1,4 @@
-//! `perf sweep` as its user meets it: what it prints, and that its four files agree. Figures are not judged here.
+//! `perf sweep` as its user runs it: its output, and the agreement of its four files. Figures are not judged here.
 
 mod broker;
 
@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A folder for the reports and one for temporary data, which must be empty in the end.
+/// Directory for the reports, and one for temporary data, which must be empty at the end.
 struct Place {
     folder: tempfile::TempDir,
 }
@@ -31,7 +31,8 @@ impl Place {
         command
     }
 
-    /// The exit status, standard output and standard error of `perf sweep --output report` with these arguments.
+    /// Returns the exit status, standard output and standard error of `perf sweep --output report` with these
+    /// arguments.
     fn sweep(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let all = [&["perf", "sweep", "--output", "report"], arguments].concat();
         let output = self.command(&all).output().expect("it starts");
@@ -44,7 +45,7 @@ impl Place {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// The lines of a CSV file by their columns. No cell of these tests holds a comma.
+    /// Returns the lines of a CSV file by their columns. No cell of these tests contains a comma.
     fn csv(&self, name: &str) -> Vec<HashMap<String, String>> {
         let text = self.file(name);
         let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
@@ -57,7 +58,7 @@ impl Place {
     }
 }
 
-/// The cells of each row of the page's table of points, without thousands' commas.
+/// Returns the cells of each row of the page's table of points, without thousands' commas.
 fn rows(page: &str) -> Vec<Vec<String>> {
     let body = page.split("<table id=\"points\">").nth(1).and_then(|rest| rest.split("<tbody>").nth(1));
     let body = body.and_then(|body| body.split("</tbody>").next()).expect("a table of points");
@@ -68,11 +69,11 @@ fn rows(page: &str) -> Vec<Vec<String>> {
     body.split("<tr>").skip(1).map(|row| row.split("<td").skip(1).map(text).collect()).collect()
 }
 
-/// A measurement of few records, once or as often as told.
+/// Flags of a measurement of few records.
 const SHORT: [&str; 4] = ["--num-records", "200", "--warmup", "0"];
 
 #[test]
-fn a_small_sweep_writes_files_that_agree() {
+fn the_files_of_a_sweep_agree() {
     let place = Place::new();
     let axes = ["--over", "max.in.flight=1,5", "--over", "record-size=64,1024", "--repeats", "3"];
     let (status, stdout, stderr) = place.sweep(&[&axes[..], &SHORT].concat());
@@ -87,7 +88,7 @@ fn a_small_sweep_writes_files_that_agree() {
         let same = |run: &&HashMap<String, String>| {
             ["max.in.flight", "record-size", "target"].iter().all(|name| run[*name] == point[*name])
         };
-        // The middle of the point's three measurements, as far as its digits go.
+        // The median of the point's three measurements, within its printed digits.
         let rates = runs.iter().filter(same).map(|run| run["records_per_sec"].parse::<f64>().expect("a number"));
         let mut rates: Vec<f64> = rates.collect();
         rates.sort_by(f64::total_cmp);
@@ -119,7 +120,7 @@ fn a_small_sweep_writes_files_that_agree() {
 }
 
 #[test]
-fn two_clusters_are_swept_side_by_side() {
+fn two_clusters_are_measured_side_by_side() {
     let place = Place::new();
     let (first, second) = (Broker::start(&[]), Broker::start(&[]));
     let named = [format!("first={}", first.address), format!("<b>={}", second.address)];
@@ -139,10 +140,10 @@ fn two_clusters_are_swept_side_by_side() {
 }
 
 #[test]
-fn a_distance_is_in_every_latency() {
+fn a_distance_raises_every_latency() {
     let place = Place::new();
     let broker = Broker::start(&[]);
-    // The longer one cannot be taken for a slow machine.
+    // The longer round trip cannot be taken for a slow machine.
     let axes = ["--over", "rtt=0,20,300", "--set", "max.in.flight=1", "--repeats", "1"];
     let given = ["--bootstrap-server", &broker.address, "--num-records", "20", "--warmup", "0"];
     let (status, stdout, stderr) = place.sweep(&[&axes[..], &given].concat());
@@ -157,14 +158,14 @@ fn a_distance_is_in_every_latency() {
 }
 
 #[test]
-fn an_interrupted_sweep_writes_what_it_has() {
+fn an_interrupted_sweep_writes_its_measurements() {
     let place = Place::new();
     let endless = ["--over", "acks=1,all", "--duration", "100ms", "--warmup", "0", "--repeats", "100"];
     let all = [&["perf", "sweep", "--output", "report"], &endless[..]].concat();
     let mut child = place.command(&all).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped"));
     let (mut stdout, mut stderr) = (String::new(), String::new());
-    // The plan, then the first measurement.
+    // Reads the plan and the first measurement.
     for _ in 0..2 {
         lines.read_line(&mut stdout).expect("a line");
     }
@@ -185,7 +186,7 @@ fn an_interrupted_sweep_writes_what_it_has() {
 }
 
 #[test]
-fn json_is_asked_for_standard_output_is_the_document_alone() {
+fn standard_output_of_json_is_the_document_only() {
     let place = Place::new();
     let (status, stdout, stderr) =
         place.sweep(&[&["--json", "--over", "acks=1,all", "--repeats", "1"][..], &SHORT].concat());
@@ -211,7 +212,7 @@ fn a_point_that_fails_does_not_stop_the_others() {
     let page = place.file("report.html");
     assert!(page.contains("enable.idempotence=true contradicts acks=1") && page.contains("replication factor of 2"));
     assert!(stderr.starts_with("fullbore: 5 of 8 measurements failed; the first: "), "{stderr}");
-    assert!(stderr.ends_with("; the report says why\n"), "{stderr}");
+    assert!(stderr.ends_with("; the report has the reasons\n"), "{stderr}");
 }
 
 #[test]
@@ -228,7 +229,7 @@ fn the_tables_are_printed_in_their_documents_layout() {
     assert_eq!(words(line("| 6 "))[4..6], ["records/sec", "|"], "{stdout}");
     let page = place.file("report.html");
     assert!(page.contains("max.idempotence.batches.to.retain=6"), "the own broker lets six be in flight");
-    // One record a request: with one request in flight, twenty records take twenty round trips.
+    // With one record a request and one request in flight, twenty records take twenty round trips.
     let alone = &place.csv("points.csv")[0];
     assert!(alone["max_ms"].parse::<f64>().expect("a number") >= 20.0 * 5.0, "{alone:?}");
 
@@ -243,7 +244,7 @@ fn the_tables_are_printed_in_their_documents_layout() {
 }
 
 #[test]
-fn what_cannot_be_done_is_one_line_and_leaves_nothing() {
+fn an_impossible_sweep_is_one_line_and_leaves_no_file() {
     let place = Place::new();
     for (arguments, status, told) in [
         (&["--over", "akcs=1"][..], 2, "did you mean acks?"),
@@ -271,7 +272,7 @@ fn what_cannot_be_done_is_one_line_and_leaves_nothing() {
     let (status, _, stderr) = place.sweep(&["--over", "acks=1"]);
     assert_eq!(
         (status, stderr.as_str()),
-        (Some(1), "fullbore: report has a points.csv already; name another folder with --output\n")
+        (Some(1), "fullbore: report has a points.csv already; name another directory with --output\n")
     );
     assert_eq!(place.file("points.csv"), "mine");
 }

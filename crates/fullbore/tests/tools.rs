@@ -1,5 +1,5 @@
-//! The tools as a user meets them: whole processes, their exit status and what they say. What they measure is tested
-//! where it is made.
+//! The tools as a user runs them: whole processes, their exit status and their output. Measurements are tested where
+//! they are made.
 
 mod broker;
 
@@ -34,7 +34,7 @@ const PRODUCE: [&str; 9] =
     ["perf", "produce", "--topic", "t", "--record-size", "100", "--throughput", "-1", "--num-records"];
 
 #[test]
-fn no_tool_sends_in_clear_what_should_be_secret() {
+fn no_tool_sends_secrets_in_clear() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("client.properties");
     std::fs::write(&file, "security.protocol=SASL_SSL\nsasl.jaas.config=secret\n").expect("written");
@@ -47,13 +47,13 @@ fn no_tool_sends_in_clear_what_should_be_secret() {
     }
 }
 
-/// A pipe that nobody reads any more.
+/// Returns a pipe without a reader.
 fn unread() -> PipeWriter {
     std::io::pipe().expect("a pipe").1
 }
 
 #[test]
-fn a_standard_error_that_takes_nothing_changes_no_exit_status() {
+fn a_failing_standard_error_changes_no_exit_status() {
     let full = || File::options().write(true).open("/dev/full").expect("Linux has it");
     for (arguments, status) in [
         (&["topics", "list", "--bootstrap-server", NOBODY][..], 1),
@@ -67,7 +67,7 @@ fn a_standard_error_that_takes_nothing_changes_no_exit_status() {
     }
 }
 
-/// Runs a command line of the shell, in which `$0` is our binary.
+/// Runs a command line of the shell, in which `$0` is the tested binary.
 fn shell(script: &str) -> (Option<i32>, String, String) {
     let mut shell = Command::new("sh");
     shell.args(["-c", script, env!("CARGO_BIN_EXE_fullbore")]).stdin(Stdio::null());
@@ -75,7 +75,7 @@ fn shell(script: &str) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn standard_output_takes_nothing_command_prints_it_fails() {
+fn a_command_fails_if_standard_output_fails() {
     let broker = Broker::start(&[]);
     let at = format!("--bootstrap-server {}", broker.address);
     for line in [
@@ -106,10 +106,10 @@ fn standard_output_takes_nothing_command_prints_it_fails() {
 }
 
 #[test]
-fn standard_output_of_a_broker_is_closed_it_serves_and_stops_well() {
+fn a_broker_without_standard_output_serves_and_stops() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().to_str().expect("UTF-8");
-    // The shell's variable `!` is the broker; it is ready once its log says where it listens.
+    // The shell's variable `!` is the broker. It is ready once its log has the line "listening".
     let script = format!(
         ": >{data}/log; \"$0\" serve --listen 127.0.0.1:0 --data-dir {data}/data >&- 2>>{data}/log & \
          until grep -q listening {data}/log; do kill -0 $! || exit 9; done; kill -TERM $!; wait $!"
@@ -120,7 +120,7 @@ fn standard_output_of_a_broker_is_closed_it_serves_and_stops_well() {
 }
 
 #[test]
-fn a_broker_whose_log_nobody_reads_any_more_works_on_and_stops() {
+fn a_broker_whose_log_has_lost_its_reader_serves_and_stops() {
     let mut broker = Broker::start_telling(&[], unread());
     for topic in ["a", "b"] {
         let create = ["topics", "create", "--topic", topic, "--bootstrap-server", &broker.address];
@@ -132,7 +132,7 @@ fn a_broker_whose_log_nobody_reads_any_more_works_on_and_stops() {
 }
 
 #[test]
-fn typos_in_a_clients_file_are_told_by_every_command_that_reads_one() {
+fn every_command_reports_typos_in_a_clients_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("client.properties");
     std::fs::write(&file, "security.protocl=SSL\nclient.id=x\n").expect("written");
@@ -197,7 +197,7 @@ fn a_broker_on_an_ipv6_address_is_reached_by_every_tool() {
 }
 
 #[test]
-fn a_leader_that_cannot_be_reached_is_named_by_both_perf_tools() {
+fn both_perf_tools_name_an_unreachable_leader() {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
     let listener = |key: &str, address: &str| format!("{key}=PLAINTEXT://{address}");
     let somebody = free.to_string();
@@ -228,7 +228,7 @@ fn a_leader_that_cannot_be_reached_is_named_by_both_perf_tools() {
 }
 
 #[test]
-fn a_reachable_broker_without_records_is_kafkas_warning() {
+fn an_empty_topic_gives_kafkas_warning() {
     let broker = Broker::start(&[]);
     let at = ["--bootstrap-server", broker.address.as_str()];
     assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
@@ -239,7 +239,7 @@ fn a_reachable_broker_without_records_is_kafkas_warning() {
 }
 
 #[test]
-fn no_records_are_wanted_perf_consume_ends_at_once() {
+fn perf_consume_of_zero_records_ends_at_once() {
     let broker = Broker::start(&[]);
     let at = ["--bootstrap-server", broker.address.as_str()];
     assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
@@ -252,7 +252,7 @@ fn no_records_are_wanted_perf_consume_ends_at_once() {
 }
 
 #[test]
-fn a_demo_whose_reader_goes_away_leaves_nothing_behind() {
+fn a_demo_that_loses_its_reader_leaves_no_data() {
     let temp = tempfile::tempdir().expect("a folder");
     let mut child = fullbore(&["demo"]).env("TMPDIR", temp.path()).spawn().expect("it starts");
     let mut line = String::new();
@@ -265,7 +265,7 @@ fn a_demo_whose_reader_goes_away_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_demo_that_is_interrupted_waits_for_nobody_and_leaves_nothing_behind() {
+fn an_interrupted_demo_ends_at_once_and_leaves_no_data() {
     for what in
         [&["--records", "1000000000"][..], &["--diskless", "--put", "60s"], &["--rtt", "20", "--records", "1000000000"]]
     {
@@ -288,7 +288,7 @@ fn a_demo_that_is_interrupted_waits_for_nobody_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_demo_without_a_temporary_folder_says_what_to_do() {
+fn a_demo_without_a_temporary_directory_reports_the_remedy() {
     let output = fullbore(&["demo"]).env("TMPDIR", "/no/such/folder").output().expect("it starts");
     let (status, _, stderr) = said(output);
     assert_eq!(status, Some(1));
@@ -296,7 +296,7 @@ fn a_demo_without_a_temporary_folder_says_what_to_do() {
 }
 
 #[test]
-fn an_interrupted_perf_tool_prints_what_it_has() {
+fn an_interrupted_perf_tool_prints_its_figures() {
     let broker = Broker::start(&[]);
     let at = ["--bootstrap-server", broker.address.as_str()];
     assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
@@ -314,17 +314,17 @@ fn an_interrupted_perf_tool_prints_what_it_has() {
 }
 
 #[test]
-fn a_perf_tool_that_waits_long_for_its_next_record_hears_a_signal() {
+fn a_signal_ends_a_perf_tool_between_two_distant_records() {
     let broker = Broker::start(&[]);
     let at = ["--bootstrap-server", broker.address.as_str()];
     assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
-    // The second record is due after more than a minute, in which nobody would be waited for.
+    // The second record is due after more than a minute.
     let slow = ["--topic", "t", "--record-size", "100", "--throughput", "0.01", "--num-records", "5"];
     let tool = [&["perf", "produce", "--debug", "protocol"][..], &slow, &at].concat();
     let mut child = fullbore(&tool).spawn().expect("it starts");
     let mut told = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
     assert!(told.any(|line| line.contains("Produce") && line.contains("rtt_us")), "the first is answered");
-    // By the end of this the answer is taken note of, too.
+    // At the end of this command, the tool has processed the response, too.
     let consume = ["consume", "--topic", "t", "--from-beginning", "--max-messages", "1"];
     assert_eq!(run(&[&consume[..], &at].concat()).0, Some(0));
     signal(&child, "INT");
@@ -336,7 +336,7 @@ fn a_perf_tool_that_waits_long_for_its_next_record_hears_a_signal() {
     assert!(last.starts_with("fullbore: interrupted before all of 5 records"), "{stderr:?}");
 }
 
-/// Interrupts the tool after its first line: that is printed once it works.
+/// Interrupts the tool after its first line, which it prints once it works.
 fn interrupted(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut child = fullbore(arguments).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped"));
@@ -349,14 +349,14 @@ fn interrupted(arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn the_client_id_that_was_set_goes_out() {
+fn the_configured_client_id_is_sent() {
     for tool in [&[&PRODUCE[..], &["1"]].concat()[..], &["perf", "consume", "--topic", "t", "--num-records", "1"]] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound").to_string();
         let set = ["--bootstrap-server", &address, "--command-property", "client.id=me"];
         let mut child = fullbore(&[tool, &set].concat()).spawn().expect("it starts");
         let (mut socket, _) = listener.accept().expect("it connects");
-        // Length, API, version and correlation id come before the client id, which has a length of two bytes.
+        // Length, API, version and correlation id precede the client id, which has a length of two bytes.
         let mut start = [0; 4 + 2 + 2 + 4 + 2 + 2];
         socket.read_exact(&mut start).expect("a request");
         assert_eq!(&start[12..], b"\0\x02me", "{tool:?}");
@@ -365,7 +365,7 @@ fn the_client_id_that_was_set_goes_out() {
 }
 
 #[test]
-fn a_record_that_is_too_large_is_told_the_limit_that_was_set() {
+fn a_too_large_record_is_refused_with_the_limit() {
     let broker = Broker::start(&[]);
     let at = ["--bootstrap-server", broker.address.as_str()];
     let large =
@@ -379,7 +379,7 @@ fn a_record_that_is_too_large_is_told_the_limit_that_was_set() {
 }
 
 #[test]
-fn topics_are_described_by_id_and_by_what_is_wrong() {
+fn topics_are_described_by_id_and_by_state() {
     let broker = Broker::start(&[]);
     let at = ["--bootstrap-server", broker.address.as_str()];
     let topics = |arguments: &[&str]| run(&[&["topics"], arguments, &at].concat());
@@ -405,7 +405,7 @@ fn topics_are_described_by_id_and_by_what_is_wrong() {
 }
 
 #[test]
-fn a_broker_that_advertises_another_address_says_where_it_listens_and_where_it_sends_clients() {
+fn a_greeting_has_the_listener_and_another_advertised_address() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data").display().to_string();
     let serve = ["serve", "--listen", "127.0.0.1:0", "--data-dir", &data, "--set", "fullbore.admin.listener="];

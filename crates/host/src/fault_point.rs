@@ -1,45 +1,45 @@
-//! Steps of a transaction at which a test has the process die or stand still: as kill -9 and SIGSTOP do, at one known
-//! moment.
+//! Fault points: steps of a transaction at which a test makes the process die or stand still, as kill -9 and SIGSTOP
+//! do, at one known moment.
 //!
-//! `FULLBORE_FAULT_POINT=STEP[:ACTION[:COUNT]]` arms one step as the broker starts: `decided`, `marked:kill:2`,
-//! `decided:stop`. The action is `kill` unless named, and it comes the COUNT-th time that the step is reached. Not
-//! armed, a step costs one relaxed load.
+//! `FULLBORE_FAULT_POINT=STEP[:ACTION[:COUNT]]` arms one step as the broker starts: `decided`,
+//! `marked:kill:2`, `decided:stop`. The default action is `kill`. It is done the COUNT-th time that the step is
+//! reached. If none is armed, a step costs one relaxed load.
 //!
-//! Invariant: at most one step is armed, and its action comes once.
+//! Invariant: at most one step is armed, and its action is done once.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// Environment variable that arms a step.
 pub const VARIABLE: &str = "FULLBORE_FAULT_POINT";
 
-/// Step of a transaction that is done on this broker, while nothing that follows from it is.
+/// Step of a transaction that this broker has done, while its consequences are still to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FaultPoint {
-    /// The producer is on record with its epoch, and its InitProducerId is not answered.
+    /// The producer's epoch is recorded, and its InitProducerId is unanswered.
     Begun = 1,
-    /// A partition is in the transaction on record, and unanswered.
+    /// The transaction's new partition is recorded, and unanswered.
     Added = 2,
-    /// A batch that is part of a transaction is in the leader's log.
+    /// A batch of a transaction is in the leader's log.
     Appended = 3,
     /// The record of a decision waits for its append.
     Deciding = 4,
-    /// A decision is on record, on all replicas in sync, and no marker is written.
+    /// The decision is recorded on all replicas in sync, and no marker is written.
     Decided = 5,
     /// A marker is in a log of this broker, or in the index.
     Marked = 6,
-    /// Offsets of a transaction are on record, and TxnOffsetCommit is not answered.
+    /// Offsets of a transaction are recorded, and TxnOffsetCommit is unanswered.
     Offsets = 7,
-    /// A marker in `__consumer_offsets` is on record, and a group's offsets are applied or dropped.
+    /// A marker is in `__consumer_offsets`, and a group's offsets are applied or dropped.
     OffsetsEnded = 8,
     /// EndTxn is about to be answered without an error.
     Answer = 9,
-    /// All markers are written, and the completion is on record.
+    /// All markers are written, and the completion is recorded.
     Completed = 10,
 }
 
 impl FaultPoint {
-    /// Every step with its name, in the order of a transaction.
+    /// All steps with their names, in the order of a transaction.
     pub const ALL: [(FaultPoint, &'static str); 10] = [
         (FaultPoint::Begun, "begun"),
         (FaultPoint::Added, "added"),
@@ -56,12 +56,12 @@ impl FaultPoint {
 
 /// Number of the armed step; 0 for none.
 static ARMED: AtomicU8 = AtomicU8::new(0);
-/// Times that the armed step is reached before its action comes.
+/// Times that the armed step will be reached up to its action.
 static LEFT: AtomicU64 = AtomicU64::new(0);
-/// True to stand still, false to die.
+/// True for SIGSTOP, false for SIGKILL.
 static STANDS: AtomicBool = AtomicBool::new(false);
 
-/// Takes note that this step is done. Does not return if the process is to die here.
+/// Does the action if this step is armed and its count is over. Does not return if the process dies here.
 #[inline]
 pub fn reached(step: FaultPoint) {
     if ARMED.load(Ordering::Relaxed) == step as u8 {
@@ -77,15 +77,14 @@ fn act() {
     }
     ARMED.store(0, Ordering::Relaxed);
     let signal = if STANDS.load(Ordering::Relaxed) { libc::SIGSTOP } else { libc::SIGKILL };
-    // SAFETY: raise(3) takes a number and touches no memory. The calling thread takes the signal, so that it goes no
-    // further.
+    // SAFETY: raise(3) takes a number and touches no memory. The signal hits the calling thread, which goes no further.
     unsafe { libc::raise(signal) };
 }
 
 /// Arms the step that [`VARIABLE`] names, if it is set. Returns its value for the log.
 ///
 /// # Errors
-/// Words on a value that names no step, action or count.
+/// The fault of a value that names no step, action or count.
 pub fn arm() -> Result<Option<String>, String> {
     let Ok(value) = std::env::var(VARIABLE) else { return Ok(None) };
     let (step, stands, count) = parse(&value).map_err(|why| format!("{VARIABLE}={value}: {why}"))?;
@@ -114,21 +113,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn value_names_a_step_it_dies_there_the_first_time_unless_more_is_said() {
+    fn a_value_with_a_step_alone_kills_the_first_time() {
         assert_eq!(parse("decided"), Ok((FaultPoint::Decided, false, 1)));
         assert_eq!(parse("offsets-ended:stop"), Ok((FaultPoint::OffsetsEnded, true, 1)));
         assert_eq!(parse("marked:kill:7"), Ok((FaultPoint::Marked, false, 7)));
     }
 
     #[test]
-    fn value_names_nothing_it_is_refused() {
+    fn a_value_with_an_unknown_part_is_refused() {
         for value in ["", "decide", "decided:die", "decided:kill:x"] {
             assert!(parse(value).is_err(), "{value}");
         }
     }
 
     #[test]
-    fn steps_are_numbered_in_order_none_is_zero() {
+    fn steps_are_numbered_from_one_in_order() {
         assert!(FaultPoint::ALL.iter().zip(1..).all(|((step, _), number)| *step as u8 == number));
     }
 }

@@ -1,4 +1,4 @@
-//! Calls of the operating system that several parts share: transient errors, the clock, the priority of threads.
+//! Calls of the operating system that several parts share: files, transient errors, the clock, the priority of threads.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -9,32 +9,32 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-/// The log's target of lines that tell what was changed, and by whom.
+/// Log target of lines that report a change and the client that made it.
 pub const CHANGES: &str = "fullbore::changes";
 
-/// The nice level of threads that nobody waits for, or that take long.
+/// Nice level of background threads.
 const NICE: i32 = 10;
 
-/// Lets the threads that serve connections go first where there are too few processors for all: on Linux a thread has a
-/// nice level of its own.
+/// Lowers the priority of the calling thread, so that the threads that serve connections run first if processors are
+/// short. On Linux, each thread has a nice level of its own.
 pub fn give_way() {
     if let Err(error) = setpriority_process(Some(gettid()), NICE) {
         tracing::debug!(%error, "a thread in the background runs at the priority of all others");
     }
 }
 
-/// The system's clock, in ms; for what no request brings its time to.
+/// Returns the system's clock in ms, for events without a time of their request.
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     since_epoch.map_or(0, |time| time.as_millis() as i64)
 }
 
-/// Replaces a file as a whole, and has it on the disk before it has the name.
+/// Replaces a file as a whole. The new content is on the disk before it has the name.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, |file| file.write_all(bytes).and_then(|()| file.sync_data()))
 }
 
-/// Replaces a file as a whole. It reaches the disk with the next flush.
+/// Replaces a file as a whole. The new content reaches the disk with the next flush.
 pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, |file| file.write_all(bytes))
 }
@@ -43,20 +43,20 @@ fn write_beside(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) ->
     let beside = path.with_added_extension("tmp");
     let written = File::create(&beside).and_then(|mut file| write(&mut file)).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
-        // Gives back the room it took; a start removes it as well.
+        // Frees the room that it took; the next start would remove it as well.
         let _ = fs::remove_file(&beside);
     }
     written
 }
 
-/// Removes a file and frees its blocks at once, also while it is open: a client may take an answer from it for as long
-/// as it likes. Readers then find the end of the file. A file with another name (a hard link) stays whole under that
-/// name.
+/// Removes a file and frees its blocks at once, even while it is open: a client may read a response from it for as long
+/// as it likes. Such a reader then finds the end of the file. A file with another name (a hard link) stays whole under
+/// that name.
 ///
 /// # Errors
-/// What the system says; the file has its name then.
+/// The system's error; the file still has its name.
 pub fn remove_for_good(path: &Path) -> io::Result<()> {
-    // Opened by its name, which is gone next. A file that cannot be opened for another reason is only unlinked.
+    // Opened before the name is gone. A file that cannot be opened for a lasting reason is only unlinked.
     let file = match File::options().write(true).open(path) {
         Err(error) if is_momentary(&error) => return Err(error),
         opened => opened.ok(),
@@ -64,17 +64,17 @@ pub fn remove_for_good(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     let emptied = file.map_or(Ok(()), |file| if is_removed(&file) { file.set_len(0) } else { Ok(()) });
     if let Err(error) = emptied {
-        tracing::warn!(path = %path.display(), %error, "cannot empty a removed file: its room is free once nobody reads it");
+        tracing::warn!(path = %path.display(), %error, "cannot empty a removed file: its room is free once its last reader closes it");
     }
     Ok(())
 }
 
-/// Returns true if the open file has no name any more.
+/// Returns true if the open file has no name left.
 pub fn is_removed(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
 }
 
-/// Returns true if the system refused a write because there is no room.
+/// Returns true if the system refused a write for want of room.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -92,7 +92,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn a_removed_file_that_is_open_keeps_no_blocks_unless_it_has_another_name() {
+    fn an_open_file_that_is_removed_keeps_no_blocks_unless_it_is_linked() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (path, link) = (folder.path().join("file"), folder.path().join("link"));
         for has_link in [false, true] {

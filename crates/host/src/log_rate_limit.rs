@@ -1,21 +1,23 @@
-//! Lines of the log that one cause could write thousands of times a second: each is told at most once a minute.
+//! Rate limit of a log line that one cause could write thousands of times a second: it is written at most once a
+//! minute.
 //!
-//! Invariant: what is left out is counted, and told with the next line.
+//! Invariant: suppressed lines are counted, and the next line reports the count.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// Between two lines.
+/// Time between two lines.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Limit of one kind of line.
+/// Rate limit of one kind of line.
 #[derive(Debug, Default)]
 pub struct LogRateLimit {
     told: Mutex<(Option<Instant>, u64)>,
 }
 
 impl LogRateLimit {
-    /// How many times it was left out before, if it is to be told now.
+    /// Returns the number of lines suppressed since the last one if a line is due; otherwise counts this one, and
+    /// returns None.
     pub fn due(&self) -> Option<u64> {
         let mut told = self.told.lock();
         let (at, left_out) = &mut *told;
@@ -33,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_told_once_and_then_with_the_number_of_those_left_out() {
+    fn a_due_line_counts_the_lines_suppressed_before_it() {
         let line = LogRateLimit::default();
         assert_eq!(line.due(), Some(0));
         assert_eq!([line.due(), line.due(), line.due()], [None; 3]);

@@ -1,14 +1,13 @@
-//! Work of a request that may take longer than a millisecond: it is done where no other connection waits for it.
+//! Permits for long work: parts of a request that may take longer than a millisecond, and would delay other
+//! connections.
 //!
-//! The thread that does it is the one that has the request, so that nothing is copied and the order of admission stays;
-//! what else that thread would have served goes to another one meanwhile. Not for recovery, which takes seconds: see
-//! [`classic`](crate::partitions).
+//! The work stays on the thread that has the request, so that nothing is copied and the order of admission holds. The
+//! runtime hands that thread's other tasks to another thread meanwhile. [`LongWork::poll_once`] does the same for a
+//! future with long polls. Not for recovery, which takes seconds.
 //!
-//! Also for a future that works for long each time it is polled ([`LongWork::poll_once`]).
-//!
-//! Invariant: at most [`PLACES`] at a time, first come, first served, so that the runtime has threads left. Whoever has
-//! one does not wait in it for another's: that is waited for before. A connection has one request at a time in the
-//! queue, and at most one answer, so that places are shared among connections.
+//! Invariant: at most [`PLACES`] works at a time, first come, first served, so that the runtime has threads left. Work
+//! that holds a permit waits for no other one: it does so before it takes the permit. A connection has at most one
+//! request and one response in the queue, so that connections share the permits.
 
 use crate::task;
 use std::cell::Cell;
@@ -17,20 +16,20 @@ use std::pin::Pin;
 use std::task::Poll;
 use tokio::sync::Semaphore;
 
-/// Long works at a time, of all connections.
+/// Permits of all connections together.
 const PLACES: usize = 16;
 
 thread_local! {
-    /// True while this thread works in a place.
+    /// True while this thread works with a permit.
     static IN_PLACE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if the caller works in a place: it does not wait for another one.
+/// Returns true if the calling thread holds a permit: it must not wait for another one.
 pub fn is_in_place() -> bool {
     IN_PLACE.get()
 }
 
-/// Marks the thread as working in a place, until dropped.
+/// Marks the thread as working with a permit until this is dropped.
 struct InPlace {
     before: bool,
 }
@@ -47,7 +46,7 @@ impl Drop for InPlace {
     }
 }
 
-/// The places for long work, of one broker.
+/// Permits for long work of one broker.
 pub struct LongWork {
     places: Semaphore,
 }
@@ -59,24 +58,24 @@ impl Default for LongWork {
 }
 
 impl LongWork {
-    /// With `places` places.
+    /// Makes `places` permits.
     pub fn with_places(places: usize) -> LongWork {
         LongWork { places: Semaphore::new(places) }
     }
 
-    /// With no place before one is added.
+    /// Makes no permits; `add_places` adds some.
     #[cfg(any(test, feature = "test-util"))]
     pub fn without_places() -> LongWork {
         LongWork { places: Semaphore::new(0) }
     }
 
-    /// Adds places.
+    /// Adds permits.
     #[cfg(any(test, feature = "test-util"))]
     pub fn add_places(&self, count: usize) {
         self.places.add_permits(count);
     }
 
-    /// Waits for a place and does the work, which goes on in the caller's place if it has one.
+    /// Waits for a permit and does the work. A caller that holds a permit uses that one.
     pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         if is_in_place() {
             return work();
@@ -85,7 +84,7 @@ impl LongWork {
         in_place(work)
     }
 
-    /// Waits for a place and polls the future once in it. The place is given back whether the future is done or not.
+    /// Waits for a permit and polls the future once with it. Returns the permit whether the future is done or not.
     pub async fn poll_once<F: Future>(&self, mut future: Pin<&mut F>) -> Poll<F::Output> {
         let _place = self.places.acquire().await.expect("never closed");
         poll_fn(|context| Poll::Ready(in_place(|| future.as_mut().poll(context)))).await
@@ -106,7 +105,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn others_are_served_while_the_only_worker_has_long_work() {
+    async fn long_work_on_the_only_worker_lets_other_tasks_run() {
         let long = Arc::new(LongWork::default());
         let (done, is_done) = mpsc::channel();
         let working = tokio::spawn(async move { long.run(move || is_done.recv().expect("the other has run")).await });
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn future_works_long_when_polled_others_are_served() {
+    async fn a_long_poll_on_the_only_worker_lets_other_tasks_run() {
         let long = Arc::new(LongWork::default());
         let (done, is_done) = mpsc::channel();
         let working = tokio::spawn(async move {
@@ -129,10 +128,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn future_that_waits_is_polled_its_place_is_free() {
+    async fn a_pending_future_holds_no_permit() {
         let long = LongWork::with_places(1);
         let (wake, woken) = tokio::sync::oneshot::channel();
-        // Work inside goes on in the same place.
+        // Work inside the poll uses the same permit.
         let mut waiting = std::pin::pin!(async { long.run(|| woken).await.await });
         assert!(long.poll_once(waiting.as_mut()).await.is_pending());
         assert!(!is_in_place());
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn work_that_panics_gives_its_place_back() {
+    async fn work_that_panics_returns_its_permit() {
         let long = Arc::new(LongWork::default());
         for _ in 0..=PLACES {
             let long = Arc::clone(&long);

@@ -1,43 +1,43 @@
-//! Memory that the allocator keeps: freed memory goes back to the system once there is much of it for a while, or at
-//! once after work that took much.
+//! Freed memory that the allocator keeps: returned to the system if it is much for two polls, or at once after work
+//! that took much.
 //!
-//! glibc's malloc gives back by itself what is free at the end of an arena, and large blocks. Free blocks below one
-//! that is used stay, which is most of what answers leave that clients did not take. Elsewhere nothing is done here.
+//! glibc's malloc itself returns free memory at the end of an arena, and large blocks. Free blocks below a used one
+//! stay: unread responses leave many of these. With another libc nothing is done.
 //!
-//! Invariant: a look asks the allocator about itself only in a process that has more memory than may be kept.
+//! Invariant: a poll queries the allocator only if the process has more memory than may be kept.
 
 use std::time::{Duration, Instant};
 
-/// Time between two looks: memory that is used again sooner is not given back.
+/// Time between two polls: memory that is used again sooner is not returned.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes of freed memory that the allocator may keep.
 const KEPT_MAX: usize = 64 << 20;
 
-/// Gives freed memory back.
+/// Returns freed memory to the system.
 #[derive(Debug)]
 pub struct Trimmer {
     due: Instant,
     history: KeptBytes,
 }
 
-/// Bytes that the allocator kept at earlier looks.
+/// Bytes that the allocator kept at earlier polls.
 #[derive(Debug, Default)]
 struct KeptBytes {
     before: usize,
-    /// Bytes that the last trim left, or fewer since: pages that share a used block.
+    /// Bytes that the last trim left, or the least since: pages that share a used block.
     floor: usize,
 }
 
 impl Default for Trimmer {
-    /// A trimmer whose first look is due after an interval.
+    /// Makes a trimmer whose first poll is due after an interval.
     fn default() -> Trimmer {
         Trimmer { due: Instant::now() + INTERVAL, history: KeptBytes::default() }
     }
 }
 
 impl Trimmer {
-    /// Looks, if it is time, and gives freed memory back where that is due. Takes milliseconds for a gigabyte, for
-    /// which allocations of some threads wait.
+    /// Polls if an interval has passed, and returns freed memory if that is due. Takes milliseconds per gigabyte, in
+    /// which some threads wait to allocate.
     pub fn look(&mut self) {
         if Instant::now() < self.due {
             return;
@@ -52,14 +52,14 @@ impl Trimmer {
     }
 }
 
-/// Gives freed memory back now. Takes milliseconds for a gigabyte, for which allocations of some threads wait.
+/// Returns freed memory now. Takes milliseconds per gigabyte, in which some threads wait to allocate.
 pub fn give_back() {
     allocator::trim();
 }
 
 impl KeptBytes {
-    /// Takes note of bytes kept. Returns true if more than may be were kept at this look and at the one before, beyond
-    /// what a trim does not give back.
+    /// Notes the bytes kept. Returns true if this poll and the one before found more than [`KEPT_MAX`] above the floor,
+    /// which a trim does not return.
     fn is_trim_due(&mut self, kept: usize) -> bool {
         self.floor = self.floor.min(kept);
         let lasting = kept.min(self.before);
@@ -74,23 +74,22 @@ impl KeptBytes {
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod allocator {
-    /// Returns the bytes of memory that the process has and does not use; 0 if it has no more than `few`.
+    /// Returns the bytes of memory that the process has and does not use; 0 if it has at most `few` bytes.
     pub(super) fn kept_bytes(few: usize) -> usize {
         let resident = std::fs::read_to_string("/proc/self/statm").ok().and_then(|statm| private_bytes(&statm));
         let Some(resident) = resident.filter(|resident| *resident > few) else { return 0 };
-        // SAFETY: the function takes nothing, locks each arena while it counts its blocks, and returns numbers.
+        // SAFETY: the function takes no arguments, locks each arena while it counts its blocks, and returns numbers.
         let counted = unsafe { libc::mallinfo2() };
         resident.saturating_sub(counted.uordblks + counted.hblkhd)
     }
 
-    /// Gives back every whole page without a used block.
+    /// Returns each whole page without a used block to the system.
     pub(super) fn trim() {
-        // SAFETY: the function touches no block that is used, and locks each arena while it gives back that one's
-        // pages.
+        // SAFETY: the function touches no used block, and locks each arena while it returns its pages.
         unsafe { libc::malloc_trim(0) };
     }
 
-    /// Returns the memory that no file backs, of a line with pages: the whole size, the resident pages, those of files.
+    /// Returns the bytes of memory without a file behind them, from a line of page counts: total, resident, of files.
     pub(super) fn private_bytes(statm: &str) -> Option<usize> {
         let mut pages = statm.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
         let (resident, of_files) = (pages.next()?, pages.next()?);
@@ -114,7 +113,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn much_is_kept_for_two_looks_it_is_given_back_once() {
+    fn memory_kept_for_two_polls_is_returned_once() {
         let mut history = KeptBytes::default();
         assert_eq!([60, 1000, 50, 1000].map(|kept| history.is_trim_due(kept * MIB)), [false; 4], "it is used again");
         assert!(history.is_trim_due(900 * MIB));
@@ -135,8 +134,8 @@ mod tests {
 
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
-    fn blocks_between_used_ones_are_freed_their_memory_is_given_back() {
-        // Smaller than what malloc maps by itself. Other tests run beside this one.
+    fn freed_blocks_between_used_ones_are_returned() {
+        // The blocks are smaller than those that malloc maps. Other tests run beside this one.
         let blocks: Vec<Vec<u8>> = (0..4096).map(|_| vec![1; 64 << 10]).collect();
         let used: Vec<Vec<u8>> = blocks.into_iter().step_by(64).collect();
         let kept = allocator::kept_bytes(0);

@@ -1,8 +1,8 @@
-//! Starting a task: the one way from a future to the runtime.
+//! Tasks: the one function that spawns a future on the runtime.
 //!
-//! Tokio compiles all of a task's life (its polling, its cancelling, its answer) once for each type of future it is
-//! given, and the broker has about seventy. Here they are one type for each type of answer, which takes a tenth off the
-//! crate's compilation; a task costs one allocation more.
+//! Tokio compiles a task's code (polling, cancelling, result) once for each type of future, and the broker has about
+//! seventy. Boxed, they are one type for each type of result, which takes a tenth off the crate's compilation. A task
+//! costs one more allocation.
 //!
 //! [`Apart`] is a runtime beside the one that serves clients.
 
@@ -14,15 +14,15 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// A future of whatever type, as tasks are spawned.
+/// Future of any type, as tasks are spawned.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// For a [`JoinSet`](tokio::task::JoinSet), which spawns itself.
+/// Boxes a future, for a [`JoinSet`](tokio::task::JoinSet), which spawns by itself.
 pub fn boxed<T>(future: impl Future<Output = T> + Send + 'static) -> BoxFuture<T> {
     Box::pin(future)
 }
 
-/// A task on the runtime that the caller is in, as [`tokio::spawn`], which goes on when its handle is dropped.
+/// Spawns a task on the caller's runtime, as [`tokio::spawn`] does. The task goes on when its handle is dropped.
 ///
 /// # Panics
 ///
@@ -31,14 +31,14 @@ pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static
     tokio::spawn(boxed(future))
 }
 
-/// Rounds of a task: one after each interval, until the broker stops. A round that takes long delays those behind it.
+/// Rounds of a task: one after each interval, until the broker stops. A long round delays those after it.
 pub struct Rounds {
     ticks: Interval,
     stop: watch::Receiver<bool>,
 }
 
 impl Rounds {
-    /// Begins the first interval, in ms, at least 1.
+    /// Begins the first interval of `interval_ms`, which is at least 1.
     pub fn every(interval_ms: u64, stop: watch::Receiver<bool>) -> Rounds {
         let interval = Duration::from_millis(interval_ms);
         let mut ticks = interval_at(Instant::now() + interval, interval);
@@ -55,8 +55,8 @@ impl Rounds {
     }
 }
 
-/// Does what may block on the thread that the caller is on; what else that would serve goes to another one meanwhile.
-/// Where there is none to hand over to, it waits.
+/// Does work that may block on the calling thread. The runtime moves that thread's other tasks to another thread
+/// meanwhile, unless it has one thread only.
 pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -64,9 +64,9 @@ pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// A runtime of one thread, for what goes on while the threads that serve clients hang in a write to the disk: what the
-/// operator and the cluster go by. Its tasks never block, and take no lock that is held during a write. They end once
-/// it is dropped; what blocks beside them ([`spawn_blocking`](tokio::task::spawn_blocking)) is not waited for.
+/// Runtime of one thread for tasks that must go on while the threads that serve clients hang in a write to the disk:
+/// the admin page and the membership. Its tasks never block, and take no lock that is held during a write. They end
+/// once it is dropped. Blocking work of theirs ([`spawn_blocking`](tokio::task::spawn_blocking)) is not waited for.
 pub struct Apart {
     handle: Handle,
     _stop: oneshot::Sender<()>,
@@ -76,7 +76,7 @@ impl Apart {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The system has no thread, or no descriptors.
+    /// The system has no thread or descriptor left.
     pub fn start() -> io::Result<Apart> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -101,16 +101,16 @@ mod tests {
     use std::sync::mpsc;
 
     #[tokio::test]
-    async fn threads_of_the_runtime_hang_a_task_apart_goes_on() {
+    async fn a_hung_runtime_leaves_a_task_apart_running() {
         let apart = Apart::start().expect("a thread");
         let (done, is_done) = mpsc::channel();
         apart.spawn(async move { done.send(()).expect("it is waited for") });
-        // The only thread of this runtime.
+        // Blocks the only thread of this runtime.
         is_done.recv().expect("it has run");
     }
 
     #[tokio::test]
-    async fn apart_dropped_its_tasks_end_though_one_blocks() {
+    async fn a_dropped_runtime_apart_ends_its_tasks_though_one_blocks() {
         let apart = Apart::start().expect("a thread");
         let (_never, is_never) = mpsc::channel::<()>();
         let blocking = apart.spawn(async move { tokio::task::spawn_blocking(move || is_never.recv()).await });

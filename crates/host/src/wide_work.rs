@@ -1,13 +1,12 @@
-//! Places and memory for work of requests of thousands of entries, each of which takes time and memory.
+//! Permits and memory for wide requests: thousands of entries, each of which takes time and memory.
 //!
-//! Such work is a future that is driven: each poll of it has a place and room in memory. Not here: which requests those
-//! are, and long work of others, see [`long_work`](crate::long_work).
+//! This module polls such work as a future; each poll holds a permit and a part of the memory budget. Not here: which
+//! requests are wide, and other long work (see [`long_work`](crate::long_work)).
 //!
-//! Freed memory stays with the thread that worked, since malloc keeps it for that one: the next request, on another
-//! thread, would take as much again. So the allocator gives it back each time that polls have taken a quarter of the
-//! room.
+//! malloc keeps freed memory for the thread that worked, and the next request, on another thread, would take as much
+//! again. So the allocator returns it each time that polls have taken a quarter of the budget.
 //!
-//! Invariant: room is taken before a place, and nothing is awaited in a place.
+//! Invariant: memory is taken before a permit, and nothing is awaited with a permit.
 
 use crate::long_work::{LongWork, is_in_place};
 use crate::memory;
@@ -17,22 +16,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Bytes of memory of all polls at a time. A poll that takes more has all of it.
+/// Memory budget of all concurrent polls, in bytes. A poll that needs more takes all of it.
 const BYTES_MAX: usize = 256 << 20;
-/// Bytes that polls take before the allocator gives back what it kept of them.
+/// Bytes that polls take before the allocator returns freed memory.
 const KEPT_MAX: usize = BYTES_MAX / 4;
-/// Polls at a time, on a machine of few processors.
+/// Least number of concurrent polls, on a machine of few processors.
 const PLACES_MIN: usize = 4;
 
-/// Places and memory for the work of wide requests, of one broker.
+/// Permits and memory for wide requests of one broker.
 pub struct WideWork {
     places: LongWork,
     bytes: Semaphore,
-    /// The turn of a wide command.
+    /// Permit of the one wide command that may run.
     commands: Semaphore,
-    /// Bytes that polls have taken since memory was given back.
+    /// Bytes that polls have taken since memory was last returned.
     taken: AtomicUsize,
-    /// Gives freed memory back to the system.
+    /// Returns freed memory to the system.
     give_back: fn(),
     #[cfg(any(test, feature = "test-util"))]
     polls: AtomicUsize,
@@ -54,7 +53,7 @@ impl Default for WideWork {
 }
 
 impl WideWork {
-    /// Returns the polls so far.
+    /// Returns the number of polls until now.
     #[cfg(any(test, feature = "test-util"))]
     pub fn polls(&self) -> usize {
         self.polls.load(Ordering::SeqCst)
@@ -66,17 +65,17 @@ impl WideWork {
         self.bytes.acquire_many(BYTES_MAX as u32).await.expect("never closed")
     }
 
-    /// Waits for a place and does the work, which takes no memory.
+    /// Waits for a permit and does the work, which takes no memory.
     pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         self.places.run(work).await
     }
 
-    /// Waits for the turn of a command, which holds memory while others carry it out.
+    /// Waits for the permit of a command, which holds memory while other threads carry it out.
     pub async fn command_turn(&self) -> SemaphorePermit<'_> {
         self.commands.acquire().await.expect("never closed")
     }
 
-    /// Carries out a future: waits for room for `bytes` and for a place before each poll.
+    /// Drives a future: waits for `bytes` of memory and for a permit before each poll.
     pub async fn drive<F: Future>(&self, bytes: usize, future: F) -> F::Output {
         if is_in_place() {
             return future.await;
@@ -97,8 +96,8 @@ impl WideWork {
         }
     }
 
-    /// Notes the memory of a poll that has ended, and gives freed memory back where it may be much. The room of the
-    /// poll is held until then.
+    /// Notes the memory of a finished poll, whose share of the budget is still held, and returns freed memory if it may
+    /// be much.
     async fn note_taken(&self, bytes: usize) {
         let taken = self.taken.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if taken >= KEPT_MAX {
@@ -126,7 +125,7 @@ mod tests {
     static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
 
     #[tokio::test]
-    async fn polls_have_taken_a_quarter_of_the_room_freed_memory_is_given_back_before_the_next_has_room() {
+    async fn polls_of_a_quarter_of_the_budget_return_freed_memory_before_the_next() {
         let given_back = || GIVEN_BACK.load(Ordering::Relaxed);
         let give_back = || {
             GIVEN_BACK.fetch_add(1, Ordering::Relaxed);
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_waits_holds_neither_room_nor_place() {
+    async fn a_pending_future_holds_neither_memory_nor_permit() {
         let wide = Arc::new(WideWork { give_back: || (), ..WideWork::default() });
         let (wake, woken) = tokio::sync::oneshot::channel();
         let waiting = tokio::spawn({

@@ -1,16 +1,16 @@
 //! Kafka's decisions as pure functions.
 //!
-//! Every module here takes what is known and says what follows. None does I/O, reads a clock, spawns a
-//! task or draws a random number: time is an argument, so each decision can be replayed in a test.
+//! Every module takes a state and an event, and returns the consequences. None does I/O, reads a clock, spawns a task
+//! or draws a random number. Time is an argument, so that each decision can be replayed in a test.
 //!
-//! - [`group`]: who is in a consumer group, and in which generation.
-//! - [`cluster`]: who is a member, who leads, who is in sync, who is held for dead.
-//! - [`commit`]: which batches of diskless topics are appended, and where.
-//! - [`compaction`]: what of a log is to be cleaned, and which records survive.
-//! - [`replica`]: who leads a partition and who follows, and up to where readers may see it.
-//! - [`sequence`]: what an idempotent producer may append to a partition next.
-//! - [`telemetry`]: which clients may tell their metrics when.
-//! - [`transaction`]: what becomes of a transactional id, its producer's epoch and its transaction.
+//! - [`group`]: members and generations of consumer groups.
+//! - [`cluster`]: members of the cluster, leaders, ISRs, failed brokers.
+//! - [`commit`]: offsets of the batches of diskless topics.
+//! - [`compaction`]: logs that must be cleaned, and records that survive.
+//! - [`replica`]: leader and follower of a partition, and the high watermark.
+//! - [`sequence`]: batches that an idempotent producer may append next.
+//! - [`telemetry`]: subscriptions of clients that push their metrics.
+//! - [`transaction`]: a transactional id, its producer's epoch, and its transaction.
 
 pub mod cluster;
 pub mod commit;

@@ -1,19 +1,17 @@
-//! The idempotent-producer state of one partition: which batch may be appended, which was already.
+//! Idempotent-producer state of one partition: which batches may be appended, and which were already.
 //!
-//! A batch that comes too early can wait in
-//! [`parking`]. One behind a refused batch gets that one's error ([`RefusedBatches`]).
+//! An out-of-order batch can wait in [`parking`]. A batch behind a refused one gets that one's error
+//! ([`RefusedBatches`]). Transactions of the partition are in [`transactions`]. Not here: the log, and the wire format.
+//! The caller calls [`Producers::check`], writes the batch, and then calls [`Producers::append`].
 //!
-//! Transactions of the partition are in [`transactions`]. Not here: the log, and the wire format. The caller calls
-//! [`Producers::check`] before it writes, writes, and reports the write with [`Producers::append`].
-//!
-//! Invariant: what is retained of a producer is one epoch and one unbroken run of sequences, so within
-//! an epoch no sequence is appended twice and none is skipped.
+//! Invariant: the retained batches of a producer are of one epoch, with consecutive sequences. So within an epoch no
+//! sequence is appended twice or skipped.
 //!
 //! Rules: KIP-98, KIP-360, KAFKA-15591 (a first sequence above 0 on a partition never written) and KIP-1269 (windows of
-//! more than five batches). Two rules are ours. Where a topic was deleted and made again, a producer may begin in the
-//! new one with any batch that it wrote to the old one, whose answer may be lost, and with the one after those. And a
-//! batch older than the window that the run proves written is answered DUPLICATE_SEQUENCE_NUMBER, which clients take as
-//! success, where Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER for ever.
+//! more than five batches). Two rules are ours. On a recreated topic, a producer may begin with any batch that it wrote
+//! to the deleted one, whose response may be lost, or with the next one. And a batch older than the window that was
+//! certainly written gets DUPLICATE_SEQUENCE_NUMBER, which clients take as success. Kafka would respond
+//! OUT_OF_ORDER_SEQUENCE_NUMBER for ever.
 
 mod ahead;
 pub mod parking;
@@ -48,19 +46,19 @@ use std::fmt;
 
 use fullbore_wire::ErrorCode;
 
-/// The producer id of a batch that is not idempotent.
+/// Producer id of a batch that is not idempotent.
 pub const NO_PRODUCER_ID: i64 = -1;
 
-/// Half of the 2^31 sequence numbers. If two sequences are nearer than this, one is certainly the older;
-/// further apart, wrap-around makes it a guess, so nothing is proven past it.
+/// Half of the 2^31 sequence numbers. Of two sequences nearer than this, one is certainly the older. Further apart,
+/// wrap-around makes it a guess, so that nothing is concluded.
 pub const HALF_RANGE: i32 = 1 << 30;
 
-/// The sequence `count` places after `sequence`; `i32::MAX` is followed by 0. `count` may be negative.
+/// Returns the sequence `count` positions after `sequence`; 0 follows `i32::MAX`. `count` may be negative.
 pub fn sequence_add(sequence: i32, count: i32) -> i32 {
     sequence.wrapping_add(count) & i32::MAX
 }
 
-/// How many places `to` comes after `from`, going forward only: 0..=2^31-1.
+/// Returns the number of positions from `from` forward to `to`: 0..=2^31-1.
 pub fn sequence_distance(from: i32, to: i32) -> i32 {
     to.wrapping_sub(from) & i32::MAX
 }
@@ -68,23 +66,23 @@ pub fn sequence_distance(from: i32, to: i32) -> i32 {
 /// Producer's stamp on a record batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// [`NO_PRODUCER_ID`] for a batch that is not idempotent; its other fields then mean nothing.
+    /// Producer id; [`NO_PRODUCER_ID`] for a batch that is not idempotent, whose other fields are meaningless.
     pub producer_id: i64,
-    /// 0..=32767.
+    /// Epoch: 0..=32767.
     pub producer_epoch: i16,
-    /// The sequence of the first record: 0..=2^31-1.
+    /// Sequence of the first record: 0..=2^31-1.
     pub base_sequence: i32,
-    /// Sequences, and offsets, the batch covers: `lastOffsetDelta + 1`. Compaction removes records from a
-    /// batch but never changes this, so replay takes it from the delta.
+    /// Number of sequences and offsets of the batch: `lastOffsetDelta + 1`. Compaction removes records but never
+    /// changes the delta, from which replay takes this.
     pub record_count: i32,
 }
 
 impl Stamp {
-    /// The stamp of a batch a client sent, whose records are all still there.
+    /// Returns the stamp of a client's batch, which has all its records.
     ///
     /// # Errors
-    /// [`SequenceRefusal::InvalidRecord`] if the header's count and last offset delta disagree: believing either
-    /// would move the sequence wrongly.
+    /// [`SequenceRefusal::InvalidRecord`] if the header's record count and last offset delta disagree: either could be
+    /// the wrong one.
     pub fn from_client(
         producer_id: i64,
         producer_epoch: i16,
@@ -98,17 +96,18 @@ impl Stamp {
         Ok(Stamp { producer_id, producer_epoch, base_sequence, record_count })
     }
 
-    /// The sequence of the last record.
+    /// Returns the sequence of the last record.
     pub fn last_sequence(&self) -> i32 {
         sequence_add(self.base_sequence, self.record_count.wrapping_sub(1))
     }
 
-    /// Returns true if the batch takes part in any of this.
+    /// Returns true if the batch is idempotent.
     pub fn is_idempotent(&self) -> bool {
         self.producer_id != NO_PRODUCER_ID
     }
 
-    /// Returns true if an idempotent batch can bear this stamp. Control batches, whose sequence is -1, cannot.
+    /// Returns true if the stamp is one of an idempotent batch. Control batches, whose sequence is -1, have no such
+    /// stamp.
     pub fn is_valid(&self) -> bool {
         self.producer_id >= 0
             && self.producer_epoch >= 0
@@ -120,43 +119,43 @@ impl Stamp {
 /// Verdict on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Write it, then call [`Producers::append`].
+    /// The caller writes the batch, then calls [`Producers::append`].
     Append,
-    /// The batch is in the log already: answer success with what was answered first.
+    /// The log has the batch already: the caller repeats the first response.
     Duplicate {
-        /// The offset of its first record.
+        /// Offset of its first record.
         base_offset: i64,
-        /// The timestamp given to [`Producers::append`], in ms.
+        /// Timestamp that was passed to [`Producers::append`], in ms.
         timestamp: i64,
     },
-    /// Write nothing and answer the error.
+    /// The caller responds with the error, and writes nothing.
     Refuse(SequenceRefusal),
 }
 
-/// Why a batch is not written; each names its Kafka error.
+/// Reason for which a batch is not written; each has its Kafka error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceRefusal {
-    /// OUT_OF_ORDER_SEQUENCE_NUMBER (45): it would leave a hole, or it overlaps what is written.
+    /// OUT_OF_ORDER_SEQUENCE_NUMBER (45): the batch would leave a gap, or overlaps written ones.
     OutOfOrderSequence,
-    /// DUPLICATE_SEQUENCE_NUMBER (46): written, but so long ago that its offset is forgotten.
+    /// DUPLICATE_SEQUENCE_NUMBER (46): the batch was written, but its offset is no longer retained.
     DuplicateSequence,
-    /// INVALID_PRODUCER_EPOCH (47): a newer epoch of this producer has written.
+    /// INVALID_PRODUCER_EPOCH (47): a newer epoch of the producer has written.
     InvalidProducerEpoch,
-    /// INVALID_RECORD (87): no producer stamps a batch like this.
+    /// INVALID_RECORD (87): no producer creates such a stamp.
     InvalidRecord,
-    /// INVALID_TXN_STATE (48): a plain batch of a producer whose transaction is open.
+    /// INVALID_TXN_STATE (48): the batch is in no transaction, and its producer has one open.
     InvalidTxnState,
     /// TRANSACTION_COORDINATOR_FENCED (52): a later coordinator has ended a transaction of the producer.
     CoordinatorFenced,
-    /// CONCURRENT_TRANSACTIONS (51): as many transactions are open here as producers are remembered.
+    /// CONCURRENT_TRANSACTIONS (51): the partition has as many open transactions as it remembers producers.
     TooManyTransactions,
-    /// The error of an earlier batch, which its client sends again, and this one after it. See [`RefusedBatches`].
+    /// Error of an earlier batch, which the client resends together with this one. See [`RefusedBatches`].
     BehindRefused(ErrorCode),
 }
 
 impl SequenceRefusal {
-    /// Returns the refusal of a batch behind one that was refused with `code`. Clients send that one again only at some
-    /// errors.
+    /// Returns the refusal of a batch behind one that was refused with `code`. Clients resend that one only after a
+    /// retriable error.
     fn behind(code: ErrorCode) -> SequenceRefusal {
         match code.is_retriable() {
             true => SequenceRefusal::BehindRefused(code),
@@ -164,7 +163,7 @@ impl SequenceRefusal {
         }
     }
 
-    /// Kafka's code.
+    /// Returns Kafka's error code.
     pub fn code(self) -> ErrorCode {
         match self {
             SequenceRefusal::OutOfOrderSequence => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -214,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_last_sequence_is_followed_by_zero() {
+    fn last_sequence_is_followed_by_zero() {
         assert_eq!(sequence_add(i32::MAX, 1), 0);
         assert_eq!(sequence_add(i32::MAX - 1, 4), 2);
         assert_eq!(sequence_add(0, -1), i32::MAX);
@@ -226,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn adding_a_distance_arrives(from in 0..=i32::MAX, to in 0..=i32::MAX) {
+        fn sequence_plus_its_distance_is_the_other_sequence(from in 0..=i32::MAX, to in 0..=i32::MAX) {
             prop_assert_eq!(sequence_add(from, sequence_distance(from, to)), to);
             prop_assert!((0..=i32::MAX).contains(&sequence_distance(from, to)));
         }

@@ -1,58 +1,58 @@
-//! Which clients may tell their metrics when (KIP-714), as Kafka's `ClientMetricsManager` decides it.
+//! Times at which clients may push their metrics (KIP-714), by the rules of Kafka's `ClientMetricsManager`.
 //!
-//! Not which metrics are wanted of whom: the subscription that fits a client comes in as an argument. Invariant: no
-//! more clients are remembered than the limit; the one that was silent for the longest time is forgotten first.
+//! Not here: the metrics that a client should push; the matching subscription is passed in. Invariant: no more clients
+//! are remembered than the limit; the longest silent one is forgotten first.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Clients remembered (Kafka's `CACHE_MAX_SIZE`).
+/// Largest number of remembered clients (Kafka's `CACHE_MAX_SIZE`).
 pub const CLIENTS_MAX: usize = 16_384;
 
-/// What fits a client now.
+/// Subscription that matches a client now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// Changes when what is wanted of the client does.
+    /// Id, which changes with the metrics that the client should push.
     pub id: i32,
-    /// Between two pushes, in ms.
+    /// Time between two pushes, in ms.
     pub interval_ms: u64,
 }
 
-/// One push, as far as it is looked at.
+/// Push of a client, with the properties that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Push {
-    /// The subscription that it is for.
+    /// Id of the subscription that it is for.
     pub subscription_id: i32,
-    /// True if the client says that it ends.
+    /// True if the client terminates.
     pub is_last: bool,
     /// True if its codec is one that was offered.
     pub is_known_codec: bool,
-    /// True if it is within the limit.
+    /// True if its size is within the limit.
     pub fits: bool,
 }
 
-/// Why a request was not accepted.
+/// Reason for which a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TelemetryRefusal {
-    /// The request came before the interval was over.
+    /// The interval is not over yet.
     TooEarly,
-    /// The client said that it would end.
+    /// The client has terminated, by its own last push.
     Ended,
-    /// What is wanted has changed: the client has to ask.
+    /// The subscription has changed: the client must request it again.
     UnknownSubscription,
-    /// A codec that was not offered.
+    /// The codec was not offered.
     UnknownCodec,
-    /// Larger than may be.
+    /// The push exceeds the size limit.
     TooLarge,
 }
 
 #[derive(Debug, Default)]
 struct Client {
     turn: u64,
-    /// When its last request was accepted.
+    /// Time of the last accepted request.
     last_ms: Option<u64>,
-    /// It has asked and not pushed since: its first push comes at any part of the interval.
+    /// True from the client's request for a subscription to its first push, which may come at any time in the interval.
     may_push: bool,
-    /// It was told to ask.
+    /// True if the client must request its subscription again, at once.
     may_ask: bool,
     has_ended: bool,
 }
@@ -63,11 +63,11 @@ impl Client {
     }
 }
 
-/// The clients that have asked or pushed, by their instance ids.
+/// Clients that have requested a subscription or pushed, by their instance ids.
 #[derive(Debug)]
 pub struct Clients {
     by_id: HashMap<u128, Client>,
-    /// Ids by the turn of their last request: the longest silent comes first.
+    /// Ids in the order of their last requests, the longest silent first.
     silent: BTreeMap<u64, u128>,
     turns: u64,
     limit: usize,
@@ -80,12 +80,12 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// At most `limit` clients, and at least one.
+    /// Creates the state for at most `limit` clients, at least one.
     pub fn bounded(limit: usize) -> Clients {
         Clients { by_id: HashMap::new(), silent: BTreeMap::new(), turns: 0, limit: limit.max(1) }
     }
 
-    /// A client asks what is wanted of it.
+    /// Handles a client's request for its subscription.
     ///
     /// # Errors
     /// [`TelemetryRefusal::TooEarly`].
@@ -98,10 +98,11 @@ impl Clients {
         Ok(())
     }
 
-    /// A client pushes its metrics.
+    /// Handles a push of a client.
     ///
     /// # Errors
-    /// [`TelemetryRefusal`]; the push counts against the interval unless it was too early.
+    /// [`TelemetryRefusal`]; every refused push starts a new interval, except one that is too early or follows the
+    /// last one.
     pub fn push(
         &mut self,
         id: u128,
@@ -133,12 +134,12 @@ impl Clients {
         Ok(())
     }
 
-    /// Clients remembered now.
+    /// Returns the number of remembered clients.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Returns true if none is.
+    /// Returns true if no client is remembered.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
@@ -167,7 +168,7 @@ mod tests {
     const PUSH: Push = Push { subscription_id: 7, is_last: false, is_known_codec: true, fits: true };
 
     #[test]
-    fn a_push_comes_once_an_interval_and_the_first_at_any_time() {
+    fn first_push_comes_at_any_time_and_later_ones_once_an_interval() {
         let mut clients = Clients::default();
         assert_eq!(clients.ask(1, WANTED, 0), Ok(()));
         assert_eq!(clients.ask(1, WANTED, 999), Err(TelemetryRefusal::TooEarly));
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_ends_pushes_once_more_whenever_that_is() {
+    fn terminating_client_pushes_once_more_at_any_time() {
         let mut clients = Clients::default();
         let last = Push { is_last: true, ..PUSH };
         assert_eq!(clients.push(1, PUSH, WANTED, 0), Ok(()), "of a client that was forgotten");
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_that_what_is_wanted_has_changed_may_ask_at_once() {
+    fn client_with_an_outdated_subscription_may_request_it_at_once() {
         let changed = Subscription { id: 8, ..WANTED };
         let unknown = Push { is_known_codec: false, ..PUSH };
         for (push, subscription, refusal) in
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_silent_is_forgotten_at_the_limit() {
+    fn longest_silent_client_is_forgotten_at_the_limit() {
         let mut clients = Clients::bounded(2);
         for (id, now_ms) in [(1, 0), (2, 1)] {
             assert_eq!(clients.ask(id, WANTED, now_ms), Ok(()));

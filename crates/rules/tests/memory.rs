@@ -1,7 +1,8 @@
-//! What a window costs: bytes held for each producer of a partition; and what is left of the members of a group.
+//! Memory of a producer's window and of a group's former members.
 //!
-//! A process of its own, because its allocator counts. `cargo test --release -p fullbore-rules --test memory --
-//! --ignored --nocapture` prints the table of docs/benchmarks.md.
+//! A process of its own, since its allocator counts.
+//! `cargo test --release -p fullbore-rules --test memory -- --ignored --nocapture` prints the table of
+//! docs/benchmarks.md.
 
 use fullbore_rules::group::classic;
 use fullbore_rules::group::consumer::{self, ConsumerGroup, Topics};
@@ -20,7 +21,7 @@ thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to the system's allocator unchanged; the cell neither allocates nor drops.
+// SAFETY: every call goes to the system's allocator unchanged; the cell neither allocates nor drops.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.set(HELD.get() + layout.size() as isize);
@@ -38,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes held for a partition after each of its producers has written so many batches under this window.
+/// Returns the bytes held for a partition after each of its producers has written `batches` batches with this window.
 fn held(producers: i64, window: usize, batches: i32) -> usize {
     let before = HELD.get();
     let mut state = Producers::default();
@@ -54,7 +55,7 @@ fn held(producers: i64, window: usize, batches: i32) -> usize {
 }
 
 #[test]
-fn a_producer_that_never_has_more_than_five_batches_costs_the_same_at_any_window() {
+fn producer_with_at_most_five_batches_takes_the_same_memory_at_any_window() {
     let producers = PRODUCERS_MAX as i64;
     for batches in 1..=5 {
         let at_five = held(producers, 5, batches);
@@ -65,10 +66,10 @@ fn a_producer_that_never_has_more_than_five_batches_costs_the_same_at_any_window
 }
 
 #[test]
-fn a_full_window_costs_24_bytes_a_batch_and_a_fixed_amount() {
+fn full_window_takes_24_bytes_a_batch_and_a_fixed_amount() {
     let empty = held(1000, 5, 5) - 1000 * 5 * 24;
     for window in [20, 64, 1024] {
-        // One percent for the nodes of the order of idleness, which are not always equally full.
+        // One percent for the nodes of the order of idleness, whose fill varies.
         let most = (empty + 1000 * window * 24) * 101 / 100;
         for batches in [window, 2 * window] {
             let held = held(1000, window, batches as i32);
@@ -77,11 +78,12 @@ fn a_full_window_costs_24_bytes_a_batch_and_a_fixed_amount() {
     }
 }
 
-/// Groups that were left stay for a while, and there may be many: a map of members keeps a node when it is emptied.
+/// Largest memory of an abandoned group, in bytes. Such groups stay for a while, there may be many, and an emptied map
+/// of members keeps a node.
 const LEFT_OF_A_GROUP_MAX: isize = 1024;
 
 #[test]
-fn a_classic_group_that_was_left_holds_no_room_for_members() {
+fn abandoned_classic_group_holds_no_memory_for_members() {
     let classic = classic::ClassicGroupSettings {
         session_timeout_min_ms: 1,
         session_timeout_max_ms: 100_000,
@@ -114,7 +116,7 @@ fn a_classic_group_that_was_left_holds_no_room_for_members() {
 }
 
 #[test]
-fn a_group_of_the_consumer_protocol_that_was_left_holds_no_room_for_members() {
+fn abandoned_consumer_group_holds_no_memory_for_members() {
     let before = HELD.get();
     let mut group = ConsumerGroup::new(0, 0);
     for member_epoch in [consumer::JOINING, consumer::LEAVING] {
@@ -165,7 +167,7 @@ impl Topics for OneTopic {
 
 #[test]
 #[ignore = "prints the table of docs/benchmarks.md"]
-fn what_a_window_costs() {
+fn table_of_window_memory_is_printed() {
     let producers = PRODUCERS_MAX as i64;
     println!("| window | batches of each producer | bytes a producer and partition | {producers} producers |");
     for (window, batches) in [(5, 1), (5, 5), (20, 5), (20, 20), (1024, 5), (1024, 64), (1024, 1024)] {

@@ -1,8 +1,7 @@
-//! Schedules by seed, for the tests of machines that meet with any order of events.
+//! Schedules by seed, for tests of machines that must handle any order of events.
 //!
-//! A seed decides a schedule, so that it is the same each time.
-//! `FULLBORE_SCHEDULES=20` runs twenty times as many, `FULLBORE_SEED=7` that one alone. Not the worlds that are run,
-//! nor what is checked in them: each machine has its own.
+//! A seed determines a schedule. `FULLBORE_SCHEDULES=20` runs twenty times as many, `FULLBORE_SEED=7` only that one.
+//! Not here: the worlds that are run, and their checks, which each machine has itself.
 
 mod random;
 
@@ -11,23 +10,23 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// Seeds that failed and are named.
+/// Largest number of failed seeds that are listed.
 const NAMED_MAX: usize = 20;
 
-/// Returns the number in an environment variable.
+/// Returns the number in an environment variable; None if it is not set.
 ///
 /// # Panics
-/// The variable has no number.
+/// The variable is not a number.
 pub fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// The one seed that is to be run, if `FULLBORE_SEED` is set.
+/// Returns the only seed to run, if `FULLBORE_SEED` is set.
 pub fn only_seed() -> Option<u64> {
     variable("FULLBORE_SEED")
 }
 
-/// How many schedules are run where a test has `count` of its own: as many times more as `FULLBORE_SCHEDULES` is.
+/// Returns the number of schedules to run for a test's `count`: multiplied by `FULLBORE_SCHEDULES`, if that is set.
 pub fn scaled(count: u64) -> u64 {
     count.saturating_mul(variable("FULLBORE_SCHEDULES").unwrap_or(1))
 }
@@ -36,7 +35,8 @@ pub fn scaled(count: u64) -> u64 {
 /// the order in which the schedules ended.
 ///
 /// # Panics
-/// A schedule fails: with the first seeds that do, and why.
+///
+/// A schedule fails: the message lists the first failed seeds, with their reasons.
 pub fn run_each<T: Send>(count: u64, threads: usize, run: impl Fn(u64) -> Result<T, String> + Sync) -> Vec<T> {
     let seeds = only_seed().map_or(0..scaled(count), |seed| seed..seed + 1);
     let (outcomes, wrong) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
@@ -61,10 +61,11 @@ pub fn run_each<T: Send>(count: u64, threads: usize, run: impl Fn(u64) -> Result
     outcomes.into_inner().expect("no schedule panics")
 }
 
-/// Checks that the checks find each planted fault by one of its seeds.
+/// Checks that each mutation is found by one of its seeds.
 ///
 /// # Panics
-/// A fault is not found.
+///
+/// A mutation is not found.
 pub fn each_fault_is_found<F: Copy + Debug, T>(
     faults: impl IntoIterator<Item = (F, Range<u64>)>,
     run: impl Fn(u64, F) -> Result<T, String>,
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_threads_each_seed_runs_once() {
+    fn several_threads_run_each_seed_once() {
         let mut seeds = run_each(10, 3, Ok);
         seeds.sort_unstable();
         let expected: Vec<u64> = only_seed().map_or((0..scaled(10)).collect(), |seed| vec![seed]);
@@ -98,13 +99,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "schedules are wrong:\nFULLBORE_SEED=")]
-    fn schedule_fails_its_seed_is_named() {
+    fn failed_schedule_is_listed_with_its_seed() {
         run_each(10, 2, |seed| if seed == u64::MAX { Ok(()) } else { Err("broken".to_owned()) });
     }
 
     #[test]
     #[should_panic(expected = "\"second\" is not found")]
-    fn fault_is_found_by_no_seed_it_is_named() {
+    fn fault_found_by_no_seed_is_named() {
         each_fault_is_found([("first", 0..4), ("second", 0..4)], |seed, fault| {
             if fault == "first" && seed == 3 { Err("found".to_owned()) } else { Ok(()) }
         });
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "seed 0")]
-    fn seed_comes_to_another_outcome_it_is_named() {
+    fn seed_with_two_outcomes_is_named() {
         let calls = std::cell::Cell::new(0);
         same_seed_same_outcome(0..1, |_| calls.replace(calls.get() + 1));
     }

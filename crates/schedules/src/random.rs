@@ -1,15 +1,15 @@
-//! Numbers by chance that a seed gives again: splitmix64.
+//! Random numbers that are repeatable by a seed: splitmix64.
 
-/// A generator. Not for secrets.
+/// Generator of random numbers, not for secrets.
 pub struct Random(u64);
 
 impl Random {
-    /// The same seed gives the same numbers.
+    /// Creates a generator; equal seeds give equal numbers.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// Any number. Not an iterator: there is always another.
+    /// Returns any number. Not an iterator, since it never ends.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -19,7 +19,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Less than `limit`, which is not 0.
+    /// Returns a number below `limit`, which must not be 0.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
@@ -29,7 +29,7 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// At least `least`, less than `limit`.
+    /// Returns a number from `least` to below `limit`.
     pub fn between(&mut self, least: usize, limit: usize) -> usize {
         least + self.below(limit - least)
     }

@@ -1,4 +1,4 @@
-//! A TLS session over a blocking socket, for a thread of its own.
+//! TLS session over a blocking socket, for a thread of its own.
 
 use crate::client::Connector;
 use crate::session::Session;
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 pub struct BlockingStream {
     socket: TcpStream,
     session: Session,
-    /// Decrypted and not yet read.
+    /// Bytes that are decrypted and not yet read.
     plain: BytesMut,
 }
 
 impl BlockingStream {
-    /// The handshake with the broker at `host:port`, however slowly that sends. The socket's read timeout is then that
-    /// of the last step.
+    /// Does the handshake with the broker at `host:port`, within the time `within` however slowly the broker sends. The
+    /// socket keeps the read timeout of the last step.
     ///
     /// # Errors
-    /// Why it failed, in words.
+    /// The reason why the handshake failed, as a sentence.
     pub fn connect(socket: TcpStream, connector: &Connector, address: &str, within: Duration) -> io::Result<Self> {
         let mut session = connector.session(address)?;
         let began = Instant::now();
@@ -36,10 +36,10 @@ impl BlockingStream {
             socket.set_read_timeout(Some(left))?;
             match session.shake(|bytes| (&socket).read(bytes)) {
                 Ok(()) => {}
-                // The time is up, or a signal has come.
+                // The time is up, or a signal arrived.
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(error) => {
-                    // The alert that says why, if there is one to be sent.
+                    // Sends the alert with the reason, if there is one.
                     let _ = session.send(&mut &socket);
                     return Err(error);
                 }
@@ -47,7 +47,7 @@ impl BlockingStream {
         }
     }
 
-    /// The socket below.
+    /// Returns the socket below.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
@@ -56,7 +56,7 @@ impl BlockingStream {
 impl Read for BlockingStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         while self.plain.is_empty() {
-            // None: not all of a record yet.
+            // None: a record is still incomplete.
             if let Some(0) = self.session.read(|bytes| (&self.socket).read(bytes), &mut self.plain)? {
                 return Ok(0);
             }
@@ -72,7 +72,7 @@ impl Write for BlockingStream {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
-    /// Encrypts, and sends what is encrypted: what is written in one call leaves at once.
+    /// Encrypts and sends: the bytes of one call leave at once.
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let taken = self.session.encrypt(slices)?;
         self.session.send(&mut &self.socket)?;
@@ -87,7 +87,7 @@ impl Write for BlockingStream {
 impl Drop for BlockingStream {
     fn drop(&mut self) {
         self.session.close();
-        // Nobody waits for a goodbye: neither for a broker that is gone nor for one that takes nothing.
+        // A close_notify is sent only if the socket takes it at once: the broker may be gone or may read nothing.
         let _ = self.socket.set_nonblocking(true);
         let _ = self.session.send(&mut &self.socket);
     }

@@ -1,4 +1,4 @@
-//! The client's side: whom to trust, what to show, and whether the host's name counts.
+//! The client's side: trusted authorities, the client's own certificate, and the check of the host's name.
 
 use crate::explain;
 use crate::pem::{self, MaterialError};
@@ -20,7 +20,7 @@ use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// An encrypted stream over another one, which is read and written by one owner.
+/// Encrypted stream over another stream; one owner reads and writes it.
 pub type Tunnel<S> = tokio_rustls::client::TlsStream<S>;
 
 /// Begins sessions with brokers.
@@ -39,7 +39,7 @@ impl Connector {
     /// Reads keys and certificates. Without a truststore the system's authorities are trusted.
     ///
     /// # Errors
-    /// The setting at fault.
+    /// The setting that cannot be used.
     pub fn load(settings: &Settings, check_host_name: bool) -> Result<Self, MaterialError> {
         let (trusted, setting) = match pem::trusted(settings)? {
             Some(trusted) => trusted,
@@ -58,11 +58,11 @@ impl Connector {
         Self::showing(builder, settings)
     }
 
-    /// Loads as [`Connector::load`] does, without a check of the server's certificate: this keeps out eavesdroppers
+    /// Loads as [`Connector::load`] does, but does not check the server's certificate: this protects from eavesdroppers
     /// only.
     ///
     /// # Errors
-    /// The setting at fault.
+    /// The setting that cannot be used.
     pub fn unverified(settings: &Settings) -> Result<Self, MaterialError> {
         let provider = provider(settings);
         let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -73,7 +73,7 @@ impl Connector {
         Self::showing(builder, settings)
     }
 
-    /// Shows the certificate of the settings, if they have one.
+    /// Adds the client certificate of the settings, if there is one.
     fn showing(
         builder: ConfigBuilder<ClientConfig, WantsClientCert>,
         settings: &Settings,
@@ -87,17 +87,17 @@ impl Connector {
         Ok(Connector { config: Arc::new(config) })
     }
 
-    /// A session with this host over any stream, as for protocols that begin without TLS. The caller sets the time
+    /// Begins a session with `host` over any stream, for protocols that start without TLS. The caller sets the time
     /// limit.
     ///
     /// # Errors
-    /// Why the handshake failed, in words.
+    /// The reason why the handshake failed, as a sentence.
     pub async fn tunnel<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, host: &str) -> io::Result<Tunnel<S>> {
         let connector = tokio_rustls::TlsConnector::from(self.config.clone());
         connector.connect(server_name(host)?, stream).await
     }
 
-    /// A session with the broker at `host:port`.
+    /// Makes a session with the broker at `host:port`.
     pub(crate) fn session(&self, address: &str) -> io::Result<Session> {
         let host = split_host_port(address).map_or(address, |(host, _)| host);
         let connection = ClientConnection::new(self.config.clone(), server_name(host)?).map_err(io::Error::other)?;
@@ -106,7 +106,7 @@ impl Connector {
 }
 
 fn server_name(host: &str) -> io::Result<ServerName<'static>> {
-    // The zone says which way to the address, and is no part of it.
+    // An IPv6 zone names a network interface and is not part of the address.
     let host = host.split('%').next().unwrap_or(host);
     ServerName::try_from(host.to_owned()).map_err(|_| {
         io::Error::new(io::ErrorKind::InvalidInput, format!("TLS: {host} is not a name a certificate can have"))
@@ -154,7 +154,7 @@ impl ServerCertVerifier for Anyone {
 
 fn system_authorities() -> Result<Vec<CertificateDer<'static>>, MaterialError> {
     let found = rustls_native_certs::load_native_certs();
-    // Some system has always one that cannot be read; rustls would refuse it, too.
+    // Most systems have an authority that rustls refuses.
     let usable = |certificate: &CertificateDer<'static>| RootCertStore::empty().add(certificate.clone()).is_ok();
     let usable: Vec<_> = found.certs.into_iter().filter(usable).collect();
     if usable.is_empty() {
@@ -164,8 +164,8 @@ fn system_authorities() -> Result<Vec<CertificateDer<'static>>, MaterialError> {
     Ok(usable)
 }
 
-/// rustls' rules, with two of Java's: host names may be left unchecked, and a certificate that is itself in the
-/// truststore is trusted although it calls itself an authority, as `openssl req -x509` makes them.
+/// Verifier by the rules of rustls and two rules of Java. The check of host names can be off, and a certificate that is
+/// itself in the truststore is trusted. `openssl req -x509` makes such certificates: they call themselves authorities.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<WebPkiServerVerifier>,
@@ -184,7 +184,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let verdict = self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verdict {
-            // The name is what is looked at last: the chain and its dates are good.
+            // The name is checked last: the chain and its dates are good.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if !self.check_host_name => Ok(ServerCertVerified::assertion()),

@@ -1,8 +1,8 @@
-//! The channel binding `tls-server-end-point` (RFC 5929): a hash of the certificate that a server has shown, with that
-//! of its signature.
+//! Channel binding `tls-server-end-point` (RFC 5929): hash of the server's certificate, by the hash algorithm of the
+//! certificate's signature.
 //!
-//! Nothing else of a certificate is read. Invariant: bytes that are no certificate have no binding, and do no other
-//! harm.
+//! Parses no other part of a certificate. Invariant: bytes that are not a certificate have no binding, and cause no
+//! panic.
 
 use aws_lc_rs::digest::{Algorithm, SHA256, SHA384, SHA512, digest};
 use pkcs8::ObjectIdentifier;
@@ -11,8 +11,8 @@ use pkcs8::der::{Reader, Result, SliceReader};
 
 use crate::client::Tunnel;
 
-/// Returns the binding of a session; `None` where the certificate's signature has no hash of its own, as those of
-/// Ed25519 and RSASSA-PSS.
+/// Returns the binding of a session; None if the certificate's signature has no hash algorithm of its own, as Ed25519
+/// and RSASSA-PSS.
 pub fn server_end_point<S>(tunnel: &Tunnel<S>) -> Option<Vec<u8>> {
     let (_, session) = tunnel.get_ref();
     of_certificate(session.peer_certificates()?.first()?)
@@ -27,7 +27,7 @@ fn of_certificate(certificate: &[u8]) -> Option<Vec<u8>> {
 fn signature_algorithm(certificate: &[u8]) -> Result<ObjectIdentifier> {
     let certificate = SliceReader::new(certificate)?.decode::<AnyRef<'_>>()?;
     let mut parts = SliceReader::new(certificate.value())?;
-    // What is signed comes first.
+    // The signed part comes first.
     parts.decode::<AnyRef<'_>>()?;
     let algorithm = parts.decode::<AnyRef<'_>>()?;
     SliceReader::new(algorithm.value())?.decode::<ObjectIdentifier>()

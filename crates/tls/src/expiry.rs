@@ -1,7 +1,7 @@
-//! When the certificates of a chain end, and what is said of it before.
+//! Expiry of a certificate chain, and the warning before it.
 //!
-//! Nothing else of a certificate is read; whether it is any good is rustls's to say. Invariant: bytes that are no
-//! certificate have no end that is known, and do no other harm.
+//! Parses only the validity of a certificate; rustls checks the rest. Invariant: bytes that are not a certificate have
+//! no expiry, and cause no panic.
 
 use pkcs8::der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use pkcs8::der::{DateTime, Reader, Result, SliceReader, Tag, TagNumber};
@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
-/// The end of that certificate of a chain which ends first.
+/// Expiry of the certificate of a chain that expires first.
 #[derive(Clone, Debug)]
 pub struct Expiry {
     setting: String,
-    /// From 1, which is the leaf.
+    /// Number of the certificate in its chain, from 1, which is the leaf.
     place: usize,
     of: usize,
     not_after: DateTime,
@@ -30,7 +30,7 @@ impl Expiry {
     /// Returns a sentence if the certificate ends within `ahead` or has ended.
     pub fn told(&self, now: SystemTime, ahead: Duration) -> Option<String> {
         let Expiry { setting, place, of, not_after } = self;
-        // What is above the leaf may be there in vain: a client may have a newer one.
+        // Clients may have a newer certificate than those above the leaf, and then do not need these.
         let refusal = if *place == 1 { "clients refuse it" } else { "clients may refuse the chain" };
         let when = match (UNIX_EPOCH + not_after.unix_duration()).duration_since(now) {
             Ok(left) if left > ahead => return None,
@@ -45,13 +45,13 @@ impl Expiry {
     }
 }
 
-/// The end of a certificate's validity (RFC 5280, 4.1).
+/// Returns the end of a certificate's validity (RFC 5280, 4.1).
 fn not_after(certificate: &[u8]) -> Result<DateTime> {
     let certificate = SliceReader::new(certificate)?.decode::<AnyRef<'_>>()?;
     let signed = SliceReader::new(certificate.value())?.decode::<AnyRef<'_>>()?;
     let mut fields = SliceReader::new(signed.value())?;
     let version = Tag::ContextSpecific { constructed: true, number: TagNumber::N0 };
-    // The version, if it is there, serial number, signature algorithm, issuer; then the validity.
+    // The fields before the validity: version (optional), serial number, signature algorithm, issuer.
     let before = if fields.peek_tag()? == version { 4 } else { 3 };
     for _ in 0..before {
         fields.decode::<AnyRef<'_>>()?;

@@ -1,21 +1,21 @@
 //! Errors of TLS as sentences with the reason and, if there is one, the setting.
 //!
-//! Invariant: one sentence, and nothing secret in it.
+//! Invariant: one sentence without secrets.
 
 use rustls::pki_types::CertificateDer;
 use rustls::{
     AlertDescription, CertificateError, Error, InconsistentKeys, InvalidMessage, OtherError, PeerIncompatible, Side,
 };
 
-/// The first byte of a record: of a handshake, or of the alert that ends it.
+/// First byte of a handshake record and of an alert record.
 const RECORDS: [u8; 2] = [22, 21];
 
-/// Returns true if a connection that begins so may be TLS.
+/// Returns true if a connection with this first byte may be TLS.
 pub(crate) fn is_tls(first: Option<u8>) -> bool {
     first.is_some_and(|first| RECORDS.contains(&first))
 }
 
-/// Why a session fails, as one side tells its user. `first` is the first byte the peer sent.
+/// Returns why a session failed, for the user at `side`. `first` is the first byte that the peer sent.
 pub(crate) fn error(error: &Error, side: Side, first: Option<u8>) -> String {
     let (peer, store) = match side {
         Side::Client => ("the broker", "the broker's certificate"),
@@ -43,10 +43,10 @@ fn plain_hint(side: Side) -> &'static str {
     }
 }
 
-/// The peer went away before the handshake was done.
+/// Returns the text for a peer that closed the connection before the handshake was done.
 pub(crate) fn ended(side: Side, first: Option<u8>) -> &'static str {
     match (side, first) {
-        // A plaintext listener closes, since the first bytes of TLS make no request it would read.
+        // A plaintext listener closes the connection: to it, the first bytes of TLS are not a request.
         (Side::Client, None) => "the broker closed the connection during the TLS handshake: is it an SSL listener?",
         (Side::Client, Some(_)) => "the broker closed the connection during the TLS handshake",
         (Side::Server, _) => "the client closed the connection during the TLS handshake",
@@ -59,7 +59,7 @@ fn certificate(reason: &CertificateError) -> String {
             "is of an authority that is not trusted (unknown CA): see ssl.truststore.location".to_owned()
         }
         CertificateError::NotValidForNameContext { expected, presented } => {
-            // As rustls has them: DnsName("a"), IpAddress(127.0.0.1).
+            // rustls formats them as DnsName("a"), IpAddress(127.0.0.1).
             let bare = |name: &String| {
                 let inner = name.split_once('(').map_or(name.as_str(), |(_, inner)| inner.trim_end_matches(')'));
                 inner.trim_matches('"').to_owned()
@@ -83,25 +83,25 @@ fn certificate(reason: &CertificateError) -> String {
     }
 }
 
-/// Words for a certificate as plain `openssl x509 -req` makes it. rustls and TLS 1.3 want version 3, which has
+/// Text for a certificate as plain `openssl x509 -req` makes it. rustls and TLS 1.3 need version 3, which has
 /// extensions.
-const VERSION_1: &str = "of X.509 version 1, which is not taken: make it anew as version 3, as \
+const VERSION_1: &str = "of X.509 version 1, which is refused: make it again as version 3, as \
     `openssl x509 -req -extfile FILE` does, with subjectAltName in FILE";
 
-/// `UnsupportedCertVersion` of webpki, which rustls hands on without a name of its own.
+/// Returns true for webpki's `UnsupportedCertVersion`, for which rustls has no name.
 fn is_version_1(error: &OtherError) -> bool {
     error.0.to_string() == "UnsupportedCertVersion"
 }
 
-/// `CaUsedAsEndEntity` of webpki, which rustls hands on without a name of its own.
+/// Returns true for webpki's `CaUsedAsEndEntity`, for which rustls has no name.
 fn is_authority_as_leaf(error: &OtherError) -> bool {
     error.0.to_string() == "CaUsedAsEndEntity"
 }
 
-/// Returns true if `shown` was refused only because it calls itself an authority, and is itself in the truststore.
+/// Returns true if `shown` was refused only because it is an authority's, and is itself in the truststore.
 ///
-/// `openssl req -x509` makes such certificates, and Java trusts them. webpki looks at dates first: an expired one is
-/// refused as expired.
+/// `openssl req -x509` makes such certificates, and Java trusts them. webpki checks dates first: an expired certificate
+/// is refused as expired.
 pub(crate) fn is_trusted_itself(
     refusal: &Error,
     shown: &CertificateDer<'_>,
@@ -151,7 +151,7 @@ fn incompatible(reason: &PeerIncompatible) -> String {
     }
 }
 
-/// Returns the fault of an own key and its certificates.
+/// Returns the fault of the process's own key and certificates.
 pub(crate) fn of_own_certificate(error: &Error) -> String {
     match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {

@@ -1,7 +1,7 @@
 //! TLS for both ends: Kafka's `ssl.*` settings, keys and certificates in PEM, and one session for every kind of socket.
 //!
-//! Not here: who listens where, and what is said once the handshake is over. Invariant: rustls with aws-lc-rs, and the
-//! provider is handed over at each use, so that nothing depends on a process-wide default.
+//! Not here: listeners, and the protocol after the handshake. Invariant: rustls with aws-lc-rs, whose provider each use
+//! passes explicitly, so that nothing depends on a process-wide default.
 
 mod blocking;
 mod client;

@@ -1,6 +1,7 @@
-//! Keys and certificates out of PEM: from a file, or from the text of a setting.
+//! Keys and certificates from PEM: from a file, or from the text of a setting.
 //!
-//! Other stores are recognized only to say so. Invariant: an error names the setting, and never shows what is in it.
+//! Other formats are only recognized, for the error text. Invariant: an error names the setting, and never shows its
+//! contents.
 
 use crate::settings::Settings;
 use pkcs8::EncryptedPrivateKeyInfo;
@@ -8,14 +9,14 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::io::Read;
 
-/// A larger file holds something else.
+/// Bytes of the largest file that is read.
 const FILE_MAX: u64 = 4 << 20;
 
-/// Keys or certificates that cannot be used, with the setting they are of.
+/// Keys or certificates that cannot be used, with their setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {reason}")]
 pub struct MaterialError {
-    /// The setting, with the file's name where it is one.
+    /// The setting, followed by `=FILE` if it names a file.
     pub setting: String,
     /// The fault.
     pub reason: String,
@@ -31,9 +32,9 @@ impl MaterialError {
 pub(crate) struct KeyAndChain {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
-    /// The setting the key came from.
+    /// Setting of the key.
     pub setting: String,
-    /// The setting the chain came from.
+    /// Setting of the chain.
     pub chain_setting: String,
 }
 
@@ -59,7 +60,7 @@ pub(crate) fn identity(settings: &Settings) -> Result<Option<KeyAndChain>, Mater
     Ok(Some(KeyAndChain { chain, key, setting: key_setting, chain_setting }))
 }
 
-/// The certificates `ssl.truststore.*` says to trust, with the setting, if it says anything.
+/// Returns the certificates of `ssl.truststore.*` with the name of the setting; None if neither is set.
 pub(crate) fn trusted(settings: &Settings) -> Result<Option<(Vec<CertificateDer<'static>>, String)>, MaterialError> {
     let (pem, setting) = match (&settings.truststore_location, &settings.truststore_certificates) {
         (Some(path), _) => read("ssl.truststore.location", path)?,
@@ -109,7 +110,7 @@ fn private_key(pem: &[u8], password: Option<&str>) -> Result<PrivateKeyDer<'stat
         return Err("has a private key encrypted the old way; `openssl pkcs8 -topk8` makes it PKCS#8".to_owned());
     }
     match PrivateKeyDer::from_pem_slice(pem) {
-        // A password that nothing needs is no mistake: Kafka takes it, too.
+        // A needless password is no mistake: Kafka accepts it, too.
         Ok(key) => Ok(key),
         Err(PemError::NoItemsFound) => Err("has no private key (BEGIN PRIVATE KEY)".to_owned()),
         Err(_) => Err("has a private key that is not PEM".to_owned()),

@@ -1,10 +1,10 @@
-//! The one provider of cryptography, with what the settings leave of its cipher suites.
+//! Provider of cryptography with the cipher suites of the settings.
 
 use crate::settings::Settings;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use std::sync::Arc;
 
-/// The provider with the cipher suites of the settings.
+/// Returns the provider with the cipher suites of the settings.
 pub(crate) fn provider(settings: &Settings) -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { cipher_suites: settings.suites(), ..aws_lc_rs::default_provider() })
 }

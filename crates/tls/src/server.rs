@@ -1,4 +1,4 @@
-//! The broker's side: the configuration of a listener's handshakes.
+//! The broker's side: configuration of a listener's handshakes.
 
 use crate::expiry::Expiry;
 use crate::explain;
@@ -19,10 +19,10 @@ use std::sync::Arc;
 /// Demand for a client certificate (`ssl.client.auth`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// Clients are not asked for a certificate.
+    /// The broker requests no certificate.
     #[default]
     None,
-    /// Clients may show a certificate; one that is shown must be valid.
+    /// Clients may show a certificate; a certificate that is shown must be valid.
     Requested,
     /// Clients must show a certificate.
     Required,
@@ -36,10 +36,10 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Reads the keys and certificates.
+    /// Reads keys and certificates.
     ///
     /// # Errors
-    /// The setting at fault.
+    /// The setting that cannot be used.
     pub fn load(settings: &Settings, client_auth: ClientAuth) -> Result<Self, MaterialError> {
         let identity = pem::identity(settings)?.ok_or_else(|| {
             MaterialError::new("ssl.keystore.location", "must be set: a listener needs a certificate")
@@ -65,14 +65,14 @@ impl Acceptor {
             .with_single_cert(identity.chain, identity.key)
             .map_err(|error| MaterialError::new(identity.setting, explain::of_own_certificate(&error)))?;
         if client_auth != ClientAuth::None {
-            // A session taken up again would not show its certificate again, however long it has expired.
+            // A resumed session would not show its certificate, even long after it expired.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
         Ok(Acceptor { config: Arc::new(config), expiry })
     }
 
-    /// When the chain that clients are shown ends; `None` where its certificates do not say.
+    /// Returns the first expiry in the broker's own chain; None if no certificate of it has a readable one.
     pub fn expiry(&self) -> Option<&Expiry> {
         self.expiry.as_ref()
     }
@@ -83,8 +83,8 @@ impl Acceptor {
     }
 }
 
-/// rustls' rules for clients' certificates, with one of Java's: a certificate that is itself in the truststore is
-/// trusted although it calls itself an authority.
+/// Verifier of clients' certificates by the rules of rustls and one rule of Java. A certificate that is itself in the
+/// truststore is trusted, even if it calls itself an authority.
 #[derive(Debug)]
 struct ClientVerifier {
     chains: Arc<dyn ClientCertVerifier>,
@@ -141,7 +141,7 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// A store of authorities; every one of them must be readable.
+/// Makes a store of authorities; each of them must be readable.
 pub(crate) fn roots(certificates: Vec<CertificateDer<'static>>, setting: &str) -> Result<RootCertStore, MaterialError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates {

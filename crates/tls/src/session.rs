@@ -1,6 +1,6 @@
-//! TLS session without its socket: ciphertext in and out by the caller's hands, plaintext beside it.
+//! TLS session without its socket: the caller moves the ciphertext, and plaintext goes in and out beside it.
 //!
-//! No I/O of its own. Invariant: ciphertext leaves in the order in which it was made, whoever sends it.
+//! No I/O of its own. Invariant: ciphertext leaves in the order in which it was made, whichever task sends it.
 
 use crate::explain;
 use bytes::BytesMut;
@@ -10,7 +10,7 @@ use std::io::{self, BufRead, IoSlice, Write};
 
 /// Bytes read from a socket at once: four full records.
 const READ_BYTES: usize = 64 * 1024;
-/// Plaintext encrypted and not yet sent, at most: sixteen full records, one vectored write.
+/// Bytes of ciphertext that may wait to be sent: sixteen full records, one vectored write.
 const UNSENT_MAX: usize = 256 * 1024;
 
 thread_local! {
@@ -18,13 +18,13 @@ thread_local! {
     static CIPHERTEXT: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
 }
 
-/// Side of a session.
+/// TLS session of one connection, at either end.
 pub(crate) struct Session {
     tls: Connection,
     side: Side,
-    /// Bytes that the peer sent with the end of its handshake.
+    /// Plaintext that arrived with the end of the peer's handshake.
     early: BytesMut,
-    /// The first byte the peer sent, which tells TLS from what is not.
+    /// First byte that the peer sent: shows whether it speaks TLS.
     first: Option<u8>,
     ended: bool,
 }
@@ -40,7 +40,7 @@ impl Session {
         self.tls.is_handshaking()
     }
 
-    /// Returns true if what the peer sent first looks like TLS: nobody else could read an alert.
+    /// Returns true if the peer's first byte looks like TLS: only then can it read an alert.
     pub(crate) fn has_spoken_tls(&self) -> bool {
         explain::is_tls(self.first)
     }
@@ -55,11 +55,11 @@ impl Session {
         !self.early.is_empty() || self.ended
     }
 
-    /// Reads once from the socket and adds what it decrypts to `plain`: the number of bytes, 0 at the end of the
-    /// session, `None` when no record was complete.
+    /// Reads once from the socket and adds the decrypted bytes to `plain`. Returns their number, 0 at the end of the
+    /// session, None if no record was complete.
     ///
     /// # Errors
-    /// What the socket says, and what is wrong with what came.
+    /// An error of the socket, or of TLS.
     pub(crate) fn read(
         &mut self,
         receive: impl FnMut(&mut [u8]) -> io::Result<usize>,
@@ -82,7 +82,7 @@ impl Session {
     /// Reads once from the socket while the handshake lasts.
     ///
     /// # Errors
-    /// As [`Session::read`], and the end of the connection.
+    /// The errors of [`Session::read`], and the end of the connection.
     pub(crate) fn shake(&mut self, receive: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
         let mut early = std::mem::take(&mut self.early);
         let received = self.receive(receive, &mut early);
@@ -101,7 +101,7 @@ impl Session {
     ) -> io::Result<()> {
         CIPHERTEXT.with_borrow_mut(|ciphertext| {
             let received = receive(ciphertext)?;
-            // Every frame has a length, so that a missing close_notify hides nothing.
+            // A missing close_notify hides no truncation, since every Kafka frame has a length.
             self.ended |= received == 0;
             self.first = self.first.or(ciphertext[..received].first().copied());
             let mut rest = &ciphertext[..received];
@@ -133,11 +133,11 @@ impl Session {
         }
     }
 
-    /// Encrypts as much of `plain` as fits beside what waits to be sent, in records as large as they may be; how many
-    /// bytes that were.
+    /// Encrypts as much of `plain` as fits beside the unsent ciphertext, in records of the largest size. Returns the
+    /// number of bytes taken.
     ///
     /// # Errors
-    /// What has ended the session.
+    /// The error that ended the session.
     pub(crate) fn encrypt(&mut self, plain: &[IoSlice<'_>]) -> io::Result<usize> {
         self.tls.writer().write_vectored(plain)
     }
@@ -145,7 +145,7 @@ impl Session {
     /// Sends ciphertext until none is left.
     ///
     /// # Errors
-    /// What the socket says, WouldBlock among it: call again to go on.
+    /// The socket's error. After WouldBlock, the caller calls again to go on.
     pub(crate) fn send(&mut self, socket: &mut dyn Write) -> io::Result<()> {
         while self.wants_write() {
             if self.tls.write_tls(socket)? == 0 {
@@ -155,7 +155,7 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the peer that nothing more will come.
+    /// Queues a close_notify.
     pub(crate) fn close(&mut self) {
         self.tls.send_close_notify();
     }

@@ -1,6 +1,7 @@
 //! Kafka's `ssl.*` settings that mean the same on both ends, each checked as it is set.
 //!
-//! No file is read here. Invariant: what [`Settings::set`] accepted is used; what it refuses says what is allowed.
+//! No file is read here, except for the stamps. Invariant: each accepted value is used; each refusal names the allowed
+//! values.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +16,7 @@ use std::fmt;
 pub struct Secret(String);
 
 impl Secret {
-    /// The text itself.
+    /// Returns the text itself.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -33,11 +34,11 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Text in the place of a secret.
+/// Text in place of a secret.
 const HIDDEN: &str = "[hidden]";
 
-/// Returns true if the value of this setting must not be shown; Kafka's settings of type PASSWORD, whatever is called
-/// so, and the URL that may have the password of a database.
+/// Returns true if the value of this setting must not be shown. Such are Kafka's settings of type PASSWORD, names that
+/// contain `password`, `secret` or `jaas`, and the URL that may contain the password of a database.
 pub fn is_secret(key: &str) -> bool {
     const INLINE: [&str; 3] = ["ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates"];
     let key = key.to_ascii_lowercase();
@@ -46,26 +47,26 @@ pub fn is_secret(key: &str) -> bool {
         || key == "control.plane"
 }
 
-/// The settings. Empty text is as good as none, as in Kafka.
+/// Settings of one end. Empty text counts as unset, as in Kafka.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// A PEM file with the private key and its certificates (`ssl.keystore.location`).
+    /// PEM file with the private key and its certificates (`ssl.keystore.location`).
     pub(crate) keystore_location: Option<String>,
-    /// The private key (`ssl.keystore.key`).
+    /// Private key (`ssl.keystore.key`).
     pub(crate) keystore_key: Option<Secret>,
-    /// The certificates of `ssl.keystore.key`, the leaf first (`ssl.keystore.certificate.chain`).
+    /// Certificates of `ssl.keystore.key`, the leaf first (`ssl.keystore.certificate.chain`).
     pub(crate) keystore_chain: Option<Secret>,
-    /// The password of an encrypted private key (`ssl.key.password`).
+    /// Password of an encrypted private key (`ssl.key.password`).
     pub(crate) key_password: Option<Secret>,
-    /// A PEM file with the certificates trusted (`ssl.truststore.location`).
+    /// PEM file with the trusted certificates (`ssl.truststore.location`).
     pub(crate) truststore_location: Option<String>,
-    /// The certificates to trust as PEM text (`ssl.truststore.certificates`).
+    /// Trusted certificates as PEM text (`ssl.truststore.certificates`).
     pub(crate) truststore_certificates: Option<Secret>,
-    /// TLS 1.2 (`ssl.enabled.protocols`).
+    /// True if TLS 1.2 is enabled (`ssl.enabled.protocols`).
     pub(crate) tls12: bool,
-    /// TLS 1.3 (`ssl.enabled.protocols`).
+    /// True if TLS 1.3 is enabled (`ssl.enabled.protocols`).
     pub(crate) tls13: bool,
-    /// `ssl.protocol=TLSv1.2`: nothing above it.
+    /// True for `ssl.protocol=TLSv1.2`: no later version is used.
     pub(crate) at_most_tls12: bool,
     /// Names of cipher suites (`ssl.cipher.suites`); empty for all.
     pub(crate) cipher_suites: Vec<String>,
@@ -110,10 +111,10 @@ impl Settings {
         "ssl.cipher.suites",
     ];
 
-    /// Sets one by Kafka's name.
+    /// Sets one setting by Kafka's name.
     ///
     /// # Errors
-    /// What is allowed.
+    /// The allowed values.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let value = value.trim();
         let text = (!value.is_empty()).then(|| value.to_owned());
@@ -129,7 +130,7 @@ impl Settings {
             "ssl.key.password" => self.key_password = secret,
             "ssl.truststore.location" => self.truststore_location = text,
             "ssl.truststore.certificates" => self.truststore_certificates = secret,
-            // Kafka refuses them beside PEM, too.
+            // Kafka refuses both passwords with PEM, too.
             "ssl.keystore.password" if text.is_some() => {
                 return Err(
                     "must be left out: PEM has no password of a store; ssl.key.password is the key's".to_owned()
@@ -151,10 +152,10 @@ impl Settings {
         Ok(())
     }
 
-    /// Looks at the settings together: the contradiction, with the keys it is between.
+    /// Checks the settings together.
     ///
     /// # Errors
-    /// A key, and what is wrong with it.
+    /// A key, and how it contradicts another one.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if self.keystore_location.is_some() && (self.keystore_key.is_some() || self.keystore_chain.is_some()) {
             return Err(("ssl.keystore.location", "contradicts ssl.keystore.key and ssl.keystore.certificate.chain"));
@@ -174,12 +175,12 @@ impl Settings {
         }
     }
 
-    /// The protocols that are on, the newest first.
+    /// Returns the enabled protocols, the newest first.
     pub(crate) fn versions(&self) -> Vec<&'static SupportedProtocolVersion> {
         suites::versions(self.tls12, self.tls13 && !self.at_most_tls12)
     }
 
-    /// The cipher suites that may be used and that a protocol that is on can use.
+    /// Returns the allowed cipher suites that an enabled protocol can use.
     pub(crate) fn suites(&self) -> Vec<SupportedCipherSuite> {
         suites::suites(&self.cipher_suites, &self.versions())
     }
@@ -189,25 +190,25 @@ impl Settings {
         self.keystore_location.is_some() || self.keystore_key.is_some()
     }
 
-    /// Returns true if it is said whom to trust.
+    /// Returns true if a setting names trusted certificates.
     pub fn has_trust(&self) -> bool {
         self.truststore_location.is_some() || self.truststore_certificates.is_some()
     }
 
-    /// The files that are read, which may be replaced while the process runs.
+    /// Returns the files of the settings, which may be replaced while the process runs.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         self.keystore_location.iter().chain(&self.truststore_location).map(String::as_str)
     }
 
     /// Returns stamps that change when one of the files is replaced or written. The caller takes them before it reads
-    /// the files, so that it sees a later change the next time.
+    /// the files, so that it notices a later change the next time.
     pub fn stamps(&self) -> Vec<FileStamp> {
         let stamp = |found: Metadata| Some((found.modified().ok()?, found.len(), found.ino()));
         self.files().map(|file| std::fs::metadata(file).ok().and_then(stamp)).collect()
     }
 }
 
-/// Stamp of a file: time of its change, size, inode. `None` for a file that is not there.
+/// Time of a file's change, its size and its inode; None if there is no file.
 pub type FileStamp = Option<(SystemTime, u64, u64)>;
 
 fn list(value: &str) -> impl Iterator<Item = &str> {

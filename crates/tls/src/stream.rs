@@ -1,4 +1,4 @@
-//! A TLS session over a tokio socket, used by shared reference: one task may read while another writes.
+//! TLS session over a tokio socket, used by shared reference: one task may read while another writes.
 //!
 //! Invariant: the session's lock is held for one system call at most, and never across an await.
 
@@ -12,7 +12,8 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// How long, and how much, a peer whose handshake failed is still listened to, so that it reads why.
+/// Limits of the time and the bytes for which the socket is read after a failed handshake, so that the peer reads the
+/// alert.
 const LINGER_MAX: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 64 * 1024;
 
@@ -22,7 +23,7 @@ pub struct Stream {
     session: Mutex<Session>,
 }
 
-/// Writes what the socket takes without waiting.
+/// Writer that writes as much as the socket takes without waiting.
 struct Trying<'a>(&'a TcpStream);
 
 impl Write for Trying<'_> {
@@ -40,19 +41,19 @@ impl Write for Trying<'_> {
 }
 
 impl Stream {
-    /// The broker's handshake with a client. The caller sets the time limit.
+    /// Does the broker's handshake with a client. The caller sets the time limit.
     ///
     /// # Errors
-    /// Why it failed, in words; the client was told, unless it speaks no TLS.
+    /// The reason why the handshake failed, as a sentence. A client that speaks TLS has received an alert.
     pub async fn accept(socket: TcpStream, acceptor: &Acceptor) -> io::Result<Stream> {
         let session = acceptor.session()?;
         Stream::handshake(socket, session).await
     }
 
-    /// The client's handshake with the broker at `host:port`. The caller sets the time limit.
+    /// Does the client's handshake with the broker at `host:port`. The caller sets the time limit.
     ///
     /// # Errors
-    /// Why it failed, in words.
+    /// The reason why the handshake failed, as a sentence.
     pub async fn connect(socket: TcpStream, connector: &Connector, address: &str) -> io::Result<Stream> {
         let session = connector.session(address)?;
         Stream::handshake(socket, session).await
@@ -83,7 +84,7 @@ impl Stream {
         }
     }
 
-    /// Sends the alert, and reads on until the peer has gone: a reset would take the alert away from it.
+    /// Sends the alert and reads until the peer has closed: a reset would discard the alert before the peer reads it.
     async fn refuse(&mut self, has_alert: bool) {
         if !has_alert || !self.session.lock().has_spoken_tls() {
             return;
@@ -104,19 +105,19 @@ impl Stream {
             }
             Ok::<(), io::Error>(())
         };
-        // The peer may be gone already, which is as good.
+        // An error means that the peer has gone already.
         let _ = tokio::time::timeout(LINGER_MAX, lingering).await;
     }
 
-    /// The socket below.
+    /// Returns the socket below.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// Waits until there is something to read, or the end. May be wrong.
+    /// Waits until there may be something to read, or the end of the stream. Returns too soon at times.
     ///
     /// # Errors
-    /// What the socket says.
+    /// The socket's error.
     pub async fn readable(&self) -> io::Result<()> {
         if self.session.lock().has_plaintext() {
             return Ok(());
@@ -124,24 +125,25 @@ impl Stream {
         self.socket.readable().await
     }
 
-    /// Adds what has come to `plain` without waiting; 0 at the end of the stream. One call adds at most 64 KiB.
+    /// Adds the available plaintext to `plain` without waiting. Returns the number of bytes, at most 64 KiB, and 0 at
+    /// the end of the stream.
     ///
     /// # Errors
-    /// WouldBlock when nothing whole is there; else the session's or the socket's.
+    /// WouldBlock if no record is complete; otherwise an error of the session or the socket.
     pub fn try_read_buf(&self, plain: &mut BytesMut) -> io::Result<usize> {
         let mut session = self.session.lock();
         let read = session.read(|bytes| self.socket.try_read(bytes), plain);
         if session.wants_write() {
-            // An alert, or the answer to a change of keys; what is left of it goes with the next write.
+            // An alert, or the response to a change of keys. The next write sends the rest of it.
             let _ = session.send(&mut Trying(&self.socket));
         }
         read?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
-    /// Adds what comes to `plain`; 0 at the end of the stream.
+    /// Waits for plaintext and adds it to `plain`. Returns the number of bytes, 0 at the end of the stream.
     ///
     /// # Errors
-    /// The session's or the socket's.
+    /// An error of the session or the socket.
     pub async fn read_buf(&self, plain: &mut BytesMut) -> io::Result<usize> {
         loop {
             self.readable().await?;
@@ -152,10 +154,10 @@ impl Stream {
         }
     }
 
-    /// Encrypts all of `plain`; sends only what must go to make room. [`Stream::flush`] sends the rest.
+    /// Encrypts all of `plain`, and sends only as much as makes room for it. [`Stream::flush`] sends the rest.
     ///
     /// # Errors
-    /// The session's or the socket's.
+    /// An error of the session or the socket.
     pub async fn write(&self, mut plain: &mut [IoSlice<'_>]) -> io::Result<()> {
         loop {
             IoSlice::advance_slices(&mut plain, 0);
@@ -170,10 +172,10 @@ impl Stream {
         }
     }
 
-    /// Sends what is encrypted.
+    /// Sends all ciphertext.
     ///
     /// # Errors
-    /// What the socket says.
+    /// The socket's error.
     pub async fn flush(&self) -> io::Result<()> {
         loop {
             match self.session.lock().send(&mut Trying(&self.socket)) {
@@ -192,7 +194,7 @@ impl Drop for Stream {
             return;
         }
         session.close();
-        // If the socket does not take it now, the peer sees the connection end without it.
+        // A socket that takes nothing now ends the connection without the close_notify.
         let _ = session.send(&mut Trying(&self.socket));
     }
 }

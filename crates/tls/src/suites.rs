@@ -9,19 +9,19 @@ pub(crate) fn versions(tls12: bool, tls13: bool) -> Vec<&'static SupportedProtoc
     tls13.into_iter().chain(tls12.then_some(&version::TLS12)).collect()
 }
 
-/// The cipher suites of these names, or all where there is no name, that one of these protocols can use.
+/// Returns the cipher suites with these names that one of these protocols can use; without names, all of them.
 pub(crate) fn suites(names: &[String], versions: &[&'static SupportedProtocolVersion]) -> Vec<SupportedCipherSuite> {
     let named = |suite: &SupportedCipherSuite| names.is_empty() || names.contains(&name(suite));
     let of_version = |suite: &SupportedCipherSuite| versions.contains(&suite.version());
     aws_lc_rs::DEFAULT_CIPHER_SUITES.iter().copied().filter(|suite| named(suite) && of_version(suite)).collect()
 }
 
-/// The names of all suites, as Java has them.
+/// Returns the names of all suites, as in Java.
 pub(crate) fn names() -> Vec<String> {
     aws_lc_rs::DEFAULT_CIPHER_SUITES.iter().map(name).collect()
 }
 
 fn name(suite: &SupportedCipherSuite) -> String {
-    // rustls says which of the suites are TLS 1.3's.
+    // rustls marks the suites of TLS 1.3 in their names.
     suite.suite().as_str().unwrap_or_default().replacen("TLS13_", "TLS_", 1)
 }

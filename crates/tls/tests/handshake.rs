@@ -1,4 +1,4 @@
-//! Both ends of a handshake in one process: what goes through, and what each failure is called.
+//! Both ends of a handshake in one process: which handshakes succeed, and the error text of each failure.
 
 use bytes::BytesMut;
 use fullbore_tests::pki::{Authority, Issued, self_signed};
@@ -16,13 +16,13 @@ fn settings(pairs: &[(&str, &str)]) -> Settings {
     settings
 }
 
-/// The broker's settings: its own key and chain.
+/// Makes the broker's settings: its own key and chain.
 fn of_broker(issued: &Issued, more: &[(&str, &str)]) -> Settings {
     let own = [("ssl.keystore.key", issued.key.as_str()), ("ssl.keystore.certificate.chain", issued.chain.as_str())];
     settings(&[&own, more].concat())
 }
 
-/// A client's settings: whom it trusts.
+/// Makes a client's settings with the authority that it trusts.
 fn of_client(authority: &str, more: &[(&str, &str)]) -> Settings {
     settings(&[&[("ssl.truststore.certificates", authority)], more].concat())
 }
@@ -37,7 +37,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
     (listener, addr)
 }
 
-/// Accepts one connection and sends back what comes until the client is done.
+/// Accepts one connection and echoes until the client is done.
 async fn echo(listener: TcpListener, acceptor: Acceptor) -> io::Result<()> {
     let (socket, _) = listener.accept().await?;
     let stream = Stream::accept(socket, &acceptor).await?;
@@ -51,7 +51,7 @@ async fn echo(listener: TcpListener, acceptor: Acceptor) -> io::Result<()> {
     Ok(())
 }
 
-/// What both sides say to a handshake in which the client then asks for one byte back.
+/// Returns the results of both ends of a handshake, after which the client sends one byte and reads it back.
 async fn shake(
     broker: Settings,
     auth: ClientAuth,
@@ -113,7 +113,7 @@ async fn megabytes_go_both_ways_in_each_version() {
 }
 
 #[tokio::test]
-async fn a_blocking_client_speaks_it_too() {
+async fn a_blocking_client_sends_and_receives_megabytes() {
     let authority = Authority::new("ca");
     let acceptor = Acceptor::load(&of_broker(&authority.broker(&NAMES), &[]), ClientAuth::None).expect("material");
     let (listener, addr) = listen().await;
@@ -140,7 +140,7 @@ async fn a_blocking_client_speaks_it_too() {
 }
 
 #[tokio::test]
-async fn a_client_says_what_is_wrong_with_the_broker() {
+async fn a_client_reports_the_fault_of_the_brokers_certificate() {
     let (authority, other) = (Authority::new("ca"), Authority::new("another ca"));
     let trusts = |who: &Authority| of_client(&who.pem(), &[]);
     let broker = |issued: Issued| of_broker(&issued, &[]);
@@ -168,7 +168,7 @@ async fn a_client_says_what_is_wrong_with_the_broker() {
 }
 
 #[tokio::test]
-async fn the_broker_hears_why_a_client_went_away() {
+async fn a_client_distrusts_the_broker_and_the_broker_reports_the_alert() {
     let (authority, other) = (Authority::new("ca"), Authority::new("another ca"));
     let broker = of_broker(&authority.broker(&NAMES), &[]);
     let (served, _) = shake(broker, ClientAuth::None, of_client(&other.pem(), &[]), true).await;
@@ -179,7 +179,7 @@ async fn the_broker_hears_why_a_client_went_away() {
 }
 
 #[tokio::test]
-async fn host_names_count_unless_they_are_not_to() {
+async fn the_check_of_host_names_off_still_checks_authority_and_dates() {
     let authority = Authority::new("ca");
     let broker = || of_broker(&authority.broker(&["kafka.example"]), &[]);
     let (_, asked) = shake(broker(), ClientAuth::None, of_client(&authority.pem(), &[]), false).await;
@@ -208,7 +208,7 @@ async fn a_self_signed_certificate_is_trusted_where_it_is_in_the_truststore() {
 }
 
 #[tokio::test]
-async fn client_certificates() {
+async fn client_certificates_are_checked_as_ssl_client_auth_demands() {
     let (authority, other) = (Authority::new("ca"), Authority::new("another ca"));
     let (good, bad) = (authority.client("good"), other.client("bad"));
     for version in ["TLSv1.2", "TLSv1.3"] {
@@ -275,7 +275,7 @@ async fn a_client_that_verifies_nothing_shows_its_own_certificate() {
 }
 
 #[tokio::test]
-async fn a_plain_client_is_told_from_tls() {
+async fn a_plaintext_client_is_recognized_and_gets_no_alert() {
     let authority = Authority::new("ca");
     let acceptor = Acceptor::load(&of_broker(&authority.broker(&NAMES), &[]), ClientAuth::None).expect("material");
     let (listener, addr) = listen().await;
@@ -290,7 +290,7 @@ async fn a_plain_client_is_told_from_tls() {
 }
 
 #[tokio::test]
-async fn a_plain_broker_is_told_from_tls() {
+async fn a_plaintext_broker_is_recognized() {
     let authority = Authority::new("ca");
     let connector = Connector::load(&of_client(&authority.pem(), &[]), true).expect("the client's material");
     for (answer, says) in [(&b""[..], "is it an SSL listener?"), (&[0, 0, 0, 10, 0, 0][..], "does not speak TLS")] {
@@ -300,7 +300,7 @@ async fn a_plain_broker_is_told_from_tls() {
             socket.read_u8().await.expect("its first byte");
             socket.write_all(answer).await.expect("it reads");
             socket.shutdown().await.expect("open");
-            // Until the client goes: closing before would reset the connection.
+            // Reads until the client closes: an earlier close would reset the connection.
             let _ = socket.read_to_end(&mut Vec::new()).await;
         });
         let socket = TcpStream::connect(addr).await.expect("it listens");

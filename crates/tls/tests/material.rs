@@ -1,4 +1,4 @@
-//! Keys and certificates as users have them: which are taken, and what is said of the others.
+//! Keys and certificates as users have them: which are accepted, and how the others are refused.
 
 use fullbore_tests::pki::{Authority, self_signed, write};
 use fullbore_tls::{Acceptor, ClientAuth, Connector, Settings};
@@ -47,7 +47,7 @@ fn one_file_has_key_and_chain_in_either_order() {
 }
 
 #[test]
-fn what_cannot_be_used_is_named_with_its_file() {
+fn an_unusable_store_is_refused_with_its_file_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let (issued, other) = (Authority::new("ca").broker(&["h"]), self_signed(&["h"], false));
     let mismatch = format!("{}{}", issued.key, other.chain);
@@ -81,11 +81,11 @@ fn a_truststore_without_certificates_is_refused() {
 }
 
 #[test]
-fn the_certificate_that_ends_first_is_told() {
+fn the_warning_names_the_certificate_that_expires_first() {
     let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
     let ends = UNIX_EPOCH + Duration::from_secs(978_307_200);
     let authority = Authority::new("ca");
-    // One ends in 2001 (UTCTime), the others in 4096 (GeneralizedTime).
+    // One certificate expires in 2001 (UTCTime), the others in 4096 (GeneralizedTime).
     let (issued, other) = (authority.broker(&["h"]), authority.expired_broker(&["h"]));
     let chain = format!("{}{}{}", issued.chain, other.chain, authority.pem());
     let mut settings = Settings::default();
@@ -110,7 +110,7 @@ fn the_certificate_that_ends_first_is_told() {
     assert!(ended.contains("expired at 4096-01-01T00:00:00Z"), "{ended}");
 }
 
-/// Key and certificate as plain `openssl x509 -req` makes them.
+/// Returns a key and certificate as plain `openssl x509 -req` makes them.
 fn version_1() -> (String, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let run = |arguments: &str| {

@@ -1,4 +1,4 @@
-//! The control plane's side: registration, beats, commands one at a time, images, and whom this broker holds for dead.
+//! Control plane of a broker: registration, heartbeats, commands one at a time, images, and the failure detector.
 
 use fullbore_rules::cluster::lease::PeerEvidence;
 use fullbore_rules::cluster::room::{DiskRoom, RoomReport, is_missed};
@@ -14,7 +14,7 @@ use crate::fault::Fault;
 use crate::message::{Beaten, Message, Note};
 use crate::network::{ConnectionId, Node};
 
-/// A command that the database has not answered.
+/// Command without a response of the database.
 #[derive(Debug)]
 pub struct Outstanding {
     number: u64,
@@ -22,10 +22,11 @@ pub struct Outstanding {
     since_us: i64,
 }
 
-/// Commands that wait, at most: what is not asked for now is asked for again.
+/// Largest number of waiting commands; later ones are dropped, and requested again.
 const COMMANDS_MAX: usize = 16;
 
-/// A millisecond of the lease is a tenth of one here, so that what takes seconds takes tenths.
+/// Microseconds of simulated time for a millisecond of the failure detector: a tenth, so that seconds take tenths of a
+/// second.
 pub(super) const LEASE_MS_US: i64 = 100;
 
 impl Broker {
@@ -56,7 +57,7 @@ impl Broker {
         self.pump(context);
     }
 
-    /// Writes to the disk which process joins, and requests the broker's place, once the database has been read.
+    /// Writes to the disk which process joins, and requests its registration, once the database has been read.
     fn join(&mut self, context: &Context) {
         let Some(newest) = context.database.read(self.disk.known) else { return };
         let Some(process) = &mut self.process else { return };
@@ -82,7 +83,7 @@ impl Broker {
         let Some(Process { beats: Some(connection), broker_epoch: Some(_), life, .. }) = self.process else { return };
         self.beats += 1;
         self.disk.noted += 1;
-        // A disk that is slow has the number of the beat before.
+        // A slow disk still has the number of the previous heartbeat.
         let number = self.disk.noted - u64::from(context.rng.u8(0..4) == 0);
         let note = Note { process: u128::from(life), number, beats: self.beats };
         context.send(connection, node, Message::Beat { id: self.id, known, note });
@@ -116,7 +117,7 @@ impl Broker {
         self.ask_for_oneself(context);
     }
 
-    /// Requests the next piece of a change of brokers, of this broker or another.
+    /// Requests the next part of a change of brokers, of this broker or another.
     fn settle_what_is_left(&mut self, context: &mut Context) {
         let image = self.process.as_ref().and_then(|process| process.image.as_ref());
         if image.is_some_and(|image| !image.cluster.is_settled()) && context.rng.u8(0..4) == 0 {
@@ -140,7 +141,7 @@ impl Broker {
         }
     }
 
-    /// What the metadata does not say yet of this broker.
+    /// Requests changes of this broker's state that the metadata lacks.
     fn ask_for_oneself(&mut self, context: &mut Context) {
         let Some(state) = self.state() else { return };
         let Some(Process { image: Some(image), partition: Some(partition), is_stopping, .. }) = &self.process else {
@@ -167,7 +168,7 @@ impl Broker {
         self.ask(context, command);
     }
 
-    /// Stops cleanly: leaderships first.
+    /// Stops the process cleanly: leaderships are handed over first.
     pub fn stop(&mut self) {
         if let Some(process) = &mut self.process {
             process.is_stopping = true;
@@ -196,12 +197,12 @@ impl Broker {
         }
     }
 
-    /// The connection over which it asks the database for something.
+    /// Returns the connection for commands to the database.
     pub fn transactions(&self) -> Option<ConnectionId> {
         self.process.as_ref()?.transactions
     }
 
-    /// Returns true if an ISR is asked for of which nobody is left by this.
+    /// Returns true if a requested ISR would not satisfy `is_kept`.
     pub fn asks_for_isr_without(&self, is_kept: &dyn Fn(&[i32]) -> bool) -> bool {
         let Some(process) = &self.process else { return false };
         let outstanding = process.outstanding.iter().map(|outstanding| &outstanding.command);
@@ -214,14 +215,14 @@ impl Broker {
         })
     }
 
-    /// Has the database carry out a command, unless the same waits already.
+    /// Requests a command of the database, unless the same kind waits already.
     pub fn ask(&mut self, context: &mut Context, command: Command) {
         let Some(process) = &mut self.process else { return };
         let kind = std::mem::discriminant(&command);
         let is_same = |other: &Command| std::mem::discriminant(other) == kind;
         let is_asked = process.outstanding.as_ref().is_some_and(|outstanding| is_same(&outstanding.command))
             || process.commands.iter().any(is_same);
-        // One of a kind at a time is enough, but a change of the ISR is asked for once.
+        // One command of a kind is enough, but each change of the ISR must be requested.
         if (!is_asked || matches!(command, Command::Alter { .. })) && process.commands.len() < COMMANDS_MAX {
             process.commands.push_back(command);
         }
@@ -273,7 +274,7 @@ impl Broker {
         let Some(process) = &mut self.process else { return };
         let member = snapshot.cluster.members.get(&self.id).copied();
         match member.filter(|member| result.is_ok() && member.process == u128::from(process.life)) {
-            // A piece is handed over: the process requests the next one.
+            // Only a part is handed over so far: the process requests the next one.
             None if result.is_ok() => {}
             None => self.kill(context),
             Some(member) => {
@@ -300,7 +301,7 @@ impl Broker {
         self.disk.ended = PreviousShutdown::Clean;
     }
 
-    /// Nobody knows whether the command that has no answer was carried out.
+    /// Handles a command without a response, whose outcome is unknown.
     pub(super) fn unknown_outcome(&mut self, context: &mut Context) {
         let Some(process) = &mut self.process else { return };
         let Some(Outstanding { command, .. }) = process.outstanding.take() else { return };
@@ -313,7 +314,8 @@ impl Broker {
         }
     }
 
-    /// The database is not the one of before. A process that starts ends, one that runs goes on as without a database.
+    /// Handles a database restored from an older backup. A starting process ends; a running one continues as without a
+    /// database.
     pub(super) fn went_back(&mut self, context: &mut Context) {
         match self.process.as_ref().is_some_and(|process| process.broker_epoch.is_some()) {
             true => self.unknown_outcome(context),
@@ -327,8 +329,8 @@ impl Broker {
         let Some(broker_epoch) = process.broker_epoch.filter(|_| is_newer) else { return };
         let is_another = |member: &Member| !member.is_held_by(u128::from(process.life), broker_epoch);
         if snapshot.cluster.members.get(&self.id).is_some_and(is_another) {
-            // Another process has its place, or this one by a late request of its own: it ends, and may be started
-            // again.
+            // Another process is registered as this broker, or this process was, by a late request of its own. It ends,
+            // and may be started again.
             return self.kill(context);
         }
         self.disk.known = Some((snapshot.number, snapshot.mark));

@@ -1,4 +1,4 @@
-//! As follower: fetches, several under way, and what is done with the answers.
+//! Follower side of a broker: several fetches in flight, and the handling of their responses.
 
 use fullbore_rules::replica::epochs::truncation;
 use fullbore_rules::replica::pipe::{FetchPipe, PartitionPipe};
@@ -10,23 +10,23 @@ use crate::fault::Fault;
 use crate::message::{Fetch, Fetched, Found, Message, Record};
 use crate::network::{ConnectionId, Node};
 
-/// The connection to a leader.
+/// Connection to a leader.
 #[derive(Debug)]
 pub struct Following {
     pub connection: ConnectionId,
     pipe: FetchPipe,
-    /// In this leader epoch.
+    /// Leader epoch and state of the partition.
     partition: (i32, PartitionPipe),
-    /// Of the next fetch.
+    /// Number of the next fetch.
     number: i32,
     carried_out: i64,
-    /// Nothing came with the last answer: one fetch at a time is enough.
+    /// True if the last response had no records: one fetch at a time is then enough.
     is_idle: bool,
     last_answer_us: i64,
 }
 
 impl Broker {
-    /// Follows, if there is somebody to follow and no connection; gives one up that does not answer.
+    /// Follows the leader, if there is one and no connection to it; closes a connection without responses.
     pub(super) fn follow(&mut self, context: &mut Context) {
         let node = self.node();
         let (id, overdue_us) = (self.id, context.settings.overdue_us);

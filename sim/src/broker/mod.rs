@@ -1,8 +1,8 @@
-//! A broker: its disk, which outlives processes, and its process, if one runs.
+//! Broker: its disk, which outlives processes, and its process, if one runs.
 //!
-//! - `serve`: as leader, produces and fetches.
-//! - `follow`: as follower, fetches of its own.
-//! - `control`: registration, beats, commands, images, and whom it holds for dead.
+//! - `serve`: produces and fetches, as leader.
+//! - `follow`: fetches of its own, as follower.
+//! - `control`: registration, heartbeats, commands, images, and the failure detector.
 
 mod control;
 mod follow;
@@ -23,46 +23,46 @@ use crate::fault::Fault;
 use crate::message::{Message, Record};
 use crate::network::{ConnectionId, Node};
 
-/// What is on the disk, and in the page cache.
+/// Contents of the disk and the page cache.
 #[derive(Clone, Debug)]
 pub struct Disk {
     pub log: Vec<Record>,
-    /// As much of the log survives a power cut.
+    /// Number of records that survive a power loss.
     pub flushed: usize,
     pub checkpoint: i64,
-    /// Nothing more fits on it.
+    /// True if the disk is full.
     pub is_full: bool,
-    /// The last version seen of the database.
+    /// Last version seen of the database.
     known: Known,
     ended: PreviousShutdown,
     folder: u128,
-    /// The process that was registered when the last one joined, and that last one.
+    /// Process that was registered when the last one joined, and that last one.
     users: Option<[u128; 2]>,
-    /// Beats before which a process wrote to the disk. A power cut may take the last ones.
+    /// Number of heartbeats before which a process wrote to the disk. A power loss may take the last writes.
     noted: u64,
-    /// Records were lost, and the cluster does not know it yet.
+    /// True if records were lost, and the cluster does not know it yet.
     pub has_lost: bool,
     /// True for an older copy with which no process has registered.
     is_copy: bool,
-    /// True for one that was taken while a process ran.
+    /// True for a copy that was taken while a process ran.
     pub is_live_copy: bool,
 }
 
 impl Disk {
-    /// Returns true if the disk has all that was written to it, as far as the cluster knows. A disk that lost nothing
-    /// in a power cut counts as one that did.
+    /// Returns true if the disk has all its writes, as far as the cluster knows. A disk that happened to lose nothing
+    /// in a power loss still counts as not whole.
     pub fn is_whole(&self) -> bool {
         self.ended != PreviousShutdown::Lost && !self.is_copy
     }
 }
 
-/// A copy of a disk, as it is at one moment.
+/// Copy of a disk, taken at one moment.
 #[derive(Debug)]
 struct Copied {
     disk: Disk,
-    /// Beats of the broker by then.
+    /// Number of the broker's heartbeats by then.
     beats: u64,
-    /// The process that ran.
+    /// Process that ran at the time, if any.
     of: Option<u128>,
 }
 
@@ -71,14 +71,14 @@ pub struct Broker {
     pub id: i32,
     pub disk: Disk,
     copy: Option<Copied>,
-    /// Beats of all processes.
+    /// Number of heartbeats of all processes.
     beats: u64,
     pub process: Option<Process>,
     pub is_paused: bool,
     pub held: Vec<Held>,
 }
 
-/// A process, which knows of the cluster what it was told.
+/// Process, which knows of the cluster only what messages have brought.
 #[derive(Debug)]
 pub struct Process {
     pub life: u64,
@@ -101,7 +101,7 @@ pub struct Process {
 }
 
 pub fn epochs(log: &[Record]) -> Vec<(i32, i64)> {
-    // The newest epochs are at the end, and a log of one epoch is the rule.
+    // The newest epochs are at the end, and most logs have one epoch.
     let mut epochs: Vec<(i32, i64)> = Vec::new();
     let mut end = log.len();
     while let Some(last) = log[..end].last() {
@@ -117,7 +117,7 @@ pub fn position(log: &[Record]) -> Position {
     Position { offset: log.len() as i64, last_epoch: log.last().map(|record| record.epoch) }
 }
 
-/// Batches that are remembered of a producer.
+/// Number of batches that are retained of a producer.
 const WINDOW: usize = 5;
 
 fn remember(producers: &mut Producers, record: &Record, offset: i64) {
@@ -160,7 +160,7 @@ impl Broker {
         self.disk.known
     }
 
-    /// Starts a process, if none runs.
+    /// Starts a process, unless one runs.
     pub fn start(&mut self, context: &mut Context) {
         if self.process.is_some() {
             return;
@@ -192,14 +192,14 @@ impl Broker {
         context.after(0, node, life, Timer::Follow);
     }
 
-    /// Kills the process; what it wrote is there.
+    /// Kills the process; its writes stay.
     pub fn kill(&mut self, context: &mut Context) {
         let Some(process) = self.process.take() else { return };
         if process.broker_epoch.is_some() {
             self.disk.ended = PreviousShutdown::Killed;
         }
         if let Some(partition) = process.partition {
-            // The checkpoint is of some time before.
+            // The checkpoint is older than the high watermark.
             self.disk.checkpoint = partition.high_watermark() / 2;
         }
         self.is_paused = false;
@@ -208,7 +208,7 @@ impl Broker {
         context.close_all(self.node());
     }
 
-    /// The power fails: what was not flushed may be gone.
+    /// Cuts the power: writes that were not flushed may be lost.
     pub fn power_cut(&mut self, context: &mut Context) {
         self.kill(context);
         if context.settings.flushes {
@@ -222,7 +222,7 @@ impl Broker {
         self.disk.noted -= context.rng.u64(0..=self.disk.noted.min(9));
     }
 
-    /// Copies the disk, whether or not a process runs.
+    /// Copies the disk, with or without a running process.
     pub fn copy_disk(&mut self) {
         if self.disk.is_whole() {
             let of = self.process.as_ref().map(|process| u128::from(process.life));
@@ -230,8 +230,8 @@ impl Broker {
         }
     }
 
-    /// Returns true if the database can tell the copy from the newest state: the process that ran has beaten twice
-    /// since, as the number of one beat may be that of the beat before; or another process has its place.
+    /// Returns true if the database can distinguish the copy from the newest state. The process that ran has sent two
+    /// heartbeats since, as one may have the number of the previous one; or another process is registered.
     pub fn is_copy_known(&self, context: &Context) -> bool {
         let Some(Copied { beats, of: Some(process), .. }) = self.copy else { return true };
         let newest = context.database.newest();
@@ -240,7 +240,7 @@ impl Broker {
         registered != Some(process) || note.is_some_and(|note| note.beats >= beats + 2)
     }
 
-    /// Puts the last copy in the disk's place, if no process runs.
+    /// Replaces the disk by the last copy, if no process runs.
     pub fn put_back(&mut self, context: &mut Context) {
         if self.process.is_none()
             && let Some(Copied { disk, of, .. }) = self.copy.take()
@@ -310,13 +310,13 @@ impl Broker {
         }
     }
 
-    /// This process, as the cluster knows it.
+    /// Returns this process's broker id and epoch, once it is registered.
     fn state(&self) -> Option<BrokerState> {
         let broker_epoch = self.process.as_ref()?.broker_epoch?;
         Some(BrokerState { broker_id: self.id, broker_epoch })
     }
 
-    /// The partition over what is on the disk.
+    /// Opens the partition with the log on the disk.
     fn open_log(&mut self, settings: ReplicaSettings) {
         let end_offset = self.disk.log.len() as i64;
         let found = LocalLog { start_offset: 0, end_offset, high_watermark: self.disk.checkpoint };
@@ -326,7 +326,7 @@ impl Broker {
         }
     }
 
-    /// Tells the partition of an event, and does what follows.
+    /// Applies an event to the partition, and carries out its effects.
     fn event(&mut self, context: &mut Context, tell: impl FnOnce(&mut Partition, &Now<'_>) -> Effects) {
         let Some(Process { partition: Some(partition), image, broker_epoch, .. }) = &mut self.process else { return };
         let none = Brokers::new();
@@ -357,7 +357,7 @@ impl Broker {
         self.process.as_ref()?.partition.as_ref()
     }
 
-    /// Cuts the log off, as a follower.
+    /// Truncates the log, as follower.
     fn truncate(&mut self, to: i64) {
         let Some(Process { partition: Some(partition), producers, .. }) = &mut self.process else { return };
         self.disk.log.truncate(to as usize);

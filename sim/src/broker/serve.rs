@@ -1,4 +1,4 @@
-//! As leader: produces, and followers' fetches.
+//! Leader side of a broker: produces, and followers' fetches.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::fault::Fault;
 use crate::message::{Fetch, Fetched, Found, Message, Record};
 use crate::network::ConnectionId;
 
-/// A producer who waits.
+/// Waiting request of a producer.
 #[derive(Debug)]
 pub struct Ticket {
     pub connection: ConnectionId,
@@ -24,21 +24,21 @@ pub struct Ticket {
     value: u64,
 }
 
-/// A follower's connection.
+/// Connection of a follower.
 #[derive(Debug)]
 pub struct Session {
-    /// The follower has been sent everything before it.
+    /// Offset before which the follower has been sent all records.
     cursor: i64,
-    /// The fetch that asked from the log end last.
+    /// Number of the last fetch from the log end.
     asked_in: i32,
     answered: i64,
     spacing: Spacing,
     waiting: VecDeque<(Fetch, i64)>,
 }
 
-/// Records in one answer to a fetch.
+/// Largest number of records in a response to a fetch.
 const FETCHED_MAX: usize = 8;
-/// How long a fetch waits for records.
+/// Longest wait of a fetch for records.
 const FETCH_WAIT_US: i64 = 200_000;
 
 impl Broker {
@@ -70,7 +70,7 @@ impl Broker {
         }
     }
 
-    /// Where the record is, and whether it is there since now.
+    /// Appends a record. Returns its offset, and true unless the log had it already.
     fn append(&mut self, value: u64, stamp: Option<(i64, i32)>, is_acks_all: bool) -> Result<(i64, bool), ErrorCode> {
         let Some(Process { partition: Some(partition), producers, .. }) = &mut self.process else {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
@@ -132,7 +132,7 @@ impl Broker {
         self.serve(context);
     }
 
-    /// Takes note of a fetch, or says what it is answered with at once.
+    /// Counts a fetch, or returns its immediate response.
     fn count(
         &mut self,
         context: &mut Context,
@@ -193,7 +193,7 @@ impl Broker {
         }
     }
 
-    /// Answers the fetches that there is something for, or that have waited for long.
+    /// Responds to fetches for which there are records, or which have waited long enough.
     pub(super) fn serve(&mut self, context: &mut Context) {
         let (node, now) = (self.node(), context.now);
         let Some(Process { partition: Some(partition), sessions, life, .. }) = &mut self.process else { return };
@@ -246,7 +246,7 @@ impl Broker {
         context.send(connection, self.node(), Message::Fetched(answer));
     }
 
-    /// Who fetches is to look for the leader of now.
+    /// Refuses all waiting fetches, so that followers look up the new leader.
     pub(super) fn turn_away(&mut self, context: &mut Context) {
         let Some(process) = &mut self.process else { return };
         let sessions = std::mem::take(&mut process.sessions);

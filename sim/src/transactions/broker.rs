@@ -1,4 +1,4 @@
-//! A broker's process: what it has in memory beside its copies of partitions.
+//! Process of a broker: its state in memory beside its copies of partitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use super::replica::Moment;
 use fullbore_rules::group::PendingOffsets;
 use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionMetadata};
 
-/// Who waits for a transactional id.
+/// Sender of a request for a transactional id.
 #[derive(Clone, Debug)]
 pub enum Asker {
     Client(Asked),
-    /// A broker, for a batch that waits there; the coordinator's epoch.
+    /// A broker, for a batch that waits there; with the coordinator's epoch.
     Broker(BrokerProcess, u64, i32),
 }
 
-/// A record on its way.
+/// Record in flight.
 #[derive(Debug)]
 pub struct InFlight {
-    /// Where the log ends behind it; `None` if it could not be appended.
+    /// End of the log after the record; None if it could not be appended.
     pub end: Option<usize>,
-    /// True if it is given up although it may get on record.
+    /// True if the append counts as failed although the record may be written.
     pub is_in_doubt: bool,
-    /// True if it is on the disk before more follows from it.
+    /// True if the record is flushed before anything follows from it.
     pub is_flushed: bool,
 }
 
-/// A transactional id at its coordinator.
+/// Transactional id at its coordinator.
 #[derive(Debug)]
 pub struct Machine {
     pub transaction: Transaction,
     pub waiting: BTreeMap<RequestTicket, Asker>,
     pub in_flight: Option<InFlight>,
     pub needs_id: bool,
-    /// Markers that are sent until each is answered.
+    /// Markers that are resent until each has its response.
     pub markings: Vec<Marking>,
 }
 
@@ -47,7 +47,7 @@ impl Machine {
     }
 }
 
-/// The coordinator of one partition of `__transaction_state`, in one leader epoch.
+/// Coordinator of one partition of `__transaction_state`, in one leader epoch.
 #[derive(Debug)]
 pub struct Coordinator {
     pub epoch: i32,
@@ -55,15 +55,15 @@ pub struct Coordinator {
     pub machines: BTreeMap<TransactionalId, Machine>,
 }
 
-/// A batch that waits for the coordinator's word.
+/// Batch that waits for the coordinator's confirmation.
 #[derive(Debug)]
 pub struct Parked {
     pub asked: Asked,
-    /// The moment before the coordinator was asked.
+    /// State of the producer's transactions before the coordinator was requested.
     pub since: Moment,
 }
 
-/// Someone who waits until a log is replicated up to an offset.
+/// Request that waits until a log is replicated up to an offset.
 #[derive(Debug)]
 pub struct Waiting {
     pub partition: PartitionId,
@@ -78,17 +78,17 @@ pub enum Waiter {
     Coordinator(BrokerProcess, Marking),
 }
 
-/// Offsets of groups, as their coordinator has them in memory.
+/// Offsets of groups in their coordinator's memory.
 #[derive(Debug, Default)]
 pub struct GroupOffsets {
-    /// Entries before this offset are applied.
+    /// Offset before which entries are applied.
     upto: usize,
     held: BTreeMap<TransactionalId, u64>,
     pending: PendingOffsets<TransactionalId, u64>,
 }
 
 impl GroupOffsets {
-    /// Applies what is replicated since.
+    /// Applies the entries replicated since the last call.
     pub fn apply(&mut self, log: &[Entry], high_watermark: usize, fault: Option<Fault>) {
         for entry in log.get(self.upto..high_watermark).unwrap_or_default() {
             match &entry.payload {
@@ -107,12 +107,12 @@ impl GroupOffsets {
         self.upto = self.upto.max(high_watermark);
     }
 
-    /// Returns true if it has everything before this offset.
+    /// Returns true if all entries before this offset are applied.
     pub fn has(&self, high_watermark: usize) -> bool {
         self.upto == high_watermark
     }
 
-    /// The offset of a group; `None` while a transaction may change it.
+    /// Returns the offset of a group; None while a transaction may change it.
     pub fn stable(&self, id: TransactionalId) -> Option<u64> {
         let is_stable = !self.pending.contains(&id);
         is_stable.then(|| self.held.get(&id).copied().unwrap_or_default())
@@ -123,11 +123,11 @@ impl GroupOffsets {
 pub struct Broker {
     pub at: BrokerId,
     pub is_up: bool,
-    /// It does nothing, and what it believes grows old.
+    /// True while the broker does nothing, and its knowledge gets outdated.
     pub is_paused: bool,
-    /// How often it has started.
+    /// Number of starts.
     pub life: u32,
-    /// Epoch and leader of each partition, as it has heard.
+    /// Epoch and leader of each partition, as far as the broker knows.
     pub known: Vec<(i32, BrokerId)>,
     pub coordinators: BTreeMap<PartitionId, Coordinator>,
     pub parked: BTreeMap<u64, Parked>,
@@ -160,7 +160,7 @@ impl Broker {
         BrokerProcess { broker: self.at, life: self.life }
     }
 
-    /// kill -9.
+    /// Kills the process, like kill -9.
     pub fn kill(&mut self) {
         *self = Broker { is_up: false, life: self.life, ..Broker::new(self.at) };
     }
@@ -170,7 +170,7 @@ impl Broker {
     }
 }
 
-/// The last state of each id in the entries.
+/// Returns the last state of each id in the entries.
 pub fn last_states(log: &[Entry]) -> BTreeMap<TransactionalId, Arc<TransactionMetadata>> {
     let mut found = BTreeMap::new();
     for entry in log {

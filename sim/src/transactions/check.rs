@@ -1,5 +1,5 @@
-//! Checks of a run: each transaction has one outcome, the one that was answered, and nothing follows from a decision
-//! before that is on record.
+//! Checks of a run: each transaction has one outcome, as in its response, and a decision has no effects before it is
+//! written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use super::partition::Partition;
 use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_rules::transaction::{ProducerIdAndEpoch, TransactionMetadata, TransactionState};
 
-/// A transaction, as its client knows it and as partitions have it.
+/// Transaction as its client knows it, and as partitions have it.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     pub id: TransactionalId,
-    /// Numbers that were written, with their partition and its topic's life.
+    /// Written numbers, each with its partition and the life of the partition's topic.
     pub written: BTreeMap<u64, (PartitionId, u32)>,
-    /// The outcome that the client wants.
+    /// Outcome that the client has requested.
     pub asked: Option<bool>,
-    /// The outcome that the client was answered.
+    /// Outcome in the response to the client.
     pub answered: Option<bool>,
-    /// The outcome by the first marker behind a record.
+    /// Outcome of the first marker after a record.
     pub outcome: Option<bool>,
 }
 
 #[derive(Debug, Default)]
 pub struct Check {
     pub transactions: Vec<Truth>,
-    /// Decisions on record, by the producer and epoch of their markers. With the old protocol the epoch may stay.
+    /// Written decisions, by the producer and epoch of their markers. With the old protocol the epoch may stay.
     decisions: BTreeMap<(i64, i16), Vec<bool>>,
-    /// Partitions on record as part of a producer's transaction.
+    /// Partitions written as part of a producer's transaction.
     added: BTreeSet<(i64, i16, PartitionId)>,
-    /// The last decision of each id, with the lives of topics at that time.
+    /// Last decision of each id, with the lives of topics at that time.
     decided: BTreeMap<TransactionalId, (Arc<TransactionMetadata>, Vec<u32>)>,
 }
 
@@ -40,7 +40,7 @@ impl Check {
         self.transactions.len() - 1
     }
 
-    /// A state of a transactional id is on record, on all replicas.
+    /// Records that a state of a transactional id is on all replicas.
     pub fn kept(
         &mut self,
         id: TransactionalId,
@@ -67,7 +67,7 @@ impl Check {
         Ok(())
     }
 
-    /// Each partition of the decision has its marker, or is gone, or has a later epoch.
+    /// Checks that each partition of the decision has its marker, is deleted, or has a later epoch.
     fn complete(&self, id: TransactionalId, partitions: &[Partition]) -> Result<(), String> {
         let Some((decided, lives)) = self.decided.get(&id) else { return Err(format!("{id} is complete undecided")) };
         for at in decided.partitions.iter().map(place_of) {
@@ -81,7 +81,7 @@ impl Check {
         Ok(())
     }
 
-    /// A batch gets into the log of a leader.
+    /// Checks a batch that gets into the log of a leader.
     pub fn appended(&self, stamp: &Stamp, partition: PartitionId) -> Result<(), String> {
         match self.added.contains(&(stamp.producer_id, stamp.producer_epoch, partition)) {
             true => Ok(()),
@@ -89,7 +89,7 @@ impl Check {
         }
     }
 
-    /// The power is cut: markers of aborted transactions may be lost, and decisions that are on record no more.
+    /// Records a power loss: markers of aborted transactions may be lost, and so may written decisions.
     pub fn power_cut(&mut self, partitions: &[Partition]) {
         for (id, (decided, lives)) in &mut self.decided {
             let is_it = |entry: &Entry| entry.payload == Payload::State(*id, Some(Arc::clone(decided)));
@@ -100,12 +100,12 @@ impl Check {
         }
     }
 
-    /// A transaction that no id has since a power cut is to be aborted by this marker.
+    /// Records that this marker will abort a transaction that no id has since a power loss.
     pub fn aborts_unknown(&mut self, marker: &Marker) {
         self.decisions.entry((marker.producer_id, marker.producer_epoch)).or_default().push(false);
     }
 
-    /// A marker gets into the log of a leader.
+    /// Checks a marker that gets into the log of a leader.
     pub fn marked(&self, marker: &Marker, partition: PartitionId) -> Result<(), String> {
         match self.decisions.get(&(marker.producer_id, marker.producer_epoch)) {
             Some(decided) if decided.contains(&marker.is_commit) => Ok(()),
@@ -113,7 +113,7 @@ impl Check {
         }
     }
 
-    /// EndTxn is answered without an error.
+    /// Checks a successful response to an EndTxn.
     pub fn answered(
         &mut self,
         transaction: Option<usize>,
@@ -135,7 +135,7 @@ impl Check {
         }
     }
 
-    /// A record of the transaction has its outcome.
+    /// Gives a record of the transaction its outcome.
     pub fn ended(&mut self, number: usize, is_commit: bool) -> Result<(), String> {
         let truth = &mut self.transactions[number];
         let outcome = *truth.outcome.get_or_insert(is_commit);
@@ -146,8 +146,8 @@ impl Check {
         Ok(())
     }
 
-    /// In the end: each transaction is whole or not there, and each number is once in the output, up to the offset of
-    /// its id.
+    /// Checks at the end that each transaction is whole or absent, and that each number is once in the output, up to
+    /// the offset of its id.
     pub fn end(&self, partitions: &[Partition], copied: &BTreeMap<TransactionalId, u64>) -> Result<(), String> {
         let mut found: BTreeMap<(TransactionalId, u64), usize> = BTreeMap::new();
         let mut of: BTreeMap<(usize, u64), usize> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! A client that copies numbers: it writes the next ones in a transaction, with the offset that says how far it has
-//! come, and goes on from that offset after each start. Each number is to be in the output once.
+//! Client that copies numbers: it writes the next ones in a transaction, together with the offset that it has reached,
+//! and continues from that offset after each start. Each number must be in the output once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,19 @@ use fullbore_rules::transaction::{ProducerIdAndEpoch, TransactionAnswer, Transac
 use fullbore_schedules::Random;
 use fullbore_wire::ErrorCode;
 
-/// Batches without an answer.
+/// Largest number of batches without a response.
 const WINDOW: usize = 3;
-/// Numbers of one transaction, at most.
+/// Largest count of numbers in one transaction.
 const NUMBERS_MAX: usize = 4;
 
-/// A transaction that is open.
+/// Open transaction.
 #[derive(Debug)]
 pub struct Open {
-    /// By the count of all.
+    /// Number of the transaction, over all.
     pub number: usize,
-    /// Numbers still to be written.
+    /// Count of numbers still to be written.
     left: usize,
-    /// Numbers up to this one are written.
+    /// Last written number.
     pub copied: u64,
     pub added: BTreeSet<PartitionId>,
     has_offsets: bool,
@@ -29,16 +29,16 @@ pub struct Open {
 
 #[derive(Debug)]
 pub struct Client {
-    /// The number of the process, over all clients.
+    /// Number of the process, over all clients.
     pub incarnation: usize,
     pub id: TransactionalId,
     pub version: TransactionVersion,
     pub producer: Option<ProducerIdAndEpoch>,
-    /// Numbers up to this one are copied.
+    /// Last copied number.
     position: Option<u64>,
     pub open: Option<Open>,
     pub call: Option<(u64, Request)>,
-    /// Batches without an answer, by the number of their request.
+    /// Batches without a response, by the number of their request.
     pub unanswered: Vec<(u64, Write)>,
     sequences: BTreeMap<PartitionId, i32>,
     must_abort: bool,
@@ -48,12 +48,12 @@ pub struct Client {
 /// Next step of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
-    /// Sends the requests that it waits for again.
+    /// Resends the waiting requests.
     SendAgain,
     Call(Request),
     /// Begins a transaction.
     Open,
-    /// Writes the next number, to this partition.
+    /// Writes the next number to this partition.
     Write(PartitionId),
     /// Commits offsets in the transaction.
     Commit,
@@ -91,7 +91,7 @@ impl Client {
         if self.call.is_some() && !random.one_in(400) {
             return Next::SendAgain;
         }
-        // Whatever went wrong, or out of impatience.
+        // After a failure, or after waiting too long, the client gives up.
         if self.call.is_some() || self.must_begin_again || random.one_in(500) {
             return Next::Call(Request::Init(Some(producer)));
         }
@@ -100,7 +100,7 @@ impl Client {
         }
         let Some(open) = &self.open else { return Next::Open };
         if self.must_abort || random.one_in(120) {
-            // A client of the old protocol cannot tell if what has no answer was written.
+            // A client of the old protocol cannot know whether batches without a response were written.
             let may_end = self.bumps() || self.unanswered.is_empty();
             return Next::Call(if may_end { Request::End(producer, false) } else { Request::Init(Some(producer)) });
         }
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// The partition is added first by a client of the old protocol.
+    /// Returns the step, or first the addition of the partition for a client of the old protocol.
     fn or_add(
         &self,
         partition: PartitionId,
@@ -133,7 +133,7 @@ impl Client {
         self.open = Some(Open { number, left, copied, added: BTreeSet::new(), has_offsets: false });
     }
 
-    /// The sequence of the next batch for a partition, and its number.
+    /// Returns the sequence of the next batch for a partition, and its number.
     pub fn write(&mut self, partition: PartitionId) -> Option<(i32, u64)> {
         let open = self.open.as_mut()?;
         (open.left, open.copied) = (open.left - 1, open.copied + 1);
@@ -142,7 +142,7 @@ impl Client {
         Some((*next - 1, open.copied))
     }
 
-    /// Takes the answer to a batch; returns false if it is the end of this process.
+    /// Handles the response to a batch. Returns false if the process must end.
     pub fn written(&mut self, number: u64, result: Result<(), ErrorCode>) -> bool {
         let Some(at) = self.unanswered.iter().position(|(of, _)| *of == number) else { return true };
         let partition = self.unanswered[at].1.partition;
@@ -160,7 +160,7 @@ impl Client {
         true
     }
 
-    /// Takes the answer to its call; returns false if it is the end of this process.
+    /// Handles the response to its call. Returns false if the process must end.
     pub fn answered(&mut self, request: &Request, answer: Answer) -> bool {
         let error = match answer {
             Answer::Transaction(

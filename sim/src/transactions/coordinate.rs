@@ -1,4 +1,4 @@
-//! Coordinators: events of transactional ids, and what follows from them.
+//! Coordinators: events of transactional ids, and their effects.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use fullbore_rules::transaction::{
 };
 use fullbore_wire::ErrorCode;
 
-/// A transactional id at one coordinator.
+/// Transactional id at one coordinator.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub broker: BrokerId,
@@ -25,7 +25,7 @@ pub struct Place {
 }
 
 impl World {
-    /// What is said of an id where it is not served.
+    /// Returns the place of an id at its coordinator, or the error of a broker that does not serve it.
     fn serving(&self, broker: BrokerId, id: TransactionalId) -> Result<Place, ErrorCode> {
         let partition = state_of(id);
         match self.brokers[broker].coordinators.get(&partition) {
@@ -35,7 +35,7 @@ impl World {
         }
     }
 
-    /// Gives an event to the machine of an id, which begins with it, and carries out what follows.
+    /// Applies an event to the machine of an id, created if missing, and carries out the effects.
     pub fn event(&mut self, place: Place, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Result<(), String> {
         let (settings, now) = (self.settings, self.now);
         let Some(coordinator) = self.brokers[place.broker].coordinators.get_mut(&place.partition) else {
@@ -104,7 +104,7 @@ impl World {
             replica.append_state(entry, self.now)
         });
         let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
-        // A broker that is alone gives up what it has appended only with its log, to which nothing is added then.
+        // A lone broker loses an append only together with its log, which then takes no more records.
         let is_in_doubt = luck == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
         if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {
@@ -163,7 +163,7 @@ impl World {
 
     pub fn send_marker(&mut self, broker: BrokerId, marking: Marking) {
         let leader = match marking.partition {
-            // Its own broker writes it, or another one that may have the store.
+            // The coordinator's own broker writes it, or another one that may reach the store.
             DISKLESS if self.brokers[broker].has_store => broker,
             DISKLESS => self.random.below(BROKERS),
             at => self.brokers[broker].known[at].1,
@@ -172,13 +172,13 @@ impl World {
         self.send(Message::Mark { to, by, marking });
     }
 
-    /// A marker is written, or its partition is gone.
+    /// Records that a marker is written, or its partition is deleted.
     pub fn marked(&mut self, broker: BrokerId, marking: Marking) -> Result<(), String> {
         let place = Place { broker, partition: state_of(marking.id), id: marking.id };
         let Some(machine) = self.machine(place) else { return Ok(()) };
         machine.markings.retain(|other| *other != marking);
         if !marking.version.supports_epoch_bump() {
-            // With the old protocol a marker that comes once more would end the next transaction.
+            // With the old protocol a repeated marker would end the next transaction.
             self.forget(|message| matches!(message, Message::Mark { marking: other, .. } if *other == marking));
             self.forget_queued(&marking);
         }
@@ -186,7 +186,7 @@ impl World {
         self.event(place, |transaction, turn| transaction.markers_written(marking.decision, [&name], turn))
     }
 
-    /// A client's request about a transactional id.
+    /// Handles a client's request for a transactional id.
     pub fn ask(&mut self, broker: BrokerId, asked: Asked) -> Result<(), String> {
         let place = match self.serving(broker, asked.id) {
             Ok(place) => place,
@@ -234,7 +234,8 @@ impl World {
         ticket
     }
 
-    /// A broker asks about a batch: it is to be added with the new protocol, and looked up with the old one.
+    /// Handles a broker's request for a batch: its partition is added with the new protocol, and looked up with the old
+    /// one.
     pub fn verify(&mut self, broker: BrokerId, by: BrokerProcess, waits: u64, asked: &Asked) -> Result<(), String> {
         let Request::Write(write) = &asked.request else { return Ok(()) };
         let producer = ProducerIdAndEpoch { id: write.stamp.producer_id, epoch: write.stamp.producer_epoch };
@@ -261,7 +262,7 @@ impl World {
         Ok(())
     }
 
-    /// A broker leads a partition of `__transaction_state` since now.
+    /// Starts the coordinator of a partition of `__transaction_state` on its new leader.
     pub fn begin_coordinating(&mut self, broker: BrokerId, partition: PartitionId, epoch: i32) {
         let coordinator = Coordinator { epoch, is_loaded: false, machines: Default::default() };
         self.brokers[broker].coordinators.insert(partition, coordinator);
@@ -286,7 +287,7 @@ impl World {
         for (id, state) in states {
             let mut record = TransactionMetadata { last_producer_epoch: -1, ..(*state).clone() };
             if self.settings.server_version == TransactionVersion::V0 {
-                // As records of version 0 have it.
+                // Records of version 0 lack these fields.
                 (record.previous_producer_id, record.next_producer_id) = (-1, -1);
                 record.client_version = TransactionVersion::V0;
             }
@@ -301,7 +302,7 @@ impl World {
         Ok(())
     }
 
-    /// Another broker coordinates.
+    /// Stops a coordinator whose partition another broker leads.
     pub fn leave(&mut self, broker: BrokerId, partition: PartitionId) -> Result<(), String> {
         let ids = self.ids_at(broker, partition);
         for id in ids {
@@ -320,7 +321,7 @@ impl World {
         coordinator.into_iter().flat_map(|coordinator| coordinator.machines.keys().copied()).collect()
     }
 
-    /// All ids in service at a broker.
+    /// Returns all ids that a broker serves.
     pub fn places(&self, broker: BrokerId) -> Vec<Place> {
         let partitions = self.brokers[broker].coordinators.iter().filter(|(_, coordinator)| coordinator.is_loaded);
         let of = |partition: PartitionId| {
@@ -329,7 +330,7 @@ impl World {
         partitions.flat_map(|(partition, _)| of(*partition)).collect()
     }
 
-    /// Reports a record that is replicated, or is not.
+    /// Reports a record that is replicated, or has failed.
     pub fn report(&mut self, place: Place) -> Result<(), String> {
         let leads = self.partitions[place.partition].replicas[place.broker].leads;
         let keeps_early = self.fault == Some(Fault::KeepsOnOneReplica);
@@ -358,7 +359,7 @@ impl World {
         self.event(place, |transaction, turn| transaction.producer_id(result, turn))
     }
 
-    /// Sends the markers again that no answer has come for.
+    /// Resends the markers without a response.
     pub fn mark_again(&mut self, place: Place) {
         let markings = self.machine(place).map(|machine| machine.markings.clone()).unwrap_or_default();
         markings.into_iter().for_each(|marking| self.send_marker(place.broker, marking));

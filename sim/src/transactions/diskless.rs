@@ -1,10 +1,10 @@
-//! A diskless partition: every broker gathers batches and markers into objects, puts these into the store, and commits
-//! them to the one index.
+//! Diskless partition: every broker gathers batches and markers into objects, puts these into the store, and commits
+//! them to the shared index.
 //!
-//! Admissions and commits are decided by `fullbore_rules::commit`. Objects, outages of the store and lost answers are
-//! as in `diskless/pipeline` of the broker.
+//! `fullbore_rules::commit` decides on admissions and commits. Objects, outages of the store and lost responses are as
+//! in `diskless/pipeline` of the broker.
 //!
-//! Invariant: the log of the index is what is committed, in the order of its offsets.
+//! Invariant: the index's log has the committed batches, in the order of their offsets.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -23,18 +23,18 @@ use fullbore_rules::commit::{
 use fullbore_rules::sequence::{AbortedTransaction, Marker, Producers, SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
-/// The partition's number in the index.
+/// Id of the partition in the index.
 const NUMBER: DisklessPartitionId = 1;
-/// Batches that the index retains of each producer.
+/// Number of batches that the index retains of each producer.
 const WINDOW: usize = 5;
 
-/// The index, which all brokers share.
+/// Index that all brokers share.
 #[derive(Debug)]
 pub struct Index {
     pub state: PartitionState,
     pub log: Vec<Entry>,
     pub aborted: Vec<AbortedTransaction>,
-    /// Runs of the objects that are committed.
+    /// Runs of the committed objects.
     objects: BTreeMap<ObjectId, Vec<BatchRun>>,
     next_object: ObjectId,
 }
@@ -48,7 +48,7 @@ impl Default for Index {
 }
 
 impl Index {
-    /// The offset before which consumers at read_committed read.
+    /// Returns the offset before which consumers at read_committed read.
     pub fn last_stable(&self, fault: Option<Fault>) -> usize {
         match fault {
             Some(Fault::StableIsIndexEnd) => self.log.len(),
@@ -56,7 +56,7 @@ impl Index {
         }
     }
 
-    /// Commits an object, and returns the verdicts with what is new in the log.
+    /// Commits an object. Returns the verdicts, and the new entries of the log.
     fn commit(&mut self, object: &Object, now: i64) -> (Vec<CommitVerdict>, Vec<Entry>) {
         let state = match self.objects.get(&object.id) {
             Some(runs) => ObjectState::Live(runs.clone()),
@@ -83,10 +83,10 @@ impl Index {
     }
 }
 
-/// Batches and markers that a broker has admitted and not answered.
+/// Batches and markers that a broker has admitted, without a response so far.
 #[derive(Debug)]
 pub struct Pipeline {
-    /// The index as the broker saw it last.
+    /// Index as the broker last read it.
     pub known: PartitionState,
     admission: PartitionAdmission,
     gathering: Vec<Queued>,
@@ -111,7 +111,7 @@ struct Queued {
     ticket: TicketId,
     batch: ObjectBatch,
     entry: Entry,
-    /// `None` for the marker of a transaction that no id has.
+    /// Waiting request; None for the marker of a transaction that no id has.
     whom: Option<Waiter>,
 }
 
@@ -131,11 +131,11 @@ enum Upload {
     Tried,
 }
 
-/// Answer to a batch that is offered to a broker.
+/// Outcome for a batch that is offered to a broker.
 enum Taken {
     /// The batch, or a copy of it, is in an object.
     Pending,
-    /// The coordinator is to be asked.
+    /// The coordinator must verify the batch.
     Unverified,
     Answered(Result<(), ErrorCode>),
 }
@@ -161,14 +161,15 @@ impl Pipeline {
         self.objects.push_back(Object { id, batches, upload: Upload::UnderWay });
     }
 
-    /// Takes a batch out that is refused, and those behind it of its producer, which are to be sent again.
+    /// Removes a refused batch from the admission, and adds the batches behind it of its producer to `dead`. Their
+    /// client resends them.
     fn failed(&mut self, queued: &Queued, code: ErrorCode, now: Duration, dead: &mut BTreeSet<TicketId>) {
         if queued.batch.is_sequenced() {
             dead.extend(self.admission.failed(&queued.batch.stamp, queued.ticket, code, now));
         }
     }
 
-    /// Takes dead batches out of what was not tried to be committed.
+    /// Removes dead batches from objects without a commit attempt.
     fn drop_dead(&mut self, dead: &BTreeSet<TicketId>) -> Vec<Queued> {
         let mut dropped = Vec::new();
         let untried = self.objects.iter_mut().filter(|object| object.upload != Upload::Tried);
@@ -180,7 +181,7 @@ impl Pipeline {
 }
 
 impl World {
-    /// A batch comes to a broker, or comes again with its coordinator's word.
+    /// Handles a batch that arrives at a broker, or continues it with the coordinator's confirmation.
     pub fn write_diskless(&mut self, broker: BrokerId, asked: Asked, word: Word) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
         let answer = match self.take(broker, &asked, &write, word) {
@@ -198,7 +199,7 @@ impl World {
     fn take(&mut self, broker: BrokerId, asked: &Asked, write: &Write, word: Word) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
-        // Most commits of others reach a broker soon.
+        // A broker usually reads other brokers' commits soon.
         let hears = self.is_quiet || self.random.one_in(2);
         let pipeline = &mut self.brokers[broker].pipeline;
         for freshness in [Freshness::MayBeStale, Freshness::Current] {
@@ -250,7 +251,7 @@ impl World {
         pipeline.queue(placed(stamp, BatchKind::marker(&marker, version), since), entry, whom);
     }
 
-    /// Goes on with what a broker has queued: closes an object, uploads, commits.
+    /// Advances a broker's queue: closes an object, ends uploads, commits.
     pub fn drive(&mut self, broker: BrokerId) -> Result<(), String> {
         let luck = if self.is_quiet { 0 } else { self.random.below(8) };
         let (is_quiet, has_store) = (self.is_quiet, self.brokers[broker].has_store);
@@ -260,7 +261,7 @@ impl World {
             pipeline.close(self.index.next_object);
         }
         for object in pipeline.objects.iter_mut().filter(|object| object.upload == Upload::UnderWay) {
-            // A PUT that is done and answered with an error is one that failed: its number is never committed.
+            // A PUT with an error counts as failed even if it was carried out: its object is never committed.
             let fails = !is_quiet && self.random.one_in(if has_store { 60 } else { 6 });
             match (fails, has_store) {
                 (true, _) => object.upload = Upload::Failed,
@@ -275,7 +276,7 @@ impl World {
         self.commit_next(broker)
     }
 
-    /// Commits the objects at the head of the queue, one after the other.
+    /// Commits the objects at the head of the queue, one after another.
     fn commit_next(&mut self, broker: BrokerId) -> Result<(), String> {
         while let Some(mut object) = self.brokers[broker].pipeline.objects.pop_front() {
             match object.upload {
@@ -298,14 +299,14 @@ impl World {
                     continue;
                 }
             }
-            // The database is away, before or after the commit: the same is asked for again.
+            // The database is down, before or after the commit: the same commit is repeated later.
             self.brokers[broker].pipeline.objects.push_front(object);
             return Ok(());
         }
         Ok(())
     }
 
-    /// Holds what the index has appended to what is on record.
+    /// Checks the entries that the index has appended against the written decisions.
     fn appended_to_index(&mut self, appended: &[Entry]) -> Result<(), String> {
         for entry in appended {
             match &entry.payload {
@@ -324,7 +325,7 @@ impl World {
         self.partitions[DISKLESS].check_stable((0, 0), stable)
     }
 
-    /// The commit is known.
+    /// Handles the verdicts of a commit.
     fn committed(&mut self, broker: BrokerId, object: Object, verdicts: &[CommitVerdict]) {
         let now = self.clock();
         let (mut dead, mut answers) = (BTreeSet::new(), Vec::new());
@@ -349,7 +350,7 @@ impl World {
         dropped.into_iter().for_each(|queued| self.answer_queued(queued, Err(Refusal::Behind)));
     }
 
-    /// The object did not get into the store.
+    /// Gives up an object whose upload has failed.
     fn give_up(&mut self, broker: BrokerId, object: Object) {
         let now = self.clock();
         let mut dead = BTreeSet::new();
@@ -374,7 +375,7 @@ impl World {
                 };
                 self.send(Message::Answer(asked, Answer::Written(result.map_err(code))));
             }
-            // A marker that is not written is sent again.
+            // A marker that is not written is resent.
             Some(Waiter::Coordinator(to, marking)) if result.is_ok() || is_past => {
                 self.send(Message::Marked { to, marking });
             }
@@ -382,14 +383,14 @@ impl World {
         }
     }
 
-    /// A coordinator has a marker of the diskless partition written, by its own broker if that has the store.
+    /// Queues a coordinator's marker of the diskless partition.
     pub fn mark_in_index(&mut self, broker: BrokerId, by: super::message::BrokerProcess, marking: Marking) {
         let version = i8::try_from(marking.version.level()).unwrap_or(i8::MAX);
         self.mark_diskless(broker, marking.marker, version, Some(Waiter::Coordinator(by, marking)));
     }
 
-    /// Loses copies of a marker of the old protocol that were queued since the marker is in the index: they
-    /// look like the marker of the next transaction.
+    /// Drops copies of a marker of the old protocol that were queued after the index had appended the marker: they look
+    /// like the marker of the next transaction.
     pub fn forget_queued(&mut self, marking: &Marking) {
         let is_it = |entry: &Entry| entry.payload == Payload::Marker(marking.marker);
         let Some(written) = self.index.log.iter().rposition(is_it).filter(|_| marking.partition == DISKLESS) else {

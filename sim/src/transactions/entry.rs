@@ -1,4 +1,4 @@
-//! Entries of logs, and the partitions that there are.
+//! Entries of logs, and the partitions of the model.
 
 use std::sync::Arc;
 
@@ -6,39 +6,39 @@ use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_rules::transaction::{TopicPartition, TransactionMetadata};
 use fullbore_wire::Text;
 
-/// Brokers of the cluster.
+/// Number of brokers of the cluster.
 pub const BROKERS: usize = 3;
-/// Partitions that records are written to. The last one is compacted, the one before it is deleted and made again, and
-/// the one before that is diskless.
+/// Number of partitions with records. The last one is compacted, the one before it is deleted and recreated, and the
+/// one before that is diskless.
 pub const DATA: usize = 5;
-/// The diskless partition, which has no leader and no replicas.
+/// Diskless partition, which has no leader and no replicas.
 pub const DISKLESS: PartitionId = DATA - 3;
-/// The partition whose topic is made again.
+/// Partition whose topic is recreated.
 pub const MADE_AGAIN: PartitionId = DATA - 2;
-/// The partition that is compacted.
+/// Compacted partition.
 pub const COMPACTED: PartitionId = DATA - 1;
-/// The one partition of `__consumer_offsets`.
+/// Only partition of `__consumer_offsets`.
 pub const OFFSETS: PartitionId = DATA;
-/// The first of `__transaction_state`.
+/// First partition of `__transaction_state`.
 pub const STATE: PartitionId = DATA + 1;
-/// Partitions of `__transaction_state`.
+/// Number of partitions of `__transaction_state`.
 const STATES: usize = 2;
-/// All partitions.
+/// Number of all partitions.
 pub const PARTITIONS: usize = STATE + STATES;
 
-/// Place of a broker, from 0.
+/// Index of a broker, from 0.
 pub type BrokerId = usize;
-/// Place of a partition, from 0.
+/// Index of a partition, from 0.
 pub type PartitionId = usize;
-/// Place of a transactional id, and of the group that its client commits offsets for.
+/// Index of a transactional id, and of the group for which its client commits offsets.
 pub type TransactionalId = usize;
 
-/// The partition of `__transaction_state` that an id is in.
+/// Returns the partition of `__transaction_state` that has an id.
 pub fn state_of(id: TransactionalId) -> PartitionId {
     STATE + id % STATES
 }
 
-/// The name by which coordinators know a partition.
+/// Returns the name of a partition for coordinators.
 pub fn name_of(partition: PartitionId) -> TopicPartition {
     let topic = match partition {
         OFFSETS => Text::from_static("__consumer_offsets"),
@@ -51,16 +51,16 @@ pub fn name_of(partition: PartitionId) -> TopicPartition {
     TopicPartition { topic, partition: index }
 }
 
-/// The partition of this name.
+/// Returns the partition of this name.
 pub fn place_of(name: &TopicPartition) -> PartitionId {
     (0..=OFFSETS).find(|at| name_of(*at) == *name).expect("no other is in a transaction")
 }
 
-/// One batch.
+/// Batch in a log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub leader_epoch: i32,
-    /// Without a sequence, of offsets and markers; of no producer, of states.
+    /// Stamp: without a sequence for offsets and markers, without a producer for states.
     pub stamp: Stamp,
     pub is_transactional: bool,
     pub payload: Payload,
@@ -69,7 +69,7 @@ pub struct Entry {
 /// Content of a batch: one record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Payload {
-    /// A number that a client copies, in its try of a transaction.
+    /// A number that a client copies, with the attempted transaction.
     Number {
         id: TransactionalId,
         number: u64,
@@ -77,19 +77,19 @@ pub enum Payload {
     },
     /// A record of a producer without transactions.
     Plain,
-    /// The numbers up to this one are copied.
+    /// The last copied number.
     Offset {
         id: TransactionalId,
         upto: u64,
         transaction: usize,
     },
     Marker(Marker),
-    /// The state of a transactional id, or its end.
+    /// A state of a transactional id; None for its tombstone.
     State(TransactionalId, Option<Arc<TransactionMetadata>>),
 }
 
 impl Payload {
-    /// The transaction that a record was written in, by the count of all.
+    /// Returns the number of the transaction that a record was written in.
     pub fn transaction(&self) -> Option<usize> {
         match self {
             Payload::Number { transaction, .. } | Payload::Offset { transaction, .. } => Some(*transaction),

@@ -1,19 +1,19 @@
-//! What is broken on purpose in a world of transactions, one at a time: the check must find it.
+//! Mutations of a world of transactions: it is broken on purpose, in one way at a time, and the checks must find it.
 
-/// A mistake that others have made, or that we could.
+/// Mutation: a mistake that others have made, or that we could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Markers leave when the append of the decision begins.
+    /// Markers are sent when the append of the decision begins.
     MarksBeforeDecision,
-    /// EndTxn is answered when the append of the decision begins.
+    /// EndTxn gets its response when the append of the decision begins.
     AnswersBeforeDecision,
-    /// A coordinator counts a record as kept once its own log has it.
+    /// A coordinator counts a record as written once its own log has it.
     KeepsOnOneReplica,
     /// A partition of a decided transaction counts as marked without its marker.
     LeavesPartitionUnmarked,
-    /// A new coordinator takes its last records for kept before they are replicated.
+    /// A new coordinator counts its last records as written before they are replicated.
     LoadsUnreplicated,
-    /// Markers of the coordinator before are taken.
+    /// Markers of the former coordinator are accepted.
     TakesOldCoordinators,
     /// The epoch stays at the end of a transaction of version 2.
     BumpsNoEpoch,
@@ -23,37 +23,37 @@ pub enum Fault {
     CountsUnreplicatedMarkers,
     /// A fetch has no list of aborted transactions.
     NoAbortedList,
-    /// Offsets in a transaction hold before its marker.
+    /// Offsets in a transaction are valid before its marker.
     OffsetsHoldEarly,
     /// Aborted records supersede others in compaction.
     AbortedSupersede,
-    /// A producer is forgotten while its transaction is open.
+    /// A producer is evicted while its transaction is open.
     EvictsOpenProducer,
-    /// A snapshot of producers does not say which transactions are open.
+    /// A snapshot of producers lacks the open transactions.
     SnapshotsForgetOpen,
-    /// A batch opens a transaction in its partition without the coordinator's word (before KIP-890).
+    /// A batch opens a transaction in its partition without the coordinator's confirmation (before KIP-890).
     AsksNoCoordinator,
-    /// The coordinator's word holds although a marker has come since.
+    /// The coordinator's confirmation counts although a marker has come since.
     BelievesOldWord,
-    /// The index takes a marker of the old protocol that another broker has written meanwhile.
+    /// The index accepts a marker of the old protocol that another broker has written meanwhile.
     IndexTakesLateMarkers,
-    /// A marker counts as written whose object did not get into the store.
+    /// A marker counts as written although the upload of its object failed.
     CountsFailedMarkers,
     /// Consumers at read_committed read a diskless partition up to its end.
     StableIsIndexEnd,
-    /// A commit is answered before its records and its decision are on the disk.
+    /// A commit gets its response before its records and its decision are flushed.
     FlushesNothing,
-    /// Decisions that a kill has left are carried out before they are on the disk.
+    /// Decisions left by a kill are carried out before they are flushed.
     LoadsUnflushed,
-    /// Ids are loaded after a power cut as if no record of theirs were lost.
+    /// Ids are loaded after a power loss as if none of their records were lost.
     LoadsSure,
-    /// Transactions that no id has are not looked for in logs after a power cut.
+    /// Transactions that no id has are not looked up in logs after a power loss.
     LooksInNoLog,
-    /// Transactions that no id has are not looked for in the index after a power cut.
+    /// Transactions that no id has are not looked up in the index after a power loss.
     LooksInNoIndex,
 }
 
-/// All of them.
+/// All mutations.
 pub const FAULTS: [Fault; 24] = [
     Fault::MarksBeforeDecision,
     Fault::AnswersBeforeDecision,

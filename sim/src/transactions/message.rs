@@ -1,30 +1,30 @@
-//! What goes over the network, in any order: lost, late, and more than once.
+//! Messages of the network, in any order: lost, late, and more than once.
 
 use super::entry::{BrokerId, PartitionId, Payload, TransactionalId};
 use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_rules::transaction::{DecisionId, ProducerIdAndEpoch, TransactionAnswer, TransactionVersion};
 use fullbore_wire::ErrorCode;
 
-/// Process of a client: its place, and its number among all processes.
+/// Process of a client: its slot, and its number among all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientProcess {
     pub slot: usize,
     pub incarnation: usize,
 }
 
-/// Process of a broker: its place, and how often it has started.
+/// Process of a broker: the broker, and its number of starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerProcess {
     pub broker: BrokerId,
     pub life: u32,
 }
 
-/// A client's request.
+/// Request of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     Init(Option<ProducerIdAndEpoch>),
     Add(ProducerIdAndEpoch, PartitionId),
-    /// True for a commit.
+    /// End of a transaction; true for a commit.
     End(ProducerIdAndEpoch, bool),
     /// Produce, or TxnOffsetCommit.
     Write(Write),
@@ -32,7 +32,7 @@ pub enum Request {
     FetchOffset,
 }
 
-/// One batch, for the topic that its partition had then.
+/// Batch, for the topic that its partition had at the time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     pub partition: PartitionId,
@@ -41,20 +41,20 @@ pub struct Write {
     pub payload: Payload,
 }
 
-/// A request with who sent it.
+/// Request with its sender.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub by: ClientProcess,
-    /// The number of the request, by which the client knows its answer.
+    /// Number of the request, by which the client recognises the response.
     pub number: u64,
     pub id: TransactionalId,
     pub version: TransactionVersion,
-    /// The transaction, by the count of all.
+    /// Number of the transaction, over all.
     pub transaction: Option<usize>,
     pub request: Request,
 }
 
-/// An answer to a client.
+/// Response to a client.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer {
     Transaction(TransactionAnswer),
@@ -66,7 +66,7 @@ pub enum Answer {
 pub enum Message {
     Ask(BrokerProcess, Asked),
     Answer(Asked, Answer),
-    /// A broker asks a coordinator about a batch that waits.
+    /// A broker requests the verification of a waiting batch.
     Verify {
         to: BrokerProcess,
         by: BrokerProcess,
@@ -76,7 +76,7 @@ pub enum Message {
     Verified {
         to: BrokerProcess,
         waits: u64,
-        /// The coordinator's epoch.
+        /// Epoch of the coordinator.
         outcome: Result<i32, ErrorCode>,
     },
     Mark {
@@ -88,7 +88,7 @@ pub enum Message {
         to: BrokerProcess,
         marking: Marking,
     },
-    /// Who leads a partition.
+    /// Leader of a partition.
     Leads {
         to: BrokerProcess,
         partition: PartitionId,
@@ -97,7 +97,7 @@ pub enum Message {
     },
 }
 
-/// A marker on its way.
+/// Marker in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marking {
     pub id: TransactionalId,
@@ -108,7 +108,7 @@ pub struct Marking {
 }
 
 impl Message {
-    /// The process of a broker that it is for.
+    /// Returns the broker process that receives the message; None for a message to a client.
     pub fn to(&self) -> Option<BrokerProcess> {
         match self {
             Message::Ask(to, _)

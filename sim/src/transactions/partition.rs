@@ -1,8 +1,9 @@
-//! A replicated partition: who leads it, a copy on each broker, and what is replicated for good.
+//! Replicated partition: its leader, a copy on each broker, and the committed entries.
 //!
-//! Replication is as the other simulation of this crate shows it to be: an elected leader has all that was committed,
-//! and any more of the leader's log; a leader that was replaced commits nothing more, whatever it believes. Invariant:
-//! `committed` only grows, and is how the log of each leader begins.
+//! Replication has the properties that the other simulation of this crate checks. An elected leader has all committed
+//! entries, and any more of the former leader's log. A replaced leader commits nothing more, whatever it believes.
+//!
+//! Invariant: `committed` only grows, and is a prefix of each leader's log.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +11,29 @@ use super::entry::{BROKERS, BrokerId, Entry, Payload};
 use super::replica::{Leadership, Replica, Snapshot};
 use fullbore_schedules::Random;
 
-/// Snapshots that are kept.
+/// Largest number of stored snapshots.
 const SNAPSHOTS_MAX: usize = 4;
 
 #[derive(Debug)]
 pub struct Partition {
     pub epoch: i32,
     pub leader: BrokerId,
-    /// Topics of this name that there have been.
+    /// Number of topics of this name so far.
     pub life: u32,
     pub replicas: Vec<Replica>,
     pub committed: Vec<Entry>,
-    /// The log that the leader begins with once it knows that it leads.
+    /// Log with which the leader begins once it knows that it leads.
     elected: Option<Vec<Entry>>,
     pub snapshots: Vec<Snapshot>,
-    /// Of each committed entry: true if consumers at read_committed get it, `None` while that is open.
+    /// Outcome of each committed entry: true if consumers at read_committed get it, None while that is open.
     pub outcomes: Vec<Option<bool>>,
     /// Offsets of committed entries without an outcome, by producer.
     pub open: BTreeMap<i64, Vec<usize>>,
     /// Committed markers by producer and epoch.
     pub markers: BTreeMap<(i64, i16), bool>,
-    /// Entries that a power cut leaves.
+    /// Number of entries that survive a power loss.
     pub flushed: usize,
-    /// The last stable offset last seen, by broker and epoch.
+    /// Last stable offset at the last check, by broker and epoch.
     stable: BTreeMap<(BrokerId, i32), usize>,
 }
 
@@ -54,7 +55,7 @@ impl Partition {
         }
     }
 
-    /// Another broker, or the same one again, leads from now on.
+    /// Elects another leader, or the same one again.
     pub fn elect(&mut self, leader: BrokerId, random: &mut Random) {
         let log = self.elected.take().unwrap_or_else(|| self.replicas[self.leader].log.clone());
         let is_same = leader == self.leader;
@@ -63,7 +64,7 @@ impl Partition {
         (self.leader, self.epoch) = (leader, self.epoch + 1);
     }
 
-    /// A broker hears who leads in an epoch. Returns true if it is the one, since now.
+    /// Handles a broker's news of the leader of an epoch. Returns true if this broker becomes the leader.
     pub fn learn(&mut self, broker: BrokerId, epoch: i32, leader: BrokerId, now: i64, random: &mut Random) -> bool {
         let replica = &mut self.replicas[broker];
         if replica.leads.is_some_and(|leads| leads.epoch >= epoch) {
@@ -88,7 +89,7 @@ impl Partition {
         self.leader == broker && self.replicas[broker].leads.is_some_and(|leads| leads.epoch == self.epoch)
     }
 
-    /// The followers have more of the leader's log. Returns what is committed since, with its offsets.
+    /// Replicates more of the leader's log. Returns the newly committed entries with their offsets.
     pub fn replicate(&mut self, all: bool, random: &mut Random) -> Vec<(usize, Entry)> {
         if !self.is_led_by(self.leader) {
             return Vec::new();
@@ -104,7 +105,8 @@ impl Partition {
         new
     }
 
-    /// Takes note of the outcomes that a committed entry decides. Returns the transactions that it ends, with how.
+    /// Records the outcomes that a committed entry decides. Returns the transactions that it ends, each with true for a
+    /// commit.
     pub fn settle(&mut self, at: usize, entry: &Entry) -> Vec<(usize, bool)> {
         let producer_id = entry.stamp.producer_id;
         match &entry.payload {
@@ -128,12 +130,12 @@ impl Partition {
         }
     }
 
-    /// The first committed entry without an outcome.
+    /// Returns the offset of the first committed entry without an outcome.
     pub fn first_open(&self) -> Option<usize> {
         self.open.values().filter_map(|offsets| offsets.first().copied()).min()
     }
 
-    /// The power is cut: of what is not on the disk any part of the end is lost.
+    /// Cuts the power: any part of the end that is not flushed is lost.
     pub fn lose_end(&mut self, random: &mut Random) {
         let log = self.elected.take().unwrap_or_else(|| self.replicas[self.leader].log.clone());
         let len = random.between(self.flushed.min(log.len()), log.len() + 1);
@@ -151,7 +153,7 @@ impl Partition {
         }
     }
 
-    /// Looks at the last stable offset of a broker that believes to lead, by the broker and its epoch.
+    /// Checks the last stable offset of a broker that considers itself the leader, by the broker and its epoch.
     pub fn check_stable(&mut self, by: (BrokerId, i32), stable: usize) -> Result<(), String> {
         let before = self.stable.insert(by, stable).unwrap_or(0);
         if stable < before {
@@ -164,7 +166,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Keeps the state of producers, as a segment's end does.
+    /// Stores a snapshot of producers, as at the end of a segment.
     pub fn keep_snapshot(&mut self, snapshot: Snapshot) {
         if self.snapshots.len() == SNAPSHOTS_MAX {
             self.snapshots.remove(0);

@@ -1,7 +1,7 @@
-//! Power cuts of a broker that is alone, with `fullbore.transaction.flush`, and what ends the transactions whose state
-//! they take: the flushes of `transactions/flush.rs` of the broker, and its `transactions/unsettled.rs`.
+//! Power losses of a lone broker with `fullbore.transaction.flush`, and the end of transactions whose state is lost.
+//! They model the flushes of `transactions/flush.rs` of the broker, and its `transactions/unsettled.rs`.
 //!
-//! Invariant: what a commit relies on is on the disk before the commit is answered.
+//! Invariant: everything that a commit relies on is flushed before the commit gets its response.
 
 use super::coordinate::Place;
 use super::entry::{BrokerId, DISKLESS, PARTITIONS, PartitionId, STATE, name_of, place_of};
@@ -11,8 +11,8 @@ use fullbore_rules::sequence::{Marker, ProducerState};
 use fullbore_rules::transaction::{Transaction, TransactionMetadata, TransactionState};
 
 impl World {
-    /// Cuts the power of the broker that is alone: it stops, and any part of what it has not flushed is lost. The
-    /// index and the store have what they had.
+    /// Cuts the power of the lone broker: it stops, and loses any part of its writes that is not flushed. The index and
+    /// the store lose nothing.
     pub fn cut_power(&mut self) {
         if !self.brokers[0].is_up {
             return;
@@ -29,7 +29,7 @@ impl World {
         self.is_unsettled = true;
     }
 
-    /// Brings a log to the disk up to this end.
+    /// Flushes a log up to `end`.
     pub fn flush(&mut self, at: PartitionId, end: usize) {
         let partition = &mut self.partitions[at];
         if self.fault != Some(Fault::FlushesNothing) {
@@ -37,8 +37,8 @@ impl World {
         }
     }
 
-    /// Brings to the disk what a state relies on. Returns true if the state is to follow once it is kept: a commit, and
-    /// the begin of a transaction of the old protocol, whose epoch stays.
+    /// Flushes everything that a state relies on. Returns true if the state itself must be flushed once it is written:
+    /// a commit, and the start of a transaction of the old protocol, whose epoch stays.
     pub fn flush_before(&mut self, next: &TransactionMetadata) -> bool {
         if next.state == TransactionState::PrepareCommit {
             for at in next.partitions.iter().map(place_of) {
@@ -51,7 +51,7 @@ impl World {
         begins && !next.client_version.supports_epoch_bump()
     }
 
-    /// Returns true if ids are to be loaded as if records of theirs were lost.
+    /// Returns true if ids must be loaded as if records of theirs were lost.
     pub fn may_lack_ends(&self) -> bool {
         self.is_unsettled && self.fault != Some(Fault::LoadsSure)
     }
@@ -85,7 +85,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the producers whose transactions are open in a partition, and which no id has.
+    /// Returns the producers with an open transaction in a partition that no id has.
     fn open_unknown(&mut self, broker: BrokerId, at: PartitionId) -> Vec<ProducerState> {
         let looks = self.fault != Some(if at == DISKLESS { Fault::LooksInNoIndex } else { Fault::LooksInNoLog });
         let open = match at {

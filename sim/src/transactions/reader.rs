@@ -1,4 +1,4 @@
-//! Consumers at read_committed, and compaction: what they leave is held against what was committed.
+//! Consumers at read_committed, and compaction, with checks of their results against the committed outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,20 @@ use fullbore_rules::compaction::{Horizon, TransactionScan, survives};
 use fullbore_rules::sequence::AbortedTransaction;
 use fullbore_schedules::Random;
 
-/// Entries of one fetch, at most.
+/// Largest number of entries of one fetch.
 const FETCHED_MAX: usize = 10;
 
-/// A consumer of one partition.
+/// Consumer of one partition.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reader {
-    /// The topic that it reads, by count.
+    /// Number of the topic that the consumer reads.
     life: u32,
     pub position: usize,
 }
 
 impl Reader {
-    /// Fetches from a broker that believes to lead, and holds what a client makes of it against what was committed.
+    /// Fetches from a broker that considers itself the leader. Checks the records that a client returns against the
+    /// committed outcomes.
     pub fn fetch(
         &mut self,
         at: PartitionId,
@@ -43,7 +44,7 @@ impl Reader {
         self.read(at, &partition.outcomes, (&replica.log, &replica.aborted, stable), fault, random)
     }
 
-    /// Fetches from the index as [`Reader::fetch`] does from a leader.
+    /// Fetches from the index, like [`Reader::fetch`] from a leader.
     pub fn fetch_diskless(
         &mut self,
         partition: &Partition,
@@ -85,7 +86,7 @@ impl Reader {
     }
 }
 
-/// The offsets of what a client gives its user, as Kafka's `CompletedFetch` finds them.
+/// Returns the offsets of the records that a client returns, by the algorithm of Kafka's `CompletedFetch`.
 fn visible(log: &[Entry], from: usize, upto: usize, aborted: &[AbortedTransaction]) -> BTreeSet<usize> {
     let mut waiting: Vec<(i64, i64)> = aborted.iter().map(|entry| (entry.first_offset, entry.producer_id)).collect();
     waiting.sort_unstable();
@@ -105,7 +106,7 @@ fn visible(log: &[Entry], from: usize, upto: usize, aborted: &[AbortedTransactio
     seen
 }
 
-/// The key of a record: few, so that many records have each.
+/// Returns the key of a record, one of few, so that each key has many records.
 fn key_of(payload: &Payload) -> Option<(usize, u64)> {
     match payload {
         Payload::Number { id, number, .. } => Some((*id, number % 3)),
@@ -114,7 +115,8 @@ fn key_of(payload: &Payload) -> Option<(usize, u64)> {
     }
 }
 
-/// Compacts the leader's log as the rules say: of each key the newest committed record stays, and no aborted one does.
+/// Compacts the leader's log by the rules. Checks that the newest committed record of each key stays, and no aborted
+/// one.
 pub fn compact(partition: &mut Partition, broker: BrokerId, fault: Option<Fault>) -> Result<(), String> {
     let stable = partition.replicas[broker].last_stable(None);
     let replica: &Replica = &partition.replicas[broker];

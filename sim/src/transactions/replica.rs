@@ -1,7 +1,7 @@
-//! Copy of a partition on a broker, with its state of producers: the rules of `sequence`, as the broker's log calls
+//! Copy of a partition on a broker, with its producer state: the rules of `sequence`, called as the broker's log calls
 //! them.
 //!
-//! It has the whole log and no files. Invariant: `producers` and `aborted` are what the log makes them.
+//! The copy has the whole log, without files. Invariant: `producers` and `aborted` follow from the log.
 
 use fullbore_rules::commit::Verified;
 use fullbore_rules::sequence::{
@@ -12,62 +12,62 @@ use fullbore_rules::sequence::{
 use super::entry::{Entry, Payload};
 use super::fault::Fault;
 
-/// Producers that a partition remembers beside those whose transactions are open.
+/// Number of producers that a partition remembers beside those with open transactions.
 pub const PRODUCERS_MAX: usize = 12;
-/// Batches that it remembers of each.
+/// Number of batches that are retained of each.
 const WINDOW: usize = 5;
 
 /// Leadership, as the broker knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Leadership {
     pub epoch: i32,
-    /// Where the log ended when it began: what is before is replicated before coordinators read it.
+    /// End of the log when the leadership began. Coordinators read the log only once this part is replicated.
     pub begins: usize,
     pub high_watermark: usize,
 }
 
-/// State of producers as it was at one offset.
+/// State of producers at one offset.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub offset: usize,
     entries: Vec<SnapshotEntry>,
 }
 
-/// The moment before the coordinator was asked about a batch: the leader epoch, and what the log had of the producer.
+/// State before the coordinator was requested to verify a batch: the leader epoch, and the log's state of the producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     leader_epoch: i32,
     seen: TransactionsSeen,
-    /// The coordinator's epoch, of a batch of offsets: it has no sequence by which a late one shows.
+    /// Epoch of the coordinator, for a batch of offsets, which has no sequence that would show that it is late.
     coordinator_epoch: Option<i32>,
-    /// The end of the diskless partition as the broker knew it.
+    /// End of the diskless partition as the broker knew it.
     next_offset: i64,
 }
 
 impl Moment {
-    /// Returns the moment at which a broker knew the diskless partition up to this offset.
+    /// Returns the state of a broker that knew the diskless partition up to this offset.
     pub fn of_index(next_offset: i64) -> Moment {
         Moment { leader_epoch: 0, seen: TransactionsSeen::default(), coordinator_epoch: None, next_offset }
     }
 
-    /// Returns the moment with the epoch of the coordinator that answered.
+    /// Returns the state with the epoch of the coordinator that has responded.
     pub fn of_coordinator(self, coordinator_epoch: Option<i32>) -> Moment {
         Moment { coordinator_epoch, ..self }
     }
 }
 
-/// The coordinator's word on a batch that would open a transaction.
+/// Confirmation by the coordinator of a batch that would open a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     None,
     /// The client has added the partition.
     Found(Moment),
-    /// The coordinator has added it.
+    /// The coordinator has added the partition.
     Added(Moment),
 }
 
 impl Word {
-    /// Returns the word as the commit to a diskless partition needs it.
+    /// Returns the confirmation in the form that a commit to a diskless partition needs.
     pub fn verified(self) -> Option<Verified> {
         match self {
             Word::None => None,
@@ -77,12 +77,12 @@ impl Word {
     }
 }
 
-/// What becomes of a batch.
+/// Outcome of an offered batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// It is in the log, before this offset.
+    /// The batch is in the log, before this offset.
     Written(usize),
-    /// The coordinator is to be asked.
+    /// The coordinator must verify the batch.
     Unverified,
     Refused(SequenceRefusal),
 }
@@ -100,7 +100,8 @@ impl Replica {
         self.producers.get_or_insert_with(|| Producers::bounded(PRODUCERS_MAX))
     }
 
-    /// The copy becomes this log: cut where it differs, and added to. A start reads everything anew, from a snapshot.
+    /// Makes the log equal to `log`: truncated where they differ, then extended. After a start all is read again, from
+    /// a snapshot.
     pub fn become_copy_of(&mut self, log: &[Entry], snapshot: Option<&Snapshot>, now: i64) {
         let common = self.log.iter().zip(log).take_while(|(own, other)| own == other).count();
         if common < self.log.len() || self.producers.is_none() {
@@ -109,7 +110,7 @@ impl Replica {
             self.aborted.clear();
             let mut read = Producers::bounded(PRODUCERS_MAX);
             if let Some(snapshot) = snapshot {
-                // Which transactions before it were aborted is in files of the log.
+                // The files of a log have the transactions that were aborted before the snapshot.
                 let mut before = Replica::default();
                 log[..snapshot.offset].iter().for_each(|entry| before.push(entry.clone(), now));
                 self.aborted = before.aborted;
@@ -123,7 +124,7 @@ impl Replica {
         }
     }
 
-    /// Forgets everything but the log, as kill -9 does.
+    /// Drops everything but the log, like kill -9.
     pub fn crash(&mut self) {
         (self.leads, self.producers) = (None, None);
     }
@@ -137,7 +138,7 @@ impl Replica {
         Some(Snapshot { offset: self.log.len(), entries })
     }
 
-    /// Forgets a producer whose transaction is open, as no rule does.
+    /// Evicts a producer with an open transaction, which no rule does.
     pub fn evict_open(&mut self, now: i64) {
         let Some(producers) = &mut self.producers else { return };
         let open = producers.iter().find(|state| state.open_from.is_some()).map(|state| state.producer_id);
@@ -148,20 +149,20 @@ impl Replica {
         }
     }
 
-    /// Returns each producer whose transaction is open, with its epoch and that of its last coordinator.
+    /// Returns each producer with an open transaction, with its epoch and that of its last coordinator.
     pub fn open(&self) -> Vec<ProducerState> {
         let producers = self.producers.iter().flat_map(|producers| producers.iter());
         producers.filter(|state| state.open_from.is_some()).collect()
     }
 
-    /// The moment at which the coordinator is asked about a producer's batch.
+    /// Returns the state at which the coordinator is requested to verify a producer's batch.
     pub fn moment(&self, producer_id: i64) -> Moment {
         let seen = self.producers.as_ref().map(|producers| producers.transactions_seen(producer_id));
         let leader_epoch = self.leads.map_or(-1, |leads| leads.epoch);
         Moment { leader_epoch, seen: seen.unwrap_or_default(), coordinator_epoch: None, next_offset: 0 }
     }
 
-    /// Appends a batch as the leader, or finds it.
+    /// Appends a batch as the leader, or finds it in the log.
     pub fn offer(&mut self, entry: Entry, word: Word, fault: Option<Fault>, now: i64) -> Offer {
         let (stamp, end) = (entry.stamp, self.log.len());
         let producers = self.producers();
@@ -246,13 +247,13 @@ impl Replica {
         self.push_remembered(entry, completed.as_ref());
     }
 
-    /// Appends an entry that the producers remember, with the transaction that it has ended.
+    /// Appends an entry that the producer state has already, with the transaction that it has ended.
     fn push_remembered(&mut self, entry: Entry, completed: Option<&CompletedTransaction>) {
         self.aborted.extend(completed.and_then(AbortedTransaction::of));
         self.log.push(entry);
     }
 
-    /// The offset before which consumers at read_committed read.
+    /// Returns the offset before which consumers at read_committed read.
     pub fn last_stable(&mut self, fault: Option<Fault>) -> usize {
         let Some(Leadership { high_watermark, .. }) = self.leads else { return 0 };
         let producers = self.producers();
@@ -264,7 +265,7 @@ impl Replica {
         unstable.map_or(high_watermark, |first| high_watermark.min(first as usize))
     }
 
-    /// The aborted transactions of a fetch, as the index of a segment finds them.
+    /// Returns the aborted transactions of a fetch, as found by the index of a segment.
     pub fn aborted_within(&self, from: usize, upto: usize) -> Vec<AbortedTransaction> {
         aborted_within(&self.aborted, from, upto)
     }

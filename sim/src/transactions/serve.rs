@@ -1,4 +1,4 @@
-//! Leaders of partitions: batches, markers and offsets, and what waits until they are replicated.
+//! Leaders of partitions: batches, markers and offsets, and the requests that wait for replication.
 
 use super::broker::{GroupOffsets, Parked, Waiter, Waiting};
 use super::coordinate::Place;
@@ -19,7 +19,7 @@ fn code_of(refusal: SequenceRefusal) -> ErrorCode {
     }
 }
 
-/// What a producer is told of a batch that its coordinator does not let in.
+/// Returns the producer's error for a batch that its coordinator does not confirm.
 fn code_of_word(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
@@ -75,7 +75,7 @@ impl World {
         Ok(())
     }
 
-    /// Whoever waits for this leader is told to look for another.
+    /// Refuses the requests that wait for this leader, so that their clients look for another.
     fn resign(&mut self, broker: BrokerId, at: PartitionId) -> Result<(), String> {
         let waiting = std::mem::take(&mut self.brokers[broker].waiting);
         let (over, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.partition == at);
@@ -91,7 +91,7 @@ impl World {
         if at >= STATE { self.leave(broker, at) } else { Ok(()) }
     }
 
-    /// A batch comes, or comes again with its coordinator's word.
+    /// Handles a batch that arrives, or continues it with the coordinator's confirmation.
     fn write(&mut self, broker: BrokerId, asked: Asked, word: Word) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
         if write.partition == DISKLESS {
@@ -102,7 +102,7 @@ impl World {
                 self.wait(broker, write.partition, end, Waiter::Client(asked));
                 return Ok(());
             }
-            // As the broker answers a commit of offsets.
+            // The broker's response to a commit of offsets.
             Ok(Offer::Unverified) if write.partition == OFFSETS && word != Word::None => {
                 Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
             }
@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    /// A coordinator has a marker written.
+    /// Writes a coordinator's marker.
     fn mark(&mut self, broker: BrokerId, by: BrokerProcess, marking: Marking) -> Result<(), String> {
         let version = i8::try_from(marking.version.level()).unwrap_or(i8::MAX);
         if marking.partition == DISKLESS {
@@ -187,15 +187,15 @@ impl World {
             Offer::Written(end) => {
                 self.wait(broker, marking.partition, end, Waiter::Coordinator(by, marking));
             }
-            // The producer has gone on.
+            // The producer already has a later epoch.
             Offer::Refused(SequenceRefusal::InvalidProducerEpoch) => self.send(Message::Marked { to: by, marking }),
             Offer::Refused(_) | Offer::Unverified => {}
         }
         Ok(())
     }
 
-    /// A marker of a coordinator that was replaced, to a topic that was made again: with the old protocol it
-    /// looks like one of the present coordinator.
+    /// Returns true for a marker of a replaced coordinator to a recreated topic. With the old protocol it looks like
+    /// one of the present coordinator.
     fn is_of_old_protocol_to_a_new_topic(&self, marking: &Marking) -> bool {
         let is_old = marking.marker.coordinator_epoch < self.partitions[state_of(marking.id)].epoch;
         is_old && !marking.version.supports_epoch_bump() && self.partitions[marking.partition].life > 1
@@ -209,7 +209,7 @@ impl World {
     fn fetch_offset(&mut self, broker: BrokerId, asked: Asked) {
         let partition = &self.partitions[OFFSETS];
         let replica = &partition.replicas[broker];
-        // A broker that was replaced has lost its lease before another leads.
+        // A replaced broker has lost its lease before another one leads.
         let end = replica.log.len();
         let is_whole = replica.leads.is_some_and(|leads| leads.high_watermark == end);
         let is_served = partition.is_led_by(broker) && is_whole;
@@ -222,7 +222,7 @@ impl World {
         self.send(Message::Answer(asked, Answer::Offset(found)));
     }
 
-    /// Followers have more of a partition: what follows for those who wait.
+    /// Replicates more of a partition, and handles the consequences for waiting requests.
     pub fn replicate(&mut self, at: PartitionId) -> Result<(), String> {
         let leader = self.partitions[at].leader;
         let broker = &self.brokers[leader];

@@ -1,4 +1,4 @@
-//! Brokers, clients and consumers, and what happens next.
+//! Brokers, clients and consumers, and the choice of the next step.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ use fullbore_schedules::Random;
 pub const TIMEOUT_MS: i32 = 1_000;
 const EXPIRATION_MS: i64 = 20_000;
 const IDS: usize = 3;
-/// Client processes of each id, of which one at a time is no zombie.
+/// Client processes of each id, all but one of which are zombies.
 const CLIENTS: usize = 2;
-/// How long a message may be late.
+/// Longest additional delay of a message.
 const LATE_MAX_MS: usize = 800;
-/// Messages under way; more are lost.
+/// Largest number of messages in flight; further ones are lost.
 const NETWORK_MAX: usize = 150;
 
 pub struct World {
@@ -36,14 +36,14 @@ pub struct World {
     pub brokers: Vec<Broker>,
     pub partitions: Vec<Partition>,
     network: Vec<Message>,
-    /// Messages that are much too late, with the time from which on they are under way.
+    /// Very late messages, each with the time from which it is in flight.
     late: Vec<(i64, Message)>,
-    /// The index of the diskless partition.
+    /// Index of the diskless partition.
     pub index: Index,
     pub check: Check,
     clients: Vec<Client>,
     pub readers: Vec<Reader>,
-    /// True if one broker is alone: it flushes, and its power is cut.
+    /// True if there is a lone broker, which flushes, and whose power is cut.
     pub is_alone: bool,
     /// True while transactions may have lost their state.
     pub is_unsettled: bool,
@@ -53,9 +53,9 @@ pub struct World {
     pub tickets: u64,
     pub parked: u64,
     pub elections: u64,
-    /// Nothing goes wrong any more.
+    /// True once no more faults happen.
     pub is_quiet: bool,
-    /// What was found where it could not be returned.
+    /// Failed check that could not be returned where it was found.
     pub wrong: Option<String>,
 }
 
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// Every broker is to hear who leads a partition.
+    /// Sends the leader of a partition to every broker.
     fn publish(&mut self, at: PartitionId) {
         let (epoch, leader) = (self.partitions[at].epoch, self.partitions[at].leader);
         for broker in 0..BROKERS {
@@ -166,7 +166,7 @@ impl World {
         (broker.is_up && !broker.is_paused).then_some(at)
     }
 
-    /// A message arrives, and may arrive again.
+    /// Delivers a message, which may arrive again.
     fn arrive(&mut self) -> Result<(), String> {
         if let Some(at) = self.late.iter().position(|(from, _)| *from <= self.now) {
             let (_, message) = self.late.swap_remove(at);
@@ -175,7 +175,7 @@ impl World {
         if self.network.is_empty() {
             return Ok(());
         }
-        // Most of the time an old one, or whoever is unlucky would never hear anything.
+        // Old messages come first most of the time, so that none waits for ever.
         let count = self.network.len();
         let at = if self.random.one_in(2) { self.random.below(count) } else { self.random.below(count.min(12)) };
         let to_paused = self.network[at].to().is_some_and(|to| self.brokers[to.broker].is_paused);
@@ -224,7 +224,7 @@ impl World {
         Ok(())
     }
 
-    /// A producer without transactions writes one record, and is never heard of again.
+    /// Writes one record of a producer without transactions, which then never writes again.
     fn write_plain(&mut self) -> Result<(), String> {
         let partition = self.random.below(DATA);
         let producer_id = self.new_producer_id();
@@ -257,7 +257,7 @@ impl World {
         Ok(())
     }
 
-    /// A broker that was killed starts again, or one that stood still goes on.
+    /// Starts a killed broker, or resumes a paused one.
     fn recover(&mut self) {
         let broker = self.any_broker();
         match self.brokers[broker].is_up {
@@ -267,7 +267,7 @@ impl World {
         }
     }
 
-    /// Another broker leads, or the same one in another epoch.
+    /// Elects another leader, or the same one in another epoch.
     fn elect(&mut self, at: PartitionId) {
         let leader = self.random.below(BROKERS);
         if self.brokers[leader].is_up && at != DISKLESS {
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// kill -9 of one broker; the others lead what it led, or it does again once it is back.
+    /// Kills a broker, like kill -9. Other brokers take over its leaderships, or it leads again once it is back.
     pub fn kill(&mut self, broker: BrokerId) {
         if !self.brokers[broker].is_up {
             return;
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    /// A start; what it still leads, it leads in another epoch.
+    /// Starts a broker. It leads its remaining partitions in a new epoch.
     fn start(&mut self, broker: BrokerId) {
         self.brokers[broker].start();
         for at in (0..PARTITIONS).filter(|at| *at != DISKLESS) {
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// A topic is deleted, and made again.
+    /// Deletes and recreates a topic.
     fn make_again(&mut self) {
         let before = &self.partitions[MADE_AGAIN];
         let (leader, epoch, life) = (before.leader, before.epoch + 1, before.life + 1);
@@ -315,7 +315,7 @@ impl World {
     fn keep_snapshot(&mut self, at: PartitionId) {
         let partition = &mut self.partitions[at];
         let replica = &partition.replicas[partition.leader];
-        // As of a segment that is sealed, and replicated.
+        // A snapshot is of a sealed and replicated segment.
         if partition.is_led_by(partition.leader)
             && replica.log.len() == partition.committed.len()
             && let Some(snapshot) = replica.snapshot(self.fault)
@@ -325,7 +325,7 @@ impl World {
     }
 
     fn client_step(&mut self) {
-        // Most of the time one process of each id is alive, and the other is its zombie.
+        // Most of the time one process of each id is active, and the other is its zombie.
         let id = self.random.below(IDS);
         let active = (self.now / 4_000) as usize % CLIENTS;
         let slot = id * CLIENTS + if self.random.one_in(40) { self.random.below(CLIENTS) } else { active };
@@ -438,7 +438,7 @@ impl World {
         }
     }
 
-    /// The old protocol cannot tell requests that are late by a transaction from those of the next one.
+    /// Drops late requests: with the old protocol they look like those of the next transaction.
     fn forget_late(&mut self, by: ClientProcess) {
         self.forget(|message| matches!(message, Message::Ask(_, asked) if asked.by == by));
         self.brokers.iter_mut().for_each(|broker| broker.parked.retain(|_, parked| parked.asked.by != by));
@@ -450,7 +450,7 @@ impl World {
         self.late.retain(|(_, message)| !which(message));
     }
 
-    /// Nothing goes wrong any more and no client goes on: everything has an end.
+    /// Ends all faults and clients, and checks that everything comes to an end.
     pub fn end(&mut self) -> Result<(), String> {
         self.is_quiet = true;
         self.network.extend(self.late.drain(..).map(|(_, message)| message));

@@ -1,4 +1,4 @@
-//! What a misfortune does to the cluster, and which would prove nothing: what nobody could survive does not happen.
+//! Effects of faults on the cluster. Faults that no cluster can survive, and so would prove nothing, are left out.
 
 use fullbore_rules::replica::PartitionRegistration;
 
@@ -39,7 +39,7 @@ impl World {
             Befalling::Stall(us) => {
                 if let Some(connection) = self.context.network.any(&mut self.context.rng) {
                     self.context.network.stall(connection, now + us);
-                    // It may be one that the broker beats over.
+                    // The connection may be the one for a broker's heartbeats.
                     self.brokers.keys().for_each(|id| self.context.check.unwell(*id, now + us));
                 }
             }
@@ -98,9 +98,10 @@ impl World {
         }
     }
 
-    /// Returns true if the power of this broker may fail. What is not flushed is kept by the others, as long as it is
-    /// one machine at a time of which the cluster does not know yet, and there are enough of them, whatever is under
-    /// way. A copy of a disk in use is told by its number alone, which counts for nothing after a boot.
+    /// Returns true if the power of this broker may fail. Other brokers must have the records that are not flushed
+    /// here. So there may be only one such machine that the cluster does not know of, and enough other replicas after
+    /// any pending change of the ISR. A copy of a disk in use is recognised by its number only, which a boot
+    /// invalidates.
     fn may_lose(&self, id: i32) -> bool {
         if self.brokers[&id].disk.is_live_copy {
             return false;
@@ -117,8 +118,9 @@ impl World {
         !self.context.database.is_older() && is_one && is_kept(&may_lead) && !is_alone_soon
     }
 
-    /// Returns true if the disk of this broker may be put back to an older state: another replica has every record, the
-    /// cluster knows of all that others have lost, and the database knows that the state is an older one.
+    /// Returns true if an older copy may replace the disk of this broker. Another replica must have every record, the
+    /// cluster must know of all records that others have lost, and the database must be able to recognise the older
+    /// copy.
     fn may_be_older(&self, id: i32) -> bool {
         let newest = self.context.database.newest();
         let replicas = newest.cluster.partition.replicas.iter().filter(|other| **other != id);
@@ -129,8 +131,8 @@ impl World {
         !self.context.database.is_older() && are_whole && has_all && is_known
     }
 
-    /// Returns true if everybody has seen a newer version than the one that so many before the newest are: who has not
-    /// would take the older database for the newest, as it is for him.
+    /// Returns true if all brokers have seen a newer version than the one `by` versions before the newest. A broker
+    /// that has not would take the older database for the newest.
     fn all_know_more(&self, by: usize) -> bool {
         let newest = self.context.database.newest().number;
         self.brokers.values().all(|broker| broker.known().is_some_and(|(number, _)| number + by > newest))

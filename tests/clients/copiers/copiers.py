@@ -1,9 +1,10 @@
-"""Copiers of stock clients on a cluster whose brokers are killed: `copiers.py BOOTSTRAP JAVA_CLASS_PATH GO_COPIER`, with $ONE_BROKER to kill
-and start one, and $FULLBORE_BIN.
+"""Copiers of stock clients on a cluster whose brokers are killed: `copiers.py BOOTSTRAP JAVA_CLASS_PATH GO_COPIER`,
+with $ONE_BROKER to kill and start a broker, and $FULLBORE_BIN.
 
-Kafka's own TransactionalMessageCopier, librdkafka, franz-go and `fullbore copy` copy one topic, each with a group and a target of its own, while
-each broker is killed with SIGKILL and started again. A copier that ends is started again. Afterwards a reader at read_committed finds each record
-of the source once and in order in each target, and each group has committed the end. Nothing waits for a fixed time.
+Kafka's own TransactionalMessageCopier, librdkafka, franz-go and `fullbore copy` copy one topic, each with its own group
+and target, while each broker is killed with SIGKILL and started again. A copier that ends is started again. Afterwards
+a consumer at read_committed finds each record of the source once and in order in each target, and each group has
+committed the end. Nothing waits for a fixed time.
 """
 
 import os
@@ -19,10 +20,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 bootstrap, java, go_copier = sys.argv[1:]
 RUN = f"copiers-{int(time.time())}"
 HERE = os.path.dirname(os.path.abspath(__file__))
-PARTITIONS, RECORDS, WAIT_S = 6, 1500, 150  # records of the first load, and of one more each time a broker has gone and come
+PARTITIONS, RECORDS, WAIT_S = 6, 1500, 150  # records of the first load, and after each restart
 FROM = f"{RUN}-from"
 
-# Each ends with the name of its group; `fullbore copy` and Kafka's take transactions of as many records as the others.
+# Each command ends with the name of its group; `fullbore copy` and Kafka's copier take as many records in a transaction
+# as the others.
 COMMANDS = {
     "java": lambda to, group: [
         "java", "-XX:TieredStopAtLevel=1", "-Xmx200m", "-cp", java, "org.apache.kafka.tools.TransactionalMessageCopier",
@@ -96,7 +98,7 @@ class Reader:
 
 
 def lag(group):
-    """What the group has not read, once the offsets are stable."""
+    """The group's lag, once the offsets are stable."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group, "isolation.level": "read_committed"})
     try:
         left = 0
@@ -118,10 +120,10 @@ def main():
     copiers = [Copier(name) for name in COMMANDS]
     reader, filled = Reader(topics), RECORDS
     try:
-        # Kills come while each of them copies.
+        # Each kill comes while every copier is at work.
         for number in range(1, 4):
             half = filled - RECORDS // 2
-            until(f"everybody copies half before broker {number} is killed", lambda: all(reader.count(of.to) >= half for of in copiers), copiers)
+            until(f"every copier has copied half before broker {number} is killed", lambda: all(reader.count(of.to) >= half for of in copiers), copiers)
             broker("kill", number)
             fill(RECORDS, filled)
             filled += RECORDS
@@ -130,7 +132,11 @@ def main():
         until("the offsets of all are committed", lambda: all(lag(of.group) == 0 for of in copiers), [])
     except TimeoutError as error:
         print(f"FAIL copiers: {error}: {({of.name: reader.count(of.to) for of in copiers})} of {filled}")
-    failed = sum(not check(copier, reader, filled) for copier in copiers)
+    try:
+        failed = sum(not check(copier, reader, filled) for copier in copiers)
+    finally:
+        for copier in copiers:
+            copier.process.kill()
     print(f"{len(copiers) - failed} passed, {failed} failed")
     return 1 if failed else 0
 

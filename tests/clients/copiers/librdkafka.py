@@ -1,16 +1,18 @@
-"""Copies a topic to another one exactly once on librdkafka until SIGTERM: `librdkafka.py BOOTSTRAP FROM TO GROUP`. See `copiers.py`."""
+"""Copies a topic to another one exactly once on librdkafka until SIGTERM: `librdkafka.py BOOTSTRAP FROM TO GROUP`. See
+`copiers.py`."""
 
 import signal
 import sys
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-RECORDS = 20  # of a transaction
+RECORDS = 20  # in a transaction
 TIMEOUT_S = 60
+TRANSACTION_S_MAX = 30  # then SIGALRM ends the process, and `copiers.py` starts it again
 
 
 def retried(call, *arguments):
-    """Calls until the outcome is not one to retry."""
+    """Calls until the result is no retriable error."""
     while True:
         try:
             return call(*arguments)
@@ -20,7 +22,7 @@ def retried(call, *arguments):
 
 
 def rewind(consumer):
-    """Goes back to what the group has committed."""
+    """Seeks to the committed offsets of the group."""
     assigned = consumer.assignment()
     if assigned:
         for partition in retried(consumer.committed, assigned, TIMEOUT_S):
@@ -57,7 +59,11 @@ def main():
     while not stopping:
         records = [record for record in consumer.consume(RECORDS, 0.2) if not record.error()]
         if records:
+            # librdkafka 2.16 waits for a group coordinator that has left the metadata, and ignores the timeout of
+            # `send_offsets_to_transaction`: issues 5511 and 5456 of confluentinc/librdkafka.
+            signal.alarm(TRANSACTION_S_MAX)
             copy(producer, consumer, to, records)
+            signal.alarm(0)
     consumer.close()
 
 

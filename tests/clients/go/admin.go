@@ -1,6 +1,6 @@
 // Topics, configurations and the cluster, by kadm.
 //
-// Not records: those are in client.go, with what the cases share.
+// Not records: those are in client.go, with the helpers of all cases.
 package main
 
 import (
@@ -57,7 +57,7 @@ func listTopics() kadm.TopicDetails {
 
 func exists(topic string) bool { return listTopics().Has(topic) }
 
-// nowhere asks every broker, and not the client, which keeps what it was told for a moment.
+// nowhere checks with every broker that the topic is gone; the client caches metadata for a moment.
 func nowhere(topic string) {
 	with, all := brokersWith(topic)
 	want(with == 0, "it was created: %d brokers of %d know it", with, all)
@@ -95,7 +95,7 @@ func topicLife() {
 		return with == 0 && !exists(topic)
 	})
 	newTopic("life", 1)
-	until(func() bool { return exists(topic) }) // the client keeps what it was told for a moment
+	until(func() bool { return exists(topic) }) // the client caches metadata for a moment
 	want(listTopics()[topic].ID != first.ID, "the topic id came back")
 	roundTrip(topic)
 }
@@ -131,7 +131,7 @@ func configs() {
 	want(value == "168", "log.retention.hours is %s", value)
 }
 
-// altered returns the first error of the resources that were to be changed.
+// altered returns the first error of the altered resources.
 func altered(responses kadm.AlterConfigsResponses, err error) error {
 	check(err)
 	want(len(responses) > 0, "no answer")
@@ -147,7 +147,7 @@ func alterConfigs() {
 	topic := newTopic("alter", 1, "retention.ms=12345000")
 	metadata, err := admin.BrokerMetadata(within())
 	check(err)
-	nodes := metadata.Brokers.NodeIDs() // any of them may be asked for a topic's configs
+	nodes := metadata.Brokers.NodeIDs() // any of them returns a topic's configs
 	value := func(key string) string {
 		found, err := admin.DescribeTopicConfigs(within(), topic)
 		check(err)
@@ -165,7 +165,7 @@ func alterConfigs() {
 	check(altered(admin.AlterTopicConfigs(within(), append(set("segment.bytes", "20000000"), unset("retention.ms")...), topic)))
 	until(func() bool { return value("segment.bytes") == "20000000" && value("retention.ms") == "604800000" })
 	check(altered(admin.ValidateAlterTopicConfigs(within(), set("segment.bytes", "30000000"), topic)))
-	until(func() bool { return value("segment.bytes") == "20000000" }) // not changed by a validation; a broker may be a moment behind the others
+	until(func() bool { return value("segment.bytes") == "20000000" }) // a broker may be a moment behind
 	refused(kerr.InvalidConfig, altered(admin.AlterTopicConfigs(within(), set("segment.bytes", "many"), topic)))
 	refused(kerr.UnknownTopicOrPartition, altered(admin.AlterTopicConfigs(within(), set("segment.bytes", "20000000"), run+"-absent")))
 	check(altered(admin.AlterBrokerConfigs(within(), set("log.roll.ms", "86400001")))) // of every broker
@@ -195,7 +195,7 @@ func existsOrNot() {
 	refused(kerr.UnknownTopicOrPartition, described[0].Err)
 }
 
-// unsecured: nobody is denied anything, and nobody has quotas or credentials.
+// unsecured checks the answers of a broker without access control, quotas and credentials.
 func unsecured() {
 	every := func() *kadm.ACLBuilder {
 		return kadm.NewACLs().AnyResource().Allow().AllowHosts().Deny().DenyHosts().Operations(kadm.OpAny).ResourcePatternType(kadm.ACLPatternAny)
@@ -255,7 +255,7 @@ func replicaLogDirs() {
 		want(len(moved.Sorted()) == 1, "%v", moved)
 		return moved.Sorted()[0].Err
 	}
-	var with []kadm.DescribedLogDir // the folders that have the replicas
+	var with []kadm.DescribedLogDir // the log directories that have the replicas
 	until(func() bool {
 		described, err := admin.DescribeAllLogDirs(within(), nil)
 		check(err)

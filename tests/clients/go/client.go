@@ -1,7 +1,7 @@
 // franz-go against a broker: `client BOOTSTRAP`.
 //
-// Not a test of groups: consumers are given their partitions and commit nothing.
-// Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
+// Not a test of groups: partitions are assigned by hand and no offset is committed. Every case reads back its records
+// and compares keys, values, headers, timestamps and offsets exactly.
 package main
 
 import (
@@ -34,7 +34,7 @@ var (
 	admin     = kadm.NewClient(client(kgo.MetadataMinAge(50 * time.Millisecond))) // kadm answers from this cache
 )
 
-// A testCase fails by panicking, so that a check reads as one line.
+// A testCase fails by panicking, so that a check is one line.
 type testCase struct {
 	name string
 	run  func()
@@ -77,7 +77,7 @@ func until(condition func() bool) {
 
 // --- writing and reading ---------------------------------------------------------------------------
 
-// connection has the broker's address; with TLS naming a file of Kafka's client properties, those too.
+// connection returns the broker's address; if TLS names a file of Kafka's client properties, also those.
 func connection() []kgo.Opt {
 	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(bootstrap, ",")...)}
 	path := os.Getenv("TLS")
@@ -111,7 +111,7 @@ func client(options ...kgo.Opt) *kgo.Client {
 
 func at(i int) time.Time { return t0.Add(time.Duration(i) * 10 * time.Millisecond) }
 
-// oddRecords holds all that is easily lost or merged, then enough bytes to compress.
+// oddRecords returns records that are easily lost or merged, then enough bytes to compress.
 func oddRecords() []*kgo.Record {
 	headers := []kgo.RecordHeader{
 		{Key: "h", Value: []byte("1")}, {Key: "h", Value: []byte("2")}, {Key: "h", Value: nil},
@@ -151,14 +151,14 @@ func newTopic(name string, partitions int32, configs ...string) string {
 		table[key] = &value
 	}
 	check(create(topic, partitions, replicas, table))
-	until(func() bool { // CreateTopics is answered before every broker knows it
+	until(func() bool { // CreateTopics is answered before every broker knows the topic
 		with, all := brokersWith(topic)
 		return with == all
 	})
 	return topic
 }
 
-// brokersWith tells how many brokers know the topic, of how many.
+// brokersWith returns the number of brokers that know the topic, and of all.
 func brokersWith(topic string) (with, all int) {
 	c := client()
 	defer c.Close()
@@ -266,7 +266,7 @@ func produceCases() []testCase {
 		testCase{"produce above the topic's max.message.bytes is refused", tooBigForTopic},
 		testCase{"produce a day ahead is refused", fromTheFuture},
 		testCase{"produce to a LogAppendTime topic", logAppendTime},
-		testCase{"produce to a topic nobody created", func() { roundTrip(run+"-auto", kgo.AllowAutoTopicCreation()) }},
+		testCase{"produce to a missing topic creates it", func() { roundTrip(run+"-auto", kgo.AllowAutoTopicCreation()) }},
 		testCase{"produce by key over 6 partitions", byKey},
 		testCase{"transactions commit and abort", transaction},
 	)
@@ -457,7 +457,7 @@ func offsets() {
 	want(offset(admin.ListCommittedOffsets(within(), topic)).Offset == 5, "last stable")
 	latest := offset(admin.ListMaxTimestampOffsets(within(), topic))
 	want(latest.Offset == 3 && latest.Timestamp == t0.UnixMilli()+900, "max timestamp: %v", latest)
-	for ms, wanted := range map[int64]int64{0: 0, 100: 1, 101: 2, 201: 3, 900: 3, 901: 5} { // past all: kadm says the end
+	for ms, wanted := range map[int64]int64{0: 0, 100: 1, 101: 2, 201: 3, 900: 3, 901: 5} { // past all: the end
 		found := offset(admin.ListOffsetsAfterMilli(within(), t0.UnixMilli()+ms, topic))
 		want(found.Offset == wanted, "time %d: %v", ms, found)
 	}

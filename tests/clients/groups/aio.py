@@ -1,4 +1,4 @@
-"""A member of a group on aiokafka, in the words of Kafka's VerifiableConsumer: see `groups.py`."""
+"""Member of a group on aiokafka, with the output of Kafka's VerifiableConsumer: see `groups.py`."""
 
 import argparse
 import asyncio
@@ -21,7 +21,7 @@ def tell(event, partitions):
     say(event, partitions=[{"topic": p.topic, "partition": p.partition} for p in partitions])
 
 
-uncommitted = {}  # partition -> offset, of what was read
+uncommitted = {}  # partition -> offset of the records read
 
 
 class Told(ConsumerRebalanceListener):
@@ -29,7 +29,7 @@ class Told(ConsumerRebalanceListener):
         tell("partitions_assigned", assigned)
 
     def on_partitions_revoked(self, revoked):
-        uncommitted.clear()  # all of them: whoever has a partition then reads it again
+        uncommitted.clear()  # after a rebalance the next owner reads them again
         tell("partitions_revoked", revoked)
 
 
@@ -58,7 +58,7 @@ async def main():
             say("offsets_committed", success=True, offsets=[
                 {"topic": p.topic, "partition": p.partition, "offset": offset} for p, offset in uncommitted.items()])
             uncommitted.clear()
-        except KafkaError as error:  # a rebalance came between, or it is tried again in the next round
+        except KafkaError as error:  # a rebalance came between, or the next round retries
             say("offsets_committed", success=False, error=repr(error), offsets=[])
     await consumer.stop()
     say("shutdown_complete")

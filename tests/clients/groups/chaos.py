@@ -1,10 +1,12 @@
-"""Clients of a cluster whose brokers are killed: `chaos.py BOOTSTRAP [CLIENT...]`, with $ONE_BROKER to kill and start one (`../one-broker`).
+"""Clients of a cluster whose brokers are killed: `chaos.py BOOTSTRAP [CLIENT...]`, with $ONE_BROKER to kill and start a
+broker (`../one-broker`).
 
-An idempotent producer of each client writes numbers to a topic, which groups of that client read and commit, while one broker after another is killed
-with SIGKILL and started again, then stopped and started again. Each number is acknowledged, and in the log once and in order; every record is
-read; what was committed never goes back, nor behind what a member was told is committed; no client ends or reports an error.
+An idempotent producer of each client writes numbers to a topic, which groups of that client read and commit. Meanwhile
+one broker after another is killed with SIGKILL and started again, then stopped and started again. Each number is
+acknowledged, and in the log once and in order; every record is read. Committed offsets never go back, nor below a response
+to a member. No client ends or reports an error.
 
-CHAOS_ROUNDS in the environment is how often each broker is killed, and how often it is stopped.
+CHAOS_ROUNDS in the environment is the number of kills, and of stops, of each broker.
 """
 
 import os
@@ -27,7 +29,7 @@ PARTITIONS = 3
 PER_SECOND = 300
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 ONE_BROKER = os.environ.get("ONE_BROKER", f"{HERE}/../one-broker")
-ACKED_WITHOUT = 300  # numbers that each producer gets through while a broker is away
+ACKED_WITHOUT = 300  # numbers that each producer must send while a broker is away
 WAIT_S = 60
 PRODUCERS = {
     "java": ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M", "-cp", f"{TARGET}/java-client/*", "Lost"],
@@ -39,7 +41,7 @@ GROUPS = [("java", "classic", "cooperative-sticky"), ("java", "consumer", "range
 
 
 class Group:
-    """Two members of a group, and what the broker says that they have committed."""
+    """Two members of a group, and their committed offsets by the broker."""
 
     def __init__(self, topic, client, protocol, strategy):
         self.name, self.topic = f"{client}, {protocol}", topic
@@ -47,14 +49,14 @@ class Group:
         self.member = lambda: Member(self.id, client, protocol, strategy, topic=topic)
         self.members, self.former = [self.member(), self.member()], []
         self.committed, self.wrong, self.asked = {}, [], 0
-        # Never a member. (Of a coordinator that has died, librdkafka's AdminClient may crash.)
+        # Never a member. (The AdminClient of librdkafka may crash if its coordinator has died.)
         self.reader = Consumer({"bootstrap.servers": BOOTSTRAP, "group.id": self.id, "log_level": 0})
         self.stopping = threading.Event()
         self.watcher = threading.Thread(target=self.watch, daemon=True)
         self.watcher.start()
 
     def told(self):
-        """The furthest that a member was told is committed."""
+        """The highest committed offsets in responses to members."""
         found = {}
         for member in self.former + self.members:
             with member.lock:
@@ -63,11 +65,11 @@ class Group:
         return found
 
     def replace_ended(self):
-        """Kafka's consumer of KIP-848 may end by a mistake of its own: one of its threads asks for the position of a partition that the other has just
-        given up."""
+        """Returns true if Kafka's consumer of KIP-848 ended by its own bug: one of its threads requests the position of
+        a partition that the other has just revoked."""
         for at, member in enumerate(self.members):
             if member.process.poll() is not None and any("SubscriptionState.position" in line for line in list(member.raw)):
-                print(f"     chaos: {self.name}: a member that Kafka's client has ended is replaced", flush=True)
+                print(f"     chaos: {self.name}: replaced a member that Kafka's client had ended", flush=True)
                 self.former.append(member)
                 self.members[at] = self.member()
 
@@ -77,7 +79,7 @@ class Group:
             try:
                 self.look()
             except KafkaException:
-                pass  # its coordinator is on its way; the end of the case looks once more
+                pass  # its coordinator is moving; the end of the case checks again
             time.sleep(0.1)
 
     def look(self):
@@ -93,7 +95,7 @@ class Group:
         self.committed = found
 
     def shares(self):
-        """Every partition has one owner, and each member has one."""
+        """Every partition has one owner, and each member owns one."""
         owned = [partition for member in self.members for partition in member.owned]
         return sorted(owned) == [(self.topic, partition) for partition in range(PARTITIONS)] and all(member.owned for member in self.members)
 
@@ -121,7 +123,7 @@ class Group:
 
 
 class Side:
-    """A client: its topic, its producer and its groups."""
+    """One client: its topic, its producer and its groups."""
 
     def __init__(self, client):
         self.client, self.topic = client, f"{RUN}-chaos-{client}"
@@ -169,7 +171,7 @@ def in_sync():
 
 
 def disturb(sides, action, broker):
-    """Ends one broker, has every producer go on without it, and brings it back."""
+    """Ends one broker, waits until every producer has continued without it, and brings it back."""
     subprocess.run([ONE_BROKER, action, str(broker)], check=True)
     with ThreadPoolExecutor(len(sides)) as pool:
         waited = list(pool.map(lambda side: side.passes(ACKED_WITHOUT), sides))
@@ -179,7 +181,7 @@ def disturb(sides, action, broker):
 
 
 def case(name, function, *args):
-    """Whether it passes."""
+    """Runs a case; returns true if it passes."""
     try:
         found = function(*args)
         print(f"ok   chaos: {name}" + (f", {found}" if isinstance(found, str) else ""), flush=True)

@@ -1,9 +1,9 @@
 """Groups of real clients against a broker: `groups.py BOOTSTRAP [CLIENT...]`.
 
-A member is a process that says what it does as Kafka's VerifiableConsumer does, in lines of JSON, and ends at SIGTERM
-after leaving its group. So one scenario serves every client, and groups in which several kinds of client are together.
-Every scenario ends with the same question: was each record read, in order, and by one member, but for what a killed
-member had not committed? All run at once: they mostly wait.
+A member is a process that prints its events as Kafka's VerifiableConsumer does, in lines of JSON, and leaves its group
+and ends at SIGTERM. So one scenario serves every client, and groups with several kinds of clients. Every scenario ends
+with the same check: each record was read, in order, and by one member, except for records that a killed member had not
+committed. All scenarios run at once, since they mostly wait.
 """
 
 import json
@@ -46,7 +46,7 @@ def until(what, condition, limit_s=WAIT_S):
 
 
 def end(*_):
-    """SIGTERM: no member stays behind, which would want to leave its group in order, of a broker that has gone."""
+    """Kills all members on SIGTERM: one left behind would try to leave its group in order, at a broker that is gone."""
     STARTING.acquire()  # for good
     for process in STARTED:
         process.kill()
@@ -54,7 +54,7 @@ def end(*_):
 
 
 def command(client, protocol, strategy, session_ms):
-    """The program of a member, without what it is to read."""
+    """The command of a member, without its topic."""
     if client == "java":
         options = ["--group-protocol", protocol]
         if protocol == "classic":
@@ -70,13 +70,13 @@ def command(client, protocol, strategy, session_ms):
 
 
 class Member:
-    """One member: what it owns, what it read, what it committed."""
+    """One member: its partitions, the records it read, the offsets it committed."""
 
     def __init__(self, group, client, protocol="classic", strategy="range", topic=None, pattern=None, instance=None):
         self.name = f"{client}-{protocol}" + (f"-{instance}" if instance else "")
         self.owned, self.read, self.committed = set(), [], {}
         self.events, self.raw, self.lock = [], [], threading.Lock()
-        # Of a static member nobody waits for the end of its session, but it must have the time to start again.
+        # No test waits for the session of a static member to end, but the member needs the time to start again.
         words = command(client, protocol, strategy, 60_000 if instance else SESSION_MS) + ["--bootstrap-server", BOOTSTRAP, "--group-id", group]
         words += ["--pattern", pattern] if pattern else ["--topic", topic]
         words += ["--group-instance-id", instance] if instance else []
@@ -131,7 +131,7 @@ class Member:
 
 
 class Scene:
-    """A topic, a group and its members; everybody is gone at the end."""
+    """A topic, a group and its members, which all end with the scenario."""
 
     def __init__(self, name, partitions=PARTITIONS):
         self.group = self.topic = f"{RUN}-{name}"
@@ -145,7 +145,7 @@ class Scene:
         self.written |= {(topic, partition): 0 for partition in range(partitions)}
 
     def set_session(self, ms):
-        """Of members under the consumer protocol, whose session is a setting of their group."""
+        """Sets the session timeout of members under the consumer protocol, which is a setting of their group."""
         setting = ConfigEntry("consumer.session.timeout.ms", str(ms), incremental_operation=AlterConfigOpType.SET)
         group = ConfigResource(ResourceType.GROUP, self.group, incremental_configs=[setting])
         ADMIN.incremental_alter_configs([group])[group].result(WAIT_S)
@@ -171,7 +171,7 @@ class Scene:
         return [member for member in self.members if member.process.poll() is None]
 
     def all_owned(self):
-        """Every partition has one owner, and every living member has one."""
+        """Every partition has one owner, and every living member owns one."""
         owned = [partition for member in self.alive() for partition in member.owned]
         wanted = min(len(self.alive()), len(self.written))
         return sorted(owned) == sorted(self.written) and sum(bool(member.owned) for member in self.alive()) == wanted
@@ -180,7 +180,7 @@ class Scene:
         until(self.complaint, self.all_owned)
 
     def is_of(self, protocol):
-        """Clients that could fall back to the other one did not."""
+        """Checks the group's protocol: clients that can fall back to the other one did not."""
         listed = {group.group_id: group.type for group in ADMIN.list_consumer_groups().result(WAIT_S).valid}
         assert listed[self.group].name.lower() == protocol, listed[self.group]
 
@@ -208,7 +208,7 @@ class Scene:
         return {(p.topic, p.partition): p.offset for p in found.topic_partitions}
 
     def read_once(self):
-        """No record was read twice; a killed member's last ones may be."""
+        """No record was read twice, except the last ones of a killed member."""
         for key, end in self.written.items():
             count = sum(last - first + 1 for first, last in self.ranges(key))
             assert count == end or (self.killed and count >= end), f"{key}: {count} records read of {end}; {self.complaint()}"
@@ -221,7 +221,8 @@ class Scene:
 # --- scenarios -----------------------------------------------------------------------------------
 
 def life(scene, kinds):
-    """Join, share, join, leave, die, come back: nothing is lost, and nothing read twice by those who leave in order."""
+    """Join, share, join, leave, die, come back: no record is lost, and none read twice after members that leave in
+    order."""
     first, second, third = (kinds * 3)[:3]
     one = scene.join(**first)
     scene.settled()
@@ -249,13 +250,14 @@ def life(scene, kinds):
     back = scene.join(**first)
     scene.settled()
     scene.all_read()
-    assert all(back_first > 0 for _, _, back_first, _ in back.read), "it began anew"
+    assert all(back_first > 0 for _, _, back_first, _ in back.read), "it restarted from the beginning"
     back.leave()
     scene.read_once()
 
 
 def static(scene, kinds):
-    """A static member that comes back within its session has what it had, and the other one notices nothing."""
+    """A static member that comes back within its session gets its former partitions, without a rebalance of the other
+    member."""
     first, second = (kinds * 2)[:2]
     if second["protocol"] == "consumer":
         scene.set_session(45_000)
@@ -265,7 +267,7 @@ def static(scene, kinds):
     scene.write()
     scene.all_read()
     had, noticed = set(member.owned), other.count("partitions_revoked")
-    # Under the consumer protocol a name is free again only when its member said that it comes back.
+    # Under the consumer protocol, an instance id is free again only once its member has announced its return.
     member.leave() if second["protocol"] == "consumer" else member.die()
     scene.write()
     again = scene.join(**second, instance="b")
@@ -290,7 +292,7 @@ def pattern(scene, kinds):
 
 
 def growth(scene, kinds):
-    """Partitions that are added get an owner."""
+    """Added partitions get an owner."""
     from confluent_kafka.admin import NewPartitions
     scene.join(**kinds[0])
     scene.settled()
@@ -339,7 +341,7 @@ CASES = (
     + [("several clients in one group", life, EAGER), ("several clients in one group, cooperative", life, COOPERATIVE),
        ("several clients in one group, group.protocol=consumer", life, NEXT)]
     + [(f"{one['client']}, static", static, [one]) for one in EAGER]
-    # A JVM takes longer to start than a session of this protocol, which is the broker's setting, should last in a test.
+    # A JVM's start takes longer than a test's session of this protocol, which is the broker's setting.
     + [("librdkafka, group.protocol=consumer, static", static, [kind("librdkafka", "consumer")])]
     + [(f"{client}: a pattern", pattern, [kind(client)]) for client in ("librdkafka", "franz", "aiokafka")]
     + [("librdkafka, group.protocol=consumer: a pattern", pattern, [kind("librdkafka", "consumer")])]

@@ -1,4 +1,4 @@
-// A member of a group on kafkajs, in the words of Kafka's VerifiableConsumer: see `groups.py`.
+// Member of a group on kafkajs, with the output of Kafka's VerifiableConsumer: see `groups.py`.
 const { Kafka, logLevel } = require('kafkajs')
 const { parseArgs } = require('util')
 

@@ -1,4 +1,4 @@
-"""A member of a group on confluent-kafka (librdkafka), in the words of Kafka's VerifiableConsumer: see `groups.py`."""
+"""Member of a group on confluent-kafka (librdkafka), with the output of Kafka's VerifiableConsumer: see `groups.py`."""
 
 import argparse
 import signal
@@ -64,7 +64,8 @@ while running:
         say("offsets_committed", success=True,
             offsets=[{"topic": p.topic, "partition": p.partition, "offset": p.offset} for p in offsets if not p.error and p.offset >= 0])
     except KafkaException as error:
-        # A rebalance came between: whoever has the partition now reads it again. What stays ours is committed in the next round.
+        # A rebalance came between: the partition's new owner reads it again. Offsets of partitions that stay are
+        # committed in the next round.
         uncommitted = error.args[0].code() != KafkaError._NO_OFFSET
         say("offsets_committed", success=False, error=str(error), offsets=[])
 consumer.close()

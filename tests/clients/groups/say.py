@@ -1,4 +1,4 @@
-"""What the members in Python say: lines of JSON as Kafka's VerifiableConsumer writes them."""
+"""Output of the members in Python: lines of JSON as Kafka's VerifiableConsumer writes them."""
 
 import json
 
@@ -8,7 +8,7 @@ def say(name, **more):
 
 
 def consumed(records):
-    """Tells of records as (topic, partition, offset), which are in order within a partition."""
+    """Prints records as (topic, partition, offset), which are in order within a partition."""
     ranges = {}
     for topic, partition, offset in records:
         first, _, count = ranges.get((topic, partition), (offset, offset, 0))

@@ -1,6 +1,7 @@
-// Kafka's own administration tools against a broker, all in this JVM (Tools.java): `AdminTools BOOTSTRAP`, with the jars of Kafka's tools.
+// Kafka's administration tools against a broker, all in this JVM (Tools.java): `AdminTools BOOTSTRAP`, with the jars of
+// Kafka's tools.
 //
-// Not here: what tools.sh runs (topics, configs, console, perf, dump); TLS.
+// Not here: the tools that tools.sh runs (topics, configs, console, perf, dump); TLS.
 
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
@@ -60,7 +61,7 @@ public class AdminTools {
         CASES.put("kafka-client-metrics", AdminTools::clientMetrics);
         CASES.put("kafka-acls", AdminTools::acls);
         CASES.put("kafka-configs of users, clients and ips; kafka-transactions list", AdminTools::nobody);
-        CASES.put("kafka-get-offsets of everything, kafka-cluster list-endpoints", AdminTools::cluster);
+        CASES.put("kafka-get-offsets of all topics, kafka-cluster list-endpoints", AdminTools::cluster);
         CASES.put("its topic removed", () -> done("TopicCommand", "--delete", "--topic", RUN));
     }
 
@@ -149,7 +150,7 @@ public class AdminTools {
         has("SecurityDisabledException: No Authorizer is configured", run("AclCommand", with(new String[] {"--remove", "--force"}, rule)).text);
     }
 
-    /** Nobody has quotas, credentials or transactions. */
+    /** No user has quotas, credentials or transactions. */
     static void nobody() throws Exception {
         for (String type : List.of("users", "clients", "ips"))
             same(done(CONFIGS, "--describe", "--entity-type", type), "");
@@ -185,7 +186,7 @@ public class AdminTools {
         has("node.id", refused(CONFIGS, with(this1, "--alter", "--add-config", "node.id=9")));
     }
 
-    /** Sets a key, sees it, takes it away; a bad value is refused. */
+    /** Sets a key, reads it, deletes it; a bad value is refused. */
     static void configsOf(String type, String key, String value, String bad) throws Exception {
         String[] entity = {"--entity-type", type, "--entity-name", RUN};
         done(CONFIGS, with(entity, "--alter", "--add-config", key + "=" + value));
@@ -213,14 +214,14 @@ public class AdminTools {
         has(node + " .*unfenced", done("ClusterTool", "list-endpoints", "--include-fenced-brokers"));
     }
 
-    /** What a tool prints that must succeed. */
+    /** Returns the output of a tool, which must succeed. */
     static String done(String tool, String... args) throws Exception {
         Outcome outcome = run(tool, args);
         if (outcome.status != 0) throw new AssertionError(tool + " " + List.of(args) + " ended with " + outcome.status + ": " + outcome.text);
         return outcome.text;
     }
 
-    /** What a tool prints that must fail. */
+    /** Returns the output of a tool, which must fail. */
     static String refused(String tool, String... args) throws Exception {
         Outcome outcome = run(tool, args);
         if (outcome.status == 0) throw new AssertionError(tool + " " + List.of(args) + " succeeded: " + outcome.text);
@@ -229,7 +230,7 @@ public class AdminTools {
 
     static Outcome run(String tool, String... args) throws Exception {
         List<String> all = new ArrayList<>(List.of(args));
-        int at = tool.equals("ClusterTool") ? all.size() : 0; // of the others each takes it first
+        int at = tool.equals("ClusterTool") ? all.size() : 0; // the other tools take the bootstrap server first
         all.addAll(at, List.of("--bootstrap-server", bootstrap));
         var text = new ByteArrayOutputStream();
         var capture = new PrintStream(text, true, StandardCharsets.UTF_8);
@@ -251,14 +252,14 @@ public class AdminTools {
         return Files.writeString(file, format.formatted(args));
     }
 
-    /** Of one partition, from kafka-get-offsets. */
+    /** Returns the offset of one partition in the output of kafka-get-offsets. */
     static long offset(String listed, int partition) {
         var found = Pattern.compile("(?m)^" + RUN + ":" + partition + ":(\\d+)$").matcher(listed);
         if (!found.find()) throw new AssertionError("no partition " + partition + " in: " + listed);
         return Long.parseLong(found.group(1));
     }
 
-    /** The first group of the first place that matches. */
+    /** Returns the first group of the first match. */
     static String find(String pattern, String text) {
         return Pattern.compile(pattern).matcher(text).results().findFirst().orElseThrow(() -> new AssertionError("no " + pattern + " in: " + text)).group(1);
     }
@@ -275,7 +276,7 @@ public class AdminTools {
         if (!found.equals(expected)) throw new AssertionError("found " + found + ", expected " + expected);
     }
 
-    /** Tries for 20 s: Apache Kafka answers a change before every request sees it. */
+    /** Retries for 20 s: Apache Kafka answers a change before every request sees it. */
     static void eventually(Check check) throws Exception {
         long until = System.nanoTime() + 20_000_000_000L;
         while (true) {

@@ -1,7 +1,7 @@
 // The Java client against a broker: `Client BOOTSTRAP`.
 //
-// Not a test of groups: consumers are assigned by hand and commit nothing.
-// Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
+// Not a test of groups: partitions are assigned by hand and no offset is committed. Every case reads back its records
+// and compares keys, values, headers, timestamps and offsets exactly.
 
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -114,7 +114,7 @@ public class Client {
         System.exit(failed > 0 ? 1 : 0);
     }
 
-    /** The settings of a patient client; with TLS naming a file of client properties, those as well. */
+    /** Returns the settings of a patient client; if TLS names a file of client properties, also those. */
     static Map<String, Object> secured(Map<String, Object> config) {
         var all = new HashMap<>(PATIENT);
         all.putAll(config);
@@ -161,7 +161,7 @@ public class Client {
 
     static <T> T get(Future<T> future) throws Exception { return future.get(WAIT.toSeconds(), TimeUnit.SECONDS); }
 
-    /** All that is easily lost or merged, then enough bytes to compress. */
+    /** Returns records that are easily lost or merged, then enough bytes to compress. */
     static List<Sent> oddRecords() {
         Header[] headers = {
             new RecordHeader("h", bytes("1")), new RecordHeader("h", bytes("2")), new RecordHeader("h", (byte[]) null),
@@ -273,7 +273,7 @@ public class Client {
         CASES.put("produce a day ahead is refused", () -> refused(InvalidTimestampException.class, () ->
             send(newTopic("future"), 0, List.of(new Sent(null, bytes("v"), System.currentTimeMillis() + 86_400_000)))));
         CASES.put("produce to a LogAppendTime topic", Client::logAppendTime);
-        CASES.put("produce to a topic nobody created", () -> roundTrip(RUN + "-auto", oddRecords()));
+        CASES.put("produce to a missing topic creates it", () -> roundTrip(RUN + "-auto", oddRecords()));
         CASES.put("produce by key over 6 partitions", Client::byKey);
         CASES.put("transactions commit and abort", Client::transaction);
         CASES.put("a second producer of a transactional id fences the first", Client::fenced);
@@ -292,7 +292,7 @@ public class Client {
         roundTrip(topic, oddRecords().subList(0, 20));
     }
 
-    /** A batch refused as too large is split by the client and sent again, with the same producer id. */
+    /** The client splits a batch refused as too large and sends it again, with the same producer id. */
     static void split() throws Exception {
         String topic = newTopic("split", 1, Map.of("max.message.bytes", "20000"));
         roundTrip(topic, numbered(400, 100), "batch.size", 200_000, "linger.ms", 200);
@@ -343,7 +343,7 @@ public class Client {
         return String.join(", ", records.stream().map(r -> r.offset() + " " + new String(r.value())).toList());
     }
 
-    /** A second producer of the id ends what the first has begun, and the first writes nothing more. */
+    /** A second producer of the id ends the transaction of the first, which can write no more. */
     static void fenced() throws Exception {
         String topic = newTopic("fenced", 1, Map.of());
         Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "transactional.id", RUN + "-fenced", "max.block.ms", API_MS));
@@ -415,7 +415,7 @@ public class Client {
             want(!records.isEmpty(), "a long poll that slept on");
             same(records.count(), 1);
             same(records.iterator().next().offset(), 106L);
-            consumer.close(CloseOptions.timeout(Duration.ZERO)); // or it waits for its next long poll
+            consumer.close(CloseOptions.timeout(Duration.ZERO)); // without it, close waits for the next long poll
         }
     }
 
@@ -454,7 +454,7 @@ public class Client {
         CASES.put("topic: create, list, describe, delete, create again", Client::topicLife);
         CASES.put("delete by topic id", Client::deleteById);
         CASES.put("configs of a topic and of the broker", Client::configs);
-        CASES.put("create answers with the topic's id and configs", Client::createAnswer);
+        CASES.put("create returns the topic's id and configs", Client::createAnswer);
         CASES.put("validate only creates nothing", () -> {
             get(admin.createTopics(List.of(new NewTopic(RUN + "-validate", 1, (short) REPLICAS)), new CreateTopicsOptions().validateOnly(true)).all());
             want(!exists(RUN + "-validate"), "a topic");
@@ -486,7 +486,10 @@ public class Client {
         while (!condition.holds()) want(System.nanoTime() < deadline, "not in time: " + what);
     }
 
-    /** Every broker knows it: createTopics is answered before. Each is asked in turn, and while it does not know the topic the client asks it again. */
+    /**
+     * Waits until every broker knows the topic, since createTopics is answered before. Requests its producers from each
+     * broker; the client retries while a broker does not know it.
+     */
     static void untilKnown(String topic) throws Exception {
         for (Node node : get(admin.describeCluster().nodes())) {
             try {
@@ -501,7 +504,10 @@ public class Client {
         return get(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic);
     }
 
-    /** By the broker that was asked: a topic that is deleted, or made again, is what it was for another broker for a moment. */
+    /**
+     * Returns the topic's id at the broker that answers; another broker may be behind a deletion or recreation for a
+     * moment.
+     */
     static Optional<Uuid> idOf(String topic) throws Exception {
         try {
             return Optional.of(describe(topic).topicId());
@@ -582,7 +588,7 @@ public class Client {
         refused(UnknownTopicOrPartitionException.class, () -> config(ConfigResource.Type.TOPIC, RUN + "-absent", "retention.ms"));
     }
 
-    /** Nobody is denied anything, and nobody has quotas or credentials. */
+    /** A broker without access control, quotas and credentials. */
     static void unsecured() throws Exception {
         var entry = new AccessControlEntry("User:somebody", "*", AclOperation.READ, AclPermissionType.ALLOW);
         var binding = new AclBinding(new ResourcePattern(ResourceType.TOPIC, RUN, PatternType.LITERAL), entry);
@@ -604,7 +610,7 @@ public class Client {
         var ofTopic = get(admin.describeTopics(List.of(topic), new DescribeTopicsOptions().includeAuthorizedOperations(true)).allTopicNames());
         same(ofTopic.get(topic).authorizedOperations(), Set.of(AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE,
             AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS));
-        get(admin.alterConsumerGroupOffsets(topic, Map.of(zero(topic), new OffsetAndMetadata(0))).all()); // makes the group
+        get(admin.alterConsumerGroupOffsets(topic, Map.of(zero(topic), new OffsetAndMetadata(0))).all()); // creates the group
         var ofGroup = get(admin.describeConsumerGroups(List.of(topic), new DescribeConsumerGroupsOptions().includeAuthorizedOperations(true)).all());
         same(ofGroup.get(topic).authorizedOperations(), Set.of(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE,
             AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS));
@@ -622,7 +628,7 @@ public class Client {
         }
     }
 
-    /** The folders that have the first partition, by broker. */
+    /** Returns the log directories of the first partition, by broker. */
     static Map<Integer, String> folders(String topic) throws Exception {
         List<Integer> nodes = get(admin.describeCluster().nodes()).stream().map(Node::id).toList();
         var folders = new HashMap<Integer, String>();

@@ -1,12 +1,12 @@
 // Committed offsets in `__consumer_offsets`, with the jars of Kafka's tools:
 //
-//     CommittedOffsets BOOTSTRAP commit RUN     commits as several groups, whose names and topics begin with RUN
-//     CommittedOffsets BOOTSTRAP replay RUN     what Kafka's own coordinator knows after it has replayed the topic
-//     CommittedOffsets BOOTSTRAP fetch RUN      what the broker answers to OffsetFetch
-//     CommittedOffsets BOOTSTRAP patterns RUN   the topics that a consumer gets by patterns
+//     CommittedOffsets BOOTSTRAP commit RUN     commits as several groups; their names and topics begin with RUN
+//     CommittedOffsets BOOTSTRAP replay RUN     offsets of Kafka's own coordinator after a replay of the topic
+//     CommittedOffsets BOOTSTRAP fetch RUN      offsets in the broker's responses to OffsetFetch
+//     CommittedOffsets BOOTSTRAP patterns RUN   topics that a consumer gets by patterns
 //
 // `replay` and `fetch` print a line for each offset: group, topic, partition, offset, leader epoch and metadata, sorted.
-// `replay` fails where a record is none to Kafka's coordinator, or in a partition where it would not look for its group.
+// `replay` fails if Kafka's coordinator does not accept a record, or would look for its group in another partition.
 
 import java.lang.reflect.Proxy;
 import java.nio.ByteBuffer;
@@ -72,7 +72,7 @@ public class CommittedOffsets {
                 default -> throw new IllegalArgumentException(args[1]);
             }
         }
-        Exit.exit(0); // whatever threads Kafka's coordinator has begun
+        Exit.exit(0); // ends the threads of Kafka's coordinator
     }
 
     static KafkaConsumer<byte[], byte[]> consumer(String... settings) {
@@ -86,7 +86,7 @@ public class CommittedOffsets {
         return new TopicPartition(run + topic, partition);
     }
 
-    /** Groups: `-alone` commits without members, `-classic` and `-consumer` as members, `-none` is left without offsets. */
+    /** Commits as groups: `-alone` and others without members, `-classic` and `-consumer` as members. */
     static void commit() throws Exception {
         admin.createTopics(List.of(new NewTopic(run + "-a", 3, replicas), new NewTopic(run + "-b", 2, replicas),
             new NewTopic(run + "-gone", 1, replicas))).all().get();
@@ -139,7 +139,7 @@ public class CommittedOffsets {
         return lines;
     }
 
-    /** Every record of the topic up to its end as it is now. */
+    /** Returns every record of the topic up to its present end. */
     static List<ConsumerRecord<byte[], byte[]>> records(int partitions) throws Exception {
         var records = new ArrayList<ConsumerRecord<byte[], byte[]>>();
         try (var consumer = consumer()) {
@@ -175,7 +175,7 @@ public class CommittedOffsets {
             if (key.group().startsWith(run)) groups.computeIfAbsent(key.group(), group -> new TreeMap<>())
                 .computeIfAbsent(key.topic(), topic -> new TreeSet<>()).add(key.partition());
         }
-        System.err.println(passedOver + " records of types that Kafka does not know");
+        System.err.println(passedOver + " records of unknown types skipped");
         var lines = new TreeSet<String>();
         groups.forEach((group, topics) -> {
             var asked = new OffsetFetchRequestGroup().setGroupId(group).setTopics(topics.entrySet().stream().map(topic ->
@@ -189,7 +189,7 @@ public class CommittedOffsets {
         return lines;
     }
 
-    /** Kafka's coordinator of one partition, which neither waits for time nor works beside its caller. */
+    /** Returns Kafka's coordinator of one partition, which neither waits for time nor uses other threads. */
     @SuppressWarnings("unchecked")
     static GroupCoordinatorShard shard(int partition) {
         var config = GroupCoordinatorConfig.fromProps(Map.of());
@@ -209,7 +209,7 @@ public class CommittedOffsets {
             (proxy, method, arguments) -> method.getReturnType() == boolean.class ? false : null);
     }
 
-    /** A pattern of the client's leaves internal topics out unless told not to; one of the coordinator's (KIP-848) never does. */
+    /** The client's patterns exclude internal topics by default; the coordinator's (KIP-848) never do. */
     static void patterns() throws Exception {
         String both = "(__consumer_offsets|" + Pattern.quote(run) + "-a)";
         Set<String> ours = Set.of(run + "-a");

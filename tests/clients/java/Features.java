@@ -1,7 +1,7 @@
-// Levels of transaction.version with Java's clients: `Features BOOTSTRAP`, on a broker of its own, or Apache Kafka.
+// Levels of transaction.version with Java's clients: `Features BOOTSTRAP`, on its own broker, or Apache Kafka.
 //
-// Admin.updateFeatures and describeFeatures, and at each level transactions that commit, abort and are fenced, read at both levels of isolation, with
-// one open while the level changes.
+// Tests Admin.updateFeatures and describeFeatures. At each level transactions commit, abort and are fenced, and are
+// read at both levels of isolation, with one open while the level changes.
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -33,9 +33,10 @@ public class Features {
     public static void main(String[] args) throws Exception {
         bootstrap = args[0];
         admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
-        run("levels are told and changed as Kafka does", Features::levels);
+        run("levels are described and changed as by Kafka", Features::levels);
         int before = level();
-        // At level 0 Kafka answers UNSUPPORTED_VERSION for each id that had a transaction of level 2: its records of level 0 lack a field that is set.
+        // At level 0 Kafka answers UNSUPPORTED_VERSION for each id that had a transaction of level 2: its records of
+        // level 0 lack a field that is set.
         boolean isOurs = System.getenv("OURS") != null;
         for (int level : isOurs ? new int[] {0, 1, 2, 1, 0, 2} : new int[] {1, 0, 1, 2, 1, 2}) {
             int from = before;
@@ -132,7 +133,7 @@ public class Features {
             for (int n = 0; n < 6; n++) {
                 producer.beginTransaction();
                 for (int record = 0; record < 3; record++) producer.send(new ProducerRecord<>(topic, n + "." + record));
-                producer.flush(); // an abort drops what is not sent
+                producer.flush(); // an abort drops unsent records
                 boolean commits = n % 3 != 1;
                 if (commits) producer.commitTransaction(); else producer.abortTransaction();
                 for (int record = 0; record < 3; record++) {
@@ -150,7 +151,7 @@ public class Features {
             open.commitTransaction();
             throw new AssertionError("a zombie commits");
         } catch (ProducerFencedException | InvalidProducerEpochException fenced) {
-            // as it should be
+            // the expected error
         } catch (KafkaException error) {
             if (!(error.getCause() instanceof ProducerFencedException || error.getCause() instanceof InvalidProducerEpochException)) throw error;
         }

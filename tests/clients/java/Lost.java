@@ -1,6 +1,7 @@
 // Java's idempotent producer for python/lost.py and groups/chaos.py: `Lost BOOTSTRAP TOPIC [PARTITIONS PER_SECOND]`.
 //
-// Sends 0, 1, 2 ... to the partitions in turn until its input ends, and prints a line for each that is acknowledged or failed.
+// Sends 0, 1, 2 ... to the partitions round-robin until its input ends, and prints a line for each acknowledged or
+// failed record.
 
 import java.util.Map;
 import java.util.concurrent.Semaphore;
@@ -16,14 +17,14 @@ public class Lost {
         var input = new Thread(() -> {
             try {
                 while (System.in.read() >= 0) { }
-            } catch (java.io.IOException closed) { } // which ends it as well
+            } catch (java.io.IOException closed) { } // ends it, too
             stopping = true;
         });
         input.setDaemon(true);
         input.start();
         int partitions = args.length > 2 ? Integer.parseInt(args[2]) : 1;
         long betweenNs = args.length > 3 ? 1_000_000_000L / Integer.parseInt(args[3]) : 0;
-        // Small batches, so that five requests are on their way all the time.
+        // Small batches, so that five requests are always in flight.
         Map<String, Object> settings = Map.of("bootstrap.servers", args[0], "enable.idempotence", true, "acks", "all",
             "max.in.flight.requests.per.connection", 5, "batch.size", 100, "linger.ms", 0, "reconnect.backoff.max.ms", 200);
         var unanswered = new Semaphore(200);

@@ -1,7 +1,9 @@
-// Kafka's command-line tools in one JVM, one after the other: most of what one takes by itself is the start of its JVM. `tool` in cases.sh asks.
+// Kafka's command-line tools in one JVM, in sequence, since most of a tool's time is the start of its JVM. `kafka` in
+// cases.sh sends the requests.
 //
-// What it is asked comes on its input, as words that each end with a NUL: a process, how many arguments there are, the class, the arguments.
-// The tool has the input, output and errors that this process has. The answer is a line on the output: the exit status.
+// A request comes on the input, as words that each end with a NUL: a process, the number of arguments, the class, the
+// arguments. The tool has the input, output and errors of that process. The response is a line on the output: the exit
+// status.
 
 import java.io.BufferedInputStream;
 import java.io.BufferedOutputStream;
@@ -22,7 +24,9 @@ import java.util.concurrent.locks.LockSupport;
 import org.apache.kafka.common.utils.Exit;
 
 public class Tools {
-    /** What a tool finds as System.in, and keeps: the input of whoever asked for the tool that runs. It is opened when it is read. */
+    /**
+     * System.in of all tools: the input of the process that requested the running tool. It is opened when it is read.
+     */
     static class Input extends InputStream {
         String path;
         InputStream opened;
@@ -46,7 +50,7 @@ public class Tools {
         }
     }
 
-    /** The same of System.out and System.err, which a logger keeps, too. Between tools what is written goes nowhere. */
+    /** System.out and System.err of all tools, which a logger keeps. Between tools the output is discarded. */
     static class Output extends OutputStream {
         OutputStream to = OutputStream.nullOutputStream();
 
@@ -68,7 +72,7 @@ public class Tools {
     static final Input IN = new Input();
     static final Output OUT = new Output(), ERR = new Output();
     static final List<Runnable> AT_END = Collections.synchronizedList(new ArrayList<>());
-    /** How the tool under way ends. */
+    /** Exit status of the running tool, once it ends. */
     static volatile CompletableFuture<Integer> status;
 
     public static void main(String[] none) throws Exception {
@@ -90,7 +94,7 @@ public class Tools {
             int ended = run(tool, arguments);
             System.out.flush();
             System.err.flush();
-            // Closed before the answer, so that who reads them finds their end.
+            // Closed before the response, so that readers of these files find their end.
             OUT.turn(OutputStream.nullOutputStream());
             ERR.turn(OutputStream.nullOutputStream());
             answers.println(ended);
@@ -98,14 +102,14 @@ public class Tools {
         System.exit(0);
     }
 
-    /** From now on a tool that ends its process ends {@link #run} instead. */
+    /** From now on a tool that exits its process ends {@link #run} instead. */
     static void takeEnds() {
         Exit.setExitProcedure(Tools::end);
         Exit.setHaltProcedure(Tools::end);
         Exit.setShutdownHookAdder((name, hook) -> AT_END.add(hook));
     }
 
-    /** Runs a tool until it returns or asks for the end of its process, then what it wanted done at that end; its exit status. */
+    /** Runs a tool until it returns or exits, then its exit procedures; returns its exit status. */
     static int run(String tool, String[] arguments) throws Exception {
         AT_END.clear();
         status = new CompletableFuture<>();
@@ -130,13 +134,13 @@ public class Tools {
         return 1;
     }
 
-    /** Its process is at an end: the thread that asks for that goes no further. */
+    /** Ends the tool: the thread that exits goes no further. */
     static void end(int with, String message) {
         status.complete(with);
         while (true) LockSupport.park();
     }
 
-    /** Up to the next NUL; null at the end. */
+    /** Reads up to the next NUL; null at the end. */
     static String word(InputStream asked) throws IOException {
         var word = new ByteArrayOutputStream();
         for (int next = asked.read(); next != 0; next = asked.read()) {

@@ -3,9 +3,9 @@
 //
 //     java -cp 'target/clients/java-tools/*' tests/clients/java/TransactionRecords.java > crates/wire/tests/wire/transactions.golden
 //
-// A line is `marker NAME BATCH`, `record NAME KEY VALUE` or `message NAME BODY`; `-` is no value. `written-...` records are made
-// by what Kafka's coordinator makes its records with, at the `transaction.version` that the name ends with; `version-...` by the
-// generated classes.
+// A line is `marker NAME BATCH`, `record NAME KEY VALUE` or `message NAME BODY`; `-` is no value. `written-...` records
+// come from the code of Kafka's coordinator, at the `transaction.version` in the name; `version-...` from the generated
+// classes.
 
 import java.nio.ByteBuffer;
 import java.util.HashSet;
@@ -44,7 +44,7 @@ public class TransactionRecords {
     }
 
     static void records() {
-        // One partition a topic and one topic, as the order of Kafka's hash tables is not to be relied on.
+        // One partition a topic and one topic, since the order of Kafka's hash tables is not reliable.
         for (TransactionVersion version : List.of(TransactionVersion.TV_0, TransactionVersion.TV_1, TransactionVersion.TV_2)) {
             short level = version.featureLevel();
             written("empty-" + level, TransactionState.EMPTY, Set.of(), -1, -1, -1, version);

@@ -1,8 +1,10 @@
-// Java's transactional producers on a cluster whose brokers are killed: `Transactions BOOTSTRAP`, with $ONE_BROKER to kill and start one.
+// Java's transactional producers on a cluster whose brokers are killed: `Transactions BOOTSTRAP`, with $ONE_BROKER to
+// kill and start a broker.
 //
-// Four producers write transactions of five records to six partitions, commit most of them and abort the others, while each broker is killed with SIGKILL and
-// started again. Afterwards a consumer at read_committed reads each record of a committed transaction once, none of an aborted one, all or none of
-// one whose end had no answer, and comes to the end of each partition within the transaction timeout and 20 s.
+// Four producers write transactions of five records to six partitions, commit most of them and abort the others, while
+// each broker is killed with SIGKILL and started again. Afterwards a consumer at read_committed reads each record of a
+// committed transaction once, none of an aborted one, and all or none of one whose end has no response. It reaches the
+// end of each partition within the transaction timeout and 20 s.
 
 import java.time.Duration;
 import java.util.HashMap;
@@ -44,7 +46,7 @@ public class Transactions {
         for (int broker = 1; broker <= 3; broker++) {
             more(200);
             broker("kill", broker);
-            more(200); // with two of three
+            more(200); // with two brokers of three
             broker("start", broker);
         }
         more(200);
@@ -55,7 +57,7 @@ public class Transactions {
         System.exit(failed);
     }
 
-    /** Waits until so many more transactions have ended. */
+    /** Waits until `count` more transactions have ended. */
     static void more(int count) throws InterruptedException {
         int until = ends.size() + count;
         while (ends.size() < until) Thread.sleep(20);
@@ -74,7 +76,7 @@ public class Transactions {
             try {
                 producer.initTransactions();
                 return producer;
-            } catch (KafkaException again) { // while no broker coordinates it
+            } catch (KafkaException again) { // no broker coordinates it yet
                 producer.close(Duration.ZERO);
             }
         }
@@ -103,7 +105,7 @@ public class Transactions {
         return null;
     }
 
-    /** How often each record was read, by transaction; null if the end was not reached in time. */
+    /** Returns the number of reads of each record, by transaction; null if the end was not reached in time. */
     static Map<String, Map<String, Integer>> read() {
         Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "isolation.level", "read_committed");
         var partitions = IntStream.range(0, PARTITIONS).mapToObj(n -> new TopicPartition(RUN, n)).toList();
@@ -125,7 +127,7 @@ public class Transactions {
 
     static int check(String name, Map<String, Map<String, Integer>> found) {
         if (found == null) {
-            System.out.println("FAIL transactions: " + name + ": an open transaction holds a partition up");
+            System.out.println("FAIL transactions: " + name + ": an open transaction blocks a partition");
             return 1;
         }
         var wrong = ends.entrySet().stream().filter(entry -> {
@@ -138,7 +140,7 @@ public class Transactions {
             };
         }).limit(5).map(entry -> entry + " " + found.get(entry.getKey())).toList();
         var unsure = ends.values().stream().filter(end -> end == End.UNSURE).count();
-        System.out.println((wrong.isEmpty() ? "ok   " : "FAIL ") + "transactions: " + name + ": " + ends.size() + " transactions, " + unsure + " without an answer " + wrong);
+        System.out.println((wrong.isEmpty() ? "ok   " : "FAIL ") + "transactions: " + name + ": " + ends.size() + " transactions, " + unsure + " without a response " + wrong);
         return wrong.isEmpty() ? 0 : 1;
     }
 }

@@ -1,7 +1,8 @@
 // Kafka Streams against a broker: `WordCount BOOTSTRAP`.
 //
-// Counts words with all that Streams makes itself: a repartition topic, a changelog, a group, committed offsets; at least once, and exactly once, which
-// is transactions. Stores are in memory, so that every start restores them from the changelog.
+// Counts words with all that Streams creates itself: a repartition topic, a changelog, a group, committed offsets; at
+// least once, and exactly once, which uses transactions. Stores are in memory, so that every start restores them from
+// the changelog.
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -47,7 +48,7 @@ public class WordCount {
         admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
         count("at_least_once", Map.of());
         count("exactly_once_v2", Map.of());
-        // One of our brokers has a store; the application's own topics are compacted, and classic.
+        // One of our brokers has an object store; the application's own topics are compacted, and classic.
         if (System.getenv("OURS") != null && REPLICAS == 1) count("exactly_once_v2", Map.of("diskless.enable", "true"));
         System.out.println(passed + " passed, " + failed + " failed");
         System.exit(failed > 0 ? 1 : 0);
@@ -103,7 +104,7 @@ public class WordCount {
         return streams;
     }
 
-    /** So many instances run until what was written meanwhile is counted. */
+    /** Runs `instances` instances until all records written meanwhile are counted. */
     static void counting(int instances, Check writing) throws Exception {
         var running = new ArrayList<KafkaStreams>();
         try {
@@ -138,7 +139,7 @@ public class WordCount {
         }
     }
 
-    /** The last count of each word; a count that goes back is a failure. */
+    /** Returns the last count of each word; fails if a count goes back. */
     static Map<String, Long> counts() {
         var counts = new HashMap<String, Long>();
         Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "enable.auto.commit", false, "group.id", RUN + "-reader",
@@ -168,7 +169,7 @@ public class WordCount {
     }
 
     static void deleteAll() throws Exception {
-        // Its members do not leave; their sessions end.
+        // The group's members do not leave; their sessions end.
         until("the group is empty", () -> admin.describeConsumerGroups(List.of(RUN)).all().get().get(RUN).groupState() == GroupState.EMPTY);
         admin.deleteConsumerGroups(List.of(RUN)).all().get();
         admin.deleteTopics(admin.listTopics().names().get().stream().filter(topic -> topic.startsWith(RUN)).toList()).all().get();

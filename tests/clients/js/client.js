@@ -31,7 +31,7 @@ async function send (topic, messages, options = {}, how = {}) {
   return sent
 }
 
-// Runs a consumer until it was given so many messages; `using` may steer it.
+// Runs a consumer until it has read `count` messages; `using` may steer it.
 async function read (topic, count, { groupId = `${topic}-${Math.random()}`, using = async () => {}, autoCommit = true } = {}) {
   const consumer = kafka.consumer({ groupId, maxWaitTimeInMs: 100 })
   const found = []
@@ -77,7 +77,7 @@ async function transaction () {
     await (value === 'aborted' ? begun.abort() : begun.commit())
   }
   await producer.disconnect()
-  // kafkajs reads at read_committed unless told otherwise.
+  // kafkajs reads at read_committed by default.
   const found = await read(topic, 2)
   assert.deepEqual(found.map(message => [message.offset, message.value.toString()]), [['0', 'first'], ['4', 'last']])
 }
@@ -93,7 +93,7 @@ async function byKey () { // the same key goes to the same partition
   assert(new Set(homes.values()).size > 1)
 }
 
-async function resume () { // a second run of the group goes on where the first committed
+async function resume () { // a second run of the group starts at the committed offset of the first
   const topic = await newTopic('resume')
   const groupId = `${topic}-group`
   await send(topic, [{ value: 'a' }, { value: 'b' }])
@@ -122,7 +122,7 @@ async function pause () {
   const using = async (consumer, found) => {
     consumer.pause([{ topic }])
     await send(topic, [{ value: 'a' }])
-    await new Promise(resolve => setTimeout(resolve, 1000)) // nothing comes: there is no event to wait for
+    await new Promise(resolve => setTimeout(resolve, 1000)) // no message comes, so no event can end the wait
     assert.equal(found.length, 0, 'it reads while it is paused')
     consumer.resume([{ topic }])
   }

@@ -40,7 +40,7 @@ async def send(topic, records, partition=0, **how):
 
 
 async def read(consumer, count):
-    """So many messages, or what came in time."""
+    """Returns `count` messages, or those that came in time."""
     found, deadline = [], time.time() + WAIT_S
     while len(found) < count and time.time() < deadline:
         for batch in (await consumer.getmany(timeout_ms=100)).values():
@@ -146,7 +146,7 @@ async def topics(admin):
     deadline = time.time() + WAIT_S
     while len((await admin.describe_topics([topic]))[0]["partitions"]) != 3:
         assert time.time() < deadline, "not 3 partitions"
-    await send(topic, [(None, b"a"), (None, b"b"), (None, b"c")], partition=0, acks="all")  # only what all have may be deleted
+    await send(topic, [(None, b"a"), (None, b"b"), (None, b"c")], partition=0, acks="all")  # on all replicas
     part = TopicPartition(topic, 0)
     await admin.delete_records({part: RecordsToDelete(2)})
     async with consumer() as reader:

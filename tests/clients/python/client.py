@@ -1,6 +1,7 @@
 """confluent-kafka (librdkafka) against a broker: `client.py BOOTSTRAP`.
 
-Not a test of what transactions do, nor of groups of several members, which are in `../groups`. Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
+Not a test of transactions in depth, nor of groups of several members, which are in `../groups`. Every case reads back
+its records and compares keys, values, headers, timestamps and offsets exactly.
 """
 
 import os
@@ -25,7 +26,7 @@ T0 = int(time.time() * 1000) - 600_000  # inside every default timestamp bound
 
 
 def connection():
-    """The broker's address; with TLS naming a file of Kafka's client properties, those too, in librdkafka's names."""
+    """The broker's address; if TLS names a file of Kafka's client properties, also those, under librdkafka's names."""
     settings, path = {"bootstrap.servers": BOOTSTRAP}, os.environ.get("TLS")
     if path:
         given = dict(line.strip().split("=", 1) for line in open(path))
@@ -50,7 +51,7 @@ def case(name, *args):
 # --- writing and reading -------------------------------------------------------------------------
 
 def odd_records():
-    """(key, value, headers): all that is easily lost or merged, then enough bytes to compress."""
+    """(key, value, headers): records that are easily lost or merged, then enough bytes to compress."""
     return [
         (b"k", b"v", []),
         (None, b"no key", []),
@@ -70,12 +71,12 @@ def new_topic(name, partitions=1, **config):
 
 
 def known(topic):
-    """Whether every broker knows it: CreateTopics is answered before."""
+    """Returns true if every broker knows the topic, since CreateTopics is answered before."""
     return all(topic in topics for topics in lists())
 
 
 def lists():
-    """What each broker lists. A new client's first broker is the one that it is given."""
+    """The topics that each broker lists. A new client first uses the broker of its address."""
     for address in BOOTSTRAP.split(","):
         yield AdminClient(connection() | {"bootstrap.servers": address}).list_topics(timeout=WAIT_S).topics
 
@@ -87,7 +88,7 @@ def until(condition):
 
 
 def send(topic, records, partition=0, stamps=None, **config):
-    """Sends in order and returns the delivered messages; the first delivery error is raised."""
+    """Sends in order and returns the delivered messages; raises the first delivery error."""
     settings = connection() | {"delivery.timeout.ms": WAIT_S * 1000, "linger.ms": 20}
     producer = Producer(settings | {key.replace("_", "."): value for key, value in config.items()})
     delivered, errors = [], []
@@ -180,9 +181,9 @@ def big(codec):
     same(read(topic, 3), records)
 
 
-@case("an idempotent producer goes on while its topic is deleted and made again")
+@case("an idempotent producer continues after its topic is recreated")
 def made_again():
-    """What was delivered to the last of the topics is there, in order and once; nothing ends for ever."""
+    """The records delivered to the last of the topics are there, in order and once; the producer has no fatal error."""
     topic, delivered, errors, fatal = new_topic("made-again"), [], [], []
     settings = {"enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": 3 * WAIT_S * 1000, "batch.num.messages": 10}
     producer = Producer(connection() | settings | {"error_cb": lambda error: fatal.append(error) if error.fatal() else None})
@@ -193,10 +194,10 @@ def made_again():
     count, lives = 0, 5
     for life in range(lives):
         first = len(delivered)
-        deadline = time.time() + 3 * WAIT_S  # as long as a delivery may take: librdkafka has one batch of a partition on its way
+        deadline = time.time() + 3 * WAIT_S  # the time of a delivery: librdkafka has one batch of a partition in flight
         while len(delivered) < first + 500 and not fatal:
             assert time.time() < deadline, f"life {life}: {len(delivered) - first} delivered, {errors[:3]}"
-            if count - len(delivered) < 300:  # what is on its way is to be delivered in time at last
+            if count - len(delivered) < 300:  # the last records in flight must be delivered in time
                 producer.produce(topic, b"%d" % count, partition=0, on_delivery=on_delivery)
                 count += 1
             producer.poll(0.001)
@@ -204,7 +205,7 @@ def made_again():
             ADMIN.delete_topics([topic], request_timeout=WAIT_S)[topic].result(WAIT_S)
             try:
                 creates(topic)
-            except KafkaException as error:  # the producer has asked for it, which makes it, too
+            except KafkaException as error:  # the producer's metadata request created it, too
                 assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error
     assert producer.flush(WAIT_S) == 0 and not fatal and not errors, (fatal, errors[:3])
     assert [number for number, _ in delivered] == list(range(count)), "delivered once each and in order"
@@ -256,7 +257,7 @@ for codec in ["uncompressed", "gzip", "snappy", "lz4", "zstd"]:
     case(f"produce every codec to a topic of compression.type={codec}", codec)(recompressed)
 
 
-@case("produce to a topic nobody created")
+@case("produce to a missing topic creates it")
 def auto_create():
     topic = f"{RUN}-auto"
     send(topic, odd_records())
@@ -439,7 +440,7 @@ def alter_topic():
     alter(of_topic, topic, (op.SET, "max.message.bytes", "2000"), (op.DELETE, "retention.ms", None))
     until(lambda: config(of_topic, topic, "max.message.bytes") == ("2000", ConfigSource.DYNAMIC_TOPIC_CONFIG))
     assert config(of_topic, topic, "retention.ms") == ("604800000", ConfigSource.DEFAULT_CONFIG)
-    # The leader hears of it in a moment.
+    # The leader learns of it in a moment.
     until(lambda: is_refused(KafkaError.MSG_SIZE_TOO_LARGE, lambda: send(topic, [(None, os.urandom(3000), [])])))
     alter(of_topic, topic, (op.SET, "max.message.bytes", "10000"), validate_only=True)
     alter(of_topic, topic, (op.APPEND, "cleanup.policy", "delete"))
@@ -453,7 +454,7 @@ def alter_topic():
 def alter_broker():
     nodes, of_broker = [str(node) for node in ADMIN.list_topics(timeout=WAIT_S).brokers], ConfigResource.Type.BROKER
     topic, op = new_topic("of-broker"), AlterConfigOpType
-    for node in nodes:  # any of them may be asked for the topic's
+    for node in nodes:  # any of them returns the topic's
         alter(of_broker, node, (op.SET, "log.retention.ms", "7654321000"))
         until(lambda: config(of_broker, node, "log.retention.ms") == ("7654321000", ConfigSource.DYNAMIC_BROKER_CONFIG))
     assert config(ConfigResource.Type.TOPIC, topic, "retention.ms")[0] == "7654321000"
@@ -529,7 +530,7 @@ def member(topic, group, **config):
 
 
 def poll(consumer, count):
-    """So many messages' values."""
+    """Returns the values of `count` messages."""
     found, deadline = [], time.time() + WAIT_S
     while len(found) < count:
         assert time.time() < deadline, f"{len(found)} of {count} messages"
@@ -611,7 +612,7 @@ def alter_offsets(offsets):
             raise KafkaException(partition.error)
 
 
-@case("an offset out of range is reset, and one that was never committed is none")
+@case("an offset out of range is reset, and without a commit none is found")
 def out_of_range():
     topic = new_topic("out-of-range")
     send(topic, numbered(3))

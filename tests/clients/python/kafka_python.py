@@ -32,7 +32,7 @@ def new_topic(name, partitions=1, **configs):
 
 
 def known(topic):
-    """Whether every broker knows it, each of which has a replica: CreateTopics is answered before."""
+    """Returns true if every broker knows the topic, since CreateTopics is answered before. Each has a replica."""
     return str(ADMIN.describe_log_dirs([topic])).count("'partition_index': 0") == REPLICAS
 
 
@@ -50,7 +50,7 @@ def consumer(*topics, **how):
 
 
 def poll(reader, count):
-    """So many messages."""
+    """Returns `count` messages."""
     found, deadline = [], time.time() + WAIT_S
     while len(found) < count and time.time() < deadline:
         for batch in reader.poll(100).values():
@@ -60,8 +60,11 @@ def poll(reader, count):
 
 
 def member(topic, group, count):
-    """A member of a group that has the whole topic, and so many messages that it read first. On a busy machine kafka-python 3.0.12 at times
-    sends nothing at all any more once SyncGroup has been answered, no heartbeat either: then its session ends, and another one joins."""
+    """Returns a member of a group that has the whole topic, and the first `count` messages that it read.
+
+    On a busy machine kafka-python 3.0.12 sometimes sends nothing after the response to SyncGroup, not even heartbeats.
+    Then its session ends, and another member joins.
+    """
     for attempts_left in (2, 1, 0):
         reader = consumer(topic, group_id=group, enable_auto_commit=False, session_timeout_ms=6000, heartbeat_interval_ms=1000)
         try:

@@ -1,12 +1,12 @@
 """Stock idempotent clients through lost responses and restarts: `lost.py BINARY JAVA_CLASS_PATH`.
 
-Java's producer and librdkafka write numbers through a proxy that swallows responses to Produce, so that batches are in
-the log and nobody knows. Then the connections are closed, or the broker is stopped or killed and started again, and the
-clients send those batches once more. Every number must be in the log once and in order, each acknowledged, and no
+Java's producer and librdkafka write numbers through a proxy that drops responses to Produce, so that batches are in the
+log without an acknowledgement. Then the connections are closed, or the broker is stopped or killed and started again,
+and the clients resend those batches. Every number must be in the log once and in order, each acknowledged, and no
 client may report an error. A broker that remembers one batch of a producer after a restart, as Apache Kafka 4.3 does,
-writes duplicates here with Java and ends librdkafka.
+writes duplicates here with Java and fails librdkafka for good.
 
-ROUNDS in the environment is how often each client loses responses in each case. Nothing waits for a fixed time.
+ROUNDS in the environment is the number of losses for each client in each case. Nothing waits for a fixed time.
 """
 
 import os
@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 WAIT_S = 60
 HERE = os.path.dirname(os.path.abspath(__file__))
-ACKED_BETWEEN = 50  # numbers a client must get through before its next responses are lost
+ACKED_BETWEEN = 50  # numbers a client must send before its next responses are lost
 PRODUCE = 0
 
 
@@ -54,7 +54,7 @@ def read_frame(sock):
 
 
 class Proxy:
-    """Passes frames between clients and the broker; while `losing` it swallows what answers a Produce."""
+    """Passes frames between clients and the broker; while `losing` is set it drops responses to Produce."""
 
     def __init__(self, upstream):
         self.upstream, self.losing, self.lost = upstream, threading.Event(), 0
@@ -71,7 +71,7 @@ class Proxy:
     def serve(self, client):
         try:
             broker = socket.create_connection(("127.0.0.1", self.upstream))
-        except OSError:  # it is down
+        except OSError:  # the broker is down
             client.close()
             return
         for sock in (client, broker):
@@ -95,7 +95,7 @@ class Proxy:
 
     def responses(self, both, produces):
         client, broker = both
-        swallowing = False  # after a lost response a client could not make sense of the next one
+        swallowing = False  # after a lost response a client could not parse the next one
         try:
             while True:
                 frame = read_frame(broker)
@@ -126,7 +126,7 @@ class Proxy:
 class Broker:
     def __init__(self, binary, folder):
         self.binary, self.folder = binary, folder
-        self.port = int(subprocess.check_output([f"{HERE}/../free-ports", "2"]))  # and the next, of the proxy
+        self.port = int(subprocess.check_output([f"{HERE}/../free-ports", "2"]))  # the next port is the proxy's
         self.proxy = Proxy(self.port)
         self.start()
 
@@ -159,7 +159,7 @@ class Broker:
 # --- the clients ---------------------------------------------------------------------------------
 
 def librdkafka(bootstrap, topic, partitions="1", per_second="1000000"):
-    """What Lost.java does, with librdkafka: numbers until its input ends; a line for each that is acknowledged."""
+    """Lost.java with librdkafka: numbers until its input ends; a line for each acknowledged one."""
     stop, sent, acked, began = threading.Event(), 0, 0, time.time()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
 
@@ -186,7 +186,7 @@ def librdkafka(bootstrap, topic, partitions="1", per_second="1000000"):
 
 
 class Client:
-    """A client's process, and what it has said so far."""
+    """A client's process, and its output so far."""
 
     def __init__(self, command):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -1,5 +1,5 @@
-//! Batches that were in flight behind a refused one of their producer (librdkafka#4953): they are refused for the same
-//! reason also where that has passed, until the refused one is sent again. OUT_OF_ORDER_SEQUENCE_NUMBER would cost an
+//! Batches in flight behind a refused batch of their producer (librdkafka#4953). They are refused for the same reason,
+//! even after the cause has passed, until the refused batch is sent again. OUT_OF_ORDER_SEQUENCE_NUMBER would cost an
 //! idempotent client its epoch.
 
 use fullbore_tests::{Batch, Broker, Client};
@@ -20,8 +20,7 @@ fn error(client: &mut Client, id: i64, sequence: i32) -> ErrorCode {
     client.produce(TOPIC, 0, &one(id, sequence)).error_code
 }
 
-/// What was in flight behind the batch of sequence `refused` is refused with `why`; then all of it is sent again, and a
-/// gap is a gap.
+/// Checks that the batches behind `refused` fail with `why`, that a resend of all succeeds, and that a gap is an error.
 fn assert_goes_on(client: &mut Client, id: i64, refused: i32, why: ErrorCode) {
     for sequence in refused + 1..refused + 5 {
         assert_eq!(error(client, id, sequence), why, "{sequence} behind {refused}");
@@ -33,9 +32,9 @@ fn assert_goes_on(client: &mut Client, id: i64, refused: i32, why: ErrorCode) {
     assert_eq!(error(client, id, refused + 6), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }
 
-/// A folder in the place of a file keeps a log from being opened.
+/// A directory in place of a file keeps the log from opening.
 #[test]
-fn log_cannot_be_opened_what_follows_is_no_gap_also_of_a_producer_that_begins() {
+fn unopened_log_refuses_later_batches_of_known_and_new_producers_for_its_reason() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -56,9 +55,9 @@ fn log_cannot_be_opened_what_follows_is_no_gap_also_of_a_producer_that_begins() 
     }
 }
 
-/// A file has the name of its folder.
+/// A file has the name of the partition's directory.
 #[test]
-fn folder_cannot_be_made_what_follows_is_no_gap() {
+fn directory_not_created_refuses_later_batches_for_its_reason() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -72,7 +71,7 @@ fn folder_cannot_be_made_what_follows_is_no_gap() {
 }
 
 #[test]
-fn append_finds_no_descriptor_what_follows_is_no_gap() {
+fn append_without_a_descriptor_refuses_later_batches_for_its_reason() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[("segment.bytes", "1048576")]);
@@ -80,14 +79,14 @@ fn append_finds_no_descriptor_what_follows_is_no_gap() {
     let large = |sequence| Batch::of(&[vec![b'.'; 600_000]]).from_producer(id, 0, sequence);
     assert_eq!(client.produced(TOPIC, 0, &large(0)), 0);
     broker.refuse_descriptors();
-    // It would begin a segment.
+    // The batch would begin a segment.
     assert_eq!(client.produce(TOPIC, 0, &large(1)).error_code, STORAGE);
     broker.allow_descriptors();
     assert_goes_on(&mut client, id, 1, STORAGE);
 }
 
 #[test]
-fn object_cannot_be_stored_what_follows_is_no_gap() {
+fn object_not_stored_refuses_later_batches_for_its_reason() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
     let storage = format!("diskless.storage={}", disk.path().join("objects").display());
     let broker = Broker::start(&[&storage]);

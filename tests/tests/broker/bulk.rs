@@ -1,5 +1,5 @@
-//! Requests that are well formed and very long: asking for one thing a hundred thousand times costs little more than
-//! asking once, and nobody else waits for it.
+//! Requests that are well formed and very long. To name one thing a hundred thousand times costs little more than to
+//! name it once, and no other client waits for it.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, wait_until};
@@ -22,14 +22,13 @@ const MIB: u64 = 1 << 20;
 const TOPIC: &str = "bulk";
 /// Elements of one request: a few hundred kilobytes on the wire.
 const MANY: usize = 100_000;
-/// Connections that ask at once.
+/// Connections that send such a request at once.
 const GREEDY: usize = 4;
-/// Memory all of their requests and answers may take, in a debug build.
+/// Limit of memory for all of their requests and responses, in a debug build.
 const RSS_MAX: u64 = 160 * MIB;
-/// Memory that requests of hundreds of thousands of entries take together: the room for them, and what the allocator
-/// keeps meanwhile.
+/// Limit of memory for requests of hundreds of thousands of entries: their budget, and the allocator's reserve.
 const WIDE_RSS_MAX: u64 = (256 + 64) * MIB;
-/// The longest an honest client waits for a produce and a fetch, on a machine that is busy with other tests.
+/// Time that an honest client may wait for a produce and a fetch, on a machine that is busy with other tests.
 const HONEST_MAX: Duration = Duration::from_secs(10);
 
 fn broker_with_records() -> Broker {
@@ -43,12 +42,12 @@ fn broker_with_records() -> Broker {
     broker
 }
 
-/// Has several connections ask this at once and an honest client work meanwhile; one of the answers.
+/// Sends the request over several connections at once while an honest client works; returns one of the responses.
 fn bearable<R: Request>(broker: &Broker, request: &R, version: i16) -> R::Response {
     bearable_within(RSS_MAX, broker, request, version)
 }
 
-/// The same where they may take so much memory.
+/// Does the same as [`bearable`] with another limit of memory.
 fn bearable_within<R: Request>(rss_max: u64, broker: &Broker, request: &R, version: i16) -> R::Response {
     let before = broker.rss();
     let waiting: Vec<_> = (0..GREEDY)
@@ -70,7 +69,7 @@ fn bearable_within<R: Request>(rss_max: u64, broker: &Broker, request: &R, versi
 }
 
 #[test]
-fn clients_are_silent_after_a_long_answer_its_memory_is_free() {
+fn silence_after_a_long_response_frees_its_memory() {
     const CLIENTS: usize = 100;
     let broker = broker_with_records();
     let before = broker.rss();
@@ -92,7 +91,7 @@ fn clients_are_silent_after_a_long_answer_its_memory_is_free() {
 }
 
 #[test]
-fn requests_of_six_hundred_thousand_entries_come_eight_at_once_their_memory_stays_within_the_room_for_them() {
+fn eight_requests_of_six_hundred_thousand_entries_stay_within_the_memory_budget() {
     const ENTRIES: i32 = 600_000;
     let broker = broker_with_records();
     let before = broker.rss();
@@ -151,7 +150,7 @@ fn one_partition_fetched_a_hundred_thousand_times_is_fetched_once_as_in_kafka() 
 }
 
 #[test]
-fn one_topic_asked_for_a_hundred_thousand_times_is_told_once_as_in_kafka() {
+fn one_topic_named_a_hundred_thousand_times_is_returned_once_as_in_kafka() {
     let broker = broker_with_records();
     let topic = |name: String| MetadataRequestTopic { name: Some(name.into()), ..Default::default() };
     let metadata = |topics| MetadataRequest { topics: Some(topics), ..Default::default() };
@@ -162,9 +161,9 @@ fn one_topic_asked_for_a_hundred_thousand_times_is_told_once_as_in_kafka() {
     assert_eq!(bearable(&broker, &unknown, 9).topics.len(), MANY);
 }
 
-/// Twice the same missing name in one request is one topic to create, not a contradiction.
+/// The same missing name twice in one request is one topic to create, not a contradiction.
 #[test]
-fn a_missing_topic_asked_for_twice_is_created_once() {
+fn a_missing_topic_named_twice_is_created_once() {
     let broker = Broker::start(&[]);
     let topic = MetadataRequestTopic { name: Some("automatic".into()), ..Default::default() };
     let request = MetadataRequest { topics: Some(vec![topic; 2]), ..Default::default() };
@@ -172,7 +171,7 @@ fn a_missing_topic_asked_for_twice_is_created_once() {
     assert_eq!((response.topics.len(), response.topics[0].error_code), (1, ErrorCode::NONE));
 }
 
-/// Each answer would be thirty kilobytes with its documentation.
+/// Each entry of the response would be thirty kilobytes with its documentation.
 #[test]
 fn one_resource_described_a_hundred_thousand_times_is_described_once() {
     let broker = broker_with_records();
@@ -205,14 +204,13 @@ fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka()
     for validate_only in [true, false] {
         let request =
             CreateTopicsRequest { topics: (0..MANY).map(topic).collect(), validate_only, ..Default::default() };
-        // With its answer each is some 30 MiB, and where the machine is busy all are there at once.
+        // Each request is some 30 MiB with its response; on a busy machine all are in memory at once.
         let response = bearable_within(256 * MIB, &broker, &request, 7);
         assert!(response.topics.iter().all(|topic| topic.error_code == ErrorCode::POLICY_VIOLATION));
     }
 }
 
-/// What each of them is answered would be gigabytes of partitions in the end, and nothing else would be decided
-/// meanwhile.
+/// The responses would be gigabytes of partitions, and would hold up every other decision.
 #[test]
 fn more_partitions_than_a_broker_may_have_in_one_request_are_a_policy_violation() {
     let broker = broker_with_records();
@@ -248,9 +246,9 @@ fn more_partitions_than_a_broker_may_have_in_one_request_are_a_policy_violation(
     }
 }
 
-/// Of a group that sets nothing, a few bytes of its name would bring seven kilobytes of defaults.
+/// For a group without settings, a few bytes of its name would return seven kilobytes of defaults.
 #[test]
-fn a_hundred_thousand_groups_are_described_as_far_as_an_answer_may_go() {
+fn a_hundred_thousand_groups_are_described_up_to_the_limit_of_a_response() {
     let broker = broker_with_records();
     let resource = |number: usize| DescribeConfigsResource {
         resource_type: 32,
@@ -264,7 +262,7 @@ fn a_hundred_thousand_groups_are_described_as_far_as_an_answer_may_go() {
         include_documentation: true,
         ..Default::default()
     };
-    // Settings of 32 MiB are a few times that before they are on the wire.
+    // A response of 32 MiB takes a few times that before it is on the wire.
     let results = bearable_within(1 << 30, &broker, &request, 4).results;
     let described = results.iter().take_while(|result| result.error_code == ErrorCode::NONE).count();
     assert!((1_000..MANY).contains(&described), "{described}");
@@ -273,7 +271,7 @@ fn a_hundred_thousand_groups_are_described_as_far_as_an_answer_may_go() {
     assert!(refused.iter().all(|result| result.error_code == ErrorCode::POLICY_VIOLATION && result.configs.is_empty()));
 }
 
-/// Each would be a record with the group's id, which may be thirty kilobytes.
+/// Each entry would be a record with the group's id, which may be thirty kilobytes.
 #[test]
 fn one_offset_deleted_a_hundred_thousand_times_is_deleted_once_as_in_kafka() {
     let broker = Broker::start(&["offsets.topic.num.partitions=1"]);

@@ -1,4 +1,4 @@
-//! What tools ask of a cluster that has one broker: elections, reassignments, the quorum.
+//! Requests of tools for a cluster of one broker: elections, reassignments, the quorum.
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -144,7 +144,7 @@ fn the_quorum_is_this_node_and_its_epoch_and_offset_go_up() {
 }
 
 #[test]
-fn features_are_told_as_they_are_and_their_epoch_goes_up() {
+fn features_and_their_epoch_are_returned_and_the_epoch_grows() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let ask = |client: &mut Client, version| -> ApiVersionsResponse {
@@ -182,7 +182,7 @@ fn features_are_told_as_they_are_and_their_epoch_goes_up() {
     assert!(ask(&mut client, 4).finalized_features_epoch > before);
 }
 
-/// UpdateFeatures of one feature: the error, and its words.
+/// Sends UpdateFeatures of one feature; returns the error and its message.
 fn update(
     client: &mut Client,
     (feature, max_version_level): (&str, i16),
@@ -205,7 +205,7 @@ fn update(
     (response.error_code, response.error_message.map(|words| words.to_string()).unwrap_or_default())
 }
 
-/// The finalized level of a feature, 0 if it has none.
+/// Returns the finalized level of a feature, 0 if it has none.
 fn level(client: &mut Client, feature: &str) -> i16 {
     let request = ApiVersionsRequest {
         client_software_name: "test".into(),
@@ -217,7 +217,7 @@ fn level(client: &mut Client, feature: &str) -> i16 {
 }
 
 #[test]
-fn feature_is_updated_its_level_stays_over_a_kill_and_others_are_refused() {
+fn updated_feature_level_survives_a_kill_and_other_features_are_refused() {
     const UPGRADE: i8 = 1;
     const SAFE: i8 = 2;
     const UNSAFE: i8 = 3;

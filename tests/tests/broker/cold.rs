@@ -1,5 +1,5 @@
-//! Records that are not in the page cache: they come as they were written, plain and over TLS, and clients that do not
-//! take theirs keep nobody else from them.
+//! Records outside the page cache: consumers get them as written, plain and over TLS, and a client that reads no
+//! responses holds up no other client.
 
 use crate::tls::Secured;
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, Record, fetch_request};
@@ -9,11 +9,11 @@ use std::fs::File;
 use std::sync::LazyLock;
 
 const FETCH: i16 = 12;
-/// More of them than sockets hold, or the broker keeps of what was read lately.
+/// More batches than sockets hold, or the broker's cache of recent batches.
 const BATCHES: usize = 24;
 const BATCH_BYTES: usize = 1_000_000;
 
-/// No two pages of all of them are alike.
+/// Values whose pages all differ.
 static VALUES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let page = |number: usize| format!("{number:08}").repeat(512).into_bytes();
     let pages = BATCH_BYTES / 4096;
@@ -25,7 +25,7 @@ fn fill(client: &mut Client) {
     VALUES.iter().for_each(|value| _ = client.produced("cold", 0, &Batch::of(std::slice::from_ref(value))));
 }
 
-/// Takes the topic out of the page cache.
+/// Evicts the topic from the page cache.
 fn cool(broker: &Broker) {
     for path in broker.partition_files("cold", 0, "log") {
         let file = File::open(path).expect("a segment");
@@ -34,14 +34,14 @@ fn cool(broker: &Broker) {
     }
 }
 
-/// Those from the first on.
+/// Checks that `records` are all values from `first` on.
 fn assert_all(records: Vec<Record>, first: usize) {
     let found: Vec<Vec<u8>> = records.into_iter().map(|record| record.value).collect();
     assert!(found == VALUES[first..], "as they were written");
 }
 
 #[test]
-fn records_that_are_not_in_memory_come_as_they_were_written_and_stay_out_of_it() {
+fn uncached_records_are_read_as_written_and_stay_uncached() {
     let secured = Secured::start(&[]);
     let broker = &secured.broker;
     fill(&mut broker.client());
@@ -63,11 +63,11 @@ fn records_that_are_not_in_memory_come_as_they_were_written_and_stay_out_of_it()
 }
 
 #[test]
-fn clients_that_do_not_take_what_is_read_for_them_keep_nobody_from_it() {
+fn clients_that_read_no_responses_do_not_hold_up_others() {
     let broker = Broker::start(&[]);
     fill(&mut broker.client());
     cool(&broker);
-    // More of them than pieces may be in memory, all over the log.
+    // More requests than the read-ahead cache has pieces, all over the log.
     let mut slow: Vec<(usize, Client)> = (0..28).map(|at| (at % BATCHES, broker.client())).collect();
     for (first, client) in &mut slow {
         let from = FetchFrom { topic: "cold", partition: 0, offset: *first as i64 };

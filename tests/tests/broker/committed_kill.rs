@@ -1,6 +1,6 @@
-//! kill -9 while several connections commit and a group rebalances over and over: what was acknowledged is there
-//! afterwards, or something newer (invariants: committed offsets never go back unless reset; no generation is given
-//! twice). `FULLBORE_COMMIT_ROUNDS` says how often (by default 4, in `make soak` 200).
+//! kill -9 while several connections commit and a group rebalances over and over. Afterwards each acknowledged offset,
+//! or a newer one, is there. Invariants: committed offsets never go back unless reset; each generation is given once.
+//! `FULLBORE_COMMIT_ROUNDS` sets the number of rounds (by default 4, in `make soak` 200).
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::api::Request;
@@ -37,7 +37,7 @@ fn committed(client: &mut Client, group: &str) -> i64 {
     let request = OffsetFetchRequest { groups: vec![asked], ..Default::default() };
     loop {
         let found = client.call(&request, 8).groups.remove(0);
-        // Groups are read while the broker serves others already.
+        // The broker loads groups while it serves other requests.
         if found.error_code != ErrorCode::COORDINATOR_LOAD_IN_PROGRESS {
             assert_eq!(found.error_code, ErrorCode::NONE, "{group}");
             return found.topics[0].partitions[0].committed_offset;
@@ -45,11 +45,11 @@ fn committed(client: &mut Client, group: &str) -> i64 {
     }
 }
 
-/// What one connection knows of its commits.
+/// Commits of one connection.
 #[derive(Default, Clone)]
 struct Seen {
     acknowledged: Vec<i64>,
-    /// Sent last; whether it was committed is not known.
+    /// Offset sent last, which may be committed or not.
     in_flight: i64,
 }
 
@@ -73,17 +73,16 @@ fn commit_until_killed(mut client: Client, group: &str, next: &AtomicI64, count:
     }
 }
 
-/// What a member knows of its group.
+/// Generations of a group that a member saw.
 #[derive(Default)]
 struct Generations {
-    /// The last whose assignment it was told.
+    /// Last generation with an assignment.
     seen: i32,
-    /// The last that it has committed, as an offset.
+    /// Last generation that the member committed, as an offset.
     committed: i32,
 }
 
-/// Joins, commits as a member and leaves, over and over, until the broker is gone. Each generation is one that nobody
-/// had.
+/// Joins, commits as a member and leaves, over and over, until the broker is gone. Each generation is new.
 fn rebalance_until_killed(mut client: Client, last: &mut Generations) {
     let group = || Text::from("rebalancing");
     loop {
@@ -121,7 +120,7 @@ fn rebalance_until_killed(mut client: Client, last: &mut Generations) {
     }
 }
 
-/// None once the broker is gone.
+/// Returns `None` once the broker is gone.
 fn call<R: Request>(client: &mut Client, request: &R, version: i16) -> Option<R::Response> {
     client.try_send(request, version).ok()?;
     client.try_receive::<R>(version).map(|(_, response)| response)
@@ -169,8 +168,8 @@ fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
                 GROUPS[index]
             );
         }
-        // Of two that commit the same partition the order is the broker's; but it is one of their last: anything older
-        // was overwritten by a commit that was acknowledged after it.
+        // The broker orders two commits of one partition. One of the last two remains: each older commit was
+        // acknowledged before a later one overwrote it.
         let found = committed(&mut client, "shared");
         let is_last_of = |seen: &Seen| found >= *seen.acknowledged.last().expect("each connection committed");
         assert!(seen[..2].iter().any(is_last_of), "round {round}, shared: {found}");

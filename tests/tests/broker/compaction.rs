@@ -1,4 +1,4 @@
-//! Compaction from outside: what a consumer finds while it runs, after it, and after kill -9 in the middle of it.
+//! Compaction from outside: a consumer's records during it, after it, and after kill -9 amid it.
 
 use crate::disk_full::SmallDisk;
 use bytes::{Bytes, BytesMut};
@@ -13,14 +13,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const PRODUCE: i16 = 8;
-/// The first version of Fetch in which a session may read ahead.
+/// First version of Fetch in which a session may read ahead.
 const READ_AHEAD: i16 = 18;
 const KEYS: u32 = 50;
 const SETTINGS: &[&str] = &["log.cleaner.backoff.ms=20", "log.segment.delete.delay.ms=100"];
 const COMPACTED: &[(&str, &str)] =
     &[("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.01"), ("segment.bytes", "1048576")];
 
-/// Key and value to be written.
+/// Key and value to write.
 type Row<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
 /// Key and value by offset.
 type Rows = BTreeMap<i64, (Vec<u8>, Option<Vec<u8>>)>;
@@ -37,7 +37,7 @@ fn produce(client: &mut Client, topic: &str, bytes: Bytes) -> PartitionProduceRe
     response.responses.remove(0).partition_responses.remove(0)
 }
 
-/// A few hundred records of the round, each with one of the keys and a value that says which.
+/// Returns a few hundred records of the round, each with one of the keys and a value that names both.
 fn round_of(number: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
     let row = |at: u32| {
         let key = (number.wrapping_mul(7).wrapping_add(at)) % KEYS;
@@ -59,7 +59,7 @@ fn append_round(client: &mut Client, topic: &str, number: u32, stamp: Stamp, wri
     }
 }
 
-/// Everything there is, as a consumer reads it; a fetch never stands still before the end.
+/// Reads all records as a consumer does; each fetch before the end must make progress.
 fn consume(client: &mut Client, topic: &str) -> Rows {
     let mut rows = Rows::new();
     let mut offset = 0;
@@ -93,7 +93,7 @@ fn consume(client: &mut Client, topic: &str) -> Rows {
     }
 }
 
-/// Every record is one that was written there, and the newest of each key is there.
+/// Checks that every record was written, and that the newest of each key is there.
 fn assert_holds(found: &Rows, written: &Rows) {
     for (offset, row) in found {
         assert_eq!(written.get(offset), Some(row), "at {offset}");
@@ -110,9 +110,9 @@ fn log_bytes(broker: &Broker, topic: &str) -> u64 {
     files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|file| file.len()).sum()
 }
 
-/// Compaction alone makes room there. The newest records are more than is free, and less than the reserve.
+/// Only compaction frees space here. The newest records are more than is free, and less than the reserve.
 #[test]
-fn a_disk_that_compacted_topics_have_filled_has_room_once_they_are_compacted() {
+fn a_disk_full_of_compacted_topics_has_free_space_after_compaction() {
     let Some(disk) = SmallDisk::mount(16 << 20) else { return };
     let mut broker = Broker::start_in(&disk.path().join("data"), &["log.cleaner.enable=false"]);
     let mut client = broker.client();
@@ -170,7 +170,7 @@ fn a_log_is_compacted_while_it_is_written_and_read_and_offsets_stay() {
     assert_eq!(client.earliest("t", 0), 0);
 }
 
-/// The answers of a session that reads ahead, each of one batch, from the start of the log up to its end.
+/// Returns the responses of a session that reads ahead, each of one batch, from the start of the log to its end.
 fn read_ahead(client: &mut Client, topic_id: Uuid) -> Vec<PartitionData> {
     let (mut session, mut answers) = ((0, 0), Vec::new());
     loop {
@@ -195,7 +195,7 @@ fn read_ahead(client: &mut Client, topic_id: Uuid) -> Vec<PartitionData> {
 }
 
 #[test]
-fn a_fetch_whose_range_ends_in_a_hole_of_a_compacted_log_tells_that_the_next_goes_on_behind_it() {
+fn a_fetch_that_ends_before_a_hole_of_a_compacted_log_returns_a_next_offset_behind_the_hole() {
     let broker = Broker::start(SETTINGS);
     let mut client = broker.client();
     let id = client.create_topic("t", 1, COMPACTED);
@@ -221,7 +221,7 @@ fn a_fetch_whose_range_ends_in_a_hole_of_a_compacted_log_tells_that_the_next_goe
 }
 
 #[test]
-fn whenever_it_is_killed_no_newest_record_and_no_producer_is_lost() {
+fn a_kill_amid_compaction_loses_no_newest_record_and_no_producer() {
     let mut broker = Broker::start(SETTINGS);
     let mut client = broker.client();
     client.create_topic("t", 1, COMPACTED);
@@ -269,9 +269,9 @@ fn records_without_a_key_are_refused_one_by_one_and_only_in_a_compacted_topic() 
     assert_eq!(client.latest("t", 0), 0);
 }
 
-/// A batch of a thousand records without keys is 100 bytes, and what is told of them 200 KB.
+/// A batch of a thousand records without keys is 100 bytes, and its list of record errors 200 KB.
 #[test]
-fn the_records_that_one_answer_tells_are_bounded_whatever_the_number_of_its_batches() {
+fn record_errors_of_one_response_are_bounded_whatever_the_number_of_its_batches() {
     let broker = Broker::start(SETTINGS);
     let mut client = broker.client();
     client.create_topic("t", 1, COMPACTED);
@@ -291,7 +291,7 @@ fn the_records_that_one_answer_tells_are_bounded_whatever_the_number_of_its_batc
 }
 
 #[test]
-fn a_topic_is_compacted_once_it_is_told_to_be_and_tombstones_go_after_their_time() {
+fn a_topic_set_to_compact_is_compacted_and_expired_tombstones_go() {
     const TOPIC: i8 = 2;
     let broker = Broker::start(SETTINGS);
     let mut client = broker.client();
@@ -310,7 +310,7 @@ fn a_topic_is_compacted_once_it_is_told_to_be_and_tombstones_go_after_their_time
     );
     client.set_config(TOPIC, "t", "min.cleanable.dirty.ratio", "0.01");
     client.set_config(TOPIC, "t", "cleanup.policy", "compact");
-    // What is written meanwhile has other keys.
+    // Other keys are written meanwhile.
     let mut number: u32 = 0;
     wait_until("the tombstones are gone", DEADLINE, || {
         let other = format!("other-{}", number % 3).into_bytes();

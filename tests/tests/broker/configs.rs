@@ -1,7 +1,7 @@
-//! KIP-1269's settings from outside, and IncrementalAlterConfigs: who may set what, what is told to producers, what
-//! DescribeConfigs shows, and what a restart keeps.
+//! KIP-1269's settings from outside, and IncrementalAlterConfigs: permitted settings, values sent to producers, the
+//! results of DescribeConfigs, and the settings that a restart keeps.
 //!
-//! Not what the window does, which is in `window`.
+//! Not the window's behaviour, which `window` tests.
 
 use fullbore_tests::{Batch, Broker, Client, alter_resource, produce_request, serve_refused, topic_data, wait_until};
 use fullbore_wire::apis::api_versions::ApiVersionsRequest;
@@ -26,7 +26,7 @@ const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
 const SOON: Duration = Duration::from_secs(30);
 
-/// A produce of one batch that is not idempotent, by topic id.
+/// Produces one batch that is not idempotent, by topic id.
 fn produce(client: &mut Client, id: Uuid, version: i16) -> ProduceResponse {
     let bytes = Batch::of(&["v"]).bytes();
     let mut topic = topic_data("", &[(0, bytes.clone())]);
@@ -34,7 +34,7 @@ fn produce(client: &mut Client, id: Uuid, version: i16) -> ProduceResponse {
     client.call(&ProduceRequest { topic_data: vec![topic], ..produce_request("", 0, bytes) }, version)
 }
 
-/// What Produce 14 tells: the broker's value, the topic's, and what a producer makes of them.
+/// Returns the values of a response to Produce 14: the broker's, the topic's, and the one that a producer derives.
 fn told(client: &mut Client, id: Uuid) -> (i32, i32, i32) {
     let response = produce(client, id, 14);
     let topic = &response.responses[0];
@@ -56,7 +56,7 @@ fn described(client: &mut Client, kind: i8, name: &str, key: &str) -> Option<Des
     result.configs.pop()
 }
 
-/// A described configuration in a line: value, source, `read-only` if it is, and its synonyms' values and sources.
+/// Describes a configuration in a line: value, source, `read-only` if it is, and its synonyms' values and sources.
 fn line(client: &mut Client, kind: i8, name: &str, key: &str) -> String {
     let Some(config) = described(client, kind, name, key) else { return "absent".to_owned() };
     let value = |value: &Option<Text>| value.as_ref().map_or("null".to_owned(), Text::to_string);
@@ -67,7 +67,7 @@ fn line(client: &mut Client, kind: i8, name: &str, key: &str) -> String {
 }
 
 #[test]
-fn kip_1269_config_validation() {
+fn kip_1269_values_outside_the_limits_are_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for value in ["4", "0", "-1", "10001", "2147483648", "many", ""] {
         let refused = serve_refused(folder.path(), &[&format!("{OF_BROKER}={value}")]);
@@ -94,7 +94,7 @@ fn kip_1269_config_validation() {
 }
 
 #[test]
-fn kip_1269_two_brokers_with_different_values_tell_each_its_own() {
+fn kip_1269_each_broker_returns_its_own_value() {
     for (sets, expected) in [(vec![], (5, 5, 5)), (vec!["max.idempotence.batches.to.retain=20"], (20, 20, 20))] {
         let broker = Broker::start(&sets);
         let mut client = broker.client();
@@ -108,7 +108,7 @@ fn kip_1269_two_brokers_with_different_values_tell_each_its_own() {
 }
 
 #[test]
-fn kip_1269_an_old_producer_at_a_new_broker_gets_what_it_knows() {
+fn kip_1269_an_old_producer_at_a_new_broker_gets_no_new_fields() {
     let broker = Broker::start(&["max.idempotence.batches.to.retain=20"]);
     let mut client = broker.client();
     let id = client.create_topic("old", 1, &[]);
@@ -119,7 +119,7 @@ fn kip_1269_an_old_producer_at_a_new_broker_gets_what_it_knows() {
 }
 
 #[test]
-fn a_broker_told_to_offer_produce_13_does_not_serve_14() {
+fn a_broker_limited_to_produce_13_does_not_serve_14() {
     for (sets, max) in
         [(vec![], 14), (vec!["fullbore.produce.version.max=14"], 14), (vec!["fullbore.produce.version.max=13"], 13)]
     {
@@ -130,7 +130,7 @@ fn a_broker_told_to_offer_produce_13_does_not_serve_14() {
         assert_eq!((produce_range.min_version, produce_range.max_version), (0, max));
         let id = client.create_topic("offered", 1, &[]);
         produce(&mut client, id, max);
-        // As any version that is not offered: the connection is closed.
+        // The broker closes the connection, as for any version that is not offered.
         let (mut beyond, bytes) = (broker.client(), Batch::of(&["v"]).bytes());
         if max == 13 {
             beyond.send(&produce_request("offered", 0, bytes), 14);
@@ -141,7 +141,7 @@ fn a_broker_told_to_offer_produce_13_does_not_serve_14() {
 }
 
 #[test]
-fn what_is_set_while_the_broker_runs_is_told_shown_and_kept() {
+fn dynamic_settings_are_sent_described_and_survive_restarts() {
     let mut broker = Broker::start(&["max.idempotence.batches.to.retain=20"]);
     let mut client = broker.client();
     let id = client.create_topic("shown", 1, &[]);
@@ -177,7 +177,7 @@ fn what_is_set_while_the_broker_runs_is_told_shown_and_kept() {
 }
 
 #[test]
-fn what_groups_and_clients_metrics_set_is_told_shown_and_goes() {
+fn settings_of_groups_and_client_metrics_are_described_and_deleted() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let cases = [(GROUP, SESSION, "46000", "45000@5", 8), (CLIENT_METRICS, "interval.ms", "500", "300000@5", 7)];
@@ -200,7 +200,7 @@ fn what_groups_and_clients_metrics_set_is_told_shown_and_goes() {
 }
 
 #[test]
-fn every_refusal_has_kafkas_code_and_the_others_of_the_request_go_through() {
+fn each_refusal_has_kafkas_code_and_other_resources_of_the_request_are_altered() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
@@ -311,7 +311,7 @@ fn every_refusal_has_kafkas_code_and_the_others_of_the_request_go_through() {
 }
 
 #[test]
-fn the_levels_of_the_log_change_while_the_broker_runs_and_not_for_ever() {
+fn dynamic_log_levels_apply_until_the_broker_stops() {
     const NAME: &str = "fullbore.protocol";
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -336,7 +336,7 @@ fn the_levels_of_the_log_change_while_the_broker_runs_and_not_for_ever() {
 }
 
 #[test]
-fn validate_only_says_what_would_happen_and_changes_nothing() {
+fn validate_only_returns_each_result_and_changes_nothing() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let id = client.create_topic("kept", 1, &[]);
@@ -352,15 +352,15 @@ fn validate_only_says_what_would_happen_and_changes_nothing() {
     assert_eq!(told(&mut client, id), (5, 5, 5));
 }
 
-/// Retention looks at a partition that nobody uses: it must learn of the change by itself.
+/// No client uses the partition: retention must learn of the change by itself.
 #[test]
-fn a_retention_set_while_the_broker_runs_is_in_force_in_a_partition_nobody_uses() {
+fn a_dynamic_retention_applies_to_an_unused_partition() {
     for (kind, name, key) in [(TOPIC, "quiet", "retention.ms"), (BROKER, "", "log.retention.ms")] {
         let broker = Broker::start(&["log.retention.check.interval.ms=100"]);
         let mut client = broker.client();
         client.create_topic("quiet", 1, &[]);
         client.produced("quiet", 0, &Batch::at(1_700_000_000_000 - 86_400_000 * 30, &["old"]));
-        // ListOffsets would use the partition; its files do not.
+        // ListOffsets would use the partition; a look at its files does not.
         client.set_config(kind, name, key, "1000");
         wait_until("the segment is rolled and the old one goes", SOON, || {
             let files = broker.partition_files("quiet", 0, "log");

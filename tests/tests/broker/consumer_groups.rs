@@ -1,6 +1,6 @@
 //! Groups of the consumer protocol (KIP-848): every case also holds for Apache Kafka 4.3 (`FULLBORE_TEST_PEER`).
 //!
-//! A peer works assignments out when it likes, so what a member is to have is waited for, heartbeat by heartbeat.
+//! A peer computes assignments at its own time, so each test waits for an assignment, heartbeat by heartbeat.
 
 use crate::members::{Member, beat, describe, join_request, list, new_group, refused, unique};
 use fullbore_tests::{Broker, wait_until};
@@ -78,7 +78,7 @@ fn malformed_heartbeats_are_refused_in_kafkas_words() {
 }
 
 #[test]
-fn two_members_share_and_the_last_one_has_it_all() {
+fn two_members_share_and_the_last_member_gets_all_partitions() {
     // Kafka's interval is always the same.
     let broker = Broker::start(&["fullbore.group.consumer.unsettled.heartbeat.interval.ms=0"]);
     let mut client = broker.client();
@@ -130,7 +130,7 @@ fn delete(client: &mut fullbore_tests::Client, group: &str) -> ErrorCode {
 }
 
 #[test]
-fn epochs_fence() {
+fn old_member_epochs_are_fenced() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let (group, topic) = (new_group(&broker, "fence"), unique("t"));
@@ -142,14 +142,14 @@ fn epochs_fence() {
     assert_eq!(refused(&mut client, &beat(&group, member.id(), epoch + 1)), ErrorCode::FENCED_MEMBER_EPOCH);
     assert_eq!(refused(&mut client, &beat(&group, "stranger", 1)), ErrorCode::UNKNOWN_MEMBER_ID);
     assert_eq!(refused(&mut client, &beat(&group, "stranger", -1)), ErrorCode::UNKNOWN_MEMBER_ID);
-    // Who was fenced joins again under its id, and is told everything.
+    // A fenced member joins again under its id, and gets its whole assignment.
     let again = client.call(&join_request(&group, member.id(), &[&topic]), 1);
     assert_eq!((again.error_code, again.member_epoch), (ErrorCode::NONE, epoch));
     assert_eq!(again.assignment.expect("all of it").topic_partitions[0].partitions, [0, 1]);
 }
 
 #[test]
-fn version_0_is_given_an_id() {
+fn version_0_gets_a_member_id() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let group = new_group(&broker, "v0");
@@ -186,7 +186,7 @@ fn a_static_member_keeps_its_share_while_it_is_away() {
 }
 
 #[test]
-fn topics_come_by_expression_as_they_are_created() {
+fn an_expression_adds_topics_as_they_are_created() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let (group, prefix) = (new_group(&broker, "regex"), unique("orders"));
@@ -206,7 +206,7 @@ fn topics_come_by_expression_as_they_are_created() {
     member.beat_until_it_owns(5);
 }
 
-/// Kafka's coordinator does not leave them out, either: who does not want them must not match them.
+/// Kafka's coordinator includes them, too: an expression that does not want them must not match them.
 #[test]
 fn an_expression_matches_internal_topics_too() {
     let broker = Broker::start(&["offsets.topic.num.partitions=3"]);
@@ -256,7 +256,7 @@ fn the_range_assignor_is_chosen_by_vote() {
 }
 
 #[test]
-fn a_killed_broker_knows_its_members_again() {
+fn a_restart_after_a_kill_keeps_the_members() {
     let mut broker = Broker::start(&[]);
     let group = unique("killed");
     broker.client().create_topic("t", 4, &[]);

@@ -1,5 +1,5 @@
-//! Which heartbeat intervals members of the consumer protocol are told while their group changes, and that a change
-//! takes no more heartbeats than it must. Kafka always tells the same interval.
+//! Heartbeat intervals that the broker sends to members of the consumer protocol while their group changes; a change
+//! takes no more heartbeats than it must. Kafka always sends the same interval.
 
 use crate::members::{Member, beat, describe, new_group, unique};
 use fullbore_tests::{Broker, wait_until};
@@ -18,7 +18,7 @@ fn wait_until_settled(members: &mut [&mut Member]) {
 }
 
 #[test]
-fn a_change_is_heard_of_soon_by_those_it_concerns() {
+fn a_change_reaches_the_members_concerned_soon() {
     let broker = Broker::start(&["group.consumer.assignment.interval.ms=0"]);
     let mut client = broker.client();
     let (group, topic) = (new_group(&broker, "settle"), unique("t"));
@@ -45,7 +45,7 @@ fn a_change_is_heard_of_soon_by_those_it_concerns() {
 }
 
 #[test]
-fn a_member_that_waits_for_one_that_does_not_give_up_comes_less_and_less_often() {
+fn a_member_that_waits_for_a_slow_revocation_gets_growing_intervals() {
     let broker = Broker::start(&[
         "group.consumer.assignment.interval.ms=0",
         "fullbore.group.consumer.unsettled.heartbeat.interval.ms=10",

@@ -1,4 +1,5 @@
-//! `fullbore copy`: each record of the source once in the target, whoever is killed, and the group's offsets with them.
+//! `fullbore copy`: each record of the source once in the target, whichever process is killed, and the group's offsets
+//! with them.
 //!
 //! `FULLBORE_COPY_ROUNDS` is the number of kills of a copier (by default 4, in `make soak` 60).
 
@@ -16,14 +17,14 @@ const SETS: &[&str] = &[
     "group.consumer.heartbeat.interval.ms=100",
     "max.idempotence.batches.to.retain=64",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=100",
-    // Records here have times of 2023: the first look for segments to delete, 30 s after a start, would take them.
+    // Records here have times of 2023: the first check for expired segments, 30 s after a start, would delete them.
     "log.retention.ms=-1",
 ];
-/// A member that is killed is missed soon.
+/// Short, so that the group soon removes a killed member.
 const SHORT_SESSION: [&str; 4] = ["-X", "session.timeout.ms=1000", "-X", "heartbeat.interval.ms=100"];
 
 fn started(to_partitions: i32) -> (Broker, String) {
-    // Copiers find the broker again after a kill.
+    // Copiers reconnect to the same port after a kill.
     let listens = format!("listeners=PLAINTEXT://127.0.0.1:{}", fullbore_tests::stable_ports(1)[0]);
     let broker = Broker::start(&[SETS, &[&listens]].concat());
     let mut client = broker.client();
@@ -105,7 +106,7 @@ fn broker_killed_under_a_copy_at_any_window_and_connections_leaves_each_record_o
 fn copiers_that_come_and_go_share_the_partitions_and_copy_each_record_once() {
     let (_broker, bootstrap) = started(PARTITIONS as i32);
     let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
-    // Transactions that a killed copier leaves open hold the others up for no longer.
+    // Open transactions of a killed copier block the others for no longer.
     let flags = ["--group", "shared", "--transaction-records", "10", "-X", "transaction.timeout.ms=2000"];
     let flags = [&flags[..], &SHORT_SESSION].concat();
     let start = |strategy: &'static str| {
@@ -154,7 +155,7 @@ fn copier_frozen_past_its_session_and_its_transaction_writes_nothing_twice_and_g
 }
 
 #[test]
-fn records_are_deleted_before_the_next_start_their_offsets_are_printed_and_the_copy_fails_once() {
+fn records_deleted_between_copies_are_listed_and_fail_one_copy() {
     let (broker, bootstrap) = started(PARTITIONS as i32);
     let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
     let copy = |flags: &[&str]| CopyProcess::start(&bootstrap, ("a", "b"), &[&["--exit"][..], flags].concat());
@@ -163,7 +164,7 @@ fn records_are_deleted_before_the_next_start_their_offsets_are_printed_and_the_c
     assert!(copy(&["--group", "g"]).finish().contains("copied 300 records"));
     let before = [0, 1].map(|partition| client.latest("a", partition));
     copied.fill(300, 1);
-    // Of partition 0 some, of partition 1 all.
+    // Some records of partition 0, and all of partition 1.
     let starts = [before[0] + 7, client.latest("a", 1)];
     for (partition, start) in [0, 1].into_iter().zip(starts) {
         client.delete_records("a", partition, start);
@@ -180,12 +181,12 @@ fn records_are_deleted_before_the_next_start_their_offsets_are_printed_and_the_c
     assert!(told.contains(&format!("\"records\":{},", 300 - deleted)), "{told}");
     assert!(told.contains(&format!("\"deleted\":{deleted}")), "{told}");
     assert!(told.contains(&format!("records at {deleted} offsets of topic 'a' were deleted before they were copied")));
-    // The group is past them, though no record of partition 1 followed.
+    // The group has passed the deleted offsets, though no record of partition 1 followed.
     assert!(copy(&["--group", "g"]).finish().contains("copied 0 records"));
 }
 
 #[test]
-fn records_are_deleted_and_the_offset_reset_is_named_the_copy_goes_by_it() {
+fn deleted_records_with_an_explicit_offset_reset_follow_the_reset() {
     let (broker, bootstrap) = started(PARTITIONS as i32);
     let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
     let mut client = broker.client();
@@ -208,7 +209,7 @@ fn records_are_deleted_and_the_offset_reset_is_named_the_copy_goes_by_it() {
 }
 
 #[test]
-fn target_with_fewer_partitions_has_each_record_where_its_key_says() {
+fn target_with_fewer_partitions_is_partitioned_by_key() {
     let (_broker, bootstrap) = started(1);
     let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
     copied.fill(1_000, 1);
@@ -218,7 +219,7 @@ fn target_with_fewer_partitions_has_each_record_where_its_key_says() {
 }
 
 #[test]
-fn copy_that_cannot_begin_says_what_to_do() {
+fn copy_that_cannot_begin_prints_the_remedy() {
     let (_broker, bootstrap) = started(1);
     let refused = |(from, to), more: &[&str]| {
         CopyProcess::start(&bootstrap, (from, to), &[&["--group", "g", "--exit"][..], more].concat()).fails()
@@ -232,7 +233,7 @@ fn copy_that_cannot_begin_says_what_to_do() {
 }
 
 #[test]
-fn copier_whose_id_another_one_takes_ends_and_says_so() {
+fn copier_whose_transactional_id_is_taken_fails_with_the_reason() {
     let (_broker, bootstrap) = started(PARTITIONS as i32);
     let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
     copied.fill(100, 0);

@@ -1,6 +1,7 @@
 //! kill -9 under load, again and again: every acknowledged record is there, once and in order.
 //!
-//! `FULLBORE_CRASH_ROUNDS` says how often (by default 10, in `make soak` 200). Damaged files are in `damage`.
+//! `FULLBORE_CRASH_ROUNDS` sets the number of rounds (by default 10, in `make
+//! soak` 200). Damaged files are in `damage`.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const TOPIC: &str = "crashed";
-/// Requests in flight, as an idempotent client has.
+/// Requests in flight, the number of an idempotent client.
 const IN_FLIGHT: usize = 5;
 const RECORDS_PER_BATCH: i32 = 3;
 const PRODUCERS: i32 = 3;
@@ -20,15 +21,15 @@ fn rounds() -> usize {
     fullbore_tests::rounds("FULLBORE_CRASH_ROUNDS", 10, 200)
 }
 
-/// An idempotent producer with a partition of its own, so that record n has offset n.
+/// Idempotent producer with its own partition, so that record n has offset n.
 struct Producer {
     id: i64,
     partition: i32,
-    /// First sequences of batches sent and not acknowledged, oldest first.
+    /// First sequences of unacknowledged batches, oldest first.
     in_flight: VecDeque<i32>,
-    /// The sequence of the next record.
+    /// Sequence of the next record.
     next: i32,
-    /// Records acknowledged.
+    /// Acknowledged records.
     acknowledged: i32,
 }
 
@@ -39,7 +40,7 @@ impl Producer {
 
     fn value(&self, sequence: i32) -> Vec<u8> {
         let mut value = format!("{} {sequence} ", self.partition).into_bytes();
-        // Uneven sizes, so that crashes find different places in pages and segments.
+        // Uneven sizes, so that crashes hit different positions in pages and segments.
         value.resize(value.len() + usize::try_from(sequence * 37 % 1500).expect("positive"), b'.');
         value
     }
@@ -49,7 +50,7 @@ impl Producer {
         Batch::of(&values).from_producer(self.id, 0, first)
     }
 
-    /// Sends again what was not acknowledged, in order, then goes on until the broker dies.
+    /// Resends unacknowledged batches in order, then continues until the broker dies.
     fn run(&mut self, client: &mut Client, acknowledged: &AtomicUsize) {
         let mut unsent: VecDeque<i32> = self.in_flight.clone();
         let mut sent = 0;
@@ -79,7 +80,7 @@ impl Producer {
         first
     }
 
-    /// Each record once and in order, from the first to at least the last acknowledged one.
+    /// Checks that each record is there once and in order, up to at least the last acknowledged one.
     fn check(&self, client: &mut Client) {
         let records = client.fetch_records(TOPIC, self.partition);
         let count = i32::try_from(records.len()).expect("few records");
@@ -92,12 +93,12 @@ impl Producer {
     }
 }
 
-/// Has all producers run until the broker has acknowledged so many batches, then kills it.
+/// Runs all producers until the broker has acknowledged `batches` batches, then kills it.
 fn run_and_kill(broker: &mut Broker, producers: Vec<Producer>, batches: usize) -> Vec<Producer> {
     run_and(broker, producers, batches, Broker::kill)
 }
 
-/// The same with another end.
+/// Runs all producers until the broker has acknowledged `batches` batches, then calls `end`.
 fn run_and(broker: &mut Broker, producers: Vec<Producer>, batches: usize, end: fn(&mut Broker)) -> Vec<Producer> {
     let acknowledged = Arc::new(AtomicUsize::new(0));
     let running: Vec<_> = producers
@@ -145,11 +146,11 @@ fn every_acknowledged_record_is_there_after_each_kill_9_while_segments_roll() {
 }
 
 #[test]
-fn every_acknowledged_record_is_there_after_each_kill_9_where_each_is_flushed() {
+fn every_acknowledged_record_is_there_after_each_kill_9_with_a_flush_per_batch() {
     survives(&[("flush.messages", "1")], &[]);
 }
 
-/// Objects and the index in a folder: nothing is a log.
+/// Objects and the index in a directory; no log exists.
 #[test]
 fn every_acknowledged_record_of_a_diskless_topic_is_there_once_and_in_order_after_each_kill_9() {
     survives(&[("diskless.enable", "true")], &[]);
@@ -161,7 +162,7 @@ fn every_acknowledged_record_is_there_after_each_kill_9_of_a_slow_store() {
     survives(&[("diskless.enable", "true")], &slow);
 }
 
-/// Now and then it is stopped cleanly instead: the next start believes the files, and the one after that must not.
+/// Some rounds end in a clean stop: the next start trusts the files, and the start after a kill must not.
 #[test]
 fn clean_stops_between_kills_lose_nothing() {
     let mut broker = Broker::start(&[]);
@@ -180,7 +181,7 @@ fn clean_stops_between_kills_lose_nothing() {
     }
 }
 
-/// SIGTERM while requests keep coming: what was admitted is answered, and what was answered is there.
+/// SIGTERM amid requests: admitted requests are answered, and answered records are there.
 #[test]
 fn a_stop_under_load_ends_with_code_0_and_loses_nothing() {
     stops_under_load(&[]);
@@ -205,7 +206,7 @@ fn stops_under_load(configs: &[(&str, &str)]) {
     }
 }
 
-/// A broker that was killed, and the one producer that wrote to it.
+/// Returns a killed broker and the one producer that wrote to it.
 fn killed() -> (Broker, Producer) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -217,11 +218,11 @@ fn killed() -> (Broker, Producer) {
 
 #[test]
 #[should_panic(expected = "were acknowledged")]
-fn the_check_itself_sees_acknowledged_records_that_are_lost() {
+fn lost_acknowledged_records_fail_the_check() {
     let (mut broker, producer) = killed();
     let log = broker.partition_files(TOPIC, 0, "log").remove(0);
     let file = std::fs::OpenOptions::new().write(true).open(log).expect("ours");
-    // At most five batches were not acknowledged.
+    // At most five batches were unacknowledged.
     let six_batches: usize =
         (producer.next - 18..producer.next).step_by(3).map(|n| producer.batch(n).bytes().len()).sum();
     let len = file.metadata().expect("ours").len();
@@ -232,7 +233,7 @@ fn the_check_itself_sees_acknowledged_records_that_are_lost() {
 
 #[test]
 #[should_panic(expected = "of partition 0")]
-fn the_check_itself_sees_records_that_are_there_twice() {
+fn duplicate_records_fail_the_check() {
     let (mut broker, mut producer) = killed();
     broker.restart();
     let mut client = broker.client();

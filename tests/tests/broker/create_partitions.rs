@@ -1,4 +1,4 @@
-//! CreatePartitions: a topic gets more partitions, which are there at once, or says why not.
+//! CreatePartitions: new partitions of a topic, which can be used at once, and refusals with their reasons.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -63,7 +63,7 @@ fn new_partitions_take_records_and_survive_kill_9() {
 }
 
 #[test]
-fn every_reason_not_to_has_its_error_and_changes_nothing() {
+fn each_refusal_has_its_error_and_changes_nothing() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 2, &[]);
@@ -82,7 +82,7 @@ fn every_reason_not_to_has_its_error_and_changes_nothing() {
         let shown = format!("{topic:?}");
         let refused = grow(&mut client, vec![topic], false, LATEST_VERSION).remove(0);
         assert_eq!(refused.error_code, expected, "{shown}");
-        let unsaid = expected == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION; // Kafka gives no words for it
+        let unsaid = expected == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION; // Kafka sends no message for it
         assert!(unsaid || refused.error_message.is_some_and(|message| !message.is_empty()), "{shown}");
     }
     assert!(grow(&mut client, vec![to("t", i32::MAX)], false, LATEST_VERSION)[0].error_code.is_err());
@@ -90,7 +90,7 @@ fn every_reason_not_to_has_its_error_and_changes_nothing() {
 }
 
 #[test]
-fn each_topic_stands_for_itself_and_one_named_twice_is_refused() {
+fn each_topic_has_its_own_result_and_a_duplicate_is_refused() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("a", 1, &[]);
@@ -113,7 +113,7 @@ fn each_topic_stands_for_itself_and_one_named_twice_is_refused() {
 }
 
 #[test]
-fn validate_only_says_what_would_happen_and_changes_nothing() {
+fn validate_only_returns_each_result_and_changes_nothing() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);

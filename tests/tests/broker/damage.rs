@@ -1,5 +1,5 @@
-//! Files that are not as the broker left them: a torn tail is cut, an index is built anew, corruption in the middle is
-//! refused by name and costs nobody else anything.
+//! Files that differ from those the broker left. A torn tail is cut and an index is rebuilt. Corruption in the middle
+//! makes one partition unavailable, with its file in the log, and leaves the others as they are.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, Client};
@@ -12,14 +12,14 @@ const TOPIC: &str = "damaged";
 /// Batches written before the damage, one record each.
 const BATCHES: i32 = 20;
 
-/// In the first batch, after its header.
+/// Position in the first batch, after its header.
 const FIRST_RECORD: usize = 64;
 
 fn batch(producer_id: i64, sequence: i32) -> Batch {
     Batch::of(&[format!("record {sequence}")]).from_producer(producer_id, 0, sequence)
 }
 
-/// A broker whose partition 0 holds twenty batches of one producer.
+/// Starts a broker whose partition 0 holds twenty batches of one producer.
 fn written(configs: &[(&str, &str)]) -> (Broker, i64) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -44,7 +44,7 @@ fn expected(count: i32) -> Vec<String> {
     (0..count).map(|sequence| format!("record {sequence}")).collect()
 }
 
-/// Shows that records 0 to `kept` are there, no more, and that the producer goes on after them.
+/// Checks that the records 0 to `kept` are there and no more, and that the producer continues after them.
 fn assert_recovered(broker: &Broker, id: i64, kept: i32) {
     let mut client = broker.client();
     assert_eq!(texts(&mut client), expected(kept));
@@ -57,7 +57,7 @@ fn assert_recovered(broker: &Broker, id: i64, kept: i32) {
 }
 
 #[test]
-fn whatever_follows_the_last_whole_batch_is_cut_off() {
+fn garbage_after_the_last_whole_batch_is_cut_off() {
     let garbage: [Vec<u8>; 5] = [vec![0; 4096], vec![0xff; 1], vec![0x5a; 61], vec![0; 16], half_a_batch()];
     for tail in garbage {
         let (mut broker, id) = written(&[]);
@@ -69,7 +69,7 @@ fn whatever_follows_the_last_whole_batch_is_cut_off() {
     }
 }
 
-/// The first half of a batch that would have been next.
+/// Returns the first half of the next batch.
 fn half_a_batch() -> Vec<u8> {
     let next = Batch { base_offset: i64::from(BATCHES), leader_epoch: 0, ..Batch::of(&[vec![b'x'; 500]]) };
     next.bytes()[..300].to_vec()
@@ -111,9 +111,9 @@ fn flip_a_bit(broker: &Broker, at: impl Fn(usize) -> usize) -> PathBuf {
     path
 }
 
-/// Acknowledged records follow the damage: cutting there would lose them in silence.
+/// Acknowledged records follow the damage; a cut there would lose them silently.
 #[test]
-fn corruption_before_good_batches_is_refused_by_name_and_the_other_partitions_are_served() {
+fn corruption_before_good_batches_refuses_its_partition_and_the_others_are_served() {
     let (mut broker, id) = written(&[]);
     broker.kill();
     let path = flip_a_bit(&broker, |len| len / 2);
@@ -130,7 +130,7 @@ fn corruption_before_good_batches_is_refused_by_name_and_the_other_partitions_ar
     assert_serves(&broker);
 }
 
-/// A record damaged after a clean stop is not looked for: the files are believed, and the end is where it was.
+/// A start after a clean stop trusts the files: it does not find the damaged record, and the end stays.
 #[test]
 fn a_clean_stop_skips_recovery() {
     let (mut broker, _) = written(&[]);
@@ -142,7 +142,7 @@ fn a_clean_stop_skips_recovery() {
     assert_serves(&broker);
 }
 
-/// Indexes of segments small enough that there are several, with an entry for nearly every batch.
+/// Settings for several segments, with an index entry for nearly every batch.
 const SEVERAL_SEGMENTS: &[(&str, &str)] = &[("segment.bytes", "1048576"), ("index.interval.bytes", "0")];
 
 fn damage_indexes(broker: &Broker, how: fn(&PathBuf)) {
@@ -187,14 +187,14 @@ fn damaged_indexes_are_repaired_after_a_crash_and_after_a_clean_stop() {
     }
 }
 
-/// Later than every record written before, so that each can be found by its time.
+/// Returns a time after every record written before, so that a lookup by time can find a new record.
 fn later() -> i64 {
     Batch::of(&["now"]).base_timestamp + 1000
 }
 
-/// Producer snapshots and checkpoints can be had from the log.
+/// Producer snapshots and checkpoints can be rebuilt from the log.
 #[test]
-fn lost_snapshots_and_checkpoints_cost_nothing() {
+fn lost_snapshots_and_checkpoints_lose_no_record() {
     for end in [Broker::stop, Broker::kill] {
         let (mut broker, id) = written(&[]);
         end(&mut broker);
@@ -210,9 +210,9 @@ fn lost_snapshots_and_checkpoints_cost_nothing() {
     }
 }
 
-/// Files of others in the data folder are nobody's business.
+/// Foreign files in the data directory stay.
 #[test]
-fn strange_files_and_folders_in_the_data_folder_are_left_alone() {
+fn foreign_files_in_the_data_directory_stay() {
     let (mut broker, id) = written(&[]);
     broker.kill();
     let strange = [broker.data_dir().join("lost+found"), broker.data_dir().join("nobody-0")];

@@ -1,4 +1,4 @@
-//! DeleteRecords: the log start moves, for good, and neither producers nor later topics notice.
+//! DeleteRecords: the log start moves for good, and neither producers nor later topics are affected.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
 use fullbore_wire::ErrorCode;
@@ -27,7 +27,7 @@ pub fn delete_from(
     client.call(&request(topic, partition, offset), version).topics.remove(0).partitions.remove(0)
 }
 
-/// The log start after it was moved to `offset`.
+/// Deletes the records before `offset`; returns the new log start.
 fn deleted(client: &mut Client, offset: i64) -> i64 {
     let result = delete_from(client, TOPIC, 0, offset, 2);
     assert_eq!(result.error_code, ErrorCode::NONE);
@@ -51,7 +51,7 @@ fn fetch_code(client: &mut Client, offset: i64) -> ErrorCode {
 
 /// More than one transaction of the index.
 #[test]
-fn many_diskless_partitions_are_named_each_has_its_own_answer() {
+fn many_diskless_partitions_have_a_result_each() {
     let broker = Broker::start(&["log.retention.check.interval.ms=50"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1_200, &[("diskless.enable", "true")]);
@@ -86,7 +86,7 @@ fn many_diskless_partitions_are_named_each_has_its_own_answer() {
 }
 
 #[test]
-fn topic_is_named_twice_both_of_its_partitions_are_answered() {
+fn topic_named_twice_has_a_result_for_each_partition() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 2, &[]);
@@ -118,7 +118,7 @@ fn records_before_the_offset_are_gone_at_once_in_every_version() {
 }
 
 #[test]
-fn every_reason_not_to_has_its_error() {
+fn each_refusal_of_a_deletion_has_its_error() {
     let (_broker, mut client) = broker_with_records(2);
     client.create_topic("empty", 1, &[]);
     for (topic, partition, offset, expected) in [
@@ -143,7 +143,7 @@ fn every_reason_not_to_has_its_error() {
 }
 
 #[test]
-fn kill_9_brings_no_record_back_and_takes_no_other_away() {
+fn kill_9_restores_no_deleted_record_and_loses_no_other() {
     let (mut broker, mut client) = broker_with_records(20);
     for offset in [4, 5, 11, 20] {
         assert_eq!(deleted(&mut client, offset), offset);
@@ -157,14 +157,14 @@ fn kill_9_brings_no_record_back_and_takes_no_other_away() {
     broker.kill();
     broker.restart();
     assert_eq!(broker.client().earliest(TOPIC, 0), 20);
-    // What Kafka's own tools read.
+    // Kafka's own tools read this file.
     let checkpoint = std::fs::read_to_string(broker.data_dir().join("log-start-offset-checkpoint")).expect("written");
     assert_eq!(checkpoint, format!("0\n1\n{TOPIC} 0 20\n"));
 }
 
-/// The partition's own file tells the log start; should it be lost, the checkpoint does.
+/// The partition's own file has the log start; if it is lost, the checkpoint has it.
 #[test]
-fn a_log_start_outlives_its_own_file() {
+fn log_start_survives_the_loss_of_its_file() {
     let (mut broker, mut client) = broker_with_records(10);
     deleted(&mut client, 7);
     broker.kill();
@@ -190,7 +190,7 @@ fn records_of_a_topic_that_is_only_compacted_stay() {
 }
 
 #[test]
-fn the_log_start_of_a_deleted_topic_is_not_that_of_the_next_with_its_name() {
+fn log_start_of_a_deleted_topic_does_not_apply_to_the_next_of_its_name() {
     let (mut broker, mut client) = broker_with_records(10);
     deleted(&mut client, 8);
     client.delete_topic(TOPIC);
@@ -224,9 +224,9 @@ fn segments_before_the_log_start_are_removed() {
     assert_eq!(broker.client().earliest(TOPIC, 0), 10);
 }
 
-/// Rows 1 and 9 of what others got wrong: the state of a producer is not that of its records.
+/// The state of a producer outlives its records: rows 1 and 9 of the list of bugs in `sequence`.
 #[test]
-fn producers_go_on_where_they_were_after_all_their_records_are_deleted() {
+fn producers_continue_their_sequences_after_all_their_records_are_deleted() {
     let (mut broker, mut client) = broker_with_records(0);
     let id = client.init_producer_id();
     let batch = |sequence| Batch::of(&["x"]).from_producer(id, 0, sequence);
@@ -250,7 +250,7 @@ fn producers_go_on_where_they_were_after_all_their_records_are_deleted() {
 }
 
 #[test]
-fn partitions_of_several_topics_are_each_answered_once() {
+fn partitions_of_several_topics_have_one_result_each() {
     let (_broker, mut client) = broker_with_records(3);
     client.create_topic("other", 2, &[]);
     client.produced("other", 1, &Batch::of(&["x"]));

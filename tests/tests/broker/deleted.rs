@@ -1,4 +1,4 @@
-//! Deletions that were decided and answered, and a broker that is killed before they are carried out.
+//! Acknowledged deletions that a kill of the broker interrupts.
 
 use crate::pipe::Pipe;
 use fullbore_tests::{Batch, Broker, wait_until};
@@ -10,27 +10,27 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Whatever there is under the partition's name, or was.
+/// Lists the directories with the partition's name, or a name derived from it.
 fn folders(broker: &Broker) -> Vec<PathBuf> {
     let entries = fs::read_dir(broker.data_dir()).expect("listed");
     let paths = entries.map(|entry| entry.expect("listed").path());
     paths.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("t-0"))).collect()
 }
 
-/// Deletes the topic and does not wait until its folder is out of the way.
+/// Deletes the topic without waiting until its directory is moved away.
 fn delete_without_waiting(broker: &Broker) {
     let delete = DeleteTopicsRequest { topic_names: vec!["t".into()], timeout_ms: 1, ..Default::default() };
     assert_eq!(broker.client().call(&delete, 3).responses[0].error_code, ErrorCode::NONE);
 }
 
 #[test]
-fn a_deletion_that_a_kill_interrupts_is_carried_out_by_the_next_start() {
+fn deletion_interrupted_by_a_kill_is_finished_by_the_next_start() {
     for is_made_again in [false, true] {
         let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
         broker.client().create_topic("t", 1, &[]);
         broker.client().produced("t", 0, &Batch::of(&["old"]));
         broker.stop();
-        // The folder's owner is asked before it gets another name.
+        // The start reads the directory's owner before it renames the directory.
         let slow = Pipe::in_place_of(&broker.partition_dir("t", 0).join("partition.metadata"));
         broker.restart();
         delete_without_waiting(&broker);
@@ -49,7 +49,7 @@ fn a_deletion_that_a_kill_interrupts_is_carried_out_by_the_next_start() {
         let left = usize::from(is_made_again);
         wait_until("the folder of the deleted topic is gone", SOON, || folders(&broker).len() == left);
         assert!(!broker.stderr().contains("does not know"), "{}", broker.stderr());
-        // Nothing is done again.
+        // Later starts find nothing to do.
         for _ in 0..2 {
             broker.stop();
             broker.restart();
@@ -63,7 +63,7 @@ fn a_deletion_that_a_kill_interrupts_is_carried_out_by_the_next_start() {
 }
 
 #[test]
-fn what_is_known_of_a_topic_stays_known_when_an_older_one_of_its_name_is_deleted_by_the_next_start() {
+fn state_of_a_topic_survives_a_start_that_deletes_an_older_topic_of_its_name() {
     let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
@@ -84,7 +84,7 @@ fn what_is_known_of_a_topic_stays_known_when_an_older_one_of_its_name_is_deleted
 
 /// The rename of the deleted partition's directory fails once.
 #[test]
-fn directory_of_a_deleted_topic_cannot_be_renamed_at_once_its_records_do_not_stay() {
+fn failed_rename_of_a_deleted_directory_leaves_no_record() {
     for is_made_again in [false, true] {
         let broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
         let mut client = broker.client();
@@ -100,11 +100,11 @@ fn directory_of_a_deleted_topic_cannot_be_renamed_at_once_its_records_do_not_sta
         let is_gone =
             || folders(&broker).iter().filter(|folder| **folder != taken).count() == usize::from(is_made_again);
         wait_until("the directory of the deleted topic is gone", SOON, is_gone);
-        assert!(!broker.stderr().contains("folder of another topic set aside"), "{}", broker.stderr());
+        assert!(!broker.stderr().contains("set aside the directory of another topic"), "{}", broker.stderr());
     }
 }
 
-/// Puts something in the place of the name that the partition's directory would get. Returns its path.
+/// Occupies the name that the partition's directory would get. Returns the path.
 fn take_name_of_deleted(broker: &Broker) -> PathBuf {
     let id = fs::read_to_string(broker.partition_dir("t", 0).join("partition.metadata")).expect("read");
     let id = fullbore_wire::Uuid::parse(id.split("topic_id: ").nth(1).expect("it says").trim()).expect("an id");

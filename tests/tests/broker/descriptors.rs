@@ -1,4 +1,4 @@
-//! A broker that is out of descriptors for a while: what needs one is refused, and afterwards everything works as
+//! A broker without free descriptors for a while: a request that needs one is refused, and afterwards all works as
 //! before.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
@@ -10,12 +10,12 @@ const TOPIC: &str = "scarce";
 const PARTITIONS: i32 = 8;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Four fill a segment.
+/// Returns a batch that is a quarter of a segment.
 fn batch() -> Batch {
     Batch::of(&[vec![b'.'; 250_000]])
 }
 
-/// Produces to each partition, and does not care what becomes of it.
+/// Produces to each partition, and ignores the results.
 fn produce_anyhow(client: &mut Client) {
     for partition in 0..PARTITIONS {
         client.produce(TOPIC, partition, &batch());
@@ -31,7 +31,7 @@ fn a_moment_without_descriptors_disables_no_partition() {
         client.create_topic(TOPIC, PARTITIONS, &[("segment.bytes", "1048576"), (key, value)]);
         produce_anyhow(&mut client);
         broker.refuse_descriptors();
-        // New segments, indexes and folders to be fsynced, and none of them can be opened.
+        // New segments, indexes and directories need an fsync, and none of them can be opened.
         (0..8).for_each(|_| produce_anyhow(&mut client));
         broker.wait_for_stderr("Too many open files");
         broker.allow_descriptors();
@@ -47,27 +47,27 @@ fn a_moment_without_descriptors_disables_no_partition() {
     }
 }
 
-/// An answer that waits for a flush comes once there are descriptors again.
+/// A response that waits for a flush comes once there are descriptors again.
 #[test]
-fn a_flush_that_could_open_nothing_is_tried_again() {
+fn flush_without_descriptors_is_retried() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
     client.produced(TOPIC, 0, &batch());
     client.set_config(2, TOPIC, "flush.messages", "1");
-    // The log file is open, the folder was never fsynced.
+    // The log file is open; the directory was never fsynced.
     broker.refuse_descriptors();
     client.send_produce(TOPIC, 0, &batch());
-    broker.wait_for_stderr("not flushed yet");
+    broker.wait_for_stderr("cannot flush a partition");
     broker.allow_descriptors();
     let produced = client.receive_produced();
     assert!(!produced.error_code.is_err(), "{produced:?}");
     assert_eq!(client.produced(TOPIC, 0, &batch()), 2);
 }
 
-/// A folder in the place of a file is what the system refuses for as long as the test likes.
+/// A directory in place of a file makes each attempt fail until the test removes it.
 #[test]
-fn a_fetch_hears_that_a_log_cannot_be_opened_once_that_was_tried() {
+fn waiting_fetch_gets_the_error_of_a_failed_log_open() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -76,28 +76,28 @@ fn a_fetch_hears_that_a_log_cannot_be_opened_once_that_was_tried() {
     let refused = broker.partition_dir(TOPIC, 0).join("refused.tmp");
     std::fs::create_dir(&refused).expect("made");
     broker.restart();
-    let told = broker.stderr().matches("cannot be opened").count();
+    let told = broker.stderr().matches("cannot open a partition").count();
     let mut client = broker.client();
     let from = [FetchFrom { topic: TOPIC, partition: 0, offset: 0 }];
-    // It waits longer than that takes on any machine, and is woken.
+    // The fetch waits longer than an attempt takes on any machine, and the result of the attempt ends the wait.
     client.set_read_timeout(3 * SOON);
     let max_wait_ms = i32::try_from(SOON.as_millis()).expect("a minute");
     let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, max_wait_ms), 12);
     assert_eq!(fetched.responses[0].partitions[0].error_code, ErrorCode::KAFKA_STORAGE_ERROR);
-    assert!(broker.stderr().matches("cannot be opened").count() <= told + 3, "it is tried over and over");
+    assert!(broker.stderr().matches("cannot open a partition").count() <= told + 3, "it is tried over and over");
     std::fs::remove_dir(&refused).expect("removed");
     assert_eq!(client.fetch_records(TOPIC, 0).len(), 1);
 }
 
 #[test]
-fn the_files_of_a_deleted_topic_go_though_there_were_no_descriptors_for_it_at_first() {
+fn files_of_a_deleted_topic_are_removed_once_descriptors_are_free() {
     let broker = Broker::start(&["log.segment.delete.delay.ms=5000"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
     client.produced(TOPIC, 0, &batch());
     client.delete_topic(TOPIC);
     broker.refuse_descriptors();
-    broker.wait_for_stderr("not removed");
+    broker.wait_for_stderr("cannot remove files");
     broker.allow_descriptors();
     wait_until("the folder is gone", SOON, || {
         let entries = std::fs::read_dir(broker.data_dir()).expect("listed");

@@ -1,5 +1,5 @@
-//! A disk that is full to its last byte: what frees space works on it, without room and without a restart, and a broker
-//! that is started on it serves. On a tmpfs of 48 MiB; skipped where mounting is not permitted.
+//! A disk that is full to its last byte. Operations that free space work on it, with no free byte and without a
+//! restart, and a broker starts and serves on it. On a tmpfs of 48 MiB; skipped where mounting is not permitted.
 
 use crate::delete_records::delete_from;
 use crate::disk_full::SmallDisk;
@@ -13,16 +13,16 @@ use std::time::Duration;
 
 const DISK: usize = 48 << 20;
 const SOON: Duration = Duration::from_secs(60);
-/// Much of the disk is in each.
+/// Each has a large part of the disk.
 const LARGE: &str = "large";
 const SMALL: &str = "small";
 const TOPIC: i8 = 2;
 
-/// A broker that keeps everything, on a disk that its own records and a file beside them have filled.
+/// Broker that keeps all records, on a disk full of them and of a file beside them.
 struct Filled {
     broker: Broker,
     disk: SmallDisk,
-    /// Records of each topic.
+    /// Number of records of each topic.
     large: i64,
     small: i64,
 }
@@ -32,10 +32,10 @@ impl Filled {
         Filled::beside(0)
     }
 
-    /// With so many partitions more, of which each has a log to be finished and its entries in the checkpoint files.
+    /// Fills the disk beside `others` more partitions, each with a log to finish and entries in the checkpoint files.
     fn beside(others: i32) -> Option<Filled> {
         let disk = SmallDisk::mount(DISK)?;
-        // Sockets hold little of an answer.
+        // Small, so that sockets hold little of a response.
         let broker = Broker::start_in(&disk.path().join("data"), &["socket.send.buffer.bytes=65536"]);
         let mut client = broker.client();
         for topic in [LARGE, SMALL] {
@@ -52,7 +52,7 @@ impl Filled {
         Some(Filled { broker, disk, large, small })
     }
 
-    /// No byte is left, whatever was given back meanwhile.
+    /// Fills the space that was freed meanwhile, to the last byte.
     fn fill(&self) {
         fill(&self.disk);
     }
@@ -64,7 +64,7 @@ impl Filled {
         assert_eq!(client.fetch_records(LARGE, 0).len() as i64, self.large);
     }
 
-    /// Records are taken again, from where the log ended.
+    /// Waits until a produce succeeds again; the log continues at `end`.
     fn takes_records_again(&self, topic: &str, end: i64) {
         let mut client = self.broker.client();
         wait_until("records are taken again", SOON, || {
@@ -81,7 +81,7 @@ fn batch() -> Batch {
     Batch::of(&[vec![b'.'; 100_000]])
 }
 
-/// How many were taken before one was refused, or it was enough.
+/// Produces until one batch is refused or `enough` returns true; returns the number of accepted batches.
 fn produce_until(client: &mut Client, topic: &str, enough: impl Fn(i64) -> bool) -> i64 {
     for sent in 0.. {
         if enough(sent) {
@@ -112,7 +112,7 @@ pub fn delete_topic(client: &mut Client, topic: &str) -> ErrorCode {
 }
 
 #[test]
-fn on_a_full_disk_a_topic_is_deleted_and_its_room_is_there_for_records() {
+fn full_disk_topic_deletion_frees_space_for_records() {
     let Some(filled) = Filled::new() else { return };
     let mut client = filled.broker.client();
     assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
@@ -120,7 +120,7 @@ fn on_a_full_disk_a_topic_is_deleted_and_its_room_is_there_for_records() {
 }
 
 #[test]
-fn on_a_full_disk_readers_that_hang_in_answers_keep_no_room_of_what_is_deleted() {
+fn full_disk_slow_readers_do_not_hold_deleted_space() {
     let ways: [fn(&mut Client, i64); 3] = [
         |client, _| assert_eq!(delete_topic(client, LARGE), ErrorCode::NONE),
         |client, end| assert_eq!(delete_from(client, LARGE, 0, -1, 2).low_watermark, end),
@@ -137,9 +137,9 @@ fn on_a_full_disk_readers_that_hang_in_answers_keep_no_room_of_what_is_deleted()
     }
 }
 
-/// What the reserve gives up for a deletion is not taken by those who write records all the while.
+/// Producers do not get the bytes that the reserve yields for a deletion.
 #[test]
-fn on_a_full_disk_deletions_are_answered_while_producers_go_on_trying() {
+fn full_disk_deletions_succeed_beside_retrying_producers() {
     let Some(filled) = Filled::new() else { return };
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -165,7 +165,7 @@ fn on_a_full_disk_deletions_are_answered_while_producers_go_on_trying() {
     });
 }
 
-/// Has the producers stop, also when the test fails.
+/// Stops the producers on drop, also when the test fails.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -175,7 +175,7 @@ impl Drop for Ended<'_> {
 }
 
 #[test]
-fn on_a_full_disk_records_are_deleted_and_their_room_is_there_for_others() {
+fn full_disk_record_deletion_frees_space_for_others() {
     for part in [None, Some(7)] {
         let Some(mut filled) = Filled::new() else { return };
         let mut client = filled.broker.client();
@@ -183,7 +183,7 @@ fn on_a_full_disk_records_are_deleted_and_their_room_is_there_for_others() {
         let deleted = delete_from(&mut client, LARGE, 0, offset, 2);
         let start = part.unwrap_or(filled.large);
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, start));
-        // Within the first segment nothing could be freed, and the reserve has it: no crash takes the log start back.
+        // Within the first segment nothing could be freed, so the reserve holds the new log start: no crash reverts it.
         filled.broker.kill();
         filled.broker.restart();
         assert_eq!(filled.broker.client().earliest(LARGE, 0), start);
@@ -195,11 +195,11 @@ fn on_a_full_disk_records_are_deleted_and_their_room_is_there_for_others() {
 }
 
 #[test]
-fn on_a_full_disk_retention_is_set_and_frees_room_without_a_restart() {
+fn full_disk_new_retention_frees_space_without_a_restart() {
     for topic in [LARGE, SMALL] {
         let Some(filled) = Filled::new() else { return };
         let mut client = filled.broker.client();
-        // Every segment is old, the active one, too.
+        // Every segment is old, also the active one.
         client.set_config(TOPIC, topic, "retention.ms", "1");
         let end = if topic == LARGE { filled.large } else { filled.small };
         wait_until("old records are gone", SOON, || client.earliest(topic, 0) == end);
@@ -208,7 +208,7 @@ fn on_a_full_disk_retention_is_set_and_frees_room_without_a_restart() {
 }
 
 #[test]
-fn a_broker_starts_on_a_full_disk_and_serves_reads_and_what_frees_space() {
+fn full_disk_start_serves_reads_and_deletions() {
     let ends: [fn(&mut Broker); 2] = [Broker::kill, Broker::stop];
     for end in ends {
         let Some(mut filled) = Filled::new() else { return };
@@ -229,9 +229,9 @@ fn a_broker_starts_on_a_full_disk_and_serves_reads_and_what_frees_space() {
     }
 }
 
-/// Killed again and again on a full disk, also while it frees space: whatever was answered holds.
+/// Repeated kills on a full disk, also while it frees space: each response stays true.
 #[test]
-fn kills_on_a_full_disk_take_nothing_back_and_lose_nothing() {
+fn full_disk_kills_revert_no_deletion_and_lose_no_record() {
     let Some(mut filled) = Filled::new() else { return };
     let mut start = 0;
     for round in 0..8 {
@@ -239,7 +239,7 @@ fn kills_on_a_full_disk_take_nothing_back_and_lose_nothing() {
         let deleted = delete_from(&mut client, LARGE, 0, start + 13, 2);
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, start + 13), "round {round}");
         start += 13;
-        // Asked and not waited for.
+        // Sends a deletion without waiting for its response.
         let mut other = filled.broker.client();
         other.send(&crate::delete_records::request(LARGE, 0, start + 5), 2);
         filled.broker.kill();
@@ -247,7 +247,7 @@ fn kills_on_a_full_disk_take_nothing_back_and_lose_nothing() {
         filled.broker.restart();
         let mut client = filled.broker.client();
         let found = client.earliest(LARGE, 0);
-        // What was not answered may be done, not at all, or as far as whole segments go.
+        // The unanswered deletion is done whole, not at all, or up to a segment's start.
         assert!((start..=start + 5).contains(&found), "round {round}: {found} after {start}");
         start = found;
         assert_eq!(client.latest(LARGE, 0), filled.large);
@@ -255,9 +255,9 @@ fn kills_on_a_full_disk_take_nothing_back_and_lose_nothing() {
     }
 }
 
-/// A stop writes the last index entries, checkpoints and a marker, for which there is the reserve.
+/// A stop writes the last index entries, the checkpoints and a marker, for which the reserve has space.
 #[test]
-fn a_stop_on_a_full_disk_is_as_clean_as_any_other() {
+fn full_disk_stop_is_clean() {
     for others in [0, 100] {
         let Some(mut filled) = Filled::beside(others) else { return };
         filled.broker.stop();
@@ -266,20 +266,20 @@ fn a_stop_on_a_full_disk_is_as_clean_as_any_other() {
         filled.broker.restart();
         filled.serves_reads();
         let stderr = filled.broker.stderr();
-        assert!(!stderr.contains("not stopped cleanly"), "{stderr}");
+        assert!(!stderr.contains("unclean shutdown"), "{stderr}");
         let mut client = filled.broker.client();
         assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
         filled.takes_records_again(SMALL, filled.small);
     }
 }
 
-/// The status line of /healthz.
+/// Returns the status line of /healthz.
 fn health(broker: &Broker) -> String {
     broker.admin_page("/healthz").lines().next().expect("a status line").to_owned()
 }
 
 #[test]
-fn healthz_says_what_the_last_append_saw_and_without_one_what_can_be_written() {
+fn healthz_follows_the_last_append_or_the_free_space() {
     let Some(disk) = SmallDisk::mount(DISK) else { return };
     let broker = Broker::start_in(&disk.path().join("data"), &["fullbore.admin.listener=127.0.0.1:0"]);
     let mut client = broker.client();
@@ -301,7 +301,7 @@ fn healthz_says_what_the_last_append_saw_and_without_one_what_can_be_written() {
 }
 
 #[test]
-fn a_full_disk_is_told_once_with_what_to_do() {
+fn full_disk_is_logged_once_with_the_remedy() {
     let Some(filled) = Filled::new() else { return };
     let mut client = filled.broker.client();
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! A disk that fills up, on a tmpfs of a few megabytes. Skipped, with a line that says so, where mounting is not
+//! A disk that fills up, on a tmpfs of a few megabytes. Skipped, with a line on standard error, where mounting is not
 //! permitted.
 
 use fullbore_tests::{Batch, Broker};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const TOPIC: &str = "full";
 
-/// A small file system of its own, unmounted when dropped.
+/// Small file system, unmounted on drop.
 pub struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -25,7 +25,7 @@ impl SmallDisk {
         match mount {
             Ok(status) if status.success() => Some(SmallDisk(folder)),
             _ => {
-                // Past the capture of `cargo test`, so that a run shows what it left out.
+                // Goes around the capture of `cargo test`, so that a run shows which tests it skipped.
                 let _ = writeln!(std::io::stderr(), "skipped: mounting a tmpfs is not permitted here");
                 None
             }
@@ -39,12 +39,12 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // What still has files open keeps the file system, but not its place.
+        // Open files keep the file system alive after the lazy unmount.
         let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
     }
 }
 
-/// Something to delete later.
+/// Writes a file to delete later; returns its path.
 pub fn ballast(disk: &SmallDisk, bytes: usize) -> PathBuf {
     let file = disk.path().join("ballast");
     fs::write(&file, vec![0; bytes]).expect("there is room still");
@@ -58,7 +58,7 @@ fn batch(id: i64, sequence: i32) -> Batch {
 }
 
 #[test]
-fn a_full_disk_is_a_storage_error_the_log_stays_whole_and_goes_on_when_there_is_room() {
+fn full_disk_is_a_storage_error_and_the_log_continues_once_space_is_free() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
     let mut broker = Broker::start_in(&disk.path().join("data"), &[]);
     let mut client = broker.client();
@@ -95,10 +95,10 @@ fn a_full_disk_is_a_storage_error_the_log_stays_whole_and_goes_on_when_there_is_
     }
 }
 
-/// A whole window is in flight when the disk fills up. An error of its sequence would have clients give up their epoch,
-/// or count as a mistake of theirs.
+/// A whole window is in flight when the disk fills up. An error of its sequence would make clients give up their epoch,
+/// or count as the client's mistake.
 #[test]
-fn what_follows_a_batch_that_found_no_room_is_refused_for_the_same_reason() {
+fn batches_behind_one_refused_by_a_full_disk_get_its_error() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
     let broker = Broker::start_in(&disk.path().join("data"), &[]);
     let mut client = broker.client();
@@ -127,15 +127,15 @@ fn what_follows_a_batch_that_found_no_room_is_refused_for_the_same_reason() {
     assert_eq!(early, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, "with room it is what it is");
 }
 
-/// Topics and producer ids need the disk too: refused while it is full, not half made.
+/// Topics and producer ids need the disk, too: they are refused while it is full, without traces.
 #[test]
-fn a_full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
+fn full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
     let Some(disk) = SmallDisk::mount(4 << 20) else { return };
     let mut broker = Broker::start_in(&disk.path().join("data"), &[]);
     let mut client = broker.client();
     client.create_topic("before", 1, &[]);
     let ballast = disk.path().join("ballast");
-    // Writes until nothing fits any more.
+    // Writes until the disk is full.
     let filled = fs::write(&ballast, vec![0; 8 << 20]);
     assert!(filled.is_err(), "4 MiB hold less than 8");
     let refused = create_until_refused(&mut client);
@@ -151,7 +151,7 @@ fn a_full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
     assert_eq!(unknown, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, "a refused topic is not there");
 }
 
-/// The name of the first topic the broker could not create.
+/// Creates topics until one is refused; returns its name.
 fn create_until_refused(client: &mut fullbore_tests::Client) -> String {
     use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
     for n in 0..1000 {

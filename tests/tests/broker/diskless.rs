@@ -1,5 +1,5 @@
-//! Diskless topics on a folder, from outside: what was acknowledged is read again, by its offsets, whatever became of
-//! the broker in between.
+//! Diskless topics on a directory, from outside: acknowledged records are read again by their offsets, whatever happens
+//! to the broker in between.
 
 use fullbore_tests::{Batch, Broker, wait_until};
 use fullbore_wire::ErrorCode;
@@ -9,13 +9,13 @@ const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
 
-/// The batch of three records whose first has this sequence.
+/// Returns the batch of three records whose first has the sequence `first`.
 fn batch(producer_id: i64, first: i32) -> Batch {
     let values: Vec<_> = (first..first + 3).map(|sequence| format!("{producer_id} {sequence}")).collect();
     Batch::of(&values).from_producer(producer_id, 0, first)
 }
 
-/// Objects in the store.
+/// Returns the number of objects in the store.
 fn objects(broker: &Broker) -> usize {
     fn count(folder: &std::path::Path) -> usize {
         let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
@@ -27,7 +27,7 @@ fn objects(broker: &Broker) -> usize {
 }
 
 #[test]
-fn what_is_written_is_read_before_and_after_a_kill() {
+fn written_records_are_read_before_and_after_a_kill() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 2, CONFIGS);
@@ -73,7 +73,7 @@ fn requests_of_one_producer_are_admitted_without_waiting_for_commits() {
 }
 
 #[test]
-fn a_copy_of_a_batch_that_is_under_way_shares_its_answer() {
+fn duplicate_of_a_batch_in_flight_gets_the_same_offset() {
     let broker = Broker::start(&["diskless.puts.per.second.max=0"]);
     let (mut one, mut other) = (broker.client(), broker.client());
     one.create_topic(TOPIC, 1, CONFIGS);
@@ -113,7 +113,7 @@ fn records_are_found_by_time_and_deleted_by_offset() {
 }
 
 #[test]
-fn a_topic_that_is_made_again_is_empty() {
+fn topic_created_again_is_empty() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     for round in 0..3 {
@@ -143,7 +143,7 @@ fn a_waiting_fetch_is_answered_when_records_are_committed() {
 }
 
 #[test]
-fn records_are_of_one_leader_epoch() {
+fn diskless_records_have_one_leader_epoch() {
     use fullbore_wire::apis::offset_for_leader_epoch as api;
     let broker = Broker::start(&[]);
     let mut client = broker.client();

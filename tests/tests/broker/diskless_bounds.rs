@@ -1,4 +1,4 @@
-//! What one client of a diskless topic can make the broker hold, while the store takes its time.
+//! Bounds on what one client of a diskless topic can make the broker hold while the store is slow.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
-fn what_waits_for_its_commit_holds_nothing_else_of_its_request() {
+fn batch_waiting_for_its_commit_holds_no_other_part_of_its_request() {
     let broker = Broker::start(&["fullbore.diskless.put.delay.ms=5000"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
@@ -35,7 +35,7 @@ fn what_waits_for_its_commit_holds_nothing_else_of_its_request() {
 }
 
 #[test]
-fn small_batches_are_counted_with_what_is_kept_beside_their_bytes() {
+fn small_batches_count_with_their_bookkeeping() {
     let memory = "diskless.produce.memory.bytes=8388608";
     let broker = Broker::start(&[memory, "fullbore.diskless.put.delay.ms=2000", "num.partitions=1"]);
     let mut client = broker.client();
@@ -44,7 +44,7 @@ fn small_batches_are_counted_with_what_is_kept_beside_their_bytes() {
     let all: Vec<_> = (0..1000).map(|partition| (partition, batch.clone())).collect();
     let mut request = produce_request(TOPIC, 0, batch.clone());
     (request.acks, request.topic_data) = (0, vec![topic_data(TOPIC, &all)]);
-    // Each is open and known before memory is looked at.
+    // The first round creates and opens each partition before memory is measured.
     client.send(&request, 9);
     let written = |client: &mut fullbore_tests::Client| client.latest(TOPIC, 999);
     wait_until("the first is written", SOON, || written(&mut broker.client()) == 1);
@@ -59,13 +59,13 @@ fn small_batches_are_counted_with_what_is_kept_beside_their_bytes() {
 }
 
 #[test]
-fn a_client_that_has_hung_up_is_let_go_of_while_its_batch_waits_for_memory() {
+fn disconnected_client_is_closed_while_its_batch_waits_for_memory() {
     let memory = ["diskless.produce.memory.bytes=8388608", "fullbore.diskless.put.delay.ms=60000"];
     let broker = Broker::start(&[&memory[..], &["connections.max.idle.ms=5000"]].concat());
     broker.client().create_topic(TOPIC, 1, CONFIGS);
     let batch = Batch::of(&[vec![b'v'; 900_000]]).bytes();
     let request = ProduceRequest { timeout_ms: i32::MAX, ..produce_request(TOPIC, 0, batch) };
-    // The first batches have memory, and those behind them wait for it.
+    // The first batches have memory, and the later ones wait for it.
     let hung_up = (0..16).map(|_| {
         let mut client = broker.client();
         client.send(&request, 9);
@@ -76,9 +76,9 @@ fn a_client_that_has_hung_up_is_let_go_of_while_its_batch_waits_for_memory() {
     clients.iter_mut().for_each(|client| assert_eq!(client.wait_for_close(), 0));
 }
 
-/// It is in line behind the one that it waited for, whose object is not in the store.
+/// The batch is queued behind the one it waited for, whose object is not in the store.
 #[test]
-fn a_batch_that_had_to_wait_for_its_turn_is_answered_in_time() {
+fn out_of_order_batch_times_out_by_its_request() {
     let settings = ["fullbore.diskless.put.delay.ms=60000", "fullbore.reorder.wait.ms=3000"];
     let broker = Broker::start(&settings);
     let mut client = broker.client();
@@ -94,9 +94,9 @@ fn a_batch_that_had_to_wait_for_its_turn_is_answered_in_time() {
     }
 }
 
-/// The store takes an object at a time, and memory has room for 32.
+/// The store takes one object at a time, and the memory budget holds 32.
 #[test]
-fn a_flooded_broker_commits_a_small_batch_with_one_of_the_next_objects() {
+fn flooded_broker_commits_a_small_batch_with_one_of_the_next_objects() {
     let broker = Broker::start(&[
         "diskless.produce.memory.bytes=33554432",
         "diskless.produce.buffer.max.bytes=1048576",
@@ -124,7 +124,7 @@ fn a_flooded_broker_commits_a_small_batch_with_one_of_the_next_objects() {
 }
 
 #[test]
-fn a_batch_waits_for_room_as_long_as_its_request_may() {
+fn batch_waits_for_memory_up_to_the_timeout_of_its_request() {
     let broker = Broker::start(&["diskless.produce.memory.bytes=8388608", "fullbore.diskless.put.delay.ms=60000"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
@@ -134,7 +134,7 @@ fn a_batch_waits_for_room_as_long_as_its_request_may() {
         request.timeout_ms = 500;
         client.send(&request, 9);
     }
-    // No room comes before the first PUT is done, after a minute.
+    // No memory is free before the first PUT is done, after a minute.
     for at in 0..12 {
         assert_eq!(client.receive_produced().error_code, ErrorCode::REQUEST_TIMED_OUT, "the batch {at}");
     }

@@ -1,4 +1,4 @@
-//! Older records of diskless topics, which have to be fetched from the store.
+//! Older records of diskless topics, which the broker fetches from the store.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,7 @@ const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
 
-/// The value of the record at this offset, once it is read.
+/// Reads the record at `offset` until it is there; returns its value.
 fn read(client: &mut Client, offset: i64) -> String {
     let mut found = None;
     wait_until("it is read", SOON, || {
@@ -25,7 +25,7 @@ fn read(client: &mut Client, offset: i64) -> String {
     found.expect("read")
 }
 
-/// The largest file below a folder.
+/// Returns the largest file below a directory.
 fn largest(folder: &Path) -> PathBuf {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -39,7 +39,7 @@ fn largest(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn batches_larger_than_all_the_cache_are_read() {
+fn batches_larger_than_the_whole_cache_are_read() {
     let mut broker = Broker::start(&["diskless.consume.cache.max.bytes=0", "message.max.bytes=40000000"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
@@ -56,7 +56,7 @@ fn batches_larger_than_all_the_cache_are_read() {
 }
 
 #[test]
-fn an_object_that_is_cut_off_is_an_error_until_it_is_whole_again() {
+fn truncated_object_is_an_error_until_it_is_whole_again() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);

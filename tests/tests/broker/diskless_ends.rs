@@ -1,7 +1,7 @@
-//! The end of a broker, of its machine or of its store, at a known place on the way of a diskless batch: what was
-//! acknowledged is there, and what was not can be sent again.
+//! Ends of a broker, its machine or its store at a known stage of a diskless batch: acknowledged records are there, and
+//! others can be sent again.
 //!
-//! Not here: kills at any moment under load, which are in `crash`.
+//! Not here: kills at random moments under load, which are in `crash`.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,25 +19,25 @@ const TOPIC: &str = "diskless";
 const OTHER: &str = "other";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
-/// What nobody uses is deleted soon.
+/// Short times, so that orphans are deleted soon.
 const CLEANER: [&str; 2] = ["diskless.file.cleaner.interval.ms=100", "diskless.file.cleaner.retention.period.ms=1000"];
 
 fn text(sequence: i32) -> String {
     format!("{sequence} ").repeat(1000)
 }
 
-/// The batch of this sequence, of one record.
+/// Returns the batch of one record with this sequence.
 fn batch(id: i64, sequence: i32) -> Batch {
     Batch::of(&[text(sequence)]).from_producer(id, 0, sequence)
 }
 
-/// Files in a folder and below it.
+/// Returns the number of files in and below a directory.
 fn files(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
 }
 
-/// A broker whose objects are in a bucket, and a topic with a batch in it.
+/// Broker whose objects are in a bucket, and a topic with one batch.
 struct OnS3 {
     s3: S3,
     broker: Broker,
@@ -57,7 +57,7 @@ impl OnS3 {
         OnS3 { s3, broker, client, id }
     }
 
-    /// Sends the second batch, and kills the broker once the store has had so many PUTs more.
+    /// Sends the second batch, and kills the broker once the store has got `puts` more PUTs.
     fn kill_after_puts(&mut self, puts: usize) {
         let before = self.s3.requests("PUT");
         self.client.send_produce(TOPIC, 0, &batch(self.id, 1));
@@ -68,7 +68,7 @@ impl OnS3 {
         self.client = self.broker.client();
     }
 
-    /// There are so many batches now; the second is sent again, and others follow.
+    /// Checks that the topic has `batches` batches, resends the second, and sends another.
     fn goes_on(&mut self, batches: i64) {
         assert_eq!(self.client.latest(TOPIC, 0), batches);
         for sequence in [1, 1, 2] {
@@ -85,7 +85,7 @@ fn assert_has(broker: &Broker, count: i32) {
 }
 
 #[test]
-fn killed_before_its_object_is_put() {
+fn kill_before_the_put_loses_no_acknowledged_batch() {
     let mut on = OnS3::start();
     on.s3.every("PUT", S3Fault::Hang);
     on.kill_after_puts(1);
@@ -93,7 +93,7 @@ fn killed_before_its_object_is_put() {
 }
 
 #[test]
-fn killed_between_the_put_and_the_commit() {
+fn kill_between_put_and_commit_loses_no_acknowledged_batch() {
     let mut on = OnS3::start();
     let before = files(&on.s3.folder());
     on.s3.next("PUT", S3Fault::AnswerLost);
@@ -103,9 +103,9 @@ fn killed_between_the_put_and_the_commit() {
     on.goes_on(1);
 }
 
-/// Answers leave in order, and one that waits is before it.
+/// Responses leave in order, and a waiting fetch is ahead.
 #[test]
-fn killed_between_the_commit_and_the_answer() {
+fn kill_between_commit_and_response_keeps_the_batch_once() {
     let mut on = OnS3::start();
     let waiting = fetch_request(&[FetchFrom { topic: TOPIC, partition: 1, offset: 0 }], 1, 300_000);
     on.client.send(&waiting, 12);
@@ -119,7 +119,7 @@ fn killed_between_the_commit_and_the_answer() {
 }
 
 #[test]
-fn killed_while_what_nobody_uses_is_deleted() {
+fn kill_amid_deletion_of_orphans_loses_no_acknowledged_batch() {
     let mut on = OnS3::start();
     on.client.create_topic(OTHER, 1, CONFIGS);
     assert_eq!(on.client.produced(OTHER, 0, &batch(-1, 0)), 0);
@@ -136,12 +136,12 @@ fn killed_while_what_nobody_uses_is_deleted() {
 }
 
 #[test]
-fn a_store_that_is_silent_for_half_a_minute_costs_nothing_that_was_acknowledged() {
+fn store_silent_for_half_a_minute_loses_no_acknowledged_batch() {
     let mut on = OnS3::start();
     for method in ["PUT", "GET", "DELETE"] {
         on.s3.every(method, S3Fault::Hang);
     }
-    // As long as its request may take: 30 s.
+    // The produce waits for its whole timeout of 30 s.
     assert_eq!(produce_request(TOPIC, 0, batch(on.id, 1).bytes()).timeout_ms, 30_000);
     assert_eq!(on.client.produce(TOPIC, 0, &batch(on.id, 1)).error_code, ErrorCode::REQUEST_TIMED_OUT);
     on.s3.heal();
@@ -154,9 +154,9 @@ fn a_store_that_is_silent_for_half_a_minute_costs_nothing_that_was_acknowledged(
     on.goes_on(2);
 }
 
-/// What was acknowledged is on the disk: the objects, where they are, and the index.
+/// Objects, their directories' entries and the index are on the disk once a batch is acknowledged.
 #[test]
-fn a_power_cut_takes_nothing_of_a_folder_that_was_acknowledged() {
+fn power_loss_keeps_every_acknowledged_batch_of_a_directory() {
     let Some(disk) = Disk::make() else { return };
     let mut broker = Broker::start_in(&disk.data(), &[]);
     let mut client = broker.client();
@@ -186,7 +186,7 @@ fn remount(path: &Path, how: &str) -> bool {
 }
 
 #[test]
-fn a_folder_that_is_read_only_is_an_error_until_it_is_not() {
+fn read_only_directory_is_an_error_until_it_is_writable() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
     let storage = format!("diskless.storage={}", disk.path().join("objects").display());
     let broker = Broker::start(&[&storage]);
@@ -194,7 +194,7 @@ fn a_folder_that_is_read_only_is_an_error_until_it_is_not() {
     client.create_topic(TOPIC, 1, CONFIGS);
     let id = client.init_producer_id();
     assert_eq!(client.produced(TOPIC, 0, &batch(id, 0)), 0);
-    // Not while a file is written.
+    // A remount fails while a file is being written.
     wait_until("nothing is written any more", SOON, || remount(disk.path(), "ro"));
     for _ in 0..2 {
         assert_eq!(client.produce(TOPIC, 0, &batch(id, 1)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);

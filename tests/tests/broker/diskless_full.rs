@@ -1,5 +1,5 @@
-//! A disk that is full to its last byte and has both the index of diskless topics and their objects: what frees space
-//! works on it, and a broker that is started on it serves. On a tmpfs of 48 MiB; skipped where mounting is not
+//! A disk that is full to its last byte, with both the index of diskless topics and their objects. Operations that free
+//! space work on it, and a broker starts and serves on it. On a tmpfs of 48 MiB; skipped where mounting is not
 //! permitted.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::disk_freed::{delete_topic, fill};
 use super::disk_full::SmallDisk;
 
 const DISK: usize = 48 << 20;
-/// What nobody uses is deleted soon.
+/// Short times, so that orphans are deleted soon.
 const CLEANER: &[&str] = &["diskless.file.cleaner.interval.ms=100", "diskless.file.cleaner.retention.period.ms=1000"];
 const CLEANED: Duration = Duration::from_secs(60);
 const LARGE: &str = "large";
@@ -23,8 +23,8 @@ fn batch() -> Batch {
     Batch::of(&[vec![b'.'; 400_000]])
 }
 
-/// A broker that keeps everything, on a disk that its own objects and a file beside them have filled; records of each
-/// topic.
+/// Starts a broker that keeps all records, on a disk full of its objects and of a file beside them; returns the number
+/// of records of each topic.
 fn filled() -> Option<(Broker, SmallDisk, i64, i64)> {
     let disk = SmallDisk::mount(DISK)?;
     let broker = Broker::start_in(&disk.path().join("data"), CLEANER);
@@ -46,7 +46,7 @@ fn takes_records_again(client: &mut Client, topic: &str) {
 }
 
 #[test]
-fn on_a_full_disk_a_diskless_topic_is_deleted_and_its_room_is_there_for_records() {
+fn full_disk_deletion_of_a_diskless_topic_frees_space_for_records() {
     let Some((broker, disk, small, _)) = filled() else { return };
     let mut client = broker.client();
     assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
@@ -56,7 +56,7 @@ fn on_a_full_disk_a_diskless_topic_is_deleted_and_its_room_is_there_for_records(
 }
 
 #[test]
-fn a_broker_starts_on_a_disk_that_its_objects_have_filled_and_serves_reads_and_what_frees_space() {
+fn start_on_a_disk_full_of_objects_serves_reads_and_deletions() {
     let ends: [fn(&mut Broker); 2] = [Broker::kill, Broker::stop];
     for end in ends {
         let Some((mut broker, disk, small, large)) = filled() else { return };

@@ -1,4 +1,4 @@
-//! The store and the index of diskless topics that do not belong together: nothing is written then, and nothing is
+//! A store and an index of diskless topics that do not belong together: the broker writes nothing, and no record is
 //! lost.
 
 use std::fs;
@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(60);
 const UNKNOWN: &str = "it has objects of this cluster of which the index knows nothing";
 const OTHER: &str = "it is not the store in which this cluster's records are; set diskless.storage back to that one";
 
-/// With one record in a diskless topic, and stopped.
+/// Returns a stopped broker with one record in a diskless topic.
 fn stopped_with_a_record(sets: &[&str]) -> Broker {
     let mut broker = Broker::start(sets);
     let mut client = broker.client();
@@ -39,7 +39,7 @@ fn storage(folder: &Path) -> String {
     format!("diskless.storage={}", folder.display())
 }
 
-/// Every file below a folder.
+/// Returns every file below a directory.
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let (mut folders, mut found) = (vec![folder.to_owned()], Vec::new());
     while let Some(folder) = folders.pop() {
@@ -52,7 +52,7 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The index, with what belongs to the file, is moved there, or back.
+/// Moves the index and its side files from `from` to `to`.
 fn move_index(from: &Path, to: &Path) {
     for name in ["diskless.db", "diskless.db-wal", "diskless.db-shm"] {
         let _ = fs::remove_file(to.join(name));
@@ -63,7 +63,7 @@ fn move_index(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_broker_that_has_lost_its_index_does_not_start_over_the_objects() {
+fn broker_without_its_index_does_not_start_over_the_objects() {
     let mut broker = stopped_with_a_record(&[]);
     let (folder, aside) = (broker.data_dir().to_owned(), tempfile::tempdir().expect("a temporary folder"));
     let before = files(&folder.join("diskless"));
@@ -83,7 +83,7 @@ fn a_broker_that_has_lost_its_index_does_not_start_over_the_objects() {
 }
 
 #[test]
-fn a_broker_whose_store_is_set_to_another_one_does_not_start() {
+fn broker_set_to_another_store_does_not_start() {
     let mut broker = stopped_with_a_record(&[]);
     let (folder, other) = (broker.data_dir().to_owned(), tempfile::tempdir().expect("a temporary folder"));
     let refused = |set: &str, says: &str| {
@@ -94,14 +94,14 @@ fn a_broker_whose_store_is_set_to_another_one_does_not_start() {
     let empty = other.path().join("empty");
     refused(&storage(&empty), OTHER);
     assert!(files(&empty).is_empty());
-    // One of the same cluster, as its claim says.
+    // A store of the same cluster, by its ownership marker.
     let claim = fs::read_to_string(folder.join("diskless/cluster")).expect("the claim");
     let (cluster, _) = claim.split_once(' ').expect("whose it is, and its number");
     let second = other.path().join("second");
     fs::create_dir(&second).expect("made");
     fs::write(second.join("cluster"), format!("{cluster} 0123")).expect("written");
     refused(&storage(&second), OTHER);
-    // Its own folder, as empty as the place where a disk is not mounted.
+    // The broker's own directory, as empty as the mount point of a disk that is not mounted.
     fs::rename(folder.join("diskless"), other.path().join("mounted")).expect("moved");
     fs::create_dir(folder.join("diskless")).expect("made");
     refused(&storage(&folder.join("diskless")), OTHER);
@@ -110,7 +110,7 @@ fn a_broker_whose_store_is_set_to_another_one_does_not_start() {
 }
 
 #[test]
-fn a_store_that_nothing_was_written_to_may_be_left_for_another() {
+fn unused_store_may_be_replaced_by_another() {
     let mut broker = Broker::start(&[]);
     broker.stop();
     let s3 = S3::start();
@@ -122,9 +122,9 @@ fn a_store_that_nothing_was_written_to_may_be_left_for_another() {
     assert_goes_on(&broker);
 }
 
-/// The store cannot say that it has objects, and the index knows none.
+/// The unavailable store cannot show that it has objects, and the index knows of none.
 #[test]
-fn a_broker_that_has_lost_its_index_waits_with_a_store_that_is_not_there() {
+fn broker_without_its_index_waits_for_an_unavailable_store() {
     let s3 = S3::start();
     let sets = s3.sets();
     let mut broker = stopped_with_a_record(&sets.iter().map(String::as_str).collect::<Vec<_>>());
@@ -137,7 +137,7 @@ fn a_broker_that_has_lost_its_index_waits_with_a_store_that_is_not_there() {
     let objects = files(&s3.folder());
     let refuses = || {
         let mut client = broker.client();
-        // Neither that the producer is unknown, nor that there is no such offset, which both would believe.
+        // The client would believe an unknown producer or a missing offset, so the broker returns neither.
         let batch = Batch::of(&["a"]).from_producer(1000, 0, 5);
         assert_eq!(client.produce(TOPIC, 0, &batch).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
         assert_eq!(client.fetch(TOPIC, 0, 1).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
@@ -162,7 +162,7 @@ fn a_broker_that_has_lost_its_index_waits_with_a_store_that_is_not_there() {
 }
 
 #[test]
-fn a_folder_that_vanishes_is_an_error_until_it_is_back() {
+fn missing_store_directory_is_an_error_until_it_is_back() {
     let place = tempfile::tempdir().expect("a temporary folder");
     let (at, aside) = (place.path().join("objects"), place.path().join("aside"));
     let broker = Broker::start(&[&storage(&at)]);
@@ -172,7 +172,7 @@ fn a_folder_that_vanishes_is_an_error_until_it_is_back() {
     fs::rename(&at, &aside).expect("moved");
     let refused = client.produce(TOPIC, 0, &Batch::of(&["nowhere"]));
     assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
-    broker.wait_for_stderr("its claim is gone");
+    broker.wait_for_stderr("its ownership marker is gone");
     assert!(!at.exists());
     fs::rename(&aside, &at).expect("moved");
     assert_goes_on(&broker);

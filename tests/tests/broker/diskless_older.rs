@@ -1,4 +1,4 @@
-//! An older copy of the data folder of a broker by itself, with the index of its diskless topics.
+//! An older copy of a lone broker's data directory, with the index of its diskless topics.
 
 use std::fs;
 use std::path::Path;
@@ -29,9 +29,9 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.success(), "{} is copied", from.display());
 }
 
-/// The store is the one of the newest folder.
+/// The store stays the newest one.
 #[test]
-fn older_copy_of_the_folder_is_written_no_object_of_the_newest_is_written_over() {
+fn writes_after_a_restored_older_index_overwrite_no_newer_object() {
     let place = tempfile::tempdir().expect("a folder");
     let (folder, older) = (place.path().join("data"), place.path().join("older"));
     let storage = format!("diskless.storage={}", place.path().join("store").display());

@@ -1,4 +1,4 @@
-//! Fetches of diskless topics with a minimum of bytes: polls for more than there is, and readers that are behind.
+//! Fetches of diskless topics with a minimum of bytes: polls for more than there is, and consumers that are behind.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// In ms, longer than any test waits.
 const LONG: i32 = 300_000;
 const FETCH: i16 = 11;
-/// Bytes of an answer, more than there are in any test.
+/// Bytes of a response, more than there are in any test.
 const ALL: i32 = 50 << 20;
 
 fn poll(offset: i64, min_bytes: usize, partition_max_bytes: i32, max_wait_ms: i32) -> FetchRequest {
@@ -33,7 +33,7 @@ fn len(answer: &PartitionData) -> usize {
     answer.records.as_ref().map_or(0, |records| records.len())
 }
 
-/// Writes this batch so many times; the bytes of all.
+/// Writes `batch` `count` times; returns the bytes of all.
 fn write(client: &mut Client, batch: &Batch, count: usize) -> usize {
     let mut request = produce_request(TOPIC, 0, batch.bytes());
     request.acks = 0;
@@ -46,11 +46,11 @@ fn write(client: &mut Client, batch: &Batch, count: usize) -> usize {
 }
 
 #[test]
-fn polls_for_more_than_there_is_cost_little_at_each_write() {
+fn polls_for_more_than_there_is_do_little_work_at_each_write() {
     let broker = Broker::start(&["diskless.puts.per.second.max=1000"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
-    // Of a size that an answer has as a copy.
+    // Batches of this size are copied into a response.
     let mut all = write(&mut client, &Batch::of(&[vec![b'x'; 4_000]]), 5_000);
     let polling = |_| {
         let mut reader = broker.client();
@@ -66,7 +66,7 @@ fn polls_for_more_than_there_is_cost_little_at_each_write() {
     all += 60 * small.bytes().len();
     let used = broker.processor_ticks() - before;
     assert!(used < 200, "{used} hundredths of a second for 60 writes");
-    // A poll has what it wants, once that is there, and at its deadline what there is.
+    // A poll returns at its minimum, and at its deadline with the records there are.
     let wanted = all + 3 * small.bytes().len();
     let mut reader = broker.client();
     reader.send(&poll(0, wanted, ALL, LONG), FETCH);
@@ -79,7 +79,7 @@ fn polls_for_more_than_there_is_cost_little_at_each_write() {
 }
 
 #[test]
-fn a_reader_behind_sleeps_at_no_end_of_a_window() {
+fn consumer_behind_does_not_wait_at_the_end_of_a_window() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
@@ -90,7 +90,7 @@ fn a_reader_behind_sleeps_at_no_end_of_a_window() {
     let mut client = broker.client();
     for (min_bytes, partition_max_bytes) in [(1 << 20, 1 << 20), (500_000, 1 << 20), (5 << 20, ALL)] {
         let mut offset = 0;
-        // Further records are less than the minimum.
+        // The remaining records are below the minimum.
         while (600 - offset) as usize * batch.bytes().len() > min_bytes {
             client.send(&poll(offset, min_bytes, partition_max_bytes, LONG), FETCH);
             let answer = answered(&mut client);

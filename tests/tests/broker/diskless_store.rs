@@ -1,4 +1,4 @@
-//! Diskless topics on a store with faults: S3 with a relay before it, and a folder whose disk is full or read-only.
+//! Diskless topics on a store with faults: S3 with injected faults, and a directory whose disk is full or read-only.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ const CLASSIC: &str = "classic";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
 
-/// The batch of this sequence, of one record.
+/// Returns the batch of one record with this sequence.
 fn batch(id: i64, sequence: i32) -> Batch {
     Batch::of(&[text(sequence)]).from_producer(id, 0, sequence)
 }
 
-/// Long enough that a connection does not end behind it.
+/// Returns a long text, so that a connection can end amid it.
 fn text(sequence: i32) -> String {
     format!("{sequence} ").repeat(20_000)
 }
@@ -31,7 +31,7 @@ fn start(sets: &[String]) -> Broker {
     Broker::start(&sets.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Sends the batch of this sequence until it is taken.
+/// Sends the batch of `sequence` until it is accepted.
 fn produce(client: &mut Client, id: i64, sequence: i32) {
     let mut refused = 0;
     wait_until("the batch is taken", SOON, || {
@@ -61,7 +61,7 @@ fn assert_reads(broker: &Broker, count: i32) {
 }
 
 #[test]
-fn store_fails_readyz_says_so_in_a_second_line_until_it_answers() {
+fn failed_store_is_named_by_readyz_until_it_responds() {
     let s3 = S3::start();
     let broker = start(&on(&s3, &["fullbore.admin.listener=127.0.0.1:0"]));
     let mut client = broker.client();
@@ -81,7 +81,7 @@ fn store_fails_readyz_says_so_in_a_second_line_until_it_answers() {
 }
 
 #[test]
-fn a_bucket_keeps_what_was_acknowledged_through_kills_and_faults() {
+fn bucket_keeps_acknowledged_records_through_kills_and_faults() {
     let s3 = S3::start();
     let mut broker = start(&on(&s3, &["diskless.consume.cache.max.bytes=0"]));
     let mut client = broker.client();
@@ -99,7 +99,7 @@ fn a_bucket_keeps_what_was_acknowledged_through_kills_and_faults() {
     ];
     for fault in faults {
         for _ in 0..10 {
-            // So that what takes long is known.
+            // Lets the broker learn the usual time of a PUT, by which it hedges slow ones.
             produce(&mut client, id, next);
             next += 1;
         }
@@ -122,7 +122,7 @@ fn a_bucket_keeps_what_was_acknowledged_through_kills_and_faults() {
 }
 
 #[test]
-fn an_outage_is_an_error_to_try_again_after_and_other_topics_do_not_notice() {
+fn store_outage_is_a_retriable_error_and_other_topics_are_served() {
     let s3 = S3::start();
     let broker = start(&on(&s3, &[]));
     let mut client = broker.client();
@@ -147,7 +147,7 @@ fn an_outage_is_an_error_to_try_again_after_and_other_topics_do_not_notice() {
 }
 
 #[test]
-fn a_fetch_whose_records_are_on_their_way_says_where_the_partition_begins_and_ends() {
+fn fetch_before_its_records_arrive_returns_the_bounds_of_the_partition() {
     let s3 = S3::start();
     let mut broker = start(&on(&s3, &[]));
     let mut client = broker.client();
@@ -168,13 +168,13 @@ fn a_fetch_whose_records_are_on_their_way_says_where_the_partition_begins_and_en
 }
 
 #[test]
-fn a_store_that_is_not_there_at_the_start_is_waited_for() {
+fn start_waits_for_an_unavailable_store() {
     let s3 = S3::start();
     for method in ["PUT", "GET", "DELETE"] {
         s3.every(method, S3Fault::Reset);
     }
     let broker = start(&on(&s3, &[]));
-    broker.wait_for_stderr("the object store is not there");
+    broker.wait_for_stderr("cannot open the object store");
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
     client.create_topic(CLASSIC, 1, &[]);
@@ -186,9 +186,9 @@ fn a_store_that_is_not_there_at_the_start_is_waited_for() {
     assert_reads(&broker, 1);
 }
 
-/// It served nothing for ten seconds.
+/// Formerly such a broker served nothing for ten seconds.
 #[test]
-fn store_takes_connections_and_is_silent_the_broker_serves_other_topics_at_once() {
+fn silent_store_at_the_start_does_not_delay_other_topics() {
     let s3 = S3::start();
     let mut broker = start(&on(&s3, &[]));
     let mut client = broker.client();
@@ -199,7 +199,7 @@ fn store_takes_connections_and_is_silent_the_broker_serves_other_topics_at_once(
     broker.stop();
     ["GET", "PUT", "DELETE"].iter().for_each(|method| s3.every(method, S3Fault::Hang));
     broker.restart();
-    broker.wait_for_stderr("the object store is not there; diskless topics wait for it");
+    broker.wait_for_stderr("cannot open the object store: diskless topics wait for it");
     broker.wait_for_stderr("no answer within 1 s");
     let mut client = broker.client();
     assert_eq!(client.produce(CLASSIC, 0, &Batch::of(&["a"])).error_code, ErrorCode::NONE);
@@ -210,7 +210,7 @@ fn store_takes_connections_and_is_silent_the_broker_serves_other_topics_at_once(
 }
 
 #[test]
-fn a_store_that_refuses_ends_the_start_in_its_own_words_and_without_the_secret() {
+fn refusal_of_the_store_ends_the_start_with_its_message_and_without_the_secret() {
     let s3 = S3::start();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let refused = |sets: &[String]| {
@@ -230,14 +230,14 @@ fn a_store_that_refuses_ends_the_start_in_its_own_words_and_without_the_secret()
 }
 
 #[test]
-fn an_idle_broker_puts_nothing() {
+fn idle_broker_sends_no_put() {
     let s3 = S3::start();
     let broker = start(&on(&s3, &[]));
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
     produce(&mut client, -1, 0);
     let before = s3.requests("PUT");
-    // As long as many intervals of commits.
+    // Lasts many commit intervals.
     for _ in 0..20 {
         assert_eq!(client.latest(TOPIC, 0), 1);
         std::thread::sleep(Duration::from_millis(50));
@@ -246,7 +246,7 @@ fn an_idle_broker_puts_nothing() {
 }
 
 #[test]
-fn a_full_store_is_an_error_until_there_is_room() {
+fn full_store_is_an_error_until_space_is_free() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
     let storage = format!("diskless.storage={}", disk.path().join("objects").display());
     let broker = Broker::start(&[&storage]);

@@ -1,4 +1,4 @@
-//! Damage to the write-ahead log of the index of diskless topics, in which SQLite ends its recovery silently: no
+//! Damage to the write-ahead log of the index of diskless topics, at which SQLite's recovery stops silently: no
 //! acknowledged record vanishes.
 
 use std::fs;
@@ -8,21 +8,21 @@ use fullbore_tests::{Batch, Broker, serve_refused};
 
 const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
-/// Batches of which each is acknowledged before the next one, so that each has a commit of its own.
+/// Batches in sequence, each acknowledged before the next, so that each has its own commit.
 const BATCHES: usize = 30;
 const REFUSED: &str = "cannot use diskless.db: ";
 /// Bytes of the log's header, and of a frame: a header and a page.
 const HEADER: usize = 32;
 const FRAME: usize = 24 + 1024;
 
-/// The files of an index, as a kill has left them.
+/// Files of an index as a kill has left them.
 struct Killed {
     broker: Broker,
     files: Vec<(PathBuf, Vec<u8>)>,
 }
 
 impl Killed {
-    /// Acknowledged records, some of them before a clean stop, and a broker that was killed afterwards.
+    /// Writes acknowledged records, some before a clean stop and the rest before a kill.
     fn after_records() -> Killed {
         let mut broker = Broker::start(&[]);
         broker.client().create_topic(TOPIC, 1, CONFIGS);
@@ -41,7 +41,7 @@ impl Killed {
         &self.files[1]
     }
 
-    /// The same files again, with another log.
+    /// Restores the files with `bytes` as the write-ahead log.
     fn set_wal(&self, bytes: &[u8]) {
         for (path, bytes) in &self.files {
             fs::write(path, bytes).expect("written");
@@ -86,13 +86,13 @@ fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
     bytes
 }
 
-/// The offset of the last whole frame.
+/// Returns the offset of the last whole frame.
 fn last_frame(wal: &[u8]) -> usize {
     HEADER + ((wal.len() - HEADER) / FRAME - 1) * FRAME
 }
 
 #[test]
-fn byte_of_the_write_ahead_log_flips_after_a_kill_the_start_is_refused() {
+fn flipped_byte_of_the_write_ahead_log_refuses_the_start() {
     let mut killed = Killed::after_records();
     let wal = killed.wal().1.clone();
     let (last, middle) = (last_frame(&wal), HEADER + (wal.len() - HEADER) / FRAME / 2 * FRAME);
@@ -112,7 +112,7 @@ fn byte_of_the_write_ahead_log_flips_after_a_kill_the_start_is_refused() {
 }
 
 #[test]
-fn log_ends_in_a_torn_frame_after_a_kill_the_broker_serves_every_record() {
+fn torn_last_frame_of_the_write_ahead_log_loses_no_record() {
     let mut killed = Killed::after_records();
     let wal = killed.wal().1.clone();
     let last = last_frame(&wal);
@@ -124,7 +124,7 @@ fn log_ends_in_a_torn_frame_after_a_kill_the_broker_serves_every_record() {
 }
 
 #[test]
-fn note_is_removed_from_beside_a_damaged_log_the_broker_goes_on_with_what_is_left() {
+fn removed_marker_starts_the_broker_with_the_rest_of_a_damaged_log() {
     let mut killed = Killed::after_records();
     let wal = killed.wal().1.clone();
     killed.set_wal(&flipped(&wal, last_frame(&wal) - 3 * FRAME));

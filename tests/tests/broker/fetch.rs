@@ -1,4 +1,4 @@
-//! What Fetch returns, how much of it, and what it refuses. Sessions are in `sessions`, waiting in `pipelining`.
+//! Responses, limits and refusals of Fetch. Sessions are in `sessions`, waiting in `pipelining`.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request};
 use fullbore_wire::apis::fetch::{
@@ -8,10 +8,10 @@ use fullbore_wire::{ErrorCode, Records, Text, Uuid};
 
 const TOPIC: &str = "fetched";
 const FETCH: i16 = 12;
-/// A wait that a fetch with an error must not sit out; the read timeout of the client is as long.
+/// Wait that a fetch with an error must not sit out; as long as the client's read timeout.
 const LONG_MS: i32 = 120_000;
 
-/// Three batches of two records on partition 0, one batch on partition 1.
+/// Writes three batches of two records to partition 0, and one batch to partition 1.
 fn broker_with_records() -> (Broker, Client, Uuid) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -75,7 +75,7 @@ fn an_offset_inside_a_batch_returns_the_whole_batch() {
 }
 
 #[test]
-fn offsets_beyond_either_end_are_out_of_range_and_answered_at_once() {
+fn offsets_beyond_either_end_are_out_of_range_at_once() {
     let (_broker, mut client, _) = broker_with_records();
     for offset in [7, i64::MAX, -1, i64::MIN] {
         let data = only(client.call(&request(vec![topic(TOPIC, vec![at(0, offset)])]), FETCH));
@@ -88,7 +88,7 @@ fn offsets_beyond_either_end_are_out_of_range_and_answered_at_once() {
 }
 
 #[test]
-fn unknown_topics_partitions_and_ids_are_told_at_once() {
+fn unknown_topics_partitions_and_ids_are_errors_at_once() {
     let (_broker, mut client, id) = broker_with_records();
     for unknown in [topic("nowhere", vec![at(0, 0)]), topic(TOPIC, vec![at(2, 0)]), topic(TOPIC, vec![at(-1, 0)])] {
         let data = only(client.call(&request(vec![unknown]), FETCH));
@@ -141,7 +141,7 @@ fn limits_are_kept_after_the_first_batch() {
 }
 
 #[test]
-fn fetch_max_bytes_of_the_broker_counts_too() {
+fn fetch_max_bytes_of_the_broker_limits_responses() {
     let broker = Broker::start(&["fetch.max.bytes=1024"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -153,7 +153,7 @@ fn fetch_max_bytes_of_the_broker_counts_too() {
 }
 
 #[test]
-fn read_committed_sees_everything_where_there_are_no_transactions() {
+fn read_committed_without_transactions_returns_all_records() {
     let (_broker, mut client, _) = broker_with_records();
     let committed = FetchRequest { isolation_level: 1, ..request(vec![topic(TOPIC, vec![at(0, 0)])]) };
     let data = only(client.call(&committed, FETCH));
@@ -162,7 +162,7 @@ fn read_committed_sees_everything_where_there_are_no_transactions() {
 }
 
 #[test]
-fn the_good_partitions_of_a_fetch_are_returned_beside_the_bad() {
+fn valid_partitions_of_a_fetch_are_returned_beside_invalid_ones() {
     let (_broker, mut client, _) = broker_with_records();
     let topics = vec![topic("nowhere", vec![at(0, 0)]), topic(TOPIC, vec![at(9, 0), at(0, 0), at(1, 5)])];
     let response = client.call(&request(topics), FETCH);
@@ -172,9 +172,9 @@ fn the_good_partitions_of_a_fetch_are_returned_beside_the_bad() {
     assert_eq!(codes, [(unknown, 0), (unknown, 0), (ErrorCode::NONE, 6), (ErrorCode::OFFSET_OUT_OF_RANGE, 0)]);
 }
 
-/// Who says that it is a follower must not move what only followers may.
+/// A client that poses as a follower must not move what only followers may.
 #[test]
-fn a_fetch_of_a_replica_is_refused() {
+fn fetch_with_a_replica_id_is_refused() {
     let (_broker, mut client, _) = broker_with_records();
     let of_topic = vec![topic(TOPIC, vec![at(0, 0)])];
     let old = FetchRequest { replica_id: 0, ..request(of_topic.clone()) };
@@ -185,7 +185,7 @@ fn a_fetch_of_a_replica_is_refused() {
 }
 
 #[test]
-fn a_minimum_that_no_answer_can_reach_is_not_waited_for() {
+fn unreachable_minimum_is_not_waited_for() {
     let (_broker, mut client, _) = broker_with_records();
     let of = |partition_max_bytes, max_bytes, min_bytes| {
         let partition = FetchPartition { partition_max_bytes, ..at(0, 0) };
@@ -204,13 +204,13 @@ fn a_fetch_of_nothing_is_answered_at_once() {
     assert!(client.call(&request(Vec::new()), FETCH).responses.is_empty());
 }
 
-/// A consumer that waits on a topic learns that it is gone, and does not wait on.
+/// A consumer that waits on a topic learns of its deletion at once.
 #[test]
-fn a_long_poll_on_a_topic_that_is_deleted_ends() {
+fn long_poll_on_a_deleted_topic_ends() {
     let (broker, mut client, _) = broker_with_records();
     let mut poller = broker.client();
     poller.send(&fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset: 6 }], 1, LONG_MS), FETCH);
-    // The poll is waiting by the time a later request of the same connection is admitted.
+    // The poll waits by the time a later request of the same connection is admitted.
     poller.send_produce(TOPIC, 1, &Batch::of(&["behind the poll"]));
     fullbore_tests::wait_until("the poll waits", std::time::Duration::from_secs(30), || client.latest(TOPIC, 1) == 2);
     client.delete_topic(TOPIC);
@@ -220,7 +220,7 @@ fn a_long_poll_on_a_topic_that_is_deleted_ends() {
 
 /// Large batches go from file to socket; small ones around them come in the same response.
 #[test]
-fn large_and_small_batches_of_many_segments_come_back_as_they_were() {
+fn large_and_small_batches_of_many_segments_are_returned_unchanged() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[("segment.bytes", "1048576")]);

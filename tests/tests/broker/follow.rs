@@ -1,4 +1,4 @@
-//! Readers beside writers, and beside deletion: each record once and in order, whatever happens to the files.
+//! Consumers beside producers and deletions: each record once and in order, whatever happens to the files.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
 use fullbore_wire::ErrorCode;
@@ -38,7 +38,7 @@ fn numbered(first: i64, count: i64) -> Batch {
 }
 
 #[test]
-fn readers_that_follow_a_writer_over_rolling_segments_see_each_record_once() {
+fn consumers_behind_a_producer_over_rolling_segments_see_each_record_once() {
     const RECORDS: i64 = 4000;
     let broker = Broker::start(&[]);
     let mut writer = broker.client();
@@ -58,10 +58,10 @@ fn readers_that_follow_a_writer_over_rolling_segments_see_each_record_once() {
     assert!(broker.partition_files(TOPIC, 0, "log").len() > 5, "segments rolled meanwhile");
 }
 
-/// retention.bytes deletes closed segments; what is gone is out of range, what is kept is as it was, also after kill
-/// -9.
+/// retention.bytes deletes closed segments. Deleted offsets are out of range and other records unchanged, also after
+/// kill -9.
 #[test]
-fn retention_moves_the_log_start_and_it_never_moves_back() {
+fn retention_moves_the_log_start_for_good() {
     let mut broker = Broker::start(&["log.retention.check.interval.ms=100", "log.segment.delete.delay.ms=0"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[("segment.bytes", "1048576"), ("retention.bytes", "1500000")]);

@@ -17,14 +17,14 @@ const SYNC: i16 = 5;
 const HEARTBEAT: i16 = 4;
 const LEAVE: i16 = 5;
 const DESCRIBE: i16 = 5;
-/// For what needs a session or a rebalance to end.
+/// Time within which a session or rebalance must end.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
-/// Sessions as short as Kafka allows, and nothing to wait for in an empty group.
+/// Sessions as short as Kafka allows, and no delay of a first rebalance.
 pub(super) const QUICK: &[&str] = &["group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=100"];
 
 #[test]
-fn group_of_another_protocol_type_is_described_command_says_that_it_is_none_of_consumers() {
+fn describing_a_group_of_another_protocol_type_prints_its_type() {
     let broker = Broker::start(QUICK);
     let mut worker = broker.client();
     let mut join = Member::new(&broker, "connect-1").request();
@@ -41,7 +41,7 @@ fn group_of_another_protocol_type_is_described_command_says_that_it_is_none_of_c
     }
 }
 
-/// One member with a connection of its own.
+/// Member with its own connection.
 pub(super) struct Member {
     pub client: Client,
     pub group: String,
@@ -49,7 +49,7 @@ pub(super) struct Member {
     pub instance: Option<&'static str>,
     pub generation: i32,
     pub session_ms: i32,
-    /// Of the group, as the leader was told; empty for others.
+    /// Ids of the other members, in the leader; empty in the others.
     pub others: Vec<Text>,
     pub protocol: Option<Text>,
 }
@@ -85,7 +85,7 @@ impl Member {
         }
     }
 
-    /// Begins to join, with the id the broker gives out first.
+    /// Sends a JoinGroup, after fetching a member id if needed.
     pub fn send_join(&mut self) {
         if self.id.is_empty() && self.instance.is_none() {
             let required = self.client.call(&self.request(), JOIN);
@@ -108,7 +108,7 @@ impl Member {
     }
 
     pub fn send_sync(&mut self) {
-        // A leader assigns everybody its own id.
+        // The leader assigns each member its own id.
         let one = |id: &Text| SyncGroupRequestAssignment {
             member_id: id.clone(),
             assignment: id.as_bytes().to_vec().into(),
@@ -156,9 +156,9 @@ fn leave(client: &mut Client, group: &str, members: Vec<MemberIdentity>) -> Leav
     client.call(&LeaveGroupRequest { group_id: Text::from(group), members, ..Default::default() }, LEAVE)
 }
 
-/// Members of one stable generation.
+/// Joins the members until all are in one stable generation.
 pub(super) fn stable(members: &mut [Member]) {
-    // One after another, so that who is first is known; each makes the others come again.
+    // In sequence, so that the first is known; each join makes the earlier members rejoin.
     for count in 1..=members.len() {
         let (others, newcomer) = members[..count].split_at_mut(count - 1);
         newcomer[0].send_join();
@@ -170,7 +170,7 @@ pub(super) fn stable(members: &mut [Member]) {
     }
 }
 
-/// The answers to joins that were sent, and a sync.
+/// Receives the responses of joins that were sent, and syncs.
 pub(super) fn join_and_sync(members: &mut [Member]) {
     members.iter_mut().for_each(|member| assert_eq!(member.joined().error_code, OK));
     members.iter_mut().for_each(Member::send_sync);
@@ -210,7 +210,7 @@ fn members_share_a_generation_and_go_on_when_one_leaves() {
 }
 
 #[test]
-fn what_tools_are_shown() {
+fn tools_see_the_group_with_its_members() {
     let broker = Broker::start(QUICK);
     let mut client = broker.client();
     assert!(list(&mut client, &[], &[]).is_empty());
@@ -258,7 +258,7 @@ fn a_member_that_dies_is_replaced_by_those_that_live() {
 }
 
 #[test]
-fn a_static_member_comes_back_without_a_rebalance_and_fences_its_past() {
+fn a_static_member_rejoins_without_a_rebalance_and_fences_its_former_self() {
     let broker = Broker::start(QUICK);
     let mut members: Vec<Member> = (0..2).map(|_| Member::new(&broker, "g")).collect();
     members[1].instance = Some("i");
@@ -277,7 +277,7 @@ fn a_static_member_comes_back_without_a_rebalance_and_fences_its_past() {
     members[1].send_join();
     assert_eq!(members[1].joined().error_code, ErrorCode::FENCED_INSTANCE_ID);
 
-    // An administrator knows nothing but the name.
+    // An administrator knows only the instance's name.
     let identity = MemberIdentity { group_instance_id: Some(Text::from("i")), ..Default::default() };
     let response = leave(&mut broker.client(), "g", vec![identity]);
     assert_eq!(response.members[0].error_code, OK);
@@ -286,7 +286,7 @@ fn a_static_member_comes_back_without_a_rebalance_and_fences_its_past() {
 }
 
 #[test]
-fn a_killed_broker_costs_no_generation() {
+fn a_restart_after_a_kill_keeps_the_generation() {
     let mut broker = Broker::start(QUICK);
     let mut members: Vec<Member> = (0..2).map(|_| Member::new(&broker, "g")).collect();
     stable(&mut members);
@@ -299,7 +299,7 @@ fn a_killed_broker_costs_no_generation() {
         member.send_sync();
         assert_eq!(member.synced().assignment, member.id.as_bytes());
     }
-    // And it goes on: a third begins the next generation.
+    // The group continues: a third member begins the next generation.
     let mut third = Member::new(&broker, "g");
     third.send_join();
     for member in &mut members {
@@ -311,7 +311,7 @@ fn a_killed_broker_costs_no_generation() {
 }
 
 #[test]
-fn a_group_that_was_left_is_empty_after_a_restart_too() {
+fn a_group_without_members_is_empty_after_a_restart() {
     let mut broker = Broker::start(QUICK);
     let mut members = vec![Member::new(&broker, "g")];
     stable(&mut members);
@@ -323,7 +323,7 @@ fn a_group_that_was_left_is_empty_after_a_restart_too() {
     assert_eq!((group.error_code, &*group.group_state, group.members.len()), (OK, "Empty", 0));
 }
 
-/// What follows a JoinGroup on its connection is looked at once the join has its answer, as with Kafka.
+/// A request behind a JoinGroup on its connection is handled once the join has its response, as with Kafka.
 #[test]
 fn a_heartbeat_behind_a_join_finds_the_new_generation() {
     let broker = Broker::start(QUICK);
@@ -341,7 +341,7 @@ fn a_heartbeat_behind_a_join_finds_the_new_generation() {
 }
 
 #[test]
-fn old_versions() {
+fn old_versions_of_the_group_apis_are_served() {
     let broker = Broker::start(QUICK);
     let mut client = broker.client();
     for version in 0..=3 {

@@ -1,4 +1,4 @@
-//! Groups at their limits: sizes, counts, values no client sends, and a stop while hundreds wait.
+//! Groups at their limits: sizes, counts, values that no client sends, and a stop while hundreds wait.
 
 use super::groups::{Member, QUICK, SOON, describe, stable};
 use fullbore_tests::{Broker, Client, wait_until};
@@ -10,7 +10,7 @@ use fullbore_wire::{ErrorCode, Text};
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_group_has_so_many_members_and_a_broker_so_many_groups() {
+fn members_of_a_group_and_groups_of_a_broker_are_limited() {
     let mut sets = QUICK.to_vec();
     sets.extend(["group.max.size=2", "fullbore.groups.max=2"]);
     let broker = Broker::start(&sets);
@@ -23,12 +23,12 @@ fn a_group_has_so_many_members_and_a_broker_so_many_groups() {
     assert_eq!(code("g"), ErrorCode::GROUP_MAX_SIZE_REACHED);
     assert_eq!(code("second"), ErrorCode::MEMBER_ID_REQUIRED);
     assert_eq!(code("third"), ErrorCode::GROUP_MAX_SIZE_REACHED);
-    // They are members still.
+    // The refusals leave the members in the group.
     assert!(members.iter_mut().all(|member| member.heartbeat() == ErrorCode::NONE));
 }
 
 #[test]
-fn what_members_say_of_themselves_takes_so_much_memory_and_no_more() {
+fn metadata_of_members_takes_bounded_memory() {
     let mut sets = QUICK.to_vec();
     sets.push("fullbore.groups.bytes.max=1048576");
     let broker = Broker::start(&sets);
@@ -50,7 +50,7 @@ fn what_members_say_of_themselves_takes_so_much_memory_and_no_more() {
 }
 
 #[test]
-fn a_group_nobody_ever_was_in_does_not_stay() {
+fn group_without_a_completed_join_expires() {
     let broker = Broker::start(QUICK);
     let mut member = Member::new(&broker, "g");
     member.session_ms = 100;
@@ -62,7 +62,7 @@ fn a_group_nobody_ever_was_in_does_not_stay() {
 }
 
 #[test]
-fn values_no_client_sends() {
+fn values_that_no_client_sends_are_refused() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
     let right = Member::new(&broker, "g").request();
@@ -87,7 +87,7 @@ fn values_no_client_sends() {
     let request = JoinGroupRequest { group_id: Text::from("long"), ..right.clone() };
     let response = long.call(&request, 3);
     assert_eq!((response.error_code, response.members.len()), (ErrorCode::NONE, 1));
-    // The same name a hundred thousand times counts once; and nobody can share a protocol nobody else has.
+    // A name that comes a hundred thousand times counts once, and cannot be shared by members that lack it.
     let one = JoinGroupRequestProtocol { name: Text::from("range"), ..Default::default() };
     let many = JoinGroupRequest { protocols: vec![one; 100_000], group_id: Text::from("many"), ..right };
     assert_eq!(client.call(&many, 3).error_code, ErrorCode::NONE);
@@ -102,7 +102,7 @@ fn values_no_client_sends() {
     super::assert_serves(&broker);
 }
 
-/// Clients whose JoinGroup waits for a long rebalance delay, one group each.
+/// Returns clients whose JoinGroup waits for a long rebalance delay, one group each.
 fn waiting(broker: &Broker, count: usize) -> Vec<Client> {
     let join = |at: usize| {
         let mut client = broker.client();
@@ -128,16 +128,16 @@ fn a_stop_does_not_wait_for_two_hundred_joins() {
         assert_eq!(response.error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     }
     assert_eq!(broker.wait_for_end().code(), Some(0));
-    // Not a measurement: the delay would be ten minutes.
+    // No measurement: the delay would be ten minutes.
     assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
 #[test]
-fn who_goes_away_while_it_waits_leaves_no_connection_behind() {
+fn client_gone_during_its_join_leaves_no_connection() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=600000"]);
     let before = broker.descriptors();
     let mut clients = waiting(&broker, 50);
-    // What is sent behind the join is not read meanwhile, and hides the close from a mere look at the next byte.
+    // The broker does not read the request behind the join meanwhile; it hides the close from a peek at the next byte.
     for client in clients.iter_mut().skip(25) {
         client.send(&Member::new(&broker, "x").heartbeat_request(), 4);
     }

@@ -1,5 +1,5 @@
-//! Clients that end one side of their connection: what they asked for before is answered, and who takes no answers is
-//! let go of.
+//! Clients that close one side of their connection: earlier requests are answered, and a client that reads no responses
+//! is disconnected.
 
 use crate::tls::Secured;
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
@@ -14,7 +14,7 @@ const METADATA: i16 = 9;
 const CREATE_TOPICS: i16 = 7;
 const SOON: Duration = Duration::from_secs(30);
 
-/// A fetch that finds nothing and waits a second for it.
+/// Returns a fetch that finds nothing and waits a second.
 fn long_poll() -> FetchRequest {
     fetch_request(&[FetchFrom { topic: "quiet", partition: 0, offset: 0 }], 1, 1000)
 }
@@ -24,7 +24,7 @@ fn assert_polled(client: &mut Client) {
     assert_eq!(response.responses[0].partitions[0].error_code, ErrorCode::NONE);
 }
 
-/// Sends requests of every kind, ends its side at once, and has every answer.
+/// Sends requests of every kind, closes the sending side at once, and receives every response.
 fn assert_all_is_answered(mut client: Client, made: &str) {
     client.send(&long_poll(), FETCH);
     client.send_produce("written", 0, &Batch::of(&["behind"]));
@@ -50,7 +50,7 @@ fn with_topics(broker: &Broker) -> Client {
 }
 
 #[test]
-fn a_client_that_ends_its_side_after_its_requests_has_every_answer() {
+fn client_that_closes_its_side_after_its_requests_gets_every_response() {
     let broker = Broker::start(&[]);
     let mut client = with_topics(&broker);
     assert_all_is_answered(broker.client(), "made");
@@ -61,7 +61,7 @@ fn a_client_that_ends_its_side_after_its_requests_has_every_answer() {
 }
 
 #[test]
-fn what_came_whole_is_answered_whatever_comes_behind_it() {
+fn whole_requests_are_answered_before_a_broken_one() {
     let broker = Broker::start(&[]);
     with_topics(&broker);
     let cut: &[u8] = &[0, 0, 0, 50, 0, 3, 0];
@@ -81,29 +81,29 @@ fn what_came_whole_is_answered_whatever_comes_behind_it() {
 }
 
 #[test]
-fn a_client_that_takes_nothing_more_is_let_go_of() {
+fn client_that_stops_reading_is_disconnected() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("large", 1, &[]);
     for _ in 0..10 {
         client.produced("large", 0, &Batch::of(&[vec![b'v'; 900_000]]));
     }
-    // From here on: to make a batch may take longer than idleness.
+    // Only from here on, since to make a batch may take longer than the limit of idleness.
     broker.stop();
     broker.restart_with(&["connections.max.idle.ms=1000"]);
     let mut deaf = broker.client();
     deaf.stop_reading();
     let fetch = fetch_request(&[FetchFrom { topic: "large", partition: 0, offset: 0 }], 1, 0);
-    // More than the system holds for it. The broker reads on, until as many are owed as it admits.
+    // More than the system buffers. The broker reads on until it owes as many responses as it admits.
     let mut writing = deaf.split();
     writing.set_write_timeout(Duration::from_secs(5));
     while writing.try_send(&fetch, FETCH).is_ok() {}
     wait_until("the connection is closed", SOON, || !deaf.is_open_at_broker());
 }
 
-/// A poll lasts for weeks where its client pleases.
+/// A poll lasts for weeks if its client wants it.
 #[test]
-fn a_client_that_has_hung_up_is_let_go_of_while_its_requests_last() {
+fn client_that_closed_its_side_is_disconnected_while_its_poll_waits() {
     let broker = Broker::start(&["connections.max.idle.ms=5000"]);
     with_topics(&broker);
     let poll = fetch_request(&[FetchFrom { topic: "quiet", partition: 0, offset: 0 }], 1, i32::MAX);
@@ -113,7 +113,7 @@ fn a_client_that_has_hung_up_is_let_go_of_while_its_requests_last() {
     gone.send(&poll, FETCH);
     gone.finish();
     assert_eq!(gone.wait_for_close(), 0);
-    // Its poll goes on, though it has been silent for longer.
+    // The poll goes on, though its client has been silent for longer.
     broker.client().produced("quiet", 0, &Batch::of(&["late"]));
     assert_polled(&mut waiting);
 }

@@ -1,4 +1,4 @@
-//! Frames no client sends: a bounded cost, an error or a close, and every other client is served as before.
+//! Frames that no client sends: a bounded cost, an error or a close, and every other client is served as before.
 //!
 //! Not the limits on connections and sizes, which are in `limits`.
 
@@ -11,16 +11,16 @@ use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::metadata::MetadataRequest;
 
 const MIB: u64 = 1 << 20;
-/// What a broker that has seen only small frames may use, in a debug build.
+/// Memory that a broker with only small frames may use, in a debug build.
 const RSS_MAX: u64 = 64 * MIB;
 
-/// A frame with a right length around these bytes.
+/// Returns a frame with the right length around these bytes.
 fn frame(body: &[u8]) -> Vec<u8> {
     let length = i32::try_from(body.len()).expect("a small frame");
     [&length.to_be_bytes(), body].concat()
 }
 
-/// A request header without a client id; flexible versions have an empty list of tags after it.
+/// Returns a request header without a client id; flexible versions have an empty list of tags after it.
 fn header(key: i16, version: i16, flexible: bool) -> Vec<u8> {
     let mut header = [key.to_be_bytes(), version.to_be_bytes()].concat();
     header.extend(7_i32.to_be_bytes());
@@ -31,12 +31,12 @@ fn header(key: i16, version: i16, flexible: bool) -> Vec<u8> {
     header
 }
 
-/// Every version of every API the broker serves: what it does not serve ends at the header.
+/// Returns every version of every API that the broker offers: another version is refused at the header.
 fn every_version(broker: &Broker) -> impl Iterator<Item = (ApiKey, i16)> + use<> {
     broker.client().offered().into_iter().flat_map(|key| key.versions().map(move |version| (key, version)))
 }
 
-/// An empty request of an API known only when the program runs.
+/// Empty request of an API known only at run time.
 struct Empty(i16);
 
 impl Visit for Empty {
@@ -46,10 +46,10 @@ impl Visit for Empty {
     }
 }
 
-/// Sends bytes and nothing more, and waits until the broker has answered and closed.
+/// Sends bytes and nothing more, and waits until the broker has responded and closed.
 fn exchange(broker: &Broker, bytes: &[u8]) {
     let mut client = broker.client();
-    // A broker that closes before it has read everything is right to.
+    // The broker may close before it has read everything.
     let _ = client.try_send_bytes(bytes);
     client.finish();
     client.wait_for_close();
@@ -167,7 +167,7 @@ fn api_versions_of_the_future_is_answered_in_version_0_with_error_35_and_the_con
     let broker = Broker::start(&[]);
     for version in [5, 99, i16::MAX] {
         let mut client = broker.client();
-        // A body of the future, in a layout nobody here can know.
+        // Body of a future version, whose layout is unknown.
         client.send_bytes(&frame(&[header(18, version, true), vec![9; 30]].concat()));
         let (id, response) = client.receive::<ApiVersionsRequest>(0);
         assert_eq!((id, response.error_code), (7, ErrorCode::UNSUPPORTED_VERSION));
@@ -186,7 +186,8 @@ fn named_client() -> ApiVersionsRequest {
     }
 }
 
-/// Produce is offered from 0 although 3 is the floor (KAFKA-18659), or librdkafka switches features off.
+/// Produce is offered from 0 although 3 is the lowest version served (KAFKA-18659); without it librdkafka disables
+/// features.
 fn assert_offers_what_it_serves(response: &ApiVersionsResponse) {
     let range = |key: i16| {
         let found = response.api_keys.iter().find(|api| api.api_key == key).expect("offered");
@@ -239,7 +240,7 @@ fn a_bad_request_ends_its_own_connection_only() {
 }
 
 #[test]
-fn what_came_before_a_bad_request_is_answered_before_the_close() {
+fn requests_before_a_bad_one_are_answered_before_the_close() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("polled", 2, &[]);

@@ -1,8 +1,8 @@
 //! Thousands of frames that are nearly valid, over many connections, while an honest client produces and fetches.
 //!
-//! `FULLBORE_HOSTILE_FRAMES` says how many (default 2,000), `FULLBORE_HOSTILE_STRANGERS` by how many threads (8), and
-//! `FULLBORE_HOSTILE_SEED` replays them. No time is asserted; what the honest client waited, without and beside them,
-//! is printed for `bench/hostile`. Frames that are wrong by design are in `hostile`.
+//! `FULLBORE_HOSTILE_FRAMES` is their number (default 2,000), `FULLBORE_HOSTILE_STRANGERS` the number of threads (8),
+//! and `FULLBORE_HOSTILE_SEED` replays them. No time is asserted: the honest client's waits, with and without the
+//! frames, are printed for `bench/hostile`. Frames that are wrong by design are in `hostile`.
 
 #[path = "../../../crates/wire/tests/wire/mutate.rs"]
 mod mutate;
@@ -20,27 +20,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const TOPIC: &str = "honest";
-/// Frames of one connection, at most.
+/// Most frames of one connection.
 const FRAMES_A_CONNECTION: usize = 5;
-/// Requests of the honest client before the others come.
+/// Requests of the honest client before the hostile ones begin.
 const ALONE: usize = 300;
 const MIB: u64 = 1 << 20;
-/// What a broker under this load may use more than before, in a debug build.
+/// Memory that a broker may use under this load in addition, in a debug build.
 const RSS_GROWTH_MAX: u64 = 48 * MIB;
 const SOON: Duration = Duration::from_secs(60);
-/// How long a stranger waits for an answer before it hangs up.
+/// Time that a hostile client waits for a response before it disconnects.
 const PATIENCE: Duration = Duration::from_millis(60);
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// The APIs a broker offers, in the versions it offers.
+/// Returns the APIs that a broker offers, in the versions that it offers.
 fn offered(broker: &Broker) -> Vec<ApiKey> {
     broker.client().offered()
 }
 
-/// A request of any API and version, changed in a few places: fields, counts, lengths, the header, or the frame's
+/// Returns a request of any API and version, with a few changes: fields, counts, lengths, the header, or the frame's
 /// length.
 fn frame(offered: &[ApiKey], dice: &mut Dice) -> Vec<u8> {
     let key = offered[dice.below(offered.len())];
@@ -51,7 +51,7 @@ fn frame(offered: &[ApiKey], dice: &mut Dice) -> Vec<u8> {
     header.extend([0, 0, 0, 7, 0, 1, b'x']);
     header.extend(version.flexible.then_some(0));
     let mut body = Schema::new(key, Side::Request, version).message(dice);
-    // Some untouched: their fields are strange enough.
+    // Some bodies stay untouched: their fields are strange enough.
     (0..dice.below(5).saturating_sub(1)).for_each(|_| mutate(&mut body, dice));
     if dice.below(8) == 0 {
         mutate(&mut header, dice);
@@ -63,7 +63,7 @@ fn frame(offered: &[ApiKey], dice: &mut Dice) -> Vec<u8> {
     frame
 }
 
-/// Sends so many frames; a connection lives for a few of them. How many were answered.
+/// Sends `frames` frames, a few on each connection; returns the number of responses.
 fn be_hostile(broker: &Broker, offered: &[ApiKey], frames: u64, seed: u64) -> usize {
     let mut dice = Dice(seed);
     let mut answers = 0;
@@ -74,14 +74,14 @@ fn be_hostile(broker: &Broker, offered: &[ApiKey], frames: u64, seed: u64) -> us
         left -= count;
         let mut client = broker.client();
         client.set_read_timeout(PATIENCE);
-        // A broker that closes before it has read everything is right to.
+        // The broker may close before it has read everything.
         let _ = client.try_send_bytes(&bytes);
         answers += answers_in(&client.take_what_comes());
     }
     answers
 }
 
-/// Frames that begin here.
+/// Returns the number of frames that begin in `bytes`.
 fn answers_in(mut bytes: &[u8]) -> usize {
     let mut count = 0;
     while let Some((length, rest)) = bytes.split_first_chunk() {
@@ -92,7 +92,7 @@ fn answers_in(mut bytes: &[u8]) -> usize {
     count
 }
 
-/// Produces one record after the other and fetches each, until the others are done.
+/// Client that produces one record after the other and fetches each, until the hostile clients are done.
 struct Honest {
     client: Client,
     producer_id: i64,
@@ -104,7 +104,7 @@ impl Honest {
         format!("record {n}")
     }
 
-    /// How long producing and fetching took.
+    /// Produces and fetches one record; returns the time of both.
     fn step(&mut self) -> Duration {
         let started = Instant::now();
         let batch = Batch::of(&[Honest::value(self.sent)]).from_producer(self.producer_id, 0, self.sent);
@@ -129,7 +129,7 @@ fn percentile_99(mut waits: Vec<Duration>) -> Duration {
     waits[waits.len() * 99 / 100]
 }
 
-/// Topics and groups there are.
+/// Returns the numbers of topics and groups.
 fn counts(client: &mut Client) -> (usize, usize) {
     let topics = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9).topics.len();
     (topics, client.call(&ListGroupsRequest::default(), 4).groups.len())
@@ -183,7 +183,7 @@ fn an_honest_client_is_served_beside_thousands_of_mutated_frames() {
     );
     assert!(answered.load(Relaxed) > frames as usize / 10, "the frames are refused before anything is done");
     assert!(grown < RSS_GROWTH_MAX, "{} MiB more", grown / MIB);
-    // Strangers may create topics and groups; one request has at most a few.
+    // Hostile requests may create topics and groups, at most a few each.
     assert!(topics + groups < frames as usize, "{topics} topics, {groups} groups");
     wait_until("the strangers' descriptors are free", SOON, || broker.descriptors() <= descriptors + topics);
     crate::assert_serves(&broker);

@@ -1,17 +1,17 @@
-//! A disk that hangs: a file system of its own is frozen, so that writes to it do not come back. Skipped, with a line
-//! that says so, where mounting is not permitted.
+//! A disk that hangs: a frozen file system, whose writes do not return. Skipped, with a line on standard error, where
+//! mounting is not permitted.
 
 use fullbore_tests::{Batch, Broker, Client, Disk, wait_until};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
 const TOPIC: &str = "hung";
-/// More than the broker has threads that serve clients.
+/// More partitions than the broker has threads that serve clients.
 const PARTITIONS: i32 = 4;
 const SETS: [&str; 2] = ["fullbore.worker.threads=2", "fullbore.admin.listener=127.0.0.1:0"];
 const SOON: Duration = Duration::from_secs(60);
 
-/// A broker on a disk, and a client for each partition of the topic, which has a record.
+/// Starts a broker on a disk; returns a client for each partition of the topic, which has a record.
 fn on_a_disk(disk: &Disk) -> (Broker, Vec<Client>) {
     let broker = Broker::start_in(&disk.data(), &SETS);
     broker.client().create_topic(TOPIC, PARTITIONS, &[]);
@@ -24,16 +24,16 @@ fn on_a_disk(disk: &Disk) -> (Broker, Vec<Client>) {
     (broker, clients)
 }
 
-/// Has each partition's write hang, until the broker has noticed that.
+/// Makes each partition's write hang, and waits until the broker has noticed.
 fn hang(broker: &Broker, clients: &mut [Client]) {
     for (partition, client) in (0..).zip(clients) {
         client.send_produce(TOPIC, partition, &Batch::of(&["while it hangs"]));
     }
-    broker.wait_for_stderr("the disk hangs: a write has not come back");
+    broker.wait_for_stderr("the disk hangs: a write has not returned");
 }
 
 #[test]
-fn disk_hangs_metadata_and_records_in_memory_are_served_and_writes_refused() {
+fn hung_disk_serves_metadata_and_cached_records_and_refuses_writes() {
     const OTHER: &str = "other";
     let Some(disk) = Disk::make() else { return };
     let (broker, mut clients) = on_a_disk(&disk);
@@ -42,7 +42,7 @@ fn disk_hangs_metadata_and_records_in_memory_are_served_and_writes_refused() {
     let frozen = disk.freeze();
     hang(&broker, &mut clients);
     for _ in 0..2 {
-        // Each on a connection that is new to the threads that are left.
+        // Each connection is new, so that a thread that is left serves it.
         let mut client = broker.client();
         assert_eq!(client.metadata(&[OTHER]).topics[0].error_code, ErrorCode::NONE);
         let records: Vec<String> = client.fetch_records(OTHER, 0).iter().map(|record| record.text()).collect();
@@ -58,7 +58,7 @@ fn disk_hangs_metadata_and_records_in_memory_are_served_and_writes_refused() {
         assert_eq!(client.list_offset(OTHER, 0, -1).offset, 1);
     }
     drop(frozen);
-    // Those that no thread had read before it was noticed are refused.
+    // The broker refuses writes that no thread had read before it noticed.
     let has_hung: Vec<bool> =
         clients.iter_mut().map(|client| client.receive_produced().error_code == ErrorCode::NONE).collect();
     assert!(has_hung.contains(&true), "a write has come back");
@@ -73,7 +73,7 @@ fn disk_hangs_metadata_and_records_in_memory_are_served_and_writes_refused() {
 }
 
 #[test]
-fn disk_hangs_probes_are_answered_and_name_it_until_it_answers_again() {
+fn hung_disk_is_named_by_probes_until_it_responds() {
     let Some(disk) = Disk::make() else { return };
     let (broker, mut clients) = on_a_disk(&disk);
     let frozen = disk.freeze();
@@ -82,12 +82,12 @@ fn disk_hangs_probes_are_answered_and_name_it_until_it_answers_again() {
     }
     wait_until("the disk is named", SOON, || {
         let ready = broker.admin_page("/readyz");
-        ready.contains(" 503 ") && ready.contains("hangs: a write has not come back")
+        ready.contains(" 503 ") && ready.contains("hangs: a write has not returned")
     });
     assert!(broker.admin_page("/livez").contains(" 200 "), "a new start would change nothing");
     let metrics = broker.admin_page("/metrics");
     assert!(metrics.contains("\nfullbore_disk_hung 1\n"), "{metrics}");
-    broker.wait_for_stderr("the disk hangs: a write has not come back");
+    broker.wait_for_stderr("the disk hangs: a write has not returned");
     drop(frozen);
     wait_until("it is ready", SOON, || broker.admin_page("/readyz").contains(" 200 "));
     broker.wait_for_stderr("the disk answers again");

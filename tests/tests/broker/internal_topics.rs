@@ -1,4 +1,4 @@
-//! The topics that Kafka keeps its own state in: no client makes one by asking for it, or writes to one.
+//! Topics with Kafka's own state: no client creates one by a metadata request, or writes to one.
 
 use fullbore_tests::{Batch, Broker, Client, produce_request};
 use fullbore_wire::api::encode_request;
@@ -18,7 +18,7 @@ fn metadata(client: &mut Client, name: &str, create: bool, version: i16) -> Meta
 }
 
 #[test]
-fn asking_for_the_metadata_of_an_internal_topic_does_not_make_it() {
+fn metadata_request_does_not_create_an_internal_topic() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     for name in INTERNAL {
@@ -30,13 +30,13 @@ fn asking_for_the_metadata_of_an_internal_topic_does_not_make_it() {
     }
     let all = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9).topics;
     assert_eq!(all, [], "none was made");
-    // What only looks like one is a topic as any other.
+    // A topic whose name only begins so is an ordinary topic.
     let made = metadata(&mut client, "__consumer_offsets_of_mine", true, 9);
     assert!(!made.is_internal, "{made:?}");
 }
 
 #[test]
-fn nobody_makes_the_topic_of_the_metadata() {
+fn creation_of_the_metadata_topic_is_refused() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let name = "__cluster_metadata";
@@ -49,7 +49,7 @@ fn nobody_makes_the_topic_of_the_metadata() {
     assert_eq!(refused.error_message.as_deref(), Some(why));
 }
 
-/// Of a produce of one record under a client id.
+/// Produces one record under a client id; returns the partition's response.
 fn produce(client: &mut Client, client_id: &str, topic: &str) -> PartitionProduceResponse {
     let request = produce_request(topic, 0, Batch::of(&["x"]).bytes());
     let frame = encode_request(&request, 9, 0, Some(&Text::from(client_id))).expect("a request of this version");
@@ -58,12 +58,12 @@ fn produce(client: &mut Client, client_id: &str, topic: &str) -> PartitionProduc
 }
 
 #[test]
-fn an_internal_topic_that_somebody_made_is_told_as_one_and_no_client_writes_to_it() {
+fn created_internal_topic_is_marked_internal_and_refuses_writes() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("ordinary", 1, &[]);
     for name in INTERNAL {
-        // Kafka lets administrators make them, as they would any other; and makes them when they are asked for.
+        // Kafka lets administrators create them like other topics, and creates them when they are first used.
         if metadata(&mut client, name, false, 9).error_code.is_err() {
             client.create_topic(name, 1, &[]);
         }
@@ -76,7 +76,7 @@ fn an_internal_topic_that_somebody_made_is_told_as_one_and_no_client_writes_to_i
         let topics = vec![DeleteRecordsTopic { name: name.into(), partitions: vec![cut], ..Default::default() }];
         let answer = client.call(&DeleteRecordsRequest { topics, timeout_ms: 30_000, ..Default::default() }, 2);
         assert_eq!(answer.topics[0].partitions[0].error_code, ErrorCode::INVALID_TOPIC_EXCEPTION);
-        // Kafka's own tools say that they are this.
+        // Kafka's own tools use this client id.
         assert_ne!(produce(&mut client, "__admin_client", name).error_code, ErrorCode::INVALID_TOPIC_EXCEPTION);
     }
     assert_eq!(produce(&mut client, "somebody", "ordinary").error_code, ErrorCode::NONE);

@@ -1,4 +1,4 @@
-//! Limits on connections, frames and memory, seen from both sides of each.
+//! Limits on connections, frames and memory, from both sides of each.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, FetchFrom, bytes_of, fetch_request, produce_request, wait_until};
@@ -22,14 +22,14 @@ fn a_frame_above_socket_request_max_bytes_closes_the_connection_and_one_below_is
     let of_size = |size: usize| produce_request("small", 0, Batch::of(&[vec![b'x'; size]]).bytes());
     assert!(broker.client().call(&of_size(9_000), 9).responses[0].partition_responses[0].error_code.0 == 0);
     let mut client = broker.client();
-    // The broker may close while the rest is still on its way.
+    // The broker may close while the rest is still in flight.
     let _ = client.try_send_bytes(&bytes_of(&encode_request(&of_size(10_001), 9, 0, None).expect("a request")));
     assert_eq!(client.wait_for_close(), 0);
     assert_serves(&broker);
 }
 
 #[test]
-fn a_hundred_claims_of_a_hundred_megabytes_cost_only_what_came() {
+fn a_hundred_announced_frames_of_a_hundred_megabytes_take_only_the_received_bytes() {
     let broker = Broker::start(&[]);
     assert_serves(&broker);
     let before = broker.rss();
@@ -38,7 +38,7 @@ fn a_hundred_claims_of_a_hundred_megabytes_cost_only_what_came() {
         client.send_bytes(&104_857_600_i32.to_be_bytes());
         client.send_bytes(&[0; 1000]);
     }
-    // A request of each has been read by the time a later one of another connection is answered.
+    // The broker has read from each connection by the time it answers a later request on another.
     assert_serves(&broker);
     let grown = broker.rss().saturating_sub(before);
     assert!(grown < 32 * MIB, "{} MiB for 100 kB", grown / MIB);
@@ -46,9 +46,9 @@ fn a_hundred_claims_of_a_hundred_megabytes_cost_only_what_came() {
     assert_serves(&broker);
 }
 
-/// A client that asks and never listens: its requests wait in the kernel, not in the broker.
+/// Client that sends and never reads: its requests wait in the kernel, not in the broker.
 #[test]
-fn a_flood_of_requests_whose_answers_nobody_reads_is_held_back() {
+fn flood_of_requests_with_unread_responses_is_held_back() {
     let broker = Broker::start(&["fullbore.connection.bytes.max=1048576"]);
     let mut client = broker.client();
     (0..50).for_each(|n| {
@@ -74,12 +74,11 @@ fn a_flood_of_requests_whose_answers_nobody_reads_is_held_back() {
     assert_serves(&broker);
 }
 
-/// Each answer is 78 KB; a connection may have 6.5 MB of them. Freed together, they leave holes below blocks that are
-/// used.
+/// Each response is 78 KB; a connection may have 6.5 MB of them. Freed together, they leave holes below blocks in use.
 #[test]
-fn connections_with_answers_that_nobody_takes_are_closed_their_memory_goes_back_to_the_system() {
+fn memory_of_unread_responses_returns_to_the_system_after_the_close() {
     const CLIENTS: usize = 60;
-    // Thousands of large answers are made first, beside other tests.
+    // Thousands of large responses are built first, beside other tests.
     const IN_TIME: Duration = Duration::from_secs(150);
     let broker = Broker::start(&[]);
     for topic in 0..3 {
@@ -97,7 +96,7 @@ fn connections_with_answers_that_nobody_takes_are_closed_their_memory_goes_back_
         .collect();
     let held = || broker.rss().saturating_sub(before) / MIB;
     wait_until("answers take memory", IN_TIME, || held() > 250);
-    // What others have by then is between the answers, and above them.
+    // Allocations of other clients are between the responses, and above them.
     let others: Vec<_> = (0..200)
         .map(|_| {
             let mut other = broker.client();
@@ -111,7 +110,7 @@ fn connections_with_answers_that_nobody_takes_are_closed_their_memory_goes_back_
 }
 
 #[test]
-fn a_request_that_comes_one_byte_at_a_time_is_answered_and_delays_nobody() {
+fn request_of_single_bytes_is_answered_and_delays_no_other() {
     let broker = Broker::start(&[]);
     let mut slow = broker.client();
     let request = bytes_of(&encode_request(&metadata_of_all(), 9, 0, None).expect("a request"));
@@ -137,7 +136,7 @@ fn a_connection_idle_for_connections_max_idle_ms_is_closed_and_a_busy_one_is_not
     });
     let (mut busy, mut opened, mut asked) = (broker.client(), Instant::now(), Instant::now());
     wait_until("the idle connections are closed, and the busy one is not", SOON, || {
-        // Where this test itself has not run for so long, the connection was idle.
+        // If this test itself did not run for that long, the connection was idle.
         if asked.elapsed() > Duration::from_millis(700) {
             (busy, opened) = (broker.client(), Instant::now());
         }
@@ -150,7 +149,7 @@ fn a_connection_idle_for_connections_max_idle_ms_is_closed_and_a_busy_one_is_not
 }
 
 #[test]
-fn a_connection_that_waits_for_an_answer_is_not_idle() {
+fn connection_that_waits_for_a_response_is_not_idle() {
     let mut broker = Broker::start(&[]);
     broker.client().create_topic("quiet", 1, &[]);
     broker.stop();
@@ -165,13 +164,13 @@ fn a_connection_that_waits_for_an_answer_is_not_idle() {
     assert!(asked.elapsed() >= Duration::from_millis(5_400), "idleness begins with the answer");
 }
 
-/// What the slow clients below transfer, in pieces with a pause after each: three times as long as idleness may be.
+/// Bytes that slow clients transfer, in pieces with a pause after each: three times as long as the limit of idleness.
 const SLOW_BYTES: usize = 32 << 20;
 const PIECES: usize = 128;
 const PAUSE: Duration = Duration::from_millis(50);
 const IDLE: &str = "connections.max.idle.ms=2000";
 
-/// A broker whose sockets hold little of `SLOW_BYTES`, which are in a topic, and a fetch of them all.
+/// Starts a broker with a topic of `SLOW_BYTES`, of which sockets hold little; returns a fetch of all.
 fn broker_with_a_large_answer(idle: &str) -> (Broker, FetchRequest) {
     let sets = ["socket.send.buffer.bytes=65536", "message.max.bytes=8388608"];
     let mut broker = Broker::start(&sets);
@@ -179,7 +178,7 @@ fn broker_with_a_large_answer(idle: &str) -> (Broker, FetchRequest) {
     client.create_topic("large", 1, &[]);
     let batch = Batch::of(&[vec![b'x'; SLOW_BYTES / 8]]);
     (0..8).for_each(|_| _ = client.produced("large", 0, &batch));
-    // From here on: a machine that has much to do may make a batch for longer than idleness may last.
+    // Only from here on, since a busy machine may take longer than the limit of idleness to make a batch.
     broker.stop();
     broker.restart_with(&[&sets[..], &[idle]].concat());
     let mut fetch = fetch_request(&[FetchFrom { topic: "large", partition: 0, offset: 0 }], 0, 0);
@@ -188,7 +187,7 @@ fn broker_with_a_large_answer(idle: &str) -> (Broker, FetchRequest) {
 }
 
 #[test]
-fn a_client_that_takes_its_answer_slowly_is_not_idle() {
+fn client_that_reads_a_response_slowly_is_not_idle() {
     let (broker, fetch) = broker_with_a_large_answer(IDLE);
     let mut slow = broker.client();
     slow.send(&fetch, 12);
@@ -205,12 +204,12 @@ fn a_client_that_takes_its_answer_slowly_is_not_idle() {
 }
 
 #[test]
-fn a_client_that_sends_its_request_slowly_is_not_idle() {
+fn client_that_sends_a_request_slowly_is_not_idle() {
     let broker = Broker::start(&[IDLE, "message.max.bytes=67108864"]);
     broker.client().create_topic("large", 1, &[]);
     let batch = Batch::of(&[vec![b'x'; SLOW_BYTES]]).bytes();
     let request = bytes_of(&encode_request(&produce_request("large", 0, batch), 9, 0, None).expect("a request"));
-    // Not before: to make so large a request may take as long as a connection may be idle.
+    // Connects only now: to make so large a request may take as long as the limit of idleness.
     let mut slow = broker.client();
     for piece in request.chunks(SLOW_BYTES / PIECES) {
         slow.send_bytes(piece);
@@ -220,9 +219,9 @@ fn a_client_that_sends_its_request_slowly_is_not_idle() {
     assert_eq!(response.responses[0].partition_responses[0].base_offset, 0);
 }
 
-/// One in the middle of an answer, one that sends requests besides until it cannot, one in the middle of a request.
+/// Clients amid a response, amid a response with more requests than the broker reads, and amid a request.
 #[test]
-fn clients_that_move_nothing_any_more_are_idle_whatever_they_are_owed() {
+fn clients_that_transfer_nothing_are_idle_even_with_responses_pending() {
     let (broker, fetch) = broker_with_a_large_answer("connections.max.idle.ms=3000");
     let mut deaf = broker.client();
     deaf.send(&fetch, 12);
@@ -240,7 +239,7 @@ fn clients_that_move_nothing_any_more_are_idle_whatever_they_are_owed() {
     other.call(&metadata_of_all(), 9);
     assert!(other.is_open_at_broker(), "one that is open is found to be");
     for mut client in [deaf, flood] {
-        // Nothing is taken until the broker has closed: then what sockets hold is there, and no more.
+        // The client reads only after the close: it gets what sockets hold, and no more.
         wait_until("it is closed", SOON, || !client.is_open_at_broker());
         assert!(client.take_what_comes().len() < SLOW_BYTES);
     }
@@ -248,17 +247,17 @@ fn clients_that_move_nothing_any_more_are_idle_whatever_they_are_owed() {
 }
 
 #[test]
-fn max_connections_closes_the_one_too_many_and_lets_the_next_in_when_one_leaves() {
+fn max_connections_closes_the_excess_connection_and_admits_one_after_a_close() {
     one_too_many_is_closed(&Broker::start(&["max.connections=3"]));
 }
 
 #[test]
-fn max_connections_per_ip_closes_the_one_too_many_and_lets_the_next_in_when_one_leaves() {
+fn max_connections_per_ip_closes_the_excess_connection_and_admits_one_after_a_close() {
     one_too_many_is_closed(&Broker::start(&["max.connections.per.ip=3"]));
 }
 
 #[test]
-fn max_connections_per_ip_overrides_come_first() {
+fn max_connections_per_ip_overrides_take_precedence() {
     let sets = ["max.connections.per.ip=1000", "max.connections.per.ip.overrides=127.0.0.1:3"];
     one_too_many_is_closed(&Broker::start(&sets));
 }
@@ -280,7 +279,7 @@ fn limits_on_connections_may_change_while_the_broker_runs() {
 }
 
 fn one_too_many_is_closed(broker: &Broker) {
-    // The harness connects only here, but a connection it made may still be on its way out.
+    // The test connects only here, but an earlier connection may still be closing.
     let mut served: Vec<_> = (0..3).map(|_| broker.client()).collect();
     for client in &mut served {
         client.call(&metadata_of_all(), 9);
@@ -298,9 +297,9 @@ fn one_too_many_is_closed(broker: &Broker) {
     }
 }
 
-/// Sixteen requests of 4 MiB on one connection that may hold 1 MiB: one at a time is let in, and all are served.
+/// Sixteen requests of 4 MiB on one connection with a limit of 1 MiB are admitted one at a time, and all are served.
 #[test]
-fn requests_larger_than_a_connection_may_hold_are_let_in_one_at_a_time() {
+fn requests_larger_than_a_connections_limit_are_admitted_one_at_a_time() {
     let broker = Broker::start(&["fullbore.connection.bytes.max=1048576", "message.max.bytes=8388608"]);
     let mut reader = broker.client();
     reader.create_topic("large", 1, &[]);
@@ -322,7 +321,7 @@ fn requests_larger_than_a_connection_may_hold_are_let_in_one_at_a_time() {
 }
 
 #[test]
-fn idle_connections_cost_little_memory_and_nobody_else() {
+fn idle_connections_take_little_memory_and_delay_no_other() {
     let broker = Broker::start(&[]);
     assert_serves(&broker);
     let before = broker.rss();

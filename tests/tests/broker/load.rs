@@ -1,5 +1,5 @@
-//! Many who do nothing, many who are slow, many who heartbeat, and one far behind, all at once: everybody is served,
-//! memory stays within a stated sum, and nothing is left of them when they go. How fast all that is, bench/load tells.
+//! Many idle clients, many slow consumers, many group members and one consumer far behind, all at once. All are served,
+//! memory stays within a stated sum, and nothing of them is left when they go. `bench/load` measures the speed.
 
 use super::groups::{Member, QUICK, SOON, describe, stable};
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
@@ -12,10 +12,10 @@ const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 const IDLE: usize = 500;
 const SLOW: usize = 50;
-/// Answers of about 1 MiB each that a slow reader asks for at once: more than the kernel's buffers take.
+/// Responses of about 1 MiB each that a slow consumer requests at once: more than the kernel's buffers hold.
 const ANSWERS: usize = 12;
 const GROUPS: usize = 200;
-/// Of the groups, those whose members vanish; they beat as long as they are there.
+/// Groups whose members vanish; they send heartbeats until then.
 const VANISHING: usize = 10;
 const SESSION_MS: i32 = 6_000;
 const ROUNDS: usize = 3;
@@ -26,9 +26,11 @@ const FETCH: i16 = 12;
 /// `offsets.topic.num.partitions`.
 const LOGS_OF_GROUPS: usize = 50;
 
-/// What all of them together may add to the broker's memory, in any round: 32 KiB a connection, of which a slow reader
-/// needs no more since its answers are ranges of files, 4 KiB a group of each round, since empty groups stay, 8 MiB for
-/// what the allocator and the database keep, and 20 MiB for pieces of what the system has put out of memory.
+/// Memory that all of them may add in any round:
+/// - 32 KiB a connection, enough for a slow consumer too, since its responses are ranges of files;
+/// - 4 KiB a group of each round, since empty groups stay;
+/// - 8 MiB for what the allocator and the database keep;
+/// - 20 MiB for pieces of files that the system has evicted from the page cache.
 const GROWN_MAX: u64 = (IDLE + SLOW + GROUPS) as u64 * 32 * KIB + (ROUNDS * GROUPS) as u64 * 4 * KIB + 28 * MIB;
 
 struct Crowd {
@@ -53,13 +55,13 @@ impl Crowd {
             let [member] = member;
             member
         };
-        // Those that vanish come last: they do not beat while the others are made.
+        // Members that vanish join last: they send no heartbeats while the others join.
         let mut members: Vec<Member> = (VANISHING..GROUPS).chain(0..VANISHING).map(member).collect();
         members.rotate_right(VANISHING);
         Crowd { idle, slow, members }
     }
 
-    /// Whether each of them is answered, the slow ones as soon as they read.
+    /// Checks that each client is served, the slow ones as soon as they read.
     fn assert_served(&mut self) {
         for member in &mut self.members {
             assert_eq!(member.heartbeat(), ErrorCode::NONE, "{}", member.group);
@@ -73,7 +75,7 @@ impl Crowd {
         }
     }
 
-    /// Most leave their groups; some just go, with all connections, slow ones in the middle of an answer.
+    /// Most members leave their groups; the others and all connections just close, slow ones amid a response.
     fn go(mut self) {
         for member in self.members.iter_mut().skip(VANISHING) {
             assert_eq!(member.leave().error_code, ErrorCode::NONE);
@@ -95,7 +97,7 @@ fn first_batch(records: Option<&Records>) -> i64 {
 }
 
 #[test]
-fn everybody_is_served_and_nothing_is_left_of_those_who_go() {
+fn crowd_of_clients_is_served_and_leaves_nothing_behind() {
     let broker = Broker::start(QUICK);
     let mut client = broker.client();
     client.create_topic("large", 1, &[("segment.bytes", "16777216")]);
@@ -118,7 +120,7 @@ fn everybody_is_served_and_nothing_is_left_of_those_who_go() {
         crowd.assert_served();
         crowd.go();
         drop(behind);
-        // Groups are kept in so many logs, of each of which a file is open.
+        // Groups are kept in this many logs, each with an open file.
         wait_until("every connection is closed", SOON, || broker.descriptors() <= descriptors + LOGS_OF_GROUPS + 8);
         wait_until("every group is empty", SOON, || {
             let mut state = |number| describe(&mut client, &format!("group-{round}-{number}"), 5).group_state;

@@ -1,4 +1,4 @@
-//! What the broker's log tells at its default level: changes of topics and configurations with who asked, and
+//! Lines of the broker's log at its default level: changes of topics and configurations with their client, and
 //! recoveries.
 
 use fullbore_tests::{Batch, Broker, alter_resource, wait_until};
@@ -13,7 +13,7 @@ const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
 const SOON: Duration = Duration::from_secs(30);
 
-/// The one line that has these words, each.
+/// Waits for the only line that has all of `words`, and returns it.
 fn line(broker: &Broker, words: &[&str]) -> String {
     let found = || {
         let stderr = broker.stderr();
@@ -27,7 +27,7 @@ fn line(broker: &Broker, words: &[&str]) -> String {
 }
 
 #[test]
-fn each_change_of_topics_and_configurations_is_one_line_with_who_asked() {
+fn each_change_of_topics_and_configurations_is_one_line_with_its_client() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let id = client.create_topic("made", 3, &[("retention.ms", "77000")]).to_string();
@@ -54,7 +54,7 @@ fn each_change_of_topics_and_configurations_is_one_line_with_who_asked() {
 }
 
 #[test]
-fn what_is_refused_or_only_tried_is_not_told_and_what_is_typed_is_one_line() {
+fn refused_and_validated_changes_are_not_logged_and_line_breaks_stay_in_one_line() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
@@ -86,14 +86,14 @@ fn a_thousand_topics_of_one_request_are_one_short_line() {
 }
 
 #[test]
-fn a_start_after_a_kill_tells_how_much_is_recovered_and_when_it_is_done_and_one_after_a_stop_does_not() {
+fn start_after_a_kill_logs_its_recovery_and_after_a_stop_none() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 7, &[]);
     client.produced("t", 0, &Batch::of(&["v"]));
     broker.kill();
     broker.restart();
-    line(&broker, &["not stopped cleanly", "partitions=7"]);
+    line(&broker, &["unclean shutdown", "partitions=7"]);
     line(&broker, &["recovered", "partitions=7", "took_ms="]);
     broker.stop();
     broker.restart();

@@ -1,5 +1,4 @@
-//! Lines of the log that one cause could write with every request: at most one a minute, with the number of those left
-//! out.
+//! Lines of the log that one cause could write with every request: at most one a minute, with the number left out.
 
 use crate::disk_full::SmallDisk;
 use crate::groups::Member;
@@ -11,10 +10,10 @@ use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitReques
 use std::time::Instant;
 
 const TOPIC: &str = "seldom";
-/// How often each is provoked.
+/// Number of times that each cause occurs.
 const TIMES: usize = 300;
 
-/// The lines with these words, of which there is one for each minute that was begun.
+/// Checks that at most one line with `words` was written for each minute that began.
 fn assert_seldom(broker: &Broker, words: &str, since: Instant) {
     broker.wait_for_stderr(words);
     let stderr = broker.stderr();
@@ -25,7 +24,7 @@ fn assert_seldom(broker: &Broker, words: &str, since: Instant) {
 }
 
 #[test]
-fn hundreds_of_logs_that_no_descriptor_is_left_for_are_one_line() {
+fn hundreds_of_logs_without_a_descriptor_are_one_line() {
     const PARTITIONS: i32 = 10;
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -45,20 +44,20 @@ fn hundreds_of_logs_that_no_descriptor_is_left_for_are_one_line() {
     while refused < TIMES {
         let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, 0), 12);
         let codes = fetched.responses[0].partitions.iter().map(|found| found.error_code);
-        // Those that are being opened are not answered yet.
+        // Partitions whose logs are opening have no error yet.
         refused += codes.filter(|code| *code == ErrorCode::KAFKA_STORAGE_ERROR).count();
     }
-    assert_seldom(&broker, "cannot be opened", since);
+    assert_seldom(&broker, "cannot open a partition", since);
     broker.allow_descriptors();
     assert_eq!(client.fetch_records(TOPIC, 0).len(), 1);
 }
 
 #[test]
-fn hundreds_of_groups_that_cannot_be_kept_are_one_line() {
+fn hundreds_of_groups_that_cannot_be_written_are_one_line() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
     let broker = Broker::start_in(&disk.path().join("data"), &["group.initial.rebalance.delay.ms=0"]);
     let mut members: Vec<Member> = (0..TIMES).map(|number| Member::new(&broker, &format!("g{number}"))).collect();
-    // The topic that groups are in is there before the disk is full.
+    // The topic of the groups exists before the disk is full.
     let group = FindCoordinatorRequest { key: "g0".into(), ..Default::default() };
     assert_eq!(broker.client().call(&group, 3).error_code, ErrorCode::NONE);
     assert!(std::fs::write(disk.path().join("ballast"), vec![0; 16 << 20]).is_err(), "8 MiB hold less than 16");
@@ -66,16 +65,16 @@ fn hundreds_of_groups_that_cannot_be_kept_are_one_line() {
     for member in &mut members {
         member.send_join();
         let joined = member.joined();
-        // A group is kept once its leader has assigned.
+        // A group is written once its leader has assigned.
         assert_eq!(joined.error_code, ErrorCode::NONE);
         member.send_sync();
         assert_eq!(member.synced().error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     }
-    assert_seldom(&broker, "the group could not be kept", since);
+    assert_seldom(&broker, "cannot write a group's snapshot", since);
 }
 
 #[test]
-fn hundreds_of_groups_that_there_is_no_room_for_are_one_line() {
+fn hundreds_of_groups_beyond_the_limit_are_one_line() {
     let broker = Broker::start(&["fullbore.groups.max=1", "fullbore.groups.bytes.max=1048576"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);

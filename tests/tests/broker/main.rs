@@ -81,7 +81,7 @@ mod window;
 
 use fullbore_tests::{Batch, Broker};
 
-/// Shows that the broker serves a client who has done nothing wrong.
+/// Checks that the broker serves an honest client.
 fn assert_serves(broker: &Broker) {
     let mut client = broker.client();
     let topic = "honest";

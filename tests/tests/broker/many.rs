@@ -16,7 +16,7 @@ fn name(n: usize) -> String {
 
 #[test]
 fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors() {
-    // The broker raises its own limit this far; each partition written to holds a descriptor for a while.
+    // The broker raises its own limit up to this; each partition written to holds a descriptor for a while.
     if open_files_max() < 12_000 {
         let _ = writeln!(std::io::stderr(), "skipped: 12,000 open files are not permitted here");
         return;
@@ -53,7 +53,7 @@ fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors(
     assert!(broker.descriptors() < 2 * TOPICS * 10, "{} descriptors", broker.descriptors());
 }
 
-/// One batch to each partition, which gets this offset: a request per topic, all in flight at once.
+/// Writes one batch to each partition, which gets this offset: a request per topic, all in flight at once.
 fn write_everywhere(broker: &Broker, offset: i64) {
     let mut reader = broker.client();
     let mut writer = reader.split();

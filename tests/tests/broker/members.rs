@@ -1,5 +1,5 @@
-//! Members of groups of the consumer protocol, as a client behaves: it reads what it is assigned, gives up what it no
-//! longer is, and says so.
+//! Members of groups of the consumer protocol that behave like a client: read the assigned partitions, revoke the
+//! others, and report it.
 
 use fullbore_tests::{Broker, Client, wait_until};
 use fullbore_wire::apis::consumer_group_describe::{ConsumerGroupDescribeRequest, DescribedGroup};
@@ -16,14 +16,14 @@ use std::time::Duration;
 const VERSION: i16 = 1;
 const SOON: Duration = Duration::from_secs(30);
 
-/// A name no other test uses: a peer keeps groups between tests.
+/// Returns a name that no other test uses: a peer keeps groups between tests.
 pub fn unique(name: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     format!("{name}-{}-{}", now.as_nanos(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A group that no other test uses, and whose coordinator is there: a peer makes it when it is asked for.
+/// Returns a new group's name once its coordinator is there: a peer creates it when it is first used.
 pub fn new_group(broker: &Broker, name: &str) -> String {
     let (group, mut client) = (unique(name), broker.client());
     wait_until("the group has a coordinator", SOON, || {
@@ -35,7 +35,7 @@ pub fn new_group(broker: &Broker, name: &str) -> String {
     group
 }
 
-/// A first heartbeat.
+/// Returns a first heartbeat.
 pub fn join_request(group: &str, id: &str, topics: &[&str]) -> ConsumerGroupHeartbeatRequest {
     ConsumerGroupHeartbeatRequest {
         group_id: Text::from(group),
@@ -47,30 +47,30 @@ pub fn join_request(group: &str, id: &str, topics: &[&str]) -> ConsumerGroupHear
     }
 }
 
-/// A heartbeat that says nothing new.
+/// Returns a heartbeat without changes.
 pub fn beat(group: &str, id: &str, epoch: i32) -> ConsumerGroupHeartbeatRequest {
     let (group_id, member_id) = (Text::from(group), Text::from(id));
     ConsumerGroupHeartbeatRequest { group_id, member_id, member_epoch: epoch, ..Default::default() }
 }
 
-/// The error a heartbeat is answered with.
+/// Sends a heartbeat; returns the error of its response.
 pub fn refused(client: &mut Client, request: &ConsumerGroupHeartbeatRequest) -> ErrorCode {
     client.call(request, VERSION).error_code
 }
 
-/// The group as it is described.
+/// Describes the group.
 pub fn describe(client: &mut Client, group: &str) -> DescribedGroup {
     let request = ConsumerGroupDescribeRequest { group_ids: vec![Text::from(group)], ..Default::default() };
     client.call(&request, 1).groups.remove(0)
 }
 
-/// The group as it is listed.
+/// Lists the group.
 pub fn list(client: &mut Client, group: &str) -> Option<ListedGroup> {
     let listed = client.call(&ListGroupsRequest::default(), 5).groups;
     listed.into_iter().find(|listed| &*listed.group_id == group)
 }
 
-/// One member on a connection of its own.
+/// Member with its own connection.
 pub struct Member {
     client: Client,
     group: String,
@@ -80,10 +80,10 @@ pub struct Member {
     pub regex: Option<String>,
     pub assignor: Option<&'static str>,
     pub epoch: i32,
-    /// What it reads from.
+    /// Partitions that it reads.
     pub reads: BTreeSet<(Uuid, i32)>,
     assigned: BTreeSet<(Uuid, i32)>,
-    /// What it last said it owns.
+    /// Partitions in its last report.
     reported: BTreeSet<(Uuid, i32)>,
 }
 
@@ -130,7 +130,7 @@ impl Member {
         joined
     }
 
-    /// A heartbeat, and what a client does with the answer.
+    /// Sends a heartbeat, and applies the response as a client does.
     pub fn beat(&mut self) -> ConsumerGroupHeartbeatResponse {
         let answer = self.try_beat();
         assert_eq!(answer.error_code, ErrorCode::NONE, "{:?}", answer.error_message);
@@ -151,7 +151,7 @@ impl Member {
         answer
     }
 
-    /// Heartbeats until the member reads so many partitions, and has said so.
+    /// Sends heartbeats until the member reads `count` partitions and has reported them.
     pub fn beat_until_it_owns(&mut self, count: usize) {
         wait_until("the member has what it should have", SOON, || {
             self.beat();
@@ -180,7 +180,7 @@ impl Member {
         }
     }
 
-    /// The same member on a new connection.
+    /// Moves the member to a new connection.
     pub fn reconnect(&mut self, broker: &Broker) {
         self.client = broker.client();
     }

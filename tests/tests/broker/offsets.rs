@@ -14,12 +14,12 @@ const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 const TOPIC: &str = "listed";
 
-/// Offsets 0 to 5 at times 1000, 3000, 2000 (one batch), 5000, 4000, 5000.
+/// Writes offsets 0 to 5 at times 1000, 3000, 2000 (one batch), 5000, 4000, 5000.
 fn broker_with_records() -> (Broker, Client) {
     broker_with_records_of("false")
 }
 
-/// The same in a topic with this `diskless.enable`.
+/// Writes the same records to a topic with this `diskless.enable`.
 fn broker_with_records_of(is_diskless: &str) -> (Broker, Client) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -42,7 +42,7 @@ fn found(client: &mut Client, timestamp: i64) -> (i64, i64) {
 }
 
 #[test]
-fn positions_are_found() {
+fn earliest_and_latest_offsets_are_found() {
     let (_broker, mut client) = broker_with_records();
     assert_eq!(found(&mut client, EARLIEST), (0, -1));
     assert_eq!(found(&mut client, LATEST), (6, -1));
@@ -68,13 +68,13 @@ fn the_first_record_at_or_after_a_time_is_found_inside_its_batch() {
 }
 
 #[test]
-fn the_largest_timestamp_is_found_where_it_is_first() {
+fn the_largest_timestamp_is_found_at_its_first_record() {
     let (_broker, mut client) = broker_with_records();
     assert_eq!(found(&mut client, MAX_TIMESTAMP), (3, 5000));
 }
 
 #[test]
-fn the_largest_timestamp_is_that_of_the_records_left_after_others_were_deleted() {
+fn deletion_of_records_moves_the_largest_timestamp_to_those_left() {
     for kind in ["false", "true"] {
         let (_broker, mut client) = broker_with_records_of(kind);
         for (log_start, largest) in [(1, (3, 5000)), (3, (3, 5000)), (4, (5, 5000))] {
@@ -93,7 +93,7 @@ fn the_largest_timestamp_is_that_of_the_records_left_after_others_were_deleted()
 }
 
 #[test]
-fn the_largest_timestamp_is_found_in_what_is_left_of_a_batch() {
+fn the_largest_timestamp_is_found_in_the_rest_of_a_batch() {
     for kind in ["false", "true"] {
         let (_broker, mut client) = broker_with_records_of(kind);
         let mut last = Batch::at(9000, &["g", "h", "i"]);
@@ -108,7 +108,7 @@ fn the_largest_timestamp_is_found_in_what_is_left_of_a_batch() {
 }
 
 #[test]
-fn an_empty_partition_has_positions_but_no_times() {
+fn an_empty_partition_has_offsets_but_no_timestamps() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);

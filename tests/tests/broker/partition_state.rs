@@ -1,4 +1,4 @@
-//! DescribeLogDirs and DescribeProducers: how large partitions are, and who writes to them.
+//! DescribeLogDirs and DescribeProducers: sizes of partitions, and their producers.
 
 use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::ErrorCode;
@@ -21,7 +21,7 @@ fn log_dirs(client: &mut Client, asked: Option<&[(&str, &[i32])]>, version: i16)
     client.call(&DescribeLogDirsRequest { topics, ..Default::default() }, version)
 }
 
-/// Topic, partition and size of each log.
+/// Returns topic, partition and size of each log.
 fn sizes(result: &DescribeLogDirsResult) -> Vec<(String, i32, i64)> {
     let mut sizes = Vec::new();
     for topic in &result.topics {
@@ -35,7 +35,7 @@ fn sizes(result: &DescribeLogDirsResult) -> Vec<(String, i32, i64)> {
 }
 
 #[test]
-fn sizes_are_those_of_the_files_before_and_after_a_restart() {
+fn sizes_match_the_files_before_and_after_a_restart() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("a", 2, &[]);
@@ -71,7 +71,7 @@ fn sizes_are_those_of_the_files_before_and_after_a_restart() {
     assert!(broker.descriptors() <= descriptors + 1, "no log is opened for its size");
 }
 
-/// What `fullbore topics describe` says of topic "t".
+/// Returns the output of `fullbore topics describe` for topic "t".
 fn described(broker: &Broker, flags: &[&str]) -> String {
     let mut command = Command::new(fullbore_tests::binary());
     command.args(["topics", "describe", "--topic", "t", "--bootstrap-server", &broker.addr().to_string()]).args(flags);
@@ -79,7 +79,7 @@ fn described(broker: &Broker, flags: &[&str]) -> String {
 }
 
 #[test]
-fn what_a_power_cut_has_left_beside_a_log_is_counted_and_shown() {
+fn files_set_aside_after_a_power_loss_are_counted_and_described() {
     let mut broker = Broker::start(&["fullbore.admin.listener=127.0.0.1:0"]);
     let mut client = broker.client();
     client.create_topic("t", 2, &[]);
@@ -116,7 +116,7 @@ fn what_a_power_cut_has_left_beside_a_log_is_counted_and_shown() {
 }
 
 #[test]
-fn a_partition_that_is_refused_is_shown_and_found_as_unavailable() {
+fn refused_partition_is_described_and_found_as_unavailable() {
     let mut broker = Broker::start(&["fullbore.admin.listener=127.0.0.1:0"]);
     let mut client = broker.client();
     client.create_topic("t", 2, &[]);
@@ -141,7 +141,7 @@ fn a_partition_that_is_refused_is_shown_and_found_as_unavailable() {
 }
 
 #[test]
-fn a_data_folder_that_cannot_be_read_is_a_storage_error() {
+fn unreadable_data_directory_is_a_storage_error() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
@@ -149,7 +149,7 @@ fn a_data_folder_that_cannot_be_read_is_a_storage_error() {
     broker.stop();
     broker.restart();
     let mut client = broker.client();
-    // A partition that is not open, and whose folder is none.
+    // The partition's directory is missing, and a file has its name.
     let folder = broker.partition_dir("t", 0);
     std::fs::rename(&folder, folder.with_extension("aside")).expect("moved");
     std::fs::write(&folder, "in the way").expect("written");
@@ -164,7 +164,7 @@ fn producers(client: &mut Client, topic: &str, partition: i32) -> PartitionRespo
 }
 
 #[test]
-fn producers_are_told_with_their_last_sequence_and_time() {
+fn producers_are_described_with_their_last_sequence_and_time() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 2, &[("message.timestamp.before.max.ms", "9223372036854775807")]);

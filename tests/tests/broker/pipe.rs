@@ -1,5 +1,5 @@
-//! A named pipe in the place of a file is a disk that takes as long as the test likes: who opens it to read waits until
-//! somebody opens it to write.
+//! A named pipe in place of a file acts as a disk that takes as long as the test likes. A reader's open waits until the
+//! test opens the pipe to write.
 
 use fullbore_tests::wait_until;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A file whose reader waits.
+/// File whose reader waits.
 pub struct Pipe {
     path: PathBuf,
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ impl Pipe {
         Pipe { path: path.to_owned(), bytes }
     }
 
-    /// Waits until the broker is at the file; it goes on when what this returns is written to and dropped.
+    /// Waits until the broker opens the file. The broker goes on once the returned end is written to and dropped.
     pub fn wait_for_reader(&self) -> File {
         let mut pipe = None;
         wait_until("the broker reads the file", SOON, || {
@@ -36,13 +36,13 @@ impl Pipe {
         pipe.expect("waited for it")
     }
 
-    /// The file is there again, and whoever waits has its bytes.
+    /// Restores the file, and sends its bytes to the reader that waits.
     pub fn give(self, mut pipe: File) {
         self.put_back();
         pipe.write_all(&self.bytes).expect("fits into a pipe");
     }
 
-    /// The file is there again, for whoever comes next.
+    /// Restores the file for later readers.
     pub fn put_back(&self) {
         let beside = self.path.with_extension("again");
         fs::write(&beside, &self.bytes).expect("written");

@@ -1,6 +1,6 @@
 //! Many requests of one connection at a time: admitted in order, completed concurrently, answered in order.
 //!
-//! The times asserted tell one behaviour from another; they are no measurements.
+//! The times asserted distinguish one behaviour from another; they are no measurements.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, produce_request, wait_until};
 use fullbore_wire::apis::fetch::FetchRequest;
@@ -14,15 +14,15 @@ const FETCH: i16 = 12;
 const PRODUCE: i16 = 9;
 const METADATA: i16 = 9;
 const SOON: Duration = Duration::from_secs(30);
-/// A wait that no test sits out.
+/// Wait that no test sits out.
 const LONG_MS: i32 = 60_000;
 
-/// A fetch that waits for the first record of partition 0.
+/// Returns a fetch that waits for the first record of partition 0.
 fn long_poll(topic: &str, max_wait_ms: i32) -> FetchRequest {
     fetch_request(&[FetchFrom { topic, partition: 0, offset: 0 }], 1, max_wait_ms)
 }
 
-/// Bytes of records in the next response, which is to a fetch of one partition.
+/// Returns the bytes of records in the next response, which is to a fetch of one partition.
 fn receive_fetched(client: &mut Client) -> usize {
     let (_, response) = client.receive::<FetchRequest>(FETCH);
     assert_eq!(response.error_code, ErrorCode::NONE);
@@ -34,7 +34,7 @@ fn broker_with_topics(topics: &[&str]) -> (Broker, Client) {
     let mut client = broker.client();
     for topic in topics {
         client.create_topic(topic, 1, &[]);
-        // The first fetch of a partition may have to open files, which is not what is timed.
+        // The first fetch of a partition may have to open files, which must not count.
         client.fetch(topic, 0, 0);
     }
     (broker, client)
@@ -54,7 +54,7 @@ fn five_long_polls_of_two_seconds_on_one_connection_end_together() {
 }
 
 #[test]
-fn responses_leave_in_request_order_whatever_completes_first() {
+fn responses_leave_in_request_order_regardless_of_completion() {
     let (_broker, mut client) = broker_with_topics(&["slow", "fast"]);
     let sent = [
         client.send(&long_poll("slow", 400), FETCH),
@@ -96,7 +96,7 @@ fn a_produce_ahead_of_a_long_poll_is_answered_at_once() {
 }
 
 #[test]
-fn a_long_poll_sees_what_was_produced_on_its_own_connection_behind_it() {
+fn a_long_poll_returns_records_produced_behind_it_on_its_connection() {
     let (_broker, mut client) = broker_with_topics(&["own"]);
     client.send(&long_poll("own", LONG_MS), FETCH);
     client.send_produce("own", 0, &Batch::of(&["mine"]));
@@ -120,20 +120,20 @@ fn a_long_poll_is_woken_by_another_connection_and_not_before_it_has_its_minimum(
 }
 
 #[test]
-fn acks_zero_gets_no_answer_and_is_written() {
+fn produce_with_acks_zero_is_written_without_a_response() {
     let (_broker, mut client) = broker_with_topics(&["unheard"]);
     for n in 0..10 {
         let batch = Batch::of(&[format!("{n}")]).bytes();
         client.send(&ProduceRequest { acks: 0, ..produce_request("unheard", 0, batch) }, PRODUCE);
     }
-    // The next answer is to the next request: nothing was said about the ten.
+    // The next response is to the next request: the ten have none.
     assert_eq!(client.latest("unheard", 0), 10);
     let texts: Vec<String> = client.fetch_records("unheard", 0).iter().map(|record| record.text()).collect();
     assert_eq!(texts, (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
 #[test]
-fn acks_zero_that_fails_closes_the_connection_which_is_the_only_way_to_tell() {
+fn failed_produce_with_acks_zero_closes_the_connection() {
     let (broker, _) = broker_with_topics(&[]);
     let mut client = broker.client();
     let batch = Batch::of(&["lost"]).bytes();
@@ -142,7 +142,7 @@ fn acks_zero_that_fails_closes_the_connection_which_is_the_only_way_to_tell() {
     crate::assert_serves(&broker);
 }
 
-/// More requests at once than the broker lets in: it stops reading, and every answer comes, in order.
+/// More requests at once than the broker admits: it stops reading, and every response comes, in order.
 #[test]
 fn ten_thousand_pipelined_requests_are_all_answered_in_order() {
     const REQUESTS: i32 = 10_000;
@@ -161,9 +161,9 @@ fn ten_thousand_pipelined_requests_are_all_answered_in_order() {
     writing.join().expect("the writer does not fail");
 }
 
-/// A connection full of polls is not read any further, and goes on as they end.
+/// The broker stops reading a connection full of polls, and resumes as they end.
 #[test]
-fn more_long_polls_than_a_connection_may_have_are_let_in_as_others_end() {
+fn long_polls_beyond_the_limit_of_a_connection_are_admitted_as_others_end() {
     let broker = Broker::start(&["fullbore.connection.requests.max=4"]);
     let mut client = broker.client();
     client.create_topic("few", 1, &[]);
@@ -172,9 +172,9 @@ fn more_long_polls_than_a_connection_may_have_are_let_in_as_others_end() {
     assert_eq!(answered, sent);
 }
 
-/// One means one: what is behind a poll is not looked at before the poll is answered.
+/// With a limit of one, a request behind a poll is not handled before the poll is answered.
 #[test]
-fn a_connection_that_may_have_one_request_has_one() {
+fn connection_limited_to_one_request_handles_one() {
     let broker = Broker::start(&["fullbore.connection.requests.max=1"]);
     let mut client = broker.client();
     client.create_topic("polled", 1, &[]);
@@ -182,20 +182,20 @@ fn a_connection_that_may_have_one_request_has_one() {
     let mut full = broker.client();
     full.send(&long_poll("polled", 100_000), FETCH);
     (0..3).for_each(|_| _ = full.send_produce("written", 0, &Batch::of(&["v"])));
-    // The poll is read and waits. All three have long come by the time these are answered.
+    // The poll is read and waits. All three requests have long arrived by the time these are answered.
     (0..100).for_each(|_| assert_eq!(client.latest("written", 0), 0));
     client.produced("polled", 0, &Batch::of(&["enough"]));
     full.receive::<FetchRequest>(FETCH);
     (0..3).for_each(|n| assert_eq!(full.receive_produced().base_offset, n));
-    // Without an answer a request gives its place back, too.
+    // A request without a response releases its permit, too.
     let unheard = ProduceRequest { acks: 0, ..produce_request("written", 0, Batch::of(&["v"]).bytes()) };
     (0..3).for_each(|_| _ = full.send(&unheard, PRODUCE));
     assert_eq!(full.latest("written", 0), 6);
 }
 
-/// What is behind a poll is in the log at once, but no more of it than a connection may have unanswered.
+/// Batches behind a poll are in the log at once, up to the limit of pending responses.
 #[test]
-fn a_connection_that_is_owed_enough_answers_is_not_read() {
+fn connection_at_its_limit_of_pending_responses_is_not_read() {
     let broker = Broker::start(&["fullbore.connection.requests.max=4"]);
     let mut client = broker.client();
     client.create_topic("polled", 1, &[]);
@@ -206,7 +206,7 @@ fn a_connection_that_is_owed_enough_answers_is_not_read() {
         full.send_produce("written", 0, &Batch::of(&["v"]));
     }
     wait_until("the connection is full", SOON, || client.latest("written", 0) >= 3);
-    // All twenty have long come; whoever read on would have them in the log before it is through with these.
+    // All twenty have long arrived; a broker that reads on would have them in the log before these are answered.
     (0..100).for_each(|_| assert!(client.latest("written", 0) >= 3));
     assert_eq!(client.latest("written", 0), 3, "and the poll is the fourth");
     client.produced("polled", 0, &Batch::of(&["enough"]));

@@ -1,4 +1,4 @@
-//! A broker whose metadata is in PostgreSQL, from outside: what goes on without it, what it says where it cannot start.
+//! A broker whose metadata is in PostgreSQL, from outside: its work during an outage, and its errors at a failed start.
 
 use fullbore_tests::postgres::PostgresServer;
 use fullbore_tests::{Batch, Broker, Client, produce_request, serve_refused, wait_until};
@@ -32,7 +32,7 @@ fn producer_id(client: &mut Client) -> i64 {
 }
 
 #[test]
-fn a_broker_goes_on_without_its_database_and_changes_wait() {
+fn broker_without_its_database_serves_records_and_changes_wait() {
     let server = PostgresServer::start();
     let database = server.database();
     server.run(
@@ -58,10 +58,10 @@ fn a_broker_goes_on_without_its_database_and_changes_wait() {
     assert!(code == ErrorCode::REQUEST_TIMED_OUT && started.elapsed() < HANGS, "{code:?}: {message}");
     assert_eq!(produce(&mut client, "t"), ErrorCode::NONE);
     assert_eq!(producer_id(&mut client), first + 1);
-    broker.wait_for_stderr("the metadata cannot be changed now");
+    broker.wait_for_stderr("cannot change the metadata");
     assert!(!broker.stderr().contains(PASSWORD));
     server.start_again();
-    // An attempt may be carried out after its time was up.
+    // An attempt may be carried out after its timeout.
     let created = [ErrorCode::NONE, ErrorCode::TOPIC_ALREADY_EXISTS];
     wait_until("it is found again", HANGS, || created.contains(&create(&mut client, "u").0));
 
@@ -83,7 +83,7 @@ fn a_broker_goes_on_without_its_database_and_changes_wait() {
 }
 
 #[test]
-fn a_database_that_is_not_had_at_a_start_is_named_with_its_user_and_what_to_do() {
+fn start_without_its_database_names_address_user_and_remedy() {
     let server = PostgresServer::shared();
     let database = server.database();
     server.run(&database, &format!("CREATE ROLE secretive LOGIN PASSWORD '{PASSWORD}'"));

@@ -1,4 +1,4 @@
-//! What Produce refuses, and with which error: the log is as before each time.
+//! Refusals of Produce, each with its error and an unchanged log.
 
 use fullbore_tests::{Batch, Broker, Client, produce_request, topic_data};
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest, TopicProduceData};
@@ -13,7 +13,7 @@ fn broker_with_topic(configs: &[(&str, &str)]) -> (Broker, Client, Uuid) {
     (broker, client, id)
 }
 
-/// The outcome of a produce of these bytes to partition 0.
+/// Produces these bytes to partition 0; returns the partition's result.
 fn outcome(client: &mut Client, version: i16, records: bytes::Bytes) -> PartitionProduceResponse {
     answer(client, version, &produce_request(TOPIC, 0, records))
 }
@@ -22,7 +22,7 @@ fn answer(client: &mut Client, version: i16, request: &ProduceRequest) -> Partit
     client.call(request, version).responses.remove(0).partition_responses.remove(0)
 }
 
-/// Sends these bytes, expects this error, and sees that nothing was appended.
+/// Sends these bytes, expects this error, and checks that nothing was appended.
 fn assert_refused(client: &mut Client, records: bytes::Bytes, expected: ErrorCode) {
     let end = client.latest(TOPIC, 0);
     let response = outcome(client, 9, records);
@@ -112,7 +112,7 @@ fn acks_other_than_0_1_and_all_are_invalid() {
 }
 
 #[test]
-fn acks_all_asks_for_no_more_replicas_in_sync_than_there_are() {
+fn acks_all_needs_no_more_in_sync_replicas_than_exist() {
     let (_broker, mut client, _) = broker_with_topic(&[("min.insync.replicas", "2")]);
     for (acks, base_offset) in [(-1, 0), (1, 2)] {
         let request = ProduceRequest { acks, ..produce_request(TOPIC, 0, good().bytes()) };
@@ -122,7 +122,7 @@ fn acks_all_asks_for_no_more_replicas_in_sync_than_there_are() {
 }
 
 #[test]
-fn unknown_topics_partitions_and_ids_are_told_and_the_others_of_the_request_are_written() {
+fn unknown_topics_partitions_and_ids_are_errors_and_the_others_are_written() {
     let (_broker, mut client, id) = broker_with_topic(&[]);
     let data = good().bytes();
     let request = ProduceRequest {
@@ -181,7 +181,7 @@ fn a_timestamp_too_far_ahead_or_behind_is_invalid() {
     assert_eq!(client.produced(TOPIC, 0, &Batch::at(now - 600_000, &["a while ago"])), 1);
 }
 
-/// The header says now; one record inside says next week.
+/// The header's time is now; one record inside is a week ahead.
 #[test]
 fn a_record_too_far_ahead_inside_an_honest_batch_is_invalid() {
     let (_broker, mut client, _) = broker_with_topic(&[]);
@@ -205,7 +205,7 @@ fn a_header_whose_max_timestamp_is_not_that_of_its_records_is_corrected() {
     assert_eq!(stored, [Some(right), Some(right)]);
 }
 
-/// What is not walked as a consumer walks it would stop every consumer at this offset.
+/// A record that a consumer cannot parse would stop every consumer at its offset.
 #[test]
 fn a_record_whose_fields_leave_it_is_invalid() {
     let (_broker, mut client, _) = broker_with_topic(&[]);
@@ -223,8 +223,8 @@ fn a_record_whose_fields_leave_it_is_invalid() {
 #[test]
 fn zstd_is_refused_before_version_7_and_accepted_from_then_on() {
     let (_broker, mut client, _) = broker_with_topic(&[]);
-    // What the codec flag says decides before 7. From 7 on the payload is opened or taken as it is, never refused
-    // for its version.
+    // Before 7 the codec flag decides. From 7 on the payload is decompressed or taken as it is, never refused for its
+    // version.
     let zstd = Batch { attributes: 4, ..good() }.bytes();
     for version in 3..=6 {
         let response = outcome(&mut client, version, zstd.clone());
@@ -268,7 +268,7 @@ fn log_append_time_is_the_brokers_clock_for_every_record() {
 }
 
 #[test]
-fn what_is_fetched_is_what_was_produced_but_for_offset_and_epoch() {
+fn fetched_batches_equal_produced_ones_except_offset_and_epoch() {
     let (_broker, mut client, _) = broker_with_topic(&[]);
     client.produced(TOPIC, 0, &good());
     let sent = Batch { leader_epoch: 77, ..good() }.from_producer(5, 0, 0);

@@ -1,7 +1,7 @@
-//! The responses to Produce 3-13, byte for byte as Kafka's message definitions say: clients of released versions see
-//! nothing of KIP-1269, whatever is configured.
+//! Responses to Produce 3-13, byte for byte by Kafka's message definitions: clients of released versions see nothing of
+//! KIP-1269, with any configuration.
 //!
-//! The expected bytes are written down here field by field, without the product's encoder.
+//! The expected bytes are written here field by field, without the product's encoder.
 
 use fullbore_tests::{Batch, Broker, produce_request, topic_data};
 use fullbore_wire::apis::produce::ProduceRequest;
@@ -10,11 +10,12 @@ use fullbore_wire::{Text, Uuid};
 const TOPIC: &str = "golden";
 const UNKNOWN: &str = "The broker does not host this topic or partition.";
 
-/// The response to one batch appended to partition 0 at `base_offset`, and one for partition 7, which is not there.
+/// Returns the response to one batch appended to partition 0 at `base_offset`, and one for partition 7, which is
+/// missing.
 fn expected(version: i16, correlation_id: i32, topic_id: Uuid, base_offset: i64) -> Vec<u8> {
     let flexible = version >= 9;
     let mut out = correlation_id.to_be_bytes().to_vec();
-    // An array's or string's length: four bytes or two, and from 9 on one more than it as a varint.
+    // Length of an array or string: four bytes or two, and from version 9 on a varint that is one more.
     let array = |out: &mut Vec<u8>, len: u8| match flexible {
         true => out.push(len + 1),
         false => out.extend([0, 0, 0, len]),
@@ -73,7 +74,7 @@ fn check(sets: &[&str]) {
             (topic.name, topic.topic_id) = (Text::default(), topic_id);
         }
         let request = ProduceRequest { topic_data: vec![topic], ..produce_request(TOPIC, 0, batch.bytes()) };
-        // Again as a retry, which is answered the same.
+        // The second time is a retry with the same response.
         for _ in 0..2 {
             let id = client.send(&request, version);
             let frame = client.receive_frame().expect("an answer");
@@ -83,7 +84,7 @@ fn check(sets: &[&str]) {
 }
 
 #[test]
-fn produce_3_to_13_is_answered_as_kafka_does_with_the_default_window() {
+fn produce_3_to_13_with_the_default_window_is_answered_as_by_kafka() {
     check(&[]);
 }
 

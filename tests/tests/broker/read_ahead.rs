@@ -1,5 +1,5 @@
-//! Fetch sessions that read ahead, a field of ours: fetches sent without waiting go on where the one before ended,
-//! and nothing else of KIP-227 changes.
+//! Fetch sessions that read ahead, a field of ours: fetches sent without waiting continue at the end of the former one.
+//! Nothing else of KIP-227 changes.
 
 use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};
@@ -13,11 +13,11 @@ const FETCH: i16 = 18;
 const PARTITIONS: i32 = 3;
 const BATCHES: i64 = 20;
 const IN_BATCH: i64 = 5;
-/// The longest poll there is.
+/// Longest poll.
 const LONG_MS: i32 = 300_000;
 const SOON: Duration = Duration::from_secs(60);
 
-/// A broker with batches in three partitions.
+/// Starts a broker with batches in three partitions.
 fn broker_with_batches() -> (Broker, Client, Uuid) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -30,7 +30,7 @@ fn broker_with_batches() -> (Broker, Client, Uuid) {
     (broker, client, id)
 }
 
-/// A fetch of these partitions from these offsets, in a session that reads ahead.
+/// Returns a fetch of these partitions from these offsets, in a session that reads ahead.
 fn request(topic_id: Uuid, (session_id, session_epoch): (i32, i32), partitions: &[(i32, i64)]) -> FetchRequest {
     let partition = |(partition, fetch_offset): &(i32, i64)| FetchPartition {
         partition: *partition,
@@ -51,7 +51,7 @@ fn partitions(response: &FetchResponse) -> impl Iterator<Item = &PartitionData> 
     response.responses.iter().flat_map(|topic| &topic.partitions)
 }
 
-/// The first and the last offset of an answer's records, which are whole batches.
+/// Returns the first and the last offset of a response's records, which are whole batches.
 fn offsets(data: &PartitionData) -> Option<(i64, i64)> {
     let mut bytes = data.records.as_ref().and_then(|records| records.memory()).map_or(&[][..], |bytes| bytes);
     let mut range = None;
@@ -64,13 +64,13 @@ fn offsets(data: &PartitionData) -> Option<(i64, i64)> {
 }
 
 #[test]
-fn fetches_sent_without_waiting_go_on_where_the_one_before_ended() {
+fn fetches_sent_without_waiting_continue_at_the_end_of_the_former_one() {
     let (_broker, mut client, id) = broker_with_batches();
     let opened = client.call(&request(id, (0, 0), &[(0, 0), (1, 7), (2, 0)]), FETCH);
     assert_ne!(opened.session_id, 0);
     let mut answers = vec![opened];
     let session = answers[0].session_id;
-    // More than it takes: the last ones find nothing.
+    // More fetches than needed: the last ones find nothing.
     let fetches = 80;
     (1..=fetches).for_each(|epoch| _ = client.send(&request(id, (session, epoch), &[]), FETCH));
     answers.extend((1..=fetches).map(|_| client.receive::<FetchRequest>(FETCH).1));
@@ -108,7 +108,7 @@ fn a_partition_whose_offset_is_deleted_leaves_the_session_until_it_is_named_agai
 }
 
 #[test]
-fn long_polls_behind_one_another_bring_what_comes_one_after_the_other() {
+fn queued_long_polls_return_new_records_one_after_the_other() {
     let (broker, mut client, id) = broker_with_batches();
     let end = BATCHES * IN_BATCH;
     let session = client.call(&request(id, (0, 0), &[(0, end), (1, end)]), FETCH).session_id;
@@ -126,7 +126,7 @@ fn long_polls_behind_one_another_bring_what_comes_one_after_the_other() {
 }
 
 #[test]
-fn a_partition_named_to_be_read_on_changes_its_size_and_not_its_offset() {
+fn partition_named_with_read_on_changes_its_limit_and_keeps_its_offset() {
     let (_broker, mut client, id) = broker_with_batches();
     let opened = client.call(&request(id, (0, 0), &[(0, 0)]), FETCH);
     let (_, last) = partitions(&opened).find_map(offsets).expect("records");
@@ -142,7 +142,7 @@ fn a_partition_named_to_be_read_on_changes_its_size_and_not_its_offset() {
 }
 
 #[test]
-fn a_session_of_any_other_client_stays_where_it_is() {
+fn session_without_read_ahead_keeps_its_offset() {
     let (_broker, mut client, id) = broker_with_batches();
     let plain = |session, named: &[(i32, i64)]| FetchRequest { read_ahead: false, ..request(id, session, named) };
     let opened = client.call(&plain((0, 0), &[(0, 0)]), FETCH);
@@ -155,7 +155,7 @@ fn a_session_of_any_other_client_stays_where_it_is() {
 }
 
 #[test]
-fn an_answer_with_no_room_for_what_follows_waits_for_no_minimum() {
+fn full_response_does_not_wait_for_the_minimum() {
     let (_broker, mut client, id) = broker_with_batches();
     let poll = |session, min_bytes, named: &[(i32, i64)]| FetchRequest {
         max_wait_ms: LONG_MS,
@@ -163,7 +163,7 @@ fn an_answer_with_no_room_for_what_follows_waits_for_no_minimum() {
         ..request(id, session, named)
     };
     let opened = client.call(&poll((0, 0), 1, &[(0, 0), (1, 95)]), FETCH);
-    // More than a partition may give, and more than an answer has.
+    // More than a partition's limit, and more than a response's.
     for (epoch, min_bytes) in [(1, 400), (2, 1 << 20)] {
         let full = client.call(&poll((opened.session_id, epoch), min_bytes, &[]), FETCH);
         assert!(partitions(&full).any(|data| offsets(data).is_some()));
@@ -188,7 +188,7 @@ fn a_session_that_reads_ahead_ends_with_its_connection() {
 }
 
 #[test]
-fn an_answer_with_room_takes_a_batch_over_its_partitions_limit_and_ends_at_one_without() {
+fn response_takes_an_oversized_batch_if_it_fits_and_ends_otherwise() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let id = client.create_topic(TOPIC, PARTITIONS, &[]);

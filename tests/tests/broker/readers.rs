@@ -1,4 +1,4 @@
-//! `fullbore consume` beside a broker that is in trouble: what can be read is read, and what waits is told with its
+//! `fullbore consume` beside a broker in trouble: readable records are printed, and waits are reported with their
 //! reason.
 
 use crate::disk_full::SmallDisk;
@@ -17,10 +17,10 @@ use std::time::Duration;
 const TOPIC: &str = "read";
 const TOPIC_RESOURCE: i8 = 2;
 const SOON: Duration = Duration::from_secs(60);
-/// Of a batch's first record: past its header.
+/// Position in a batch's first record: past the header.
 const IN_THE_FIRST_RECORD: u64 = 64;
 
-/// A running command and the lines it has printed.
+/// Running command and the lines that it has printed.
 struct Reader {
     child: Child,
     stdout: Lines,
@@ -76,7 +76,7 @@ impl Reader {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("our child");
     }
 
-    /// Its exit status, and the last line of what it told.
+    /// Waits for the end; returns the exit status and the last line of standard error.
     fn ended(mut self) -> (Option<i32>, String) {
         let mut status = None;
         wait_until("it ends", SOON, || {
@@ -84,7 +84,7 @@ impl Reader {
             status.is_some()
         });
         let pipe = self.stderr.clone();
-        // The thread that reads has the last lines a moment later, and then lets go.
+        // The thread that reads gets the last lines a moment later, and then drops its handle.
         wait_until("its words are read", SOON, || Arc::strong_count(&pipe) == 2);
         (status.and_then(|status| status.code()), self.told().pop().unwrap_or_default())
     }
@@ -92,7 +92,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // It may have ended.
+        // The child may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -101,7 +101,7 @@ impl Drop for Reader {
     }
 }
 
-/// A broker in whose topic each partition has a record, which is its number.
+/// Starts a broker with a topic in which each partition has a record, its own number.
 fn written(partitions: i32) -> Broker {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
@@ -118,7 +118,7 @@ fn numbers(partitions: std::ops::Range<i32>) -> Vec<String> {
     numbers
 }
 
-/// Partition 0 has whole batches behind one that is broken, and is not opened.
+/// Breaks a batch of partition 0 that whole batches follow, so that the partition does not open.
 fn with_a_damaged_partition() -> Broker {
     let mut broker = written(3);
     let mut client = broker.client();
@@ -140,7 +140,7 @@ fn break_the_first_record(broker: &Broker) {
 }
 
 #[test]
-fn a_damaged_partition_is_told_and_the_others_are_read_on() {
+fn damaged_partition_is_reported_and_the_others_are_read() {
     let broker = with_a_damaged_partition();
     for flags in [&[][..], &["--group", "a"], &["--group", "b", "--group-protocol", "consumer"]] {
         let reader = Reader::start(&broker, flags);
@@ -158,7 +158,7 @@ fn a_damaged_partition_is_told_and_the_others_are_read_on() {
 }
 
 #[test]
-fn reading_up_to_the_end_ends_without_a_damaged_partition_and_fails() {
+fn reading_to_the_end_skips_a_damaged_partition_and_fails() {
     let broker = with_a_damaged_partition();
     for flags in [&["--exit"][..], &["--exit", "--group", "g"], &["--timeout-ms", "6000"]] {
         let reader = Reader::start(&broker, flags);
@@ -170,7 +170,7 @@ fn reading_up_to_the_end_ends_without_a_damaged_partition_and_fails() {
 }
 
 #[test]
-fn reading_up_to_the_end_beside_another_member_says_that_it_has_not_read_all() {
+fn reading_to_the_end_beside_another_member_reports_the_unread_partitions() {
     let broker = written(4);
     let one = Reader::start(&broker, &["--group", "g"]);
     one.waits_for("all of it", |reader| reader.read().len() == 4);
@@ -182,7 +182,7 @@ fn reading_up_to_the_end_beside_another_member_says_that_it_has_not_read_all() {
 }
 
 #[test]
-fn a_batch_whose_checksum_does_not_match_costs_its_partition_and_no_other() {
+fn wrong_checksum_stops_its_partition_and_no_other() {
     let broker = written(3);
     break_the_first_record(&broker);
     for flags in [&["--exit"][..], &["--exit", "--group", "g"]] {
@@ -194,7 +194,7 @@ fn a_batch_whose_checksum_does_not_match_costs_its_partition_and_no_other() {
     }
 }
 
-/// The batch with its last byte taken off, and a checksum that holds.
+/// Returns the batch without its last byte, with a correct checksum.
 fn cut_short(codec: Compression, value: &[u8]) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     builder.append(1_700_000_000_000, None, Some(value), &[]);
@@ -208,7 +208,7 @@ fn cut_short(codec: Compression, value: &[u8]) -> Bytes {
 }
 
 #[test]
-fn a_bad_batch_of_a_producer_read_is_named_and_skipped_where_that_is_asked_for() {
+fn bad_batch_of_a_producer_is_named_and_skipped_with_skip_bad_batches() {
     let broker = written(2);
     let mut client = broker.client();
     client.set_config(TOPIC_RESOURCE, TOPIC, "fullbore.produce.validation", "header");
@@ -253,9 +253,9 @@ fn with_a_lost_object() -> Broker {
     broker
 }
 
-/// It printed nothing, and succeeded after fifteen seconds.
+/// Formerly the command printed nothing, and succeeded after fifteen seconds.
 #[test]
-fn object_of_a_diskless_topic_is_gone_offsets_by_time_name_the_partition_and_the_error() {
+fn lost_object_fails_offsets_by_time_with_partition_and_error() {
     let broker = with_a_lost_object();
     let offsets = |flags: &[&str]| {
         let mut command = Command::new(binary());
@@ -276,7 +276,7 @@ fn object_of_a_diskless_topic_is_gone_offsets_by_time_name_the_partition_and_the
 }
 
 #[test]
-fn object_of_a_diskless_topic_is_gone_its_records_are_skipped_where_that_is_asked_for() {
+fn lost_object_is_skipped_with_skip_bad_batches() {
     let broker = with_a_lost_object();
     let reader = Reader::start(&broker, &["--exit"]);
     reader.wait_to_be_told(&["waiting: ", "KAFKA_STORAGE_ERROR"]);
@@ -291,16 +291,16 @@ fn object_of_a_diskless_topic_is_gone_its_records_are_skipped_where_that_is_aske
 }
 
 #[test]
-fn a_broker_that_has_run_out_of_descriptors_gives_what_it_can_and_the_rest_when_it_has_some() {
+fn broker_without_descriptors_serves_open_logs_and_later_the_rest() {
     const PARTITIONS: i32 = 100;
     let mut broker = written(PARTITIONS);
     broker.stop();
     broker.restart();
-    // Some of the logs can be opened, and the connections of one reader.
+    // Enough for some of the logs, and for the connections of one consumer.
     broker.leave_descriptors(40);
     let reader = Reader::start(&broker, &[]);
     reader.waits_for("some of the partitions", |reader| !reader.read().is_empty());
-    // How many wait at that moment is luck: a broker with few descriptors left soon closes the logs that were read.
+    // Chance decides how many wait then: a broker with few descriptors left soon closes logs that were read.
     reader.wait_to_be_told(&["waiting: ", " of topic 'read'", "KAFKA_STORAGE_ERROR"]);
     broker.allow_descriptors();
     reader.waits_for("all partitions", |reader| reader.read() == numbers(0..PARTITIONS));
@@ -313,14 +313,14 @@ fn a_broker_that_has_run_out_of_descriptors_gives_what_it_can_and_the_rest_when_
 }
 
 #[test]
-fn a_group_that_a_full_disk_keeps_from_being_kept_is_told_and_read_when_there_is_room() {
+fn group_refused_by_a_full_disk_is_reported_and_read_once_space_is_free() {
     for protocol in ["classic", "consumer"] {
         let Some(disk) = SmallDisk::mount(8 << 20) else { return };
         let broker = Broker::start_in(&disk.path().join("data"), &["group.initial.rebalance.delay.ms=0"]);
         let mut client = broker.client();
         client.create_topic(TOPIC, 1, &[]);
         client.produced(TOPIC, 0, &Batch::of(&["0"]));
-        // The topic that groups are in is there before the disk is full.
+        // The topic of the groups exists before the disk is full.
         let group = FindCoordinatorRequest { key: "g".into(), ..Default::default() };
         assert_eq!(client.call(&group, 3).error_code, ErrorCode::NONE);
         let ballast = disk.path().join("ballast");

@@ -1,7 +1,7 @@
 //! `compression.type` other than `producer`: the broker stores batches with the topic's codec, as Kafka does.
 //!
-//! Not how a batch is rewritten, record by record; properties of that are in
-//! `wire`. Not what large ones cost others, which is in `recompression_bounds`.
+//! Not the rewrite of a batch, record by record, whose properties are tested in
+//! `wire`. Not the cost of large batches for other clients, which is in `recompression_bounds`.
 
 use crate::reorder;
 use bytes::{Bytes, BytesMut};
@@ -27,7 +27,7 @@ const CODECS: [(&str, Compression); 5] = [
     ("zstd", Compression::Zstd),
 ];
 
-/// Forty records with keys, headers and times, of which some are null; the third is the newest.
+/// Returns forty records with keys, headers and times, some of them null; the third is the newest.
 pub fn batch(codec: Compression, stamp: Stamp) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     for at in 0..40_u8 {
@@ -40,7 +40,7 @@ pub fn batch(codec: Compression, stamp: Stamp) -> Bytes {
     builder.seal(stamp).expect("sealed").0.freeze()
 }
 
-/// A batch of one record of so many bytes, which repeat.
+/// Returns a batch of one record of `len` bytes, which repeat.
 fn large(codec: Compression, len: usize) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     let value: Vec<u8> = b"the same words again ".iter().copied().cycle().take(len).collect();
@@ -48,20 +48,20 @@ fn large(codec: Compression, len: usize) -> Bytes {
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 
-/// Produces a batch to partition 0, and returns the partition's answer.
+/// Produces a batch to partition 0; returns the partition's response.
 pub fn produce(client: &mut Client, topic: &str, bytes: Bytes) -> PartitionProduceResponse {
     let mut response = client.call(&produce_request(topic, 0, bytes), PRODUCE);
     response.responses.remove(0).partition_responses.remove(0)
 }
 
-/// Produces a batch that is taken, and returns its offset.
+/// Produces a batch that must be accepted; returns its offset.
 pub fn produced(client: &mut Client, topic: &str, bytes: Bytes) -> i64 {
     let response = produce(client, topic, bytes);
     assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
     response.base_offset
 }
 
-/// The batch at an offset as it is in the log.
+/// Returns the batch at an offset as it is in the log.
 fn stored(client: &mut Client, topic: &str, offset: i64) -> Bytes {
     let Some(Records::Memory(bytes)) = client.fetch(topic, 0, offset).records else { panic!("no records") };
     let batch = batches(&bytes).next().expect("one").expect("whole");
@@ -74,13 +74,14 @@ fn codec_at(client: &mut Client, topic: &str, offset: i64) -> Compression {
     BatchView::first(&stored(client, topic, offset)).expect("whole").compression().expect("a codec")
 }
 
-/// A batch's records as bytes.
+/// Returns a batch's records as bytes.
 fn records(bytes: &[u8]) -> Bytes {
     let batch = BatchView::first(bytes).expect("whole");
     decompress(batch.compression().expect("a codec"), batch.payload(), 1 << 26).expect("opens")
 }
 
-/// What of a batch's header must stay, but for offset, leader epoch, length, checksum and codec.
+/// Returns the fields of a header that recompression must keep: all but offset, leader epoch, length, checksum and
+/// codec.
 fn header(bytes: &[u8]) -> (i32, i64, i64, i64, i16, i32, i32) {
     let batch = BatchView::first(bytes).expect("whole");
     let times = (batch.base_timestamp(), batch.max_timestamp());
@@ -88,7 +89,7 @@ fn header(bytes: &[u8]) -> (i32, i64, i64, i64, i16, i32, i32) {
     (batch.last_offset_delta(), times.0, times.1, stamp.0, stamp.1, stamp.2, batch.record_count())
 }
 
-/// Sends these bytes, expects this error, and sees that nothing was appended.
+/// Sends these bytes, expects this error, and checks that nothing was appended.
 fn assert_refused(client: &mut Client, topic: &str, bytes: Bytes, expected: ErrorCode) -> PartitionProduceResponse {
     let end = client.latest(topic, 0);
     let response = produce(client, topic, bytes);
@@ -98,7 +99,7 @@ fn assert_refused(client: &mut Client, topic: &str, bytes: Bytes, expected: Erro
 }
 
 #[test]
-fn a_batch_is_stored_with_its_topics_codec_and_nothing_else_of_it_changes() {
+fn batch_is_stored_with_the_codec_of_its_topic_and_otherwise_unchanged() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let producer_id = client.init_producer_id();
@@ -121,7 +122,7 @@ fn a_batch_is_stored_with_its_topics_codec_and_nothing_else_of_it_changes() {
 }
 
 #[test]
-fn a_batch_with_its_topics_codec_is_stored_as_it_came_whatever_the_level() {
+fn batch_with_the_codec_of_its_topic_is_stored_as_received_at_any_level() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     for (name, codec) in CODECS {
@@ -141,7 +142,7 @@ fn a_batch_with_its_topics_codec_is_stored_as_it_came_whatever_the_level() {
 }
 
 #[test]
-fn a_level_counts_from_the_next_append_on() {
+fn new_level_applies_from_the_next_append_on() {
     let broker = Broker::start(&["compression.type=gzip"]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
@@ -166,7 +167,7 @@ fn a_level_counts_from_the_next_append_on() {
         client.set_config(TOPIC, "t", key, high);
         let small = size(&mut client);
         assert!(small < fast, "{codec}: {small} bytes at {high}, {fast} at {low}");
-        // The broker's level counts where the topic has none.
+        // The broker's level applies if the topic has none.
         client.set_config(BROKER, "", key, low);
         assert_eq!(size(&mut client), small);
         let answers = client.alter(vec![alter_resource(TOPIC, "t", &[(key, 1, None)])], false);
@@ -176,7 +177,7 @@ fn a_level_counts_from_the_next_append_on() {
 }
 
 #[test]
-fn the_brokers_codec_may_change_while_it_runs_and_a_topics_own_comes_first() {
+fn dynamic_codec_of_the_broker_applies_and_a_topics_own_takes_precedence() {
     let broker = Broker::start(&["compression.type=snappy"]);
     let mut client = broker.client();
     client.create_topic("free", 1, &[]);
@@ -221,7 +222,7 @@ fn max_message_bytes_bounds_a_batch_before_and_after() {
     let mut client = broker.client();
     client.create_topic("smaller", 1, &[("compression.type", "gzip"), ("max.message.bytes", "20000")]);
     client.create_topic("larger", 1, &[("compression.type", "uncompressed"), ("max.message.bytes", "20000")]);
-    // It would fit compressed; Kafka looks at what came first.
+    // The batch would fit compressed; Kafka checks its size on arrival.
     assert_refused(&mut client, "smaller", large(Compression::None, 30_000), ErrorCode::MESSAGE_TOO_LARGE);
     produced(&mut client, "smaller", large(Compression::None, 15_000));
     let sent = large(Compression::Gzip, 30_000);
@@ -234,7 +235,7 @@ fn max_message_bytes_bounds_a_batch_before_and_after() {
     assert_refused(&mut client, "larger", large(Compression::Gzip, 19_900), ErrorCode::MESSAGE_TOO_LARGE);
 }
 
-/// A batch whose payload is these bytes, with a checksum that holds.
+/// Returns a batch with this payload and a correct checksum.
 fn with_payload(like: &[u8], payload: &[u8]) -> Bytes {
     let mut bytes = [&like[..HEADER_LEN], payload].concat();
     let length = i32::try_from(bytes.len() - 12).expect("small");
@@ -253,7 +254,7 @@ fn a_broken_batch_is_refused_and_nothing_appended() {
     for (_, codec) in &CODECS[..4] {
         let whole = batch(*codec, Stamp::NONE);
         let payload = &whole[HEADER_LEN..];
-        // It does not open, or not to the records that the header tells of.
+        // The payload does not decompress, or not to the records that the header promises.
         let cut = with_payload(&whole, &payload[..payload.len() / 2]);
         assert_refused(&mut client, "t", cut, ErrorCode::INVALID_RECORD);
         let mut opened = records(&whole).to_vec();
@@ -269,7 +270,7 @@ fn a_broken_batch_is_refused_and_nothing_appended() {
 }
 
 #[test]
-fn records_are_looked_at_where_a_batch_is_opened_anyway() {
+fn records_are_validated_when_a_batch_is_recompressed() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let codec = ("compression.type", "lz4");
@@ -285,13 +286,13 @@ fn records_are_looked_at_where_a_batch_is_opened_anyway() {
         let told = assert_refused(&mut client, "compacted", keyless, ErrorCode::INVALID_RECORD);
         assert_eq!(told.record_errors.iter().map(|record| record.batch_index).collect::<Vec<_>>(), [1, 3]);
         produced(&mut client, "compacted", batch(source, Stamp::NONE));
-        // The header says now; the records are years old.
+        // The header's time is now; the records are years old.
         let mut young = batch(source, Stamp::NONE).to_vec();
         young[35..43].copy_from_slice(&i64::MAX.to_be_bytes());
         let young = with_payload(&young, &young[HEADER_LEN..]);
         let told = assert_refused(&mut client, "timed", young, ErrorCode::INVALID_TIMESTAMP);
         assert_eq!(told.record_errors.len(), 40);
-        // And where they may be, the header is set right.
+        // With older records permitted, the header is corrected.
         let offset = produced(&mut client, "compacted", {
             let mut wrong = batch(source, Stamp::NONE).to_vec();
             wrong[35..43].copy_from_slice(&NOW.to_be_bytes());
@@ -311,7 +312,7 @@ fn records_are_looked_at_where_a_batch_is_opened_anyway() {
 }
 
 #[test]
-fn what_is_recompressed_outlives_a_kill() {
+fn recompressed_batches_survive_a_kill() {
     let mut broker = Broker::start(&["compression.type=zstd"]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
@@ -334,7 +335,7 @@ fn what_is_recompressed_outlives_a_kill() {
 }
 
 #[test]
-fn a_batch_that_waits_for_its_turn_is_stored_with_its_topics_codec() {
+fn out_of_order_batch_is_stored_with_the_codec_of_its_topic() {
     let broker = Broker::start(&[reorder::FOREVER]);
     let mut client = broker.client();
     let topic = client.create_topic("t", 1, &[("compression.type", "lz4")]);
@@ -354,7 +355,7 @@ fn a_batch_that_waits_for_its_turn_is_stored_with_its_topics_codec() {
 }
 
 #[test]
-fn with_acks_0_nothing_is_answered_and_a_batch_that_is_refused_closes_the_connection() {
+fn refused_batch_with_acks_0_closes_the_connection_without_a_response() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[("compression.type", "gzip")]);

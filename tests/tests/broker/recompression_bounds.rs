@@ -1,4 +1,4 @@
-//! What recompression costs others: large batches, and small ones that open to much.
+//! Cost of recompression for other clients: large batches, and small ones that decompress to much.
 
 use crate::assert_serves;
 use crate::recompression::batch;
@@ -12,10 +12,10 @@ use std::thread;
 use std::time::Duration;
 
 const PRODUCE: i16 = 9;
-/// For what takes a slow machine seconds; only a hang takes it all.
+/// Limit that only a hang reaches; a slow machine takes seconds.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// A batch of one record of words that repeat here and there, which is work to compress.
+/// Returns a batch of one record whose words repeat here and there, so that compression has work.
 fn words(len: usize) -> Bytes {
     let mut state = 1_u64;
     let mut value = Vec::with_capacity(len + 16);
@@ -28,7 +28,7 @@ fn words(len: usize) -> Bytes {
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 
-/// A batch of a few KB that opens to so many MiB of zeros.
+/// Returns a batch of a few KB that decompresses to `mib` MiB of zeros.
 fn bomb(codec: Compression, mib: usize) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     let zeros = vec![0; 1 << 20];
@@ -37,7 +37,7 @@ fn bomb(codec: Compression, mib: usize) -> Bytes {
 }
 
 #[test]
-fn others_are_served_while_large_batches_are_recompressed() {
+fn other_clients_are_served_during_recompression_of_large_batches() {
     let broker = Broker::start(&[]);
     let configs = [("compression.type", "zstd"), ("compression.zstd.level", "22"), ("max.message.bytes", "10000000")];
     let mut client = broker.client();
@@ -62,21 +62,21 @@ fn others_are_served_while_large_batches_are_recompressed() {
         for _ in 0..3 {
             assert_serves(&broker);
         }
-        // Who is served only where a thread has nothing to compress is served once few of them are left.
+        // A client that has to wait for idle threads is served once few senders are left.
         assert!(answered.load(Ordering::SeqCst) < senders / 2, "others were served in between");
     });
     assert_eq!(client.latest("slow", 0), i64::try_from(senders).expect("few"));
 }
 
 #[test]
-fn large_batches_that_wait_for_their_turn_leave_the_places_for_long_work_to_others() {
+fn queued_large_batches_leave_permits_for_long_work_of_others() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let configs = [("compression.type", "gzip"), ("compression.gzip.level", "9")];
     client.create_topic("large", 1, &configs);
     client.create_topic("other", 1, &[]);
     client.produced("other", 0, &fullbore_tests::Batch::at(1000, &["v"]));
-    // Twice as many as there are places.
+    // Twice the number of permits.
     const SENDERS: usize = 32;
     let large = bomb(Compression::Zstd, 20);
     let answered = AtomicUsize::new(0);
@@ -102,7 +102,7 @@ fn large_batches_that_wait_for_their_turn_leave_the_places_for_long_work_to_othe
 }
 
 #[test]
-fn bombs_are_refused_and_cost_a_bounded_amount_of_memory_together() {
+fn decompression_bombs_are_refused_within_bounded_memory() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[("compression.type", "gzip")]);
@@ -131,7 +131,7 @@ fn bombs_are_refused_and_cost_a_bounded_amount_of_memory_together() {
 }
 
 #[test]
-fn batches_of_one_request_are_recompressed_each_for_itself() {
+fn batches_of_one_request_are_recompressed_independently() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 4, &[("compression.type", "gzip")]);

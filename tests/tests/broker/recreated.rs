@@ -1,5 +1,5 @@
-//! Topics deleted and made again while others are still at work on what they saw before, and clients that do not wait
-//! for their answers. `FULLBORE_RECREATED_ROUNDS` says how often (by default 3, in `make soak` 40).
+//! Topics deleted and created again while requests still work on the former topic, and clients that do not wait for
+//! responses. `FULLBORE_RECREATED_ROUNDS` sets the number of rounds (by default 3, in `make soak` 40).
 
 use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, topic_data, wait_until};
 use fullbore_wire::ErrorCode;
@@ -11,7 +11,7 @@ use fullbore_wire::apis::produce::ProduceRequest;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-/// The last by name: who goes through all topics comes to it last.
+/// Last by name, so that a walk over all topics reaches it last.
 const VICTIM: &str = "zz-victim";
 const PRODUCE: i16 = 9;
 
@@ -19,7 +19,7 @@ fn rounds() -> usize {
     fullbore_tests::rounds("FULLBORE_RECREATED_ROUNDS", 3, 40)
 }
 
-/// Deletes the topic, makes it again and writes one record to it.
+/// Deletes the topic, creates it again and writes one record to it.
 fn made_again(broker: &Broker, value: &str) {
     let mut client = broker.client();
     client.delete_topic(VICTIM);
@@ -34,7 +34,7 @@ fn assert_has_only(broker: &Broker, value: &str) {
 }
 
 #[test]
-fn a_description_that_began_before_a_topic_was_made_again_takes_nothing_from_it() {
+fn describe_log_dirs_begun_before_a_recreation_leaves_the_new_topic_alone() {
     let broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
     let mut client = broker.client();
     for first in (0..20).step_by(5) {
@@ -60,7 +60,7 @@ fn a_description_that_began_before_a_topic_was_made_again_takes_nothing_from_it(
 }
 
 #[test]
-fn a_produce_that_began_before_a_topic_was_made_again_takes_nothing_from_it_nor_brings_the_old_one_back() {
+fn produce_begun_before_a_recreation_neither_harms_the_new_topic_nor_restores_the_old() {
     let broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
     let mut client = broker.client();
     const PARTITIONS: i32 = 64;
@@ -89,14 +89,14 @@ fn a_produce_that_began_before_a_topic_was_made_again_takes_nothing_from_it_nor_
         let answer = producing.receive::<ProduceRequest>(PRODUCE).1;
         let late = &answer.responses[1].partition_responses[0];
         let values: Vec<String> = broker.client().fetch_records(VICTIM, 0).iter().map(|record| record.text()).collect();
-        // The late one is of the old topic and gone with it, or of the new one.
+        // The late record is in the former topic, and gone with it, or in the new one.
         assert_eq!(values[usize::try_from(offset).expect("an offset")], value, "{late:?}");
         assert!(values.len() <= 2, "{values:?}");
     }
 }
 
 #[test]
-fn what_was_decided_is_carried_out_though_the_client_has_gone() {
+fn accepted_deletion_completes_after_its_client_is_gone() {
     let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
     const TOPICS: usize = 60;
     let name = |n: usize| format!("left-{n}");
@@ -107,7 +107,7 @@ fn what_was_decided_is_carried_out_though_the_client_has_gone() {
         (0..4).for_each(|index| _ = client.produced(&name(n), index, &Batch::of(&["v"])));
     }
     for n in 0..TOPICS {
-        // The answer of the fetch cannot be written, somewhere in the course of the deletion.
+        // The fetch's response cannot be written at some moment of the deletion.
         let mut leaving = broker.client();
         let from = [FetchFrom { topic: VICTIM, partition: 0, offset: 0 }];
         leaving.send(&fetch_request(&from, 1, i32::try_from(n % 10).expect("small")), 12);
@@ -115,7 +115,7 @@ fn what_was_decided_is_carried_out_though_the_client_has_gone() {
         leaving.send(&DeleteTopicsRequest { topic_names, timeout_ms: 30_000, ..Default::default() }, 3);
         leaving.reset();
     }
-    // A request that the reset overtook is asked for again.
+    // A reset may have overtaken a request, so it is sent again.
     wait_until("the topics are gone", SOON, || {
         let all = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9);
         let names: Vec<String> = all.topics.iter().flat_map(|topic| topic.name.as_deref().map(str::to_owned)).collect();
@@ -133,20 +133,20 @@ fn what_was_decided_is_carried_out_though_the_client_has_gone() {
     assert!(!broker.stderr().contains("does not know"), "{}", broker.stderr());
 }
 
-/// librdkafka ends for ever where its next batch is refused for its sequence.
+/// librdkafka fails for good if its next batch is refused for its sequence.
 #[test]
-fn a_producer_goes_on_where_it_stopped_when_its_topic_is_made_again() {
+fn recreated_topic_takes_the_next_batch_of_its_producer() {
     goes_on(&[]);
 }
 
 #[test]
-fn a_producer_goes_on_where_it_stopped_when_its_diskless_topic_is_made_again() {
+fn recreated_diskless_topic_takes_the_next_batch_of_its_producer() {
     goes_on(&[("diskless.enable", "true")]);
 }
 
-/// As auto.create.topics.enable makes it: Java repeats OUT_OF_ORDER_SEQUENCE_NUMBER until delivery.timeout.ms.
+/// As auto.create.topics.enable creates it. Java repeats OUT_OF_ORDER_SEQUENCE_NUMBER until delivery.timeout.ms.
 #[test]
-fn diskless_topic_is_made_again_as_a_classic_one_its_producer_goes_on_where_it_stopped() {
+fn diskless_topic_recreated_as_classic_takes_the_next_batch_of_its_producer() {
     let mut broker = Broker::start(&["auto.create.topics.enable=true"]);
     for is_restarted in [false, true] {
         let mut client = broker.client();
@@ -178,9 +178,9 @@ fn diskless_topic_is_made_again_as_a_classic_one_its_producer_goes_on_where_it_s
     }
 }
 
-/// A client that asks for metadata makes a classic topic between two diskless ones of its name.
+/// A metadata request creates a classic topic between two diskless ones of its name.
 #[test]
-fn classic_topic_is_made_again_as_a_diskless_one_its_producers_go_on_where_they_stopped() {
+fn classic_topic_recreated_as_diskless_takes_the_next_batches_of_its_producers() {
     let mut broker = Broker::start(&[]);
     let diskless = [("diskless.enable", "true")];
     for is_restarted in [false, true] {
@@ -230,7 +230,7 @@ fn goes_on(configs: &[(&str, &str)]) {
         if round % 2 == 0 {
             client.delete_topic(VICTIM);
         } else {
-            // Made again while the older one's folder is there, and before anything is written made again once more.
+            // Created again while the former directory is there, and once more before any record is written.
             for _ in 0..2 {
                 let topic_names = vec![VICTIM.into()];
                 client.call(&DeleteTopicsRequest { topic_names, timeout_ms: 0, ..Default::default() }, 3);
@@ -240,7 +240,7 @@ fn goes_on(configs: &[(&str, &str)]) {
         }
         assert_eq!(client.produce(VICTIM, 0, &one(next)).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         client.create_topic(VICTIM, 1, configs);
-        // Sent behind the one that was refused; to take it would lose that one.
+        // This batch is behind the refused one; to accept it would lose that one.
         let overtook = client.produce(VICTIM, 0, &one(next + 1)).error_code;
         assert_eq!(overtook, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
         assert_eq!(client.latest(VICTIM, 0), 0);
@@ -250,14 +250,14 @@ fn goes_on(configs: &[(&str, &str)]) {
     assert_eq!(client.latest(VICTIM, 0), 1);
 }
 
-/// As where the connection is cut: to refuse them and to take the one after them would leave a hole.
+/// As after a cut connection: to refuse these batches and to accept the next one would leave a hole.
 #[test]
-fn answers_are_lost_and_the_topic_is_made_again_its_producer_writes_their_batches_again() {
+fn recreated_topic_takes_resent_batches_with_lost_responses() {
     writes_again(&[]);
 }
 
 #[test]
-fn answers_are_lost_and_the_diskless_topic_is_made_again_its_producer_writes_their_batches_again() {
+fn recreated_diskless_topic_takes_resent_batches_with_lost_responses() {
     writes_again(&[("diskless.enable", "true")]);
 }
 
@@ -287,9 +287,9 @@ fn writes_again(configs: &[(&str, &str)]) {
     }
 }
 
-/// The stops were in memory only: each batch of each producer was refused for good.
+/// Formerly the producer state carried to the recreated topic was in memory only, and each batch was refused for good.
 #[test]
-fn topic_is_made_again_and_the_broker_ends_its_producers_go_on_where_they_stopped() {
+fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
     let mut broker = Broker::start(&[]);
     for is_killed in [false, true] {
         let mut client = broker.client();
@@ -315,11 +315,11 @@ fn topic_is_made_again_and_the_broker_ends_its_producers_go_on_where_they_stoppe
         let mut client = restarted();
         let overtook = client.produce(VICTIM, 0, &one(id, 6)).error_code;
         assert_eq!(overtook, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, "to take it would lose the one before");
-        // The answers of 3 and 4 were lost.
+        // The responses to 3 and 4 were lost.
         for sequence in 3..7 {
             assert_eq!(client.produced(VICTIM, 0, &one(id, sequence)), i64::from(sequence) - 3);
         }
-        // Once more, where another producer has written.
+        // The same after another producer has written.
         let mut client = restarted();
         assert_eq!(client.produced(VICTIM, 0, &one(id, 6)), 3, "a retry is the same batch");
         assert_eq!(client.produce(VICTIM, 0, &one(other, 2)).error_code, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
@@ -328,9 +328,9 @@ fn topic_is_made_again_and_the_broker_ends_its_producers_go_on_where_they_stoppe
     }
 }
 
-/// Which topics of the name there were meanwhile the broker cannot know.
+/// The broker cannot know which topics of the name existed meanwhile.
 #[test]
-fn broker_is_killed_between_a_topic_and_the_next_of_its_name_producers_go_on_with_any_batch() {
+fn kill_between_deletion_and_recreation_lets_producers_continue_with_any_batch() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     let id = client.init_producer_id();
@@ -352,17 +352,17 @@ fn broker_is_killed_between_a_topic_and_the_next_of_its_name_producers_go_on_wit
 const CLASSIC: &[(&str, &str)] = &[];
 const DISKLESS: &[(&str, &str)] = &[("diskless.enable", "true")];
 
-/// A broker ends and starts.
+/// Time at which the broker restarts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Restart {
     /// While no topic has the name.
     BetweenLives,
-    /// While a topic has the name that is deleted again.
+    /// While a topic has the name, which is deleted afterwards.
     DuringLives,
 }
 
-/// Lets a producer write three batches to partition 5 of the first of these topics, each of which is deleted for the
-/// next one. Its next batch goes to the last.
+/// Writes three batches to partition 5 of the first of these topics, and checks that the producer's next batch goes to
+/// the last. Each topic is deleted for the next one.
 fn goes_on_through(lives: &[(i32, &[(&str, &str)])], restart: Restart) {
     let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
     let mut client = broker.client();
@@ -409,20 +409,20 @@ fn folders_of(broker: &Broker, topic: &str) -> usize {
 }
 
 #[test]
-fn broker_is_restarted_once_the_deleted_folder_is_gone_producers_go_on_in_the_next_topic() {
+fn restart_after_removal_of_the_directory_lets_producers_continue_in_the_next_topic() {
     goes_on_through(&[(8, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// Of partition 5 there is nothing while the topic has two partitions.
+/// Partition 5 has no state while the topic has two partitions.
 #[test]
-fn topic_shrinks_and_the_broker_is_restarted_producers_go_on_once_it_has_grown() {
+fn topic_recreated_smaller_and_larger_over_a_restart_lets_producers_continue() {
     goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (8, CLASSIC)], Restart::DuringLives);
     goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (4, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// No producer writes to the second topic, which passes on that it does not know the producers of the first.
+/// The unwritten second topic passes on that it may lack producers of the first.
 #[test]
-fn topic_between_two_of_its_name_is_not_written_to_producers_of_the_first_go_on_in_the_last() {
+fn unwritten_topic_in_between_lets_producers_of_the_first_continue_in_the_last() {
     for restart in [Restart::BetweenLives, Restart::DuringLives] {
         goes_on_through(&[(8, CLASSIC), (8, CLASSIC), (8, CLASSIC)], restart);
     }
@@ -446,22 +446,22 @@ fn topic_between_two_of_its_name_is_not_written_to_producers_of_the_first_go_on_
 }
 
 #[test]
-fn broker_is_restarted_between_a_classic_topic_and_a_diskless_one_producers_go_on() {
+fn restart_between_a_classic_and_a_diskless_topic_lets_producers_continue() {
     goes_on_through(&[(8, CLASSIC), (8, DISKLESS)], Restart::BetweenLives);
     goes_on_through(&[(8, CLASSIC), (2, DISKLESS), (8, DISKLESS)], Restart::DuringLives);
     goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (8, DISKLESS)], Restart::DuringLives);
 }
 
 #[test]
-fn broker_is_restarted_between_a_diskless_topic_and_a_classic_one_producers_go_on() {
+fn restart_between_a_diskless_and_a_classic_topic_lets_producers_continue() {
     goes_on_through(&[(8, DISKLESS), (8, CLASSIC)], Restart::BetweenLives);
     goes_on_through(&[(8, DISKLESS), (2, CLASSIC), (8, CLASSIC)], Restart::DuringLives);
     goes_on_through(&[(8, DISKLESS), (8, DISKLESS), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// The index has the stops on the last diskless topic of the name, but the classic one was written to later.
+/// The index has producer state of the last diskless topic of the name, but the classic one was written to later.
 #[test]
-fn producers_went_on_in_a_classic_topic_between_two_diskless_ones_they_go_on_after_a_restart() {
+fn classic_topic_between_two_diskless_ones_lets_producers_continue_after_a_restart() {
     let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
     let mut client = broker.client();
     let id = client.init_producer_id();
@@ -479,9 +479,9 @@ fn producers_went_on_in_a_classic_topic_between_two_diskless_ones_they_go_on_aft
     assert_eq!(client.produced(VICTIM, 0, &one(6)), 0);
 }
 
-/// Stops on the diskless topic are known, though those on the topic before it are not.
+/// Producer state of the diskless topic is carried over, though that of the topic before it is unknown.
 #[test]
-fn broker_is_restarted_before_a_diskless_topic_its_producers_go_on_where_they_stopped_in_a_classic_one() {
+fn diskless_topic_after_a_restart_carries_its_producers_to_a_classic_one() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(VICTIM, 1, CLASSIC);
@@ -500,12 +500,12 @@ fn broker_is_restarted_before_a_diskless_topic_its_producers_go_on_where_they_st
 }
 
 #[test]
-fn an_idle_producer_goes_on_when_its_topic_is_made_again_twice() {
+fn idle_producer_continues_after_two_recreations() {
     idle_goes_on(&[]);
 }
 
 #[test]
-fn an_idle_producer_goes_on_when_its_diskless_topic_is_made_again_twice() {
+fn idle_producer_continues_after_two_recreations_of_a_diskless_topic() {
     idle_goes_on(&[("diskless.enable", "true")]);
 }
 
@@ -528,7 +528,7 @@ fn idle_goes_on(configs: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_new_setting_counts_for_who_asked_before_it_too() {
+fn new_setting_applies_to_connections_opened_before_it() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
@@ -541,7 +541,7 @@ fn a_new_setting_counts_for_who_asked_before_it_too() {
 }
 
 #[test]
-fn deletions_that_their_client_does_not_wait_for_take_bounded_memory() {
+fn deletions_without_a_waiting_client_take_bounded_memory() {
     let broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
     let mut client = broker.client();
     let delete = DeleteTopicsRequest { topic_names: vec![VICTIM.into()], timeout_ms: 0, ..Default::default() };

@@ -1,4 +1,4 @@
-//! One producer's batches over several connections: those that come before their turn wait for those before them.
+//! Batches of one producer over several connections: an out-of-order batch waits for those before it.
 //!
 //! Not here: the limits and the ends, which are in `reorder_bounds`.
 
@@ -9,30 +9,30 @@ use fullbore_wire::{ErrorCode, Uuid};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The first version that may say `reorder`.
+/// First version with the field `reorder`.
 pub const PRODUCE: i16 = 14;
 const METADATA: i16 = 12;
 pub const SOON: Duration = Duration::from_secs(30);
-/// A wait that no test sits out.
+/// Wait that no test sits out.
 pub const FOREVER: &str = "fullbore.reorder.wait.ms=3600000";
 
-/// One batch of one record that tells its sequence.
+/// Returns a batch of one record with its sequence as text.
 pub fn one(producer_id: i64, sequence: i32) -> Batch {
     Batch::of(&[format!("record {sequence}")]).from_producer(producer_id, 0, sequence)
 }
 
-/// A produce of one batch to partition 0.
+/// Returns a produce request of one batch to partition 0.
 pub fn request(topic: Uuid, batch: &Batch, reorder: bool) -> ProduceRequest {
     let data = TopicProduceData { topic_id: topic, ..topic_data("", &[(0, batch.bytes())]) };
     ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![data], reorder, ..Default::default() }
 }
 
-/// Sends a batch that may wait for its turn.
+/// Sends a batch that may wait for those before it.
 pub fn send(client: &mut Client, topic: Uuid, batch: &Batch) {
     client.send(&request(topic, batch, true), PRODUCE);
 }
 
-/// The next answer's only partition.
+/// Waits for the next response; returns its only partition.
 pub fn receive(client: &mut Client) -> PartitionProduceResponse {
     only(client.receive::<ProduceRequest>(PRODUCE).1)
 }
@@ -51,7 +51,7 @@ pub fn receive_error(client: &mut Client) -> ErrorCode {
     receive(client).error_code
 }
 
-/// A connection whose batch was admitted: what it sends next, without an answer, is in the log of another topic.
+/// Detects that a batch was admitted: the sender's next batch, which has no response, is in the log of another topic.
 pub struct Probe {
     client: Client,
     topic: Uuid,
@@ -65,7 +65,7 @@ impl Probe {
         Probe { client, topic, sent: 0 }
     }
 
-    /// Waits until the broker has admitted everything sent over this connection so far.
+    /// Waits until the broker has admitted all requests that `sender` has sent.
     pub fn wait(&mut self, sender: &mut Client) {
         let probe = ProduceRequest { acks: 0, ..request(self.topic, &Batch::of(&["probe"]), false) };
         sender.send(&probe, PRODUCE);
@@ -74,13 +74,13 @@ impl Probe {
     }
 }
 
-/// Every record of the partition, which must be the sequences from 0 in order.
+/// Checks that the partition has the records of the sequences 0 to `count`, in order.
 pub fn assert_in_order(client: &mut Client, topic: &str, count: usize) {
     let texts: Vec<String> = client.fetch_records(topic, 0).iter().map(|record| record.text()).collect();
     assert_eq!(texts, (0..count).map(|sequence| format!("record {sequence}")).collect::<Vec<_>>());
 }
 
-/// A broker, its topic, and a producer id.
+/// Starts a broker; returns it with a client, a topic's id and a producer id.
 pub fn start(sets: &[&str], configs: &[(&str, &str)]) -> (Broker, Client, Uuid, i64) {
     let broker = Broker::start(sets);
     let mut client = broker.client();
@@ -89,8 +89,8 @@ pub fn start(sets: &[&str], configs: &[(&str, &str)]) -> (Broker, Client, Uuid, 
     (broker, client, topic, id)
 }
 
-/// Sends sequences `from..to` over eight connections, up to `window` ahead of the oldest unanswered, in any order; each
-/// is answered with the offset of its sequence.
+/// Sends sequences `from..to` over eight connections, in any order, up to `window` ahead of the oldest unanswered one.
+/// Each response has the offset of its sequence.
 pub fn stripe(
     broker: &Broker,
     topic: Uuid,
@@ -127,11 +127,11 @@ fn batches_in_any_order_over_eight_connections_are_appended_in_sequence_order() 
     }
 }
 
-/// Rounds of one window over five connections, some of which are lost with batches on their way, waiting or answered.
-/// Those are sent again over others; every answer that comes is the offset of its sequence. No batch is lost more often
-/// than copies of it may wait.
+/// Sends rounds of one window over five connections. Some are lost with batches in flight, waiting or answered, which
+/// are sent again over others. Each response has the offset of its sequence. No batch is lost more often than copies of
+/// it may wait.
 #[test]
-fn connections_lost_with_batches_under_way_cost_no_batch_and_no_order() {
+fn connections_lost_with_batches_in_flight_lose_neither_batch_nor_order() {
     const WINDOW: i32 = 64;
     let (broker, mut client, topic, id) = start(&[FOREVER, "max.idempotence.batches.to.retain=64"], &[]);
     let mut random = Random::new(7);
@@ -162,7 +162,7 @@ fn connections_lost_with_batches_under_way_cost_no_batch_and_no_order() {
 }
 
 #[test]
-fn every_answer_of_version_14_tells_how_many_batches_may_wait() {
+fn every_response_of_version_14_has_the_limit_of_waiting_batches() {
     let (broker, mut client, topic, id) = start(&["fullbore.reorder.batches.max=77"], &[]);
     for (sequence, code) in [(0, ErrorCode::NONE), (5, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER)] {
         let response = client.call(&request(topic, &one(id, sequence), false), PRODUCE);
@@ -172,9 +172,9 @@ fn every_answer_of_version_14_tells_how_many_batches_may_wait() {
     crate::assert_serves(&broker);
 }
 
-/// A retry over a new connection while the first copy waits: one append, and both are answered with it.
+/// A retry over a new connection while the first copy waits: one append answers both.
 #[test]
-fn a_retry_of_a_batch_that_waits_is_answered_with_the_one_append() {
+fn retry_of_a_waiting_batch_shares_its_append() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
     let (mut first, mut second, mut probe) = (broker.client(), broker.client(), Probe::new(&broker));
     send(&mut first, topic, &one(id, 1));
@@ -188,10 +188,10 @@ fn a_retry_of_a_batch_that_waits_is_answered_with_the_one_append() {
     assert_in_order(&mut client, "striped", 2);
 }
 
-/// What became of a batch depends on its sequence, not on its connection: the retry may never come, and the batches
-/// behind it need not wait for it.
+/// The outcome of a batch depends on its sequence, not on its connection. The retry may never come, and later batches
+/// need not wait for it.
 #[test]
-fn a_batch_whose_connection_is_lost_is_appended_in_its_turn() {
+fn waiting_batch_of_a_lost_connection_is_appended_in_order() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
     let (mut lost, mut probe) = (broker.client(), Probe::new(&broker));
     send(&mut lost, topic, &one(id, 1));
@@ -206,7 +206,7 @@ fn a_batch_whose_connection_is_lost_is_appended_in_its_turn() {
 }
 
 #[test]
-fn the_batch_that_was_missing_need_not_say_reorder() {
+fn missing_batch_without_reorder_completes_the_waiting_ones() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
     let (mut early, mut probe) = (broker.client(), Probe::new(&broker));
     for sequence in [3, 1, 2] {
@@ -217,10 +217,10 @@ fn the_batch_that_was_missing_need_not_say_reorder() {
     assert_eq!([3, 1, 2].map(|_| receive_offset(&mut early)), [3, 1, 2]);
 }
 
-/// Its first sequence is certain on a partition never written; elsewhere, a broker takes any first sequence of a
-/// producer it does not know. A batch that races the first one must not be taken for it.
+/// A first sequence is certain on an unwritten partition; elsewhere a broker takes any first sequence of an unknown
+/// producer. A later batch that overtakes the first one must not be taken for it.
 #[test]
-fn the_first_batches_of_a_producer_may_race_on_a_written_partition_too() {
+fn first_batches_of_a_producer_may_race_on_a_written_partition() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
     client.produced("striped", 0, &Batch::of(&["before"]));
     stripe(&broker, topic, id, 0..20, 1, 5);
@@ -244,7 +244,7 @@ fn sequences_wrap_while_batches_wait() {
 }
 
 #[test]
-fn a_new_epoch_throws_out_what_waits_of_the_old_one() {
+fn new_epoch_refuses_waiting_batches_of_the_old_one() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
     assert_eq!(client.produced("striped", 0, &one(id, 0)), 0);
     let (mut old, mut probe) = (broker.client(), Probe::new(&broker));
@@ -262,7 +262,7 @@ fn a_new_epoch_throws_out_what_waits_of_the_old_one() {
 }
 
 #[test]
-fn several_partitions_of_one_request_wait_each_for_its_own() {
+fn partitions_of_one_request_wait_independently() {
     let broker = Broker::start(&[FOREVER]);
     let mut client = broker.client();
     let topic = client.create_topic("striped", 3, &[]);
@@ -284,7 +284,7 @@ fn several_partitions_of_one_request_wait_each_for_its_own() {
 }
 
 #[test]
-fn topics_that_flush_every_record_flush_those_that_waited() {
+fn waiting_batches_are_flushed_in_topics_that_flush_every_record() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[("flush.messages", "1")]);
     stripe(&broker, topic, id, 0..60, 0, 20);
     assert_in_order(&mut client, "striped", 60);
@@ -303,10 +303,9 @@ fn the_brokers_clock_stamps_a_batch_when_it_is_appended() {
     assert_eq!(batches.iter().map(|batch| batch.max_timestamp).collect::<Vec<_>>(), [Some(first); 2]);
 }
 
-/// Answers are in the order of their requests, so that a client that has to learn where its batches go would wait with
-/// them.
+/// Responses keep the order of their requests, so that a metadata response would wait behind these batches.
 #[test]
-fn metadata_is_requested_behind_a_batch_before_its_turn_both_are_answered_soon() {
+fn metadata_behind_an_out_of_order_batch_times_the_batch_out_soon() {
     for configs in [&[][..], &[("diskless.enable", "true")]] {
         let (broker, mut client, topic, id) = start(&[FOREVER], configs);
         let mut lane = broker.client();
@@ -316,7 +315,7 @@ fn metadata_is_requested_behind_a_batch_before_its_turn_both_are_answered_soon()
         let late = [receive_error(&mut lane), receive_error(&mut lane)];
         assert_eq!(late, [ErrorCode::REQUEST_TIMED_OUT; 2], "{configs:?}");
         assert!(!lane.receive::<MetadataRequest>(METADATA).1.brokers.is_empty());
-        // They wait on, and who sends one again finds it.
+        // The batches wait on, and a resent one finds its copy.
         send(&mut lane, topic, &one(id, 1));
         send(&mut client, topic, &one(id, 0));
         assert_eq!((receive_offset(&mut client), receive_offset(&mut lane)), (0, 1), "{configs:?}");

@@ -1,5 +1,5 @@
-//! Batches that wait for their turn, at the limits and at the end: places, bytes and time, clients that mean no good,
-//! topics deleted, brokers stopped and killed, disks that fill up.
+//! Out-of-order batches that wait, at the limits and at the end: counts, bytes and time, hostile clients, deleted
+//! topics, brokers stopped and killed, full disks.
 
 use crate::disk_full::{SmallDisk, ballast};
 use crate::reorder::{
@@ -14,14 +14,14 @@ use std::time::Instant;
 const MIB: u64 = 1 << 20;
 const OUT_OF_ORDER: ErrorCode = ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER;
 
-/// One record of so many bytes that begins with its sequence.
+/// Returns a batch of one record of `bytes` bytes that begins with its sequence.
 fn large(id: i64, sequence: i32, bytes: usize) -> Batch {
     let mut value = format!("{sequence} ").into_bytes();
     value.resize(bytes, b'.');
     Batch::of(&[value]).from_producer(id, 0, sequence)
 }
 
-/// Every record begins with its sequence, from 0, in order.
+/// Checks that every record begins with its sequence, from 0, in order.
 fn assert_large_in_order(client: &mut Client, topic: &str, count: usize) {
     let records = client.fetch_records(topic, 0);
     assert_eq!(records.len(), count);
@@ -31,7 +31,7 @@ fn assert_large_in_order(client: &mut Client, topic: &str, count: usize) {
 }
 
 #[test]
-fn a_batch_that_waits_in_vain_is_refused_as_out_of_order_and_can_be_sent_again() {
+fn expired_batch_is_refused_as_out_of_order_and_can_be_sent_again() {
     let (broker, mut client, topic, id) = start(&["fullbore.reorder.wait.ms=300"], &[]);
     let mut early = broker.client();
     let sent = Instant::now();
@@ -45,9 +45,9 @@ fn a_batch_that_waits_in_vain_is_refused_as_out_of_order_and_can_be_sent_again()
     assert_in_order(&mut client, "striped", 2);
 }
 
-/// It expires although nobody awaits its answer yet: what is before it on its connection is not answered.
+/// The batch expires although its connection has an earlier response pending.
 #[test]
-fn a_batch_behind_a_long_poll_expires_too() {
+fn batch_behind_a_long_poll_expires() {
     let (broker, mut client, topic, id) = start(&["fullbore.reorder.wait.ms=200"], &[]);
     client.create_topic("polled", 1, &[]);
     let (mut early, mut later, mut probe) = (broker.client(), broker.client(), Probe::new(&broker));
@@ -55,7 +55,7 @@ fn a_batch_behind_a_long_poll_expires_too() {
     early.send(&poll, 12);
     send(&mut early, topic, &one(id, 1));
     probe.wait(&mut early);
-    // What is parked after it is due after it.
+    // The broker parks this batch later, so that it expires later.
     send(&mut later, topic, &one(id, 5));
     assert_eq!(receive_error(&mut later), OUT_OF_ORDER);
     client.produced("striped", 0, &one(id, 0));
@@ -66,7 +66,7 @@ fn a_batch_behind_a_long_poll_expires_too() {
 }
 
 #[test]
-fn past_the_places_of_a_producer_the_batch_that_is_farthest_ahead_is_refused_at_once() {
+fn batch_farthest_ahead_is_refused_at_once_past_the_limit_of_a_producer() {
     let (broker, mut client, topic, id) = start(&[FOREVER, "fullbore.reorder.batches.max=3"], &[]);
     let (mut early, mut probe) = (broker.client(), Probe::new(&broker));
     let (other, mut another) = (client.init_producer_id(), broker.client());
@@ -91,7 +91,7 @@ fn past_the_places_of_a_producer_the_batch_that_is_farthest_ahead_is_refused_at_
 }
 
 #[test]
-fn switched_off_nothing_waits_and_nothing_is_advertised() {
+fn limit_of_zero_refuses_early_batches_and_advertises_zero() {
     let (_broker, mut client, topic, id) = start(&[FOREVER, "fullbore.reorder.batches.max=0"], &[]);
     for (sequence, code) in [(1, OUT_OF_ORDER), (0, ErrorCode::NONE), (1, ErrorCode::NONE), (3, OUT_OF_ORDER)] {
         let response = client.call(&request(topic, &one(id, sequence), true), PRODUCE);
@@ -101,7 +101,7 @@ fn switched_off_nothing_waits_and_nothing_is_advertised() {
 }
 
 #[test]
-fn past_the_bytes_of_the_broker_a_batch_is_refused_and_others_still_find_room() {
+fn early_batch_past_the_bytes_of_its_producer_is_refused_and_others_wait() {
     let (broker, mut client, topic, id) = start(&[FOREVER, "fullbore.reorder.bytes.max=1000000"], &[]);
     let (mut early, mut probe) = (broker.client(), Probe::new(&broker));
     for sequence in 1..=4 {
@@ -119,7 +119,7 @@ fn past_the_bytes_of_the_broker_a_batch_is_refused_and_others_still_find_room() 
     (1..=4).for_each(|offset| assert_eq!(receive_offset(&mut early), offset));
     send(&mut client, topic, &large(other, 0, 100));
     assert_eq!((receive_offset(&mut client), receive_offset(&mut another)), (5, 6));
-    // What has left has left room.
+    // Appended batches have freed their budget.
     for sequence in 6..=9 {
         send(&mut early, topic, &large(id, sequence, 100_000));
     }
@@ -129,9 +129,9 @@ fn past_the_bytes_of_the_broker_a_batch_is_refused_and_others_still_find_room() 
     (8..=11).for_each(|offset| assert_eq!(receive_offset(&mut early), offset));
 }
 
-/// Clients that only ever send what is ahead, large and small, and never what is missing.
+/// Clients that only ever send early batches, large and small, and never the missing one.
 #[test]
-fn clients_that_only_send_early_batches_cost_bounded_memory_and_hinder_nobody() {
+fn clients_of_early_batches_only_take_bounded_memory_and_delay_no_other() {
     let (broker, mut client, topic, id) = start(&[FOREVER, "fullbore.reorder.bytes.max=16777216"], &[]);
     crate::assert_serves(&broker);
     let before = broker.rss();
@@ -151,7 +151,7 @@ fn clients_that_only_send_early_batches_cost_bounded_memory_and_hinder_nobody() 
     crate::assert_serves(&broker);
 }
 
-/// The same early batch, over and over: it is one batch, whose answers are bounded too.
+/// The same early batch, over and over, is one batch, whose responses are bounded, too.
 #[test]
 fn one_early_batch_sent_a_thousand_times_is_parked_once() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -179,8 +179,8 @@ fn one_early_batch_sent_a_thousand_times_is_parked_once() {
     assert_large_in_order(&mut client, "striped", 2);
 }
 
-/// What is parked is not counted against its connection: a connection that may hold less than one of these batches
-/// goes on reading, so that the missing one can come over the same connection, and over any other.
+/// Parked batches do not count against their connection. A connection with a limit below one batch reads on, so that
+/// the missing one can come over the same connection or over another.
 #[test]
 fn a_connection_full_of_early_batches_still_reads_the_missing_one() {
     let (broker, mut client, topic, id) = start(&[FOREVER, "fullbore.connection.bytes.max=65536"], &[]);
@@ -201,9 +201,9 @@ fn a_connection_full_of_early_batches_still_reads_the_missing_one() {
     assert_large_in_order(&mut client, "striped", 40);
 }
 
-/// Over the limit on requests the missing batch is not read: then the time is the limit, and all goes on.
+/// Over the limit of requests the missing batch is not read; the waiting batches expire, and the connection goes on.
 #[test]
-fn a_connection_with_too_many_early_requests_goes_on_when_they_have_waited_long_enough() {
+fn connection_full_of_early_requests_goes_on_as_they_expire() {
     let sets = ["fullbore.connection.requests.max=4", "fullbore.reorder.wait.ms=1000"];
     let (broker, mut client, topic, id) = start(&sets, &[]);
     let mut early = broker.client();
@@ -229,7 +229,7 @@ fn acks_zero_never_waits() {
 }
 
 #[test]
-fn what_waits_on_a_deleted_topic_is_told_so() {
+fn batch_waiting_on_a_deleted_topic_is_refused() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
     let (mut early, mut probe) = (broker.client(), Probe::new(&broker));
     send(&mut early, topic, &one(id, 1));
@@ -243,7 +243,7 @@ fn what_waits_on_a_deleted_topic_is_told_so() {
 }
 
 #[test]
-fn a_broker_that_stops_answers_what_waits_with_an_error_that_may_be_tried_again() {
+fn stop_answers_waiting_batches_with_a_retriable_error() {
     let (mut broker, _, topic, id) = start(&[FOREVER], &[]);
     let (mut early, mut probe) = (broker.client(), Probe::new(&broker));
     send(&mut early, topic, &one(id, 1));
@@ -259,7 +259,7 @@ fn a_broker_that_stops_answers_what_waits_with_an_error_that_may_be_tried_again(
 }
 
 #[test]
-fn what_waits_when_the_broker_is_killed_was_not_acknowledged_and_is_not_there() {
+fn kill_drops_waiting_batches_unacknowledged() {
     let (mut broker, mut client, topic, id) = start(&[FOREVER], &[]);
     assert_eq!(client.produced("striped", 0, &one(id, 0)), 0);
     let (mut early, mut probe) = (broker.client(), Probe::new(&broker));
@@ -274,9 +274,9 @@ fn what_waits_when_the_broker_is_killed_was_not_acknowledged_and_is_not_there() 
     assert_in_order(&mut client, "striped", 6);
 }
 
-/// The disk fills up with the third of five that wait: those behind it fail with it, and none is written past it.
+/// The disk fills up with one of the waiting batches: the later ones fail with it, and none is written past it.
 #[test]
-fn on_a_full_disk_those_behind_the_first_that_fails_fail_with_it() {
+fn full_disk_fails_all_batches_behind_the_first_failed_one() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
     let broker = Broker::start_in(&disk.path().join("data"), &[FOREVER]);
     let mut client = broker.client();

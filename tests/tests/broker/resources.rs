@@ -1,4 +1,4 @@
-//! AlterConfigs, which replaces what a resource sets, and ListConfigResources.
+//! AlterConfigs, which replaces a resource's own settings as a whole, and ListConfigResources.
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -11,7 +11,7 @@ const BROKER: i8 = 4;
 const BROKER_LOGGER: i8 = 8;
 const CLIENT_METRICS: i8 = 16;
 const GROUP: i8 = 32;
-/// `ConfigSource` of what a resource sets itself.
+/// `ConfigSource`s of a resource's own settings.
 const SET: [i8; 5] = [1, 2, 3, 7, 8];
 
 fn resource(resource_type: i8, name: &str, configs: &[(&str, Option<&str>)]) -> AlterConfigsResource {
@@ -38,7 +38,7 @@ fn alter(
     responses.into_iter().map(|response| response.error_code).collect()
 }
 
-/// What the resource sets itself, in order.
+/// Returns the resource's own settings, in order.
 fn set_by(client: &mut Client, resource_type: i8, name: &str) -> Vec<(String, String)> {
     let resource = DescribeConfigsResource { resource_type, resource_name: name.into(), ..Default::default() };
     let request = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
@@ -56,7 +56,7 @@ fn pair(name: &str, value: &str) -> (String, String) {
 }
 
 #[test]
-fn what_was_set_is_replaced_as_a_whole_in_every_version() {
+fn own_settings_are_replaced_as_a_whole_in_every_version() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     for version in 0..=2 {
@@ -77,7 +77,7 @@ fn what_was_set_is_replaced_as_a_whole_in_every_version() {
 }
 
 #[test]
-fn brokers_groups_and_subscriptions_are_replaced_too() {
+fn settings_of_brokers_groups_and_subscriptions_are_replaced() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     for (kind, name, one, other) in [
@@ -94,7 +94,7 @@ fn brokers_groups_and_subscriptions_are_replaced_too() {
 }
 
 #[test]
-fn every_reason_not_to_has_its_error_and_changes_nothing() {
+fn each_refusal_has_its_error_and_changes_nothing() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[("retention.ms", "7000000")]);

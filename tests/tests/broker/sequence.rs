@@ -1,16 +1,17 @@
-//! The idempotence bugs others had, TESTING.md table 4a, rows 1 to 9: each test is named for its row.
+//! Idempotence bugs of other brokers, rows 1 to 9 of the list in `crates/rules/src/sequence/rows.rs`: each test is
+//! named for its row.
 //!
-//! Not the sizes and numbers at the ends of their ranges, which are in `sequence_bounds`.
+//! Not sequences and counts at the ends of their ranges, which are in `sequence_bounds`.
 
 use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use std::time::Duration;
 
-/// Batches a broker retains per producer and partition.
+/// Batches that a broker retains per producer and partition.
 const WINDOW: i32 = 5;
 const SOON: Duration = Duration::from_secs(30);
-/// A segment of the smallest size there is, deleted as soon as it is closed.
+/// Smallest segment size, so that closed segments are soon deleted.
 const SMALL_SEGMENTS: (&str, &str) = ("segment.bytes", "1048576");
 
 fn one(producer_id: i64, sequence: i32) -> Batch {
@@ -24,7 +25,7 @@ fn write(client: &mut Client, topic: &str, producer_id: i64, sequences: std::ops
     }
 }
 
-/// Sends the last window's batches again: each is answered with its first offset, and nothing is appended.
+/// Sends the last window's batches again: each returns its first offset, and none is appended.
 fn assert_window_is_remembered(client: &mut Client, topic: &str, producer_id: i64, next: i32) {
     for sequence in next - WINDOW..next {
         assert_eq!(client.produced(topic, 0, &one(producer_id, sequence)), i64::from(sequence), "a duplicate");
@@ -32,17 +33,17 @@ fn assert_window_is_remembered(client: &mut Client, topic: &str, producer_id: i6
     assert_eq!(client.latest(topic, 0), i64::from(next), "nothing was appended twice");
 }
 
-/// Has retention take every record of a partition away.
+/// Waits until retention has deleted every record of a partition; returns its end.
 fn wait_until_empty(client: &mut Client, topic: &str) -> i64 {
     let end = client.latest(topic, 0);
     wait_until("retention empties the partition", SOON, || client.earliest(topic, 0) == end);
     end
 }
 
-/// Broker settings with which a topic that keeps its records for 1 ms is soon empty.
+/// Settings that soon empty a topic with a retention of 1 ms.
 const EAGER_RETENTION: &[&str] = &["log.retention.check.interval.ms=100"];
 const FORGETFUL: &[(&str, &str)] = &[("retention.ms", "1")];
-/// Long ago, so that retention.ms=1 deletes at the next look.
+/// Long ago, so that retention.ms=1 deletes at the next check.
 const LONG_AGO: i64 = 1_500_000_000_000;
 
 fn old(producer_id: i64, sequence: i32) -> Batch {
@@ -71,7 +72,7 @@ fn row_01_a_partition_emptied_by_retention_accepts_any_first_sequence() {
     assert_eq!(client.produced("emptied", 0, &one(stranger, 17)), end);
 }
 
-/// The topic's creation and five produces leave together, two hundred times.
+/// The topic's creation and five produces are sent together, two hundred times.
 #[test]
 fn row_01_nothing_is_lost_when_a_new_topic_gets_five_requests_at_once() {
     let broker = Broker::start(&[]);
@@ -133,7 +134,7 @@ fn row_02_a_batch_older_than_the_window_is_a_duplicate_and_not_an_endless_retry(
 }
 
 #[test]
-fn row_02_the_first_of_five_is_made_good_after_its_response_was_lost() {
+fn row_02_the_first_of_five_is_resent_after_its_response_was_lost() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("lost", 1, &[]);
@@ -147,7 +148,7 @@ fn row_02_the_first_of_five_is_made_good_after_its_response_was_lost() {
     write(&mut client, "lost", id, WINDOW..WINDOW + 1);
 }
 
-/// Base offset and append time of each of these batches, which are accepted.
+/// Produces these batches, which must be accepted; returns base offset and append time of each.
 fn placed(client: &mut Client, topic: &str, batches: &[Batch]) -> Vec<(i64, i64)> {
     let place = |batch| {
         let response = client.produce(topic, 0, batch);
@@ -182,7 +183,7 @@ fn row_03_a_duplicate_keeps_offset_and_time_through_roll_restart_and_retention()
     same(&mut broker.client(), "after kill -9");
 }
 
-/// The response is never read: the retry of what was in flight at the crash must not be appended again.
+/// The response is never read: a retry of a batch in flight at the crash must not be appended again.
 #[test]
 fn row_04_a_retry_after_kill_between_append_and_answer_is_no_duplicate() {
     let mut broker = Broker::start(&[]);
@@ -194,7 +195,7 @@ fn row_04_a_retry_after_kill_between_append_and_answer_is_no_duplicate() {
         (0..WINDOW).for_each(|n| {
             unanswered.send_produce("retried", 0, &one(id, round * WINDOW + n));
         });
-        // Killed at a different moment each round: after none, some or all of the five were appended.
+        // Each round kills at another moment: after none, some or all of the five were appended.
         wait_until("some are in the log", SOON, || {
             client.latest("retried", 0) >= i64::from(round * WINDOW + round % (WINDOW + 1))
         });
@@ -240,7 +241,7 @@ fn row_05_two_connections_that_race_in_threads_agree_on_every_offset() {
     let racers: Vec<_> = (0..2).map(|_| std::thread::spawn(racer)).collect();
     for racer in racers {
         for (sequence, answer) in (0..).zip(racer.join().expect("no racer panics")) {
-            // A racer left behind by more than the window is told that its batch was there before.
+            // A thread that is more than the window behind gets a duplicate error.
             match answer.error_code {
                 ErrorCode::NONE => assert_eq!(answer.base_offset, sequence),
                 code => assert_eq!(code, ErrorCode::DUPLICATE_SEQUENCE_NUMBER),
@@ -280,9 +281,9 @@ fn window_survives(broker: &mut Broker, end: fn(&mut Broker)) {
     write(&mut client, "survives", id, next..next + 1);
 }
 
-/// The second producer is there to see when the first one's state is gone: a retry is then appended.
+/// The second producer shows when the first one's state has expired: its retry is then appended.
 #[test]
-fn row_08_an_expired_producer_goes_on_with_any_sequence() {
+fn row_08_an_expired_producer_continues_with_any_sequence() {
     let broker = Broker::start(&["producer.id.expiration.ms=1000", "producer.id.expiration.check.interval.ms=100"]);
     let mut client = broker.client();
     client.create_topic("expired", 1, &[]);
@@ -295,7 +296,7 @@ fn row_08_an_expired_producer_goes_on_with_any_sequence() {
 }
 
 #[test]
-fn row_09_a_producer_goes_on_after_retention_took_all_its_records() {
+fn row_09_a_producer_continues_after_retention_deleted_all_its_records() {
     let mut broker = Broker::start(EAGER_RETENTION);
     let mut client = broker.client();
     client.create_topic("taken", 1, FORGETFUL);

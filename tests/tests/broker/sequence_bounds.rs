@@ -1,5 +1,5 @@
-//! The idempotence bugs others had, TESTING.md table 4a, rows 11 to 16: epochs, wrap-around, counts that lie, and very
-//! many producers.
+//! Idempotence bugs of other brokers, rows 11 to 16 of the list in `crates/rules/src/sequence/rows.rs`: epochs,
+//! wrap-around, contradictory counts, and very many producers.
 
 use fullbore_tests::{Batch, Broker, Client, topic_data};
 use fullbore_wire::ErrorCode;
@@ -30,7 +30,7 @@ fn row_11_a_new_epoch_begins_at_zero_and_fences_the_old_one() {
     assert_eq!(client.latest("epochs", 0), 4);
 }
 
-/// 2147483600 and on, in batches of ten: one straddles the end of the range, one ends exactly there.
+/// Batches of ten from 2147483600 on: one straddles the end of the range, one ends exactly there.
 #[test]
 fn row_12_sequences_wrap_from_the_largest_to_zero() {
     for (start, counts) in [(2_147_483_600, [10; 8]), (2_147_483_640, [8; 8])] {
@@ -74,7 +74,7 @@ fn row_12_the_wrap_survives_kill_9() {
 
 /// 100,000 producers write one batch each, three partitions to a request, while one producer stays busy.
 #[test]
-fn row_14_very_many_producers_cost_bounded_memory_and_the_busy_one_is_never_forgotten() {
+fn row_14_very_many_producers_take_bounded_memory_and_the_busy_one_is_kept() {
     const REQUESTS: i64 = 33_334;
     let broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -123,7 +123,7 @@ fn assert_all_accepted(client: &mut Client) {
 }
 
 #[test]
-fn row_15_producer_ids_are_never_given_twice_though_the_broker_is_killed_meanwhile() {
+fn row_15_producer_ids_stay_unique_over_a_kill() {
     let mut broker = Broker::start(&[]);
     let mut seen = HashSet::new();
     for round in 0..10 {
@@ -131,7 +131,7 @@ fn row_15_producer_ids_are_never_given_twice_though_the_broker_is_killed_meanwhi
         for _ in 0..round * 7 + 1 {
             assert!(seen.insert(client.init_producer_id()), "a producer id was given twice");
         }
-        // Some more are on their way when it dies.
+        // A few more requests are in flight when the broker dies.
         let request = InitProducerIdRequest { transaction_timeout_ms: 60_000, ..Default::default() };
         (0..20).for_each(|_| {
             client.send(&request, 4);

@@ -1,4 +1,4 @@
-//! Fetch sessions (KIP-227): what changed is told, nothing else, and every misuse has its error.
+//! Fetch sessions (KIP-227): an incremental response has changed partitions only, and every misuse has its error.
 
 use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic};
@@ -9,7 +9,7 @@ const TOPIC: &str = "session";
 const FETCH: i16 = 12;
 const MIB: u64 = 1 << 20;
 const SOON: Duration = Duration::from_secs(60);
-/// The longest poll there is.
+/// Longest wait of a fetch.
 const LONG_MS: i32 = 300_000;
 
 fn broker_with_topic() -> (Broker, Client) {
@@ -19,7 +19,7 @@ fn broker_with_topic() -> (Broker, Client) {
     (broker, client)
 }
 
-/// A fetch of these partitions from these offsets, in this session.
+/// Returns a fetch of these partitions from these offsets, in this session.
 fn request(session_id: i32, session_epoch: i32, partitions: &[(i32, i64)]) -> FetchRequest {
     let partition = |(partition, fetch_offset): &(i32, i64)| FetchPartition {
         partition: *partition,
@@ -35,7 +35,7 @@ fn request(session_id: i32, session_epoch: i32, partitions: &[(i32, i64)]) -> Fe
     FetchRequest { session_id, session_epoch, topics, ..Default::default() }
 }
 
-/// The partitions of a response, each with its bytes.
+/// Returns the partitions of a response, each with true if it has records.
 fn told(response: &FetchResponse) -> Vec<(i32, bool)> {
     let partitions = response.responses.iter().flat_map(|topic| &topic.partitions);
     let has_data = |data: &fullbore_wire::apis::fetch::PartitionData| {
@@ -46,7 +46,7 @@ fn told(response: &FetchResponse) -> Vec<(i32, bool)> {
     told
 }
 
-/// A session over the three partitions from their starts.
+/// Opens a session over the three partitions from their starts; returns its id.
 fn open(client: &mut Client) -> i32 {
     let response = client.call(&request(0, 0, &[(0, 0), (1, 0), (2, 0)]), FETCH);
     assert_eq!(response.error_code, ErrorCode::NONE);
@@ -56,7 +56,7 @@ fn open(client: &mut Client) -> i32 {
 }
 
 #[test]
-fn an_incremental_fetch_tells_only_what_is_new() {
+fn incremental_fetch_returns_only_changed_partitions() {
     let (_broker, mut client) = broker_with_topic();
     let id = open(&mut client);
     let response = client.call(&request(id, 1, &[]), FETCH);
@@ -83,7 +83,7 @@ fn partitions_are_forgotten_and_added() {
 }
 
 #[test]
-fn a_wrong_epoch_is_refused_and_the_right_one_still_works() {
+fn wrong_epoch_is_refused_and_the_right_one_is_still_served() {
     let (_broker, mut client) = broker_with_topic();
     let id = open(&mut client);
     for epoch in [2, 7, i32::MAX] {
@@ -97,7 +97,7 @@ fn a_wrong_epoch_is_refused_and_the_right_one_still_works() {
 }
 
 #[test]
-fn an_unknown_session_is_told() {
+fn unknown_session_is_an_error() {
     let (_broker, mut client) = broker_with_topic();
     for id in [1_000_000_000, -5] {
         let response = client.call(&request(id, 1, &[]), FETCH);
@@ -129,7 +129,7 @@ fn a_session_goes_on_over_another_connection_and_ends_with_the_broker() {
 }
 
 #[test]
-fn without_room_for_sessions_every_fetch_is_full() {
+fn full_session_cache_makes_every_fetch_full() {
     let broker = Broker::start(&["max.incremental.fetch.session.cache.slots=1"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 3, &[]);
@@ -139,7 +139,7 @@ fn without_room_for_sessions_every_fetch_is_full() {
 }
 
 #[test]
-fn a_partition_with_an_error_is_told_each_time() {
+fn partition_with_an_error_is_returned_each_time() {
     let (_broker, mut client) = broker_with_topic();
     let id = open(&mut client);
     for epoch in 1..4 {
@@ -149,9 +149,9 @@ fn a_partition_with_an_error_is_told_each_time() {
     }
 }
 
-/// As Kafka 4: a session remembers the name of its id.
+/// As in Kafka 4, a session remembers the topic name of an id.
 #[test]
-fn topic_of_a_session_is_made_again_its_old_id_is_inconsistent() {
+fn recreated_topic_makes_its_old_id_in_a_session_inconsistent() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let by_id = |session_id, session_epoch, topic_id: Option<Uuid>| {
@@ -197,12 +197,12 @@ fn sessions_beyond_half_a_million_partitions_are_not_opened_and_not_grown() {
     assert_ne!(client.call(&fetch(0), FETCH).session_id, 0, "there is room again");
 }
 
-/// The same, waiting for records.
+/// Returns the same fetch, waiting for records.
 fn long_poll(session_id: i32, session_epoch: i32, partitions: &[(i32, i64)]) -> FetchRequest {
     FetchRequest { max_wait_ms: LONG_MS, min_bytes: 1, ..request(session_id, session_epoch, partitions) }
 }
 
-/// A broker with a topic of so many partitions, and one to tell by what was admitted behind something else.
+/// Starts a broker with a topic of `count` partitions, and another that shows which requests were admitted.
 fn broker_with_partitions(count: i32, sets: &[&str]) -> (Broker, Client) {
     let broker = Broker::start(sets);
     let mut client = broker.client();
@@ -215,14 +215,14 @@ fn all(partitions: i32) -> Vec<(i32, i64)> {
     (0..partitions).map(|partition| (partition, 0)).collect()
 }
 
-/// 35 KB on the wire. With a list each, they took 2.6 MB each.
+/// The request is 35 KB. Formerly each waiting fetch had its own list of partitions, which took 2.6 MB.
 #[test]
 fn five_hundred_pending_fetches_of_a_session_take_at_most_64_kib_each() {
     const PARTITIONS: i32 = 20_000;
     const FETCHES: i32 = 500;
     let (broker, mut client) = broker_with_partitions(PARTITIONS, &[]);
     let id = client.call(&request(0, 0, &all(PARTITIONS)), FETCH).session_id;
-    // Whatever the first wait takes is there.
+    // The first wait allocates what later ones reuse.
     let waited = FetchRequest { max_wait_ms: 1, ..long_poll(id, 1, &[]) };
     assert_eq!(client.call(&waited, FETCH).error_code, ErrorCode::NONE);
     let before = broker.rss();
@@ -238,20 +238,20 @@ fn five_hundred_pending_fetches_of_a_session_take_at_most_64_kib_each() {
         broker.rss() / 1_000_000
     );
     assert!(each < 64 * 1024, "{each} bytes each");
-    // Each has its turn, the first with the record.
+    // Fetches are answered in sequence, the first with the record.
     client.produced(TOPIC, 5, &Batch::of(&["found"]));
     let (_, first) = polling.receive::<FetchRequest>(FETCH);
     assert_eq!((first.error_code, told(&first)), (ErrorCode::NONE, vec![(5, true)]));
 }
 
-/// As Kafka serves them, one after the other: but those that wait do so together.
+/// As in Kafka, fetches of a session are served in sequence; those that wait do so together.
 #[test]
-fn fetches_of_a_session_behind_one_another_are_answered_in_turn() {
+fn queued_fetches_of_a_session_are_answered_in_sequence() {
     let (_broker, mut client) = broker_with_topic();
     let id = open(&mut client);
     let poll = |epoch, partitions: &[(i32, i64)]| FetchRequest { max_wait_ms: 300, ..long_poll(id, epoch, partitions) };
     (1..6).for_each(|epoch| _ = client.send(&poll(epoch, &[]), FETCH));
-    // One epoch is left out, and one repeated.
+    // One epoch is skipped, and one repeated.
     client.send(&poll(7, &[]), FETCH);
     client.send(&poll(5, &[]), FETCH);
     client.send(&poll(6, &[]), FETCH);
@@ -269,9 +269,9 @@ fn fetches_of_a_session_behind_one_another_are_answered_in_turn() {
     assert_eq!(closed.error_code, ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
 }
 
-/// A connection that is lost without the broker knowing, and the client's next one.
+/// A connection lost unknown to the broker, and the client's next one.
 #[test]
-fn a_fetch_whose_session_goes_on_over_another_connection_is_answered_at_once() {
+fn fetch_of_a_session_that_moved_to_another_connection_ends_at_once() {
     let (broker, mut client) = broker_with_topic();
     client.create_topic("behind", 1, &[]);
     let id = open(&mut client);
@@ -290,16 +290,16 @@ fn a_fetch_whose_session_goes_on_over_another_connection_is_answered_at_once() {
     assert_eq!((found.error_code, told(&found)), (ErrorCode::NONE, vec![(2, true)]));
 }
 
-/// 280 KB on the wire, and several times that as what is looked at and waited for.
+/// The request is 280 KB, and its waiting fetch several times that.
 #[test]
-fn a_pending_fetch_without_a_session_counts_as_what_it_holds() {
+fn pending_fetch_without_a_session_counts_with_its_memory() {
     const PARTITIONS: i32 = 10_000;
     let (broker, mut client) = broker_with_partitions(PARTITIONS, &["fullbore.connection.bytes.max=4194304"]);
     let mut polling = broker.client();
     let mut writing = polling.split();
     let sender = std::thread::spawn(move || {
         for _ in 0..10 {
-            // The broker closes the connection with the test.
+            // The broker closes the connection at the end of the test.
             let sent = writing.try_send(&long_poll(0, -1, &all(PARTITIONS)), FETCH);
             let batch = Batch::of(&["admitted"]).bytes();
             if sent.is_err() || writing.try_send(&fullbore_tests::produce_request("behind", 0, batch), 9).is_err() {

@@ -1,5 +1,5 @@
-//! Clients that do not take the answers they asked for: what is deleted meanwhile leaves the disk all the same, and
-//! their connections end.
+//! Clients that do not read the responses they requested: data deleted meanwhile leaves the disk, and their connections
+//! end.
 
 use crate::tls::Secured;
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
@@ -10,10 +10,10 @@ const TOPIC_RESOURCE: i8 = 2;
 const FETCH: i16 = 12;
 const SOON: Duration = Duration::from_secs(60);
 const BATCH_BYTES: usize = 1_000_000;
-/// Batches in a segment, and of all of them.
+/// Batches in a segment, and in all segments.
 const IN_SEGMENT: usize = 4;
 const BATCHES: usize = 3 * IN_SEGMENT;
-/// Sockets hold little of an answer.
+/// Small, so that sockets hold little of a response.
 const SMALL_SOCKETS: &str = "socket.send.buffer.bytes=65536";
 
 fn batch() -> Batch {
@@ -26,7 +26,7 @@ fn fill(broker: &Broker) {
     (0..BATCHES).for_each(|_| _ = client.produced(TOPIC, 0, &batch()));
 }
 
-/// Has a client ask for a whole segment; its answer has begun to arrive, and it takes nothing.
+/// Requests a whole segment, waits for the response's first byte, and reads nothing.
 pub fn hang_at(mut client: Client, topic: &str, offset: i64) -> Client {
     let mut segment = fetch_request(&[FetchFrom { topic, partition: 0, offset }], 0, 0);
     segment.topics[0].partitions[0].partition_max_bytes = i32::MAX;
@@ -35,14 +35,15 @@ pub fn hang_at(mut client: Client, topic: &str, offset: i64) -> Client {
     client
 }
 
-/// Readers of each segment, plain and over TLS.
+/// Returns clients with an unread response of each segment, plain and over TLS.
 fn hanging(secured: &Secured) -> Vec<Client> {
     let firsts = (0..BATCHES).step_by(IN_SEGMENT).map(|first| first as i64);
     let both = |first| [hang_at(secured.broker.client(), TOPIC, first), hang_at(secured.client(), TOPIC, first)];
     firsts.flat_map(both).collect()
 }
 
-/// The disk has all room back before anybody takes anything, and nobody gets an answer that is not whole.
+/// Checks that the disk space is free before any client reads, and that each client gets an incomplete response and a
+/// close.
 fn assert_ended(broker: &Broker, slow: Vec<Client>) {
     wait_until("nothing of what was removed is on the disk", SOON, || broker.bytes_of_removed_files() == 0);
     for mut client in slow {
@@ -51,7 +52,7 @@ fn assert_ended(broker: &Broker, slow: Vec<Client>) {
 }
 
 #[test]
-fn readers_that_hang_while_retention_removes_their_segments_keep_no_room_and_are_ended() {
+fn retention_closes_slow_readers_and_frees_their_segments() {
     let secured =
         Secured::start(&[SMALL_SOCKETS, "log.retention.check.interval.ms=100", "log.segment.delete.delay.ms=0"]);
     let broker = &secured.broker;
@@ -66,7 +67,7 @@ fn readers_that_hang_while_retention_removes_their_segments_keep_no_room_and_are
 }
 
 #[test]
-fn readers_that_hang_while_their_topic_is_deleted_and_made_again_keep_no_room_and_are_ended() {
+fn recreation_closes_slow_readers_and_frees_their_segments() {
     let secured = Secured::start(&[SMALL_SOCKETS, "log.segment.delete.delay.ms=0"]);
     let broker = &secured.broker;
     fill(broker);
@@ -82,7 +83,7 @@ fn readers_that_hang_while_their_topic_is_deleted_and_made_again_keep_no_room_an
 }
 
 #[test]
-fn readers_that_go_on_before_the_delay_has_passed_get_all_of_a_deleted_topic() {
+fn slow_readers_within_the_delete_delay_get_all_of_a_deleted_topic() {
     let secured = Secured::start(&[SMALL_SOCKETS, "log.segment.delete.delay.ms=3600000"]);
     let broker = &secured.broker;
     fill(broker);

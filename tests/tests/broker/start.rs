@@ -1,4 +1,4 @@
-//! Starts that are refused, each with one clear line and exit code 1; starts that warn; stops.
+//! Refused starts, each with one clear line and exit code 1; starts with warnings; stops.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, FetchFrom, Refused, fetch_request, serve_refused};
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Exit code 1 and one line that names all of these.
+/// Checks for exit code 1 and one line that has all of `named`.
 fn assert_one_line(refused: &Refused, named: &[&str]) {
     assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
     assert_eq!(refused.stderr.trim_end().lines().count(), 1, "{}", refused.stderr);
@@ -31,7 +31,7 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
-fn a_start_that_finds_its_port_taken_leaves_no_data_folder() {
+fn start_with_its_port_taken_leaves_no_data_directory() {
     let broker = Broker::start(&[]);
     let folder = folder();
     let data_dir = folder.path().join("data");
@@ -43,7 +43,7 @@ fn a_start_that_finds_its_port_taken_leaves_no_data_folder() {
 }
 
 #[test]
-fn a_data_folder_of_apache_kafka_is_refused_and_left_alone() {
+fn data_directory_of_apache_kafka_is_refused_and_stays_unchanged() {
     let folder = folder();
     let file = folder.path().join("meta.properties");
     fs::write(&file, "version=1\nnode.id=1\n").expect("ours");
@@ -59,7 +59,7 @@ fn a_broker_that_advertises_another_address_prints_both() {
 }
 
 #[test]
-fn a_stop_is_told_at_the_default_log_level() {
+fn stop_is_logged_at_the_default_level() {
     let mut broker = Broker::start(&[]);
     broker.terminate();
     broker.wait_for_stderr("stopping");
@@ -74,7 +74,7 @@ fn an_address_this_machine_does_not_have_is_named() {
 }
 
 #[test]
-fn a_data_folder_in_use_is_named_with_the_broker_that_uses_it() {
+fn data_directory_in_use_is_named_with_its_broker() {
     let broker = Broker::start(&[]);
     let refused = serve_refused(broker.data_dir(), &[]);
     assert_one_line(&refused, &[&broker.data_dir().display().to_string(), "another broker"]);
@@ -82,28 +82,28 @@ fn a_data_folder_in_use_is_named_with_the_broker_that_uses_it() {
 }
 
 #[test]
-fn a_data_folder_that_is_free_again_after_kill_9_is_taken() {
+fn data_directory_is_free_after_kill_9() {
     let mut broker = Broker::start(&[]);
     broker.kill();
     broker.restart();
     assert_serves(&broker);
 }
 
-/// Not even root may make folders in /sys.
+/// Not even root may create directories in /sys.
 #[test]
-fn a_data_folder_without_permission_is_named() {
+fn data_directory_without_permission_is_named() {
     let refused = serve_refused(Path::new("/sys/fullbore"), &[]);
     assert_one_line(&refused, &["/sys/fullbore", "ermi"]);
 }
 
 #[test]
-fn a_data_folder_that_is_a_file_is_named() {
+fn data_directory_that_is_a_file_is_named() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     assert_one_line(&serve_refused(file.path(), &[]), &[&file.path().display().to_string()]);
 }
 
 #[test]
-fn a_bad_value_is_named_with_its_key_and_what_is_allowed() {
+fn bad_value_is_named_with_its_key_and_the_allowed_values() {
     for (set, named) in [
         ("num.partitions=many", ["num.partitions=many", "between 1 and"]),
         ("num.partitions=0", ["num.partitions=0", "between 1 and"]),
@@ -117,7 +117,7 @@ fn a_bad_value_is_named_with_its_key_and_what_is_allowed() {
 }
 
 #[test]
-fn several_bad_values_are_told_at_once_with_file_and_line() {
+fn several_bad_values_are_named_at_once_with_file_and_line() {
     let folder = folder();
     let file = folder.path().join("server.properties");
     fs::write(&file, "# ours\nnum.partitions=0\n\nlog.cleanup.policy=compress\n").expect("ours");
@@ -142,7 +142,7 @@ fn an_unknown_key_warns_and_the_broker_starts() {
 }
 
 #[test]
-fn a_broken_control_db_is_refused_by_name_and_left_alone() {
+fn broken_control_db_is_refused_by_name_and_stays_unchanged() {
     let mut broker = Broker::start(&[]);
     broker.client().create_topic("known", 1, &[]);
     broker.stop();
@@ -155,15 +155,15 @@ fn a_broken_control_db_is_refused_by_name_and_left_alone() {
 }
 
 #[test]
-fn a_data_folder_of_another_node_is_refused() {
+fn data_directory_of_another_node_is_refused() {
     let mut broker = Broker::start(&["node.id=1"]);
     broker.stop();
     assert_one_line(&serve_refused(broker.data_dir(), &["node.id=2"]), &["node.id=2"]);
 }
 
-/// A poll that would wait for minutes is answered, and so is the produce behind it.
+/// A poll with a wait of minutes is answered, and so is the produce behind it.
 #[test]
-fn sigterm_answers_what_was_admitted_and_ends_with_code_0() {
+fn sigterm_answers_admitted_requests_and_ends_with_code_0() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("stopping", 2, &[("flush.messages", "1")]);
@@ -183,9 +183,9 @@ fn sigterm_answers_what_was_admitted_and_ends_with_code_0() {
     assert_eq!(broker.client().fetch_records("stopping", 1)[0].text(), "behind");
 }
 
-/// An idle client and one that never reads its answers do not keep a broker from stopping.
+/// Neither an idle client nor one that never reads its responses keeps a broker from stopping.
 #[test]
-fn sigterm_does_not_wait_for_ever_for_clients() {
+fn sigterm_waits_a_limited_time_for_clients() {
     let mut broker = Broker::start(&[]);
     let _idle = broker.client();
     let mut half = broker.client();

@@ -1,4 +1,4 @@
-//! The end of a stop: what is still under way when the time for answers is up.
+//! End of a stop: requests still under way when the time for responses is up.
 
 use crate::pipe::Pipe;
 use fullbore_tests::{Batch, Broker, wait_until};
@@ -24,7 +24,7 @@ fn delete(topic: &str) -> DeleteTopicsRequest {
 }
 
 #[test]
-fn what_is_asked_for_at_the_very_end_of_a_stop_is_done_or_not_and_never_half() {
+fn request_at_the_end_of_a_stop_is_done_whole_or_not_at_all() {
     let mut broker = Broker::start(&[]);
     for topic in ["slow", "last"] {
         broker.client().create_topic(topic, 1, &[]);
@@ -34,12 +34,12 @@ fn what_is_asked_for_at_the_very_end_of_a_stop_is_done_or_not_and_never_half() {
     let slow = Pipe::in_place_of(&broker.partition_dir("slow", 0).join("partition.metadata"));
     broker.restart();
     let mut asking = broker.client();
-    // The second is looked at once the first is answered, which is after the time for that is up.
+    // The second request is handled once the first is answered, which is after the time for responses.
     asking.send(&delete("slow"), DELETE_TOPICS);
     asking.send(&delete("last"), DELETE_TOPICS);
     let pipe = slow.wait_for_reader();
     broker.terminate();
-    broker.wait_for_stderr("some clients did not take their answers in time");
+    broker.wait_for_stderr("some clients have not read their responses in time");
     slow.give(pipe);
     assert_eq!(broker.wait_for_end().code(), Some(0));
     let first = asking.try_receive::<DeleteTopicsRequest>(DELETE_TOPICS);
@@ -56,7 +56,7 @@ fn what_is_asked_for_at_the_very_end_of_a_stop_is_done_or_not_and_never_half() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_the_search_of_a_damaged_log() {
+fn stop_does_not_wait_for_the_scan_of_a_damaged_log() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
@@ -64,7 +64,7 @@ fn a_stop_does_not_wait_for_the_search_of_a_damaged_log() {
     broker.kill();
     let log = broker.partition_files("t", 0, "log").remove(0);
     let mut file = fs::File::options().append(true).open(log).expect("there");
-    // No batch, and behind it more zeros than this machine looks at in the time that a stop may take.
+    // Bytes that are no batch, before more zeros than this machine reads in the time of a stop.
     file.write_all(&[0xff; 100]).expect("written");
     file.set_len(32 << 30).expect("a file with a hole");
     broker.restart();
@@ -73,9 +73,9 @@ fn a_stop_does_not_wait_for_the_search_of_a_damaged_log() {
     broker.stop();
 }
 
-/// The limit for clients that have hung up is no limit of a stop.
+/// The idle limit for disconnected clients does not limit a stop.
 #[test]
-fn a_stop_waits_for_an_answer_for_longer_than_a_client_may_be_idle() {
+fn stop_waits_for_a_response_past_the_idle_limit() {
     let mut broker = Broker::start(&[
         "fullbore.diskless.put.delay.ms=4000",
         "connections.max.idle.ms=1000",

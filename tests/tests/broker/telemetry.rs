@@ -1,4 +1,4 @@
-//! Clients' own metrics: who is asked for what, and what becomes of a push.
+//! Client metrics (KIP-714): the metrics requested from each client, and the fate of a push.
 
 use bytes::Bytes;
 use fullbore_tests::{Broker, Client};
@@ -21,7 +21,7 @@ fn ask(client: &mut Client, client_instance_id: Uuid) -> GetTelemetrySubscriptio
     client.call(&GetTelemetrySubscriptionsRequest { client_instance_id, ..Default::default() }, 0)
 }
 
-/// What is wanted of a client that asks for the first time.
+/// Returns the metrics that the broker requests from a client on its first request.
 fn wanted(client: &mut Client) -> Vec<String> {
     let response = ask(client, ZERO);
     assert_eq!(response.error_code, ErrorCode::NONE);
@@ -42,7 +42,7 @@ fn push(client: &mut Client, push: &PushTelemetryRequest) -> ErrorCode {
 }
 
 #[test]
-fn without_a_subscription_nothing_is_wanted_of_anyone() {
+fn no_subscription_requests_no_metrics() {
     let broker = Broker::start(&["telemetry.max.bytes=5000"]);
     assert!(!broker.client().offered().contains(&ApiKey::PushTelemetry), "without a subscription it is not offered");
     let mut client = broker.client();
@@ -59,7 +59,7 @@ fn without_a_subscription_nothing_is_wanted_of_anyone() {
 }
 
 #[test]
-fn a_client_is_asked_for_what_fits_it_together_and_at_the_shortest_interval() {
+fn matching_subscriptions_are_merged_at_the_shortest_interval() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let software = ApiVersionsRequest {
@@ -105,7 +105,7 @@ fn a_client_is_asked_for_what_fits_it_together_and_at_the_shortest_interval() {
 }
 
 #[test]
-fn a_push_is_taken_once_an_interval_and_a_changed_subscription_is_told() {
+fn push_is_accepted_once_an_interval_and_refused_after_a_changed_subscription() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.set_config(CLIENT_METRICS, "s", "metrics", "a.");
@@ -127,7 +127,7 @@ fn a_push_is_taken_once_an_interval_and_a_changed_subscription_is_told() {
 }
 
 #[test]
-fn pushes_go_on_at_the_interval() {
+fn pushes_are_accepted_at_the_interval() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.set_config(CLIENT_METRICS, "s", "metrics", "*");
@@ -144,7 +144,7 @@ fn pushes_go_on_at_the_interval() {
 }
 
 #[test]
-fn every_reason_not_to_take_a_push_has_its_error() {
+fn each_refusal_of_a_push_has_its_error() {
     let broker = Broker::start(&["telemetry.max.bytes=100"]);
     let mut client = broker.client();
     client.set_config(CLIENT_METRICS, "s", "metrics", "*");

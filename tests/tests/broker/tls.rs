@@ -1,4 +1,4 @@
-//! SSL listeners: what goes through them, who is let in, new certificates, and those who do not finish a handshake.
+//! SSL listeners: records and requests through them, client certificates, new certificates, and unfinished handshakes.
 
 use fullbore_tests::pki::{Authority, Issued, write};
 use fullbore_tests::{Batch, Broker, Client, Tls, bytes_of, serve_refused, wait_until};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(30);
 const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 
-/// An authority, a broker with a plain and an SSL listener, and the folder of its files.
+/// Authority, broker with a plain and an SSL listener, and the directory of their files.
 pub struct Secured {
     pub authority: Authority,
     pub folder: tempfile::TempDir,
@@ -46,7 +46,7 @@ impl Secured {
         Client::connect_tls(self.addr(), &self.tls(None))
     }
 
-    /// A client that asks something, or why it cannot: with TLS 1.3 that shows only after its handshake.
+    /// Connects and sends a request; `None` if either fails. With TLS 1.3 a refusal shows only after the handshake.
     fn try_ask(&self, identity: Option<&Issued>) -> Option<Client> {
         let mut client = Client::try_connect_tls(self.addr(), &self.tls(identity)).ok()?;
         client.try_send(&metadata_of_all(), 9).ok()?;
@@ -64,12 +64,12 @@ fn metadata_of_all() -> MetadataRequest {
 }
 
 #[test]
-fn records_come_back_over_tls_as_they_went_in() {
+fn records_are_unchanged_over_tls() {
     let secured = Secured::start(&["message.max.bytes=4194304"]);
     let mut client = secured.client();
     client.create_topic("secured", 1, &[("max.message.bytes", "4194304")]);
     client.produced("secured", 0, &Batch::of(&["one", "two"]));
-    // Records and reads of the log are cut at 16 and 64 KiB.
+    // Records of TLS and reads of the log end at 16 and 64 KiB.
     let sizes = [1, 16_383, 16_384, 16_385, 65_536, 3_000_000];
     for size in sizes {
         client.produced("secured", 0, &Batch::of(&[vec![(size % 251) as u8; size]]));
@@ -84,7 +84,7 @@ fn records_come_back_over_tls_as_they_went_in() {
 }
 
 #[test]
-fn clients_of_each_listener_are_told_of_its_address() {
+fn clients_of_each_listener_get_its_address() {
     let secured = Secured::start(&[]);
     for (mut client, addr) in [(secured.client(), secured.addr()), (secured.broker.client(), secured.broker.addr())] {
         let brokers = client.call(&metadata_of_all(), 9).brokers;
@@ -120,7 +120,7 @@ fn client_certificates_none_requested_required() {
 }
 
 #[test]
-fn settings_of_one_listener_come_first() {
+fn settings_of_one_listener_take_precedence() {
     let folder = tempfile::tempdir().expect("a folder");
     let (first, second) = (Authority::new("first"), Authority::new("second"));
     let (of_first, of_second) = (first.broker(&NAMES), second.broker(&NAMES));
@@ -138,7 +138,7 @@ fn settings_of_one_listener_come_first() {
 }
 
 #[test]
-fn new_certificates_are_used_without_a_restart_and_bad_ones_are_not() {
+fn new_certificates_are_loaded_without_a_restart_and_bad_ones_are_refused() {
     let secured = Secured::start(&["fullbore.ssl.reload.interval.ms=20"]);
     let mut early = secured.client();
     let before = early.certificate();
@@ -155,7 +155,7 @@ fn new_certificates_are_used_without_a_restart_and_bad_ones_are_not() {
 }
 
 #[test]
-fn certificates_that_end_soon_are_warned_of_at_start_and_when_they_are_new() {
+fn certificates_that_expire_soon_are_logged_at_start_and_on_reload() {
     let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60 - 60);
     let secured = Secured::start(&["fullbore.ssl.reload.interval.ms=20"]);
     let renew = |issued: Issued| issued.write(secured.folder.path(), "broker.pem");
@@ -197,7 +197,7 @@ fn a_tls_client_on_a_plain_listener_is_closed_and_named() {
 }
 
 #[test]
-fn garbage_is_closed_at_every_stage_and_a_flood_of_it_is_no_flood_of_the_log() {
+fn garbage_closes_the_connection_at_every_stage_and_does_not_flood_the_log() {
     let secured = Secured::start(&[]);
     let beginnings: [&[u8]; 5] = [
         b"\x16\x03\x01\x00\x05hello",
@@ -211,7 +211,7 @@ fn garbage_is_closed_at_every_stage_and_a_flood_of_it_is_no_flood_of_the_log() {
         socket.set_read_timeout(Some(SOON)).expect("open");
         let _ = socket.write_all(bytes);
         let _ = socket.shutdown(std::net::Shutdown::Write);
-        // An alert, or nothing, and then the end.
+        // An alert or nothing, and then the end.
         let _ = socket.read_to_end(&mut Vec::new());
     }
     let mut inside = secured.client();
@@ -223,13 +223,13 @@ fn garbage_is_closed_at_every_stage_and_a_flood_of_it_is_no_flood_of_the_log() {
 }
 
 #[test]
-fn handshakes_that_do_not_go_on_hinder_nobody_and_end() {
+fn stalled_handshakes_delay_no_other_client_and_end() {
     let secured = Secured::start(&["fullbore.ssl.handshake.timeout.ms=3000"]);
     let started = Instant::now();
     let stuck: Vec<TcpStream> = (0..200)
         .map(|n| {
             let mut socket = TcpStream::connect(secured.addr()).expect("it listens");
-            // Some say nothing, some begin.
+            // Half of them send nothing, the others the start of a handshake.
             socket.write_all(if n % 2 == 0 { b"" } else { b"\x16\x03\x01\x02\x00\x01" }).expect("open");
             socket
         })
@@ -251,7 +251,7 @@ fn handshakes_that_do_not_go_on_hinder_nobody_and_end() {
 }
 
 #[test]
-fn connections_count_from_accept_on() {
+fn connections_count_against_limits_from_accept_on() {
     let secured = Secured::start(&["max.connections=3"]);
     let mut silent: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(secured.addr()).expect("it listens")).collect();
     wait_until("the fourth is refused", SOON, || Client::try_connect_tls(secured.addr(), &secured.tls(None)).is_err());
@@ -260,11 +260,11 @@ fn connections_count_from_accept_on() {
 }
 
 #[test]
-fn a_silent_client_is_idle_before_its_handshake_and_after_it() {
+fn silent_client_is_idle_before_and_after_its_handshake() {
     let secured = Secured::start(&["connections.max.idle.ms=500", "fullbore.ssl.handshake.timeout.ms=600000"]);
     let mut silent = Client::connect(secured.addr());
     let mut shaken = None;
-    // The handshake has no more time than idleness either.
+    // The handshake is limited by the idle time, too.
     wait_until("a session", SOON, || {
         shaken = Client::try_connect_tls(secured.addr(), &secured.tls(None)).ok();
         shaken.is_some()
@@ -279,7 +279,7 @@ fn a_stop_does_not_wait_for_handshakes() {
     secured.assert_serves();
     let started = Instant::now();
     secured.broker.stop();
-    // As long as a client has for its handshake, or to take its answers.
+    // Time that a client has for its handshake or its responses.
     assert!(started.elapsed() < Duration::from_secs(9), "it waited for a silent client");
 }
 
@@ -291,7 +291,7 @@ fn refusal(folder: &Path, sets: &[&str]) -> String {
 }
 
 #[test]
-fn what_is_not_offered_is_refused_at_start_in_one_line_without_secrets() {
+fn unsupported_tls_settings_refuse_the_start_in_one_line_without_secrets() {
     let folder = tempfile::tempdir().expect("a folder");
     let of = |sets: &[&str]| refusal(folder.path(), sets);
     let keystore = format!(

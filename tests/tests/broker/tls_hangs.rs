@@ -1,4 +1,4 @@
-//! Our own tools against a peer that accepts and never finishes a TLS handshake: they end at a signal, and in time.
+//! Fullbore's tools against a peer that accepts and never finishes a TLS handshake: they end at a signal, and in time.
 
 use fullbore_tests::pki::{Authority, write};
 use fullbore_tests::{binary, wait_until};
@@ -10,19 +10,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Ends a hang, and asserts nothing of speed: a handshake is given up after 10 s, and a record after max.block.ms.
+/// Ends a hang, and asserts nothing of speed: a handshake ends after 10 s, and a record after max.block.ms.
 const LONG: Duration = Duration::from_secs(50);
 
-/// How a peer does not finish its handshake.
+/// Behaviour of a peer that does not finish its handshake.
 #[derive(Clone, Copy, Debug)]
 enum Peer {
-    /// It says nothing.
+    /// Sends nothing.
     Silent,
-    /// It says something now and then, and never all of it.
+    /// Sends a byte now and then, and never all of it.
     Slow,
 }
 
-/// Its address; tells of each connection.
+/// Starts a peer; returns its address and a channel with each connection.
 fn start(peer: Peer) -> (String, Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -32,7 +32,7 @@ fn start(peer: Peer) -> (String, Receiver<TcpStream>) {
             let other = socket.try_clone().expect("a descriptor is free");
             if matches!(peer, Peer::Slow) {
                 std::thread::spawn(move || {
-                    // The head of a record of handshake, and then that, byte by byte.
+                    // The header of a handshake record, then its content byte by byte.
                     let mut sent = socket.write_all(&[22, 3, 3, 0x3f, 0xff, 2, 0, 0x3f, 0xf0]);
                     while sent.is_ok() {
                         std::thread::sleep(Duration::from_millis(500));
@@ -55,7 +55,7 @@ fn spawn(command: &str, address: &str, folder: &Path) -> Child {
     child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// How it ended, and what it complained of.
+/// Waits for the end; returns the exit status and standard error.
 fn ended(mut child: Child, what: &str) -> (Option<i32>, String) {
     let mut status = None;
     wait_until(&format!("the end of {what}"), LONG, || {
@@ -85,7 +85,7 @@ fn secured() -> tempfile::TempDir {
     folder
 }
 
-/// Does this to every command and peer, all of them side by side: each takes seconds, in which it waits.
+/// Calls `end` with every command and peer in parallel, since each waits for seconds.
 fn with_each(end: impl Fn(&str, Peer, &Path) + Sync) {
     let folder = secured();
     std::thread::scope(|scope| {
@@ -99,7 +99,7 @@ fn with_each(end: impl Fn(&str, Peer, &Path) + Sync) {
 }
 
 #[test]
-fn a_tool_whose_peer_does_not_finish_its_handshake_ends_at_a_signal() {
+fn tool_in_a_stalled_handshake_ends_at_a_signal() {
     with_each(|command, peer, folder| {
         let (address, connections) = start(peer);
         let child = spawn(command, &address, folder);
@@ -111,7 +111,7 @@ fn a_tool_whose_peer_does_not_finish_its_handshake_ends_at_a_signal() {
 }
 
 #[test]
-fn a_tool_whose_peer_does_not_finish_its_handshake_ends_in_time_and_says_so() {
+fn tool_in_a_stalled_handshake_ends_in_time_with_the_reason() {
     with_each(|command, peer, folder| {
         let (address, _connections) = start(peer);
         let (status, complaint) = ended(spawn(command, &address, folder), command);

@@ -1,4 +1,4 @@
-//! Our own tools over TLS, from outside: what goes through, what each failure is called, and the protocol log.
+//! Fullbore's tools over TLS, from outside: successful use, the message of each failure, and the protocol log.
 
 use crate::tls::Secured;
 use fullbore_tests::pki::{Authority, write};
@@ -6,7 +6,7 @@ use fullbore_tests::{Batch, Broker, binary, wait_until};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// Runs the binary with these arguments; FOLDER and ADDRESS stand for those of the broker.
+/// Runs the binary with these arguments, in which FOLDER and ADDRESS stand for those of the broker.
 fn run(secured: &Secured, arguments: &str) -> Output {
     let folder = secured.folder.path().to_str().expect("UTF-8");
     let filled = arguments.replace("FOLDER", folder).replace("ADDRESS", &secured.addr().to_string());
@@ -27,7 +27,7 @@ const SOON: Duration = Duration::from_secs(30);
 const SSL: &str = "security.protocol=SSL ssl.truststore.location=FOLDER/ca.pem";
 
 #[test]
-fn topics_perf_produce_and_perf_consume_go_through_tls() {
+fn topics_perf_produce_and_perf_consume_work_over_tls() {
     let sets = ["ssl.client.auth=required", "ssl.truststore.location=FOLDER/ca.pem"];
     let secured = Secured::start(&sets);
     secured.authority.client("tool").write(secured.folder.path(), "client.pem");
@@ -49,7 +49,7 @@ fn topics_perf_produce_and_perf_consume_go_through_tls() {
 }
 
 #[test]
-fn a_tool_says_why_there_is_no_session() {
+fn failed_session_is_reported_with_its_reason() {
     let secured = Secured::start(&["ssl.client.auth=required", "ssl.truststore.location=FOLDER/ca.pem"]);
     write(secured.folder.path(), "other.pem", &Authority::new("another").pem());
     write(secured.folder.path(), "client.pem", &secured.authority.client("tool").both());
@@ -73,7 +73,7 @@ fn a_tool_says_why_there_is_no_session() {
 }
 
 #[test]
-fn host_names_are_compared_unless_told_otherwise() {
+fn host_names_are_verified_unless_disabled() {
     let secured = Secured::start(&[]);
     secured.authority.broker(&["kafka.example"]).write(secured.folder.path(), "elsewhere.pem");
     let elsewhere = secured.folder.path().join("elsewhere.pem");
@@ -94,7 +94,7 @@ fn host_names_are_compared_unless_told_otherwise() {
 }
 
 #[test]
-fn a_plain_tool_at_an_ssl_listener_and_the_reverse() {
+fn plain_tool_at_an_ssl_listener_and_the_reverse_fail_with_the_reason() {
     let secured = Secured::start(&[]);
     let plain = run(&secured, "topics list --bootstrap-server ADDRESS");
     assert_eq!(plain.status.code(), Some(1));
@@ -107,14 +107,14 @@ fn a_plain_tool_at_an_ssl_listener_and_the_reverse() {
     assert!(secure.contains("is it an SSL listener?"), "{secure}");
 }
 
-/// The value of a field in a line of the log.
+/// Returns the value of a field in a line of the log.
 fn field<'a>(line: &'a str, name: &str) -> &'a str {
     let start = line.find(&format!("{name}=")).unwrap_or_else(|| panic!("no {name} in {line}")) + name.len() + 1;
     line[start..].split_whitespace().next().expect("a value").trim_matches('"')
 }
 
 #[test]
-fn the_protocol_log_has_each_request_and_response_and_is_off_unless_asked_for() {
+fn protocol_log_has_each_request_and_response_and_is_off_by_default() {
     let secured = Secured::start(&[]);
     secured.broker.client().create_topic("t", 1, &[]);
     secured.broker.client().produced("t", 0, &Batch::of(&["CONTENTS"]));
@@ -153,7 +153,7 @@ fn the_brokers_protocol_log_has_the_service_time() {
         let found = told.lines().find(|line| line.contains(what) && field(line, "api") == "Produce");
         found.map(str::to_owned)
     };
-    // It is written after the answer has left.
+    // The line is written after the response was sent.
     wait_until("the broker has told of its answer", SOON, || line("service_us=").is_some());
     let (request, response) = (line("request").expect("told first"), line("response").expect("waited for"));
     let told = broker.stderr();

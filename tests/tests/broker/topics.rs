@@ -60,7 +60,7 @@ fn by_name(name: &str) -> Option<Vec<MetadataRequestTopic>> {
     Some(vec![MetadataRequestTopic { name: Some(Text::from(name)), ..Default::default() }])
 }
 
-/// The names of all topics, in order.
+/// Returns the names of all topics, in order.
 fn names(client: &mut Client) -> Vec<String> {
     let topics = metadata(client, None, false).topics;
     let mut names: Vec<String> = topics.iter().map(|topic| topic.name.as_ref().expect("named").to_string()).collect();
@@ -69,7 +69,7 @@ fn names(client: &mut Client) -> Vec<String> {
 }
 
 #[test]
-fn every_reason_not_to_create_a_topic_has_its_error() {
+fn each_refusal_to_create_a_topic_has_its_error() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("there", 1, &[]);
@@ -113,7 +113,7 @@ fn two_billion_partitions_are_refused() {
 }
 
 #[test]
-fn one_bad_topic_of_a_request_does_not_stop_the_others_and_a_name_given_twice_is_refused() {
+fn valid_topics_are_created_beside_a_bad_one_and_a_duplicate_name_is_refused() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let results = create(&mut client, vec![named("good"), named("b/d"), named("fine")], false);
@@ -129,7 +129,7 @@ fn one_bad_topic_of_a_request_does_not_stop_the_others_and_a_name_given_twice_is
 }
 
 #[test]
-fn validate_only_says_what_would_happen_and_creates_nothing() {
+fn validate_only_returns_each_result_and_creates_nothing() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let good = create(&mut client, vec![named("t")], true);
@@ -140,7 +140,7 @@ fn validate_only_says_what_would_happen_and_creates_nothing() {
 }
 
 #[test]
-fn defaults_and_assignments_give_the_partitions() {
+fn defaults_and_assignments_set_the_number_of_partitions() {
     let broker = Broker::start(&["num.partitions=4"]);
     let mut client = broker.client();
     let defaults = CreatableTopic { num_partitions: -1, replication_factor: -1, ..named("default") };
@@ -151,7 +151,7 @@ fn defaults_and_assignments_give_the_partitions() {
 }
 
 #[test]
-fn metadata_tells_topics_by_name_and_id_and_what_is_unknown() {
+fn metadata_returns_topics_by_name_and_id_and_an_error_for_unknown_ones() {
     let broker = Broker::start(&["auto.create.topics.enable=false"]);
     let mut client = broker.client();
     let id = client.create_topic("known", 3, &[]);
@@ -173,7 +173,7 @@ fn metadata_tells_topics_by_name_and_id_and_what_is_unknown() {
 }
 
 #[test]
-fn metadata_creates_topics_only_where_client_and_broker_allow_it() {
+fn metadata_creates_topics_only_if_client_and_broker_allow_it() {
     let broker = Broker::start(&["num.partitions=2"]);
     let mut client = broker.client();
     let refused = metadata(&mut client, by_name("automatic"), false);
@@ -215,7 +215,7 @@ fn a_deleted_topic_is_gone_with_its_records_and_its_name_is_free() {
 }
 
 #[test]
-fn topics_are_deleted_by_id_too_and_unknown_ones_are_told() {
+fn topics_are_deleted_by_id_and_unknown_ones_are_errors() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let id = client.create_topic("by-id", 1, &[]);
@@ -227,7 +227,7 @@ fn topics_are_deleted_by_id_too_and_unknown_ones_are_told() {
     assert!(names(&mut client).is_empty());
 }
 
-/// As in Kafka: whoever names both may mean a topic that was made again meanwhile.
+/// As in Kafka: a client that names both may mean a topic that was recreated meanwhile.
 #[test]
 fn a_topic_is_deleted_by_its_name_or_its_id_and_not_by_both() {
     let broker = Broker::start(&[]);
@@ -248,9 +248,9 @@ fn a_topic_is_deleted_by_its_name_or_its_id_and_not_by_both() {
     assert_eq!(names(&mut client), ["again"]);
 }
 
-/// What was done is told, however long the words of a refusal beside it would be.
+/// Results of valid topics are returned beside a refusal whose message would be too long.
 #[test]
-fn words_of_a_refusal_are_no_longer_than_an_answer_may_say() {
+fn message_of_a_refusal_is_cut_to_the_limit_of_a_response() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("real", 1, &[]);
@@ -292,7 +292,7 @@ fn words_of_a_refusal_are_no_longer_than_an_answer_may_say() {
 }
 
 #[test]
-fn delete_topic_enable_false_refuses() {
+fn delete_topic_enable_false_refuses_deletions() {
     let broker = Broker::start(&["delete.topic.enable=false"]);
     let mut client = broker.client();
     client.create_topic("kept", 1, &[]);
@@ -312,7 +312,7 @@ fn describe(client: &mut Client, resource_type: i8, name: &str, keys: Option<&[&
     client.call(&request, 4).results.remove(0)
 }
 
-/// Value and source of one key.
+/// Returns value and source of one key.
 fn value(result: &DescribeConfigsResult, key: &str) -> (String, i8) {
     let is_it = |config: &&DescribeConfigsResourceResult| config.name == key;
     let config = result.configs.iter().find(is_it).expect("described");
@@ -320,7 +320,7 @@ fn value(result: &DescribeConfigsResult, key: &str) -> (String, i8) {
 }
 
 #[test]
-fn describe_configs_tells_values_and_where_they_are_from() {
+fn describe_configs_returns_values_and_their_sources() {
     let broker = Broker::start(&["log.retention.ms=7000000"]);
     let mut client = broker.client();
     client.create_topic("described", 1, &[("segment.bytes", "2000000")]);

@@ -1,5 +1,4 @@
-//! Offsets of groups in transactions, from outside (KIP-447, KIP-890): both protocols, what stable reads find, fences,
-//! kills.
+//! Offsets of groups in transactions, from outside (KIP-447, KIP-890): both protocols, stable reads, fences, kills.
 
 use super::groups::{Member, QUICK};
 use fullbore_tests::{Broker, Client, Protocol, Transactional, wait_until};
@@ -16,12 +15,12 @@ use std::time::Duration;
 const OK: ErrorCode = ErrorCode::NONE;
 const TOPIC: &str = "t";
 const SOON: Duration = Duration::from_secs(30);
-/// The last version of TxnOffsetCommit whose client adds the group itself.
+/// Last version of TxnOffsetCommit whose client adds the group itself.
 const OLD: i16 = 4;
-/// The first version for which the broker adds the group.
+/// First version for which the broker adds the group.
 const NEW: i16 = 5;
 
-/// A producer with a transactional id.
+/// Producer with a transactional id.
 #[derive(Clone, Copy)]
 struct Producer {
     transactional_id: &'static str,
@@ -87,7 +86,7 @@ impl Producer {
     }
 }
 
-/// The protocol of clients that send this version of TxnOffsetCommit.
+/// Returns the protocol of clients that send this version of TxnOffsetCommit.
 fn protocol(version: i16) -> Protocol {
     if version >= NEW { Protocol::New } else { Protocol::Old }
 }
@@ -134,7 +133,7 @@ fn started(sets: &[&str]) -> (Broker, Client) {
 const UNSTABLE: (ErrorCode, i64) = (ErrorCode::UNSTABLE_OFFSET_COMMIT, -1);
 
 #[test]
-fn transaction_is_open_its_offsets_are_unstable_its_end_shows_or_drops_them() {
+fn offsets_of_an_open_transaction_are_unstable_until_its_end() {
     let (_broker, mut client) = started(&[]);
     for (version, id, group) in [(OLD, "old", "g-old"), (NEW, "new", "g-new")] {
         let mut producer = Producer::begin(&mut client, id, version);
@@ -151,7 +150,7 @@ fn transaction_is_open_its_offsets_are_unstable_its_end_shows_or_drops_them() {
 }
 
 #[test]
-fn group_is_not_added_the_offsets_of_an_old_client_are_refused() {
+fn offsets_of_an_old_client_for_an_unadded_group_are_refused() {
     let (_broker, mut client) = started(&[]);
     let mut producer = Producer::begin(&mut client, "id", OLD);
     let request = producer.request("g", &[(0, 5)]);
@@ -169,7 +168,7 @@ fn group_is_not_added_the_offsets_of_an_old_client_are_refused() {
     assert_eq!(producer.send(&mut client, &unknown), ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
     assert_eq!(producer.send(&mut client, &request), OK);
     producer.end(&mut client, false);
-    // Another producer of the id takes its place.
+    // Another producer of the id fences it.
     let next = Producer::begin(&mut client, "id", NEW);
     let zombie = Producer { version: NEW, ..producer };
     assert_eq!(zombie.send(&mut client, &request), ErrorCode::INVALID_PRODUCER_EPOCH);
@@ -177,7 +176,7 @@ fn group_is_not_added_the_offsets_of_an_old_client_are_refused() {
 }
 
 #[test]
-fn member_is_named_it_is_fenced_as_by_a_plain_commit() {
+fn named_member_is_fenced_as_in_a_plain_commit() {
     let (broker, mut client) = started(QUICK);
     let producer = Producer::begin(&mut client, "id", NEW);
     let mut member = Member::new(&broker, "g");
@@ -205,7 +204,7 @@ fn member_is_named_it_is_fenced_as_by_a_plain_commit() {
 }
 
 #[test]
-fn plain_commit_comes_after_one_in_a_transaction_it_holds() {
+fn plain_commit_after_one_in_a_transaction_is_kept() {
     let (_broker, mut client) = started(&[]);
     let mut producer = Producer::begin(&mut client, "id", NEW);
     producer.commit(&mut client, "g", &[(0, 5), (1, 5)]);
@@ -216,7 +215,7 @@ fn plain_commit_comes_after_one_in_a_transaction_it_holds() {
 }
 
 #[test]
-fn broker_is_killed_in_the_middle_pending_offsets_are_there_and_end_with_their_transaction() {
+fn pending_offsets_survive_a_kill_and_end_with_their_transaction() {
     let (mut broker, mut client) = started(&[]);
     let mut done = Producer::begin(&mut client, "done", NEW);
     done.commit(&mut client, "g", &[(0, 1)]);
@@ -226,7 +225,7 @@ fn broker_is_killed_in_the_middle_pending_offsets_are_there_and_end_with_their_t
         producer.commit(&mut client, "g", &[(partition, 5)]);
         producer
     });
-    // The broker is killed as soon as the decision is answered.
+    // The broker is killed as soon as the decision is acknowledged.
     done.commit(&mut client, "h", &[(0, 8)]);
     done.end(&mut client, true);
     broker.kill();
@@ -247,7 +246,7 @@ fn describe(group: &str) -> OffsetFetchRequest {
 }
 
 #[test]
-fn next_producer_of_the_id_comes_pending_offsets_are_dropped() {
+fn next_producer_of_the_id_drops_pending_offsets() {
     let (_broker, mut client) = started(&[]);
     let first = Producer::begin(&mut client, "id", NEW);
     first.commit(&mut client, "g", &[(0, 5)]);
@@ -260,7 +259,7 @@ fn next_producer_of_the_id_comes_pending_offsets_are_dropped() {
 }
 
 #[test]
-fn group_is_deleted_with_pending_offsets_their_transaction_brings_none_back() {
+fn deleted_group_gets_no_offset_from_its_open_transaction() {
     let (_broker, mut client) = started(&[]);
     let mut producer = Producer::begin(&mut client, "id", NEW);
     producer.commit(&mut client, "g", &[(0, 5)]);

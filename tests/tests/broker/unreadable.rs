@@ -1,8 +1,7 @@
-//! Compressed batches that no consumer can read: they are refused as Kafka refuses them, on every kind of topic, and
-//! nothing is appended.
+//! Compressed batches that no consumer can read: refused as by Kafka, on every kind of topic, and never appended.
 //!
-//! Not each way in which a codec can be wrong, which `wire` holds. Not what `fullbore consume` makes of a bad batch:
-//! `readers`.
+//! Not each way in which a codec can be wrong, which `wire` tests. Not the behaviour of `fullbore
+//! consume` on a bad batch, which is in `readers`.
 
 use crate::recompression::{produce, produced};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,14 +15,14 @@ const TOPIC: i8 = 2;
 const NOW: i64 = 1_700_000_000_000;
 const CODECS: [Compression; 4] = [Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
 
-/// The header and the records of a batch of `count` records with keys, without compression.
+/// Returns the header and the records of a batch of `count` records with keys, without compression.
 fn plain(count: usize, value_len: usize) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     (0..count).for_each(|_| builder.append(NOW, Some(b"key"), Some(&vec![7; value_len]), &[]));
     builder.seal(Stamp::NONE).expect("sealed").0
 }
 
-/// The batch with this codec and payload in place of its own, and `count` records by its header.
+/// Returns the batch with this codec and payload in place of its own, and `count` records by its header.
 fn with_payload(batch: &[u8], codec: Compression, payload: &[u8], count: i32) -> Bytes {
     let mut bytes = BytesMut::from(&batch[..HEADER_LEN]);
     bytes.put_slice(payload);
@@ -66,7 +65,7 @@ fn bare_snappy(input: &[u8]) -> Vec<u8> {
     block
 }
 
-/// Batches whose checksum holds and whose records cannot be read, by their kind.
+/// Returns batches with a correct checksum and unreadable records, each with a name of its kind.
 fn unreadable() -> Vec<(String, Bytes)> {
     let batch = plain(3, 100);
     let records = &batch[HEADER_LEN..];
@@ -87,7 +86,7 @@ fn unreadable() -> Vec<(String, Bytes)> {
     let mut wrong_crc = packed(Compression::Gzip, records);
     let at = wrong_crc.len() - 8;
     wrong_crc[at] ^= 1;
-    // The frame header of independent blocks and that of blocks that depend on each other, with their checksums.
+    // The frame header of independent blocks and that of linked blocks, with their checksums.
     let mut linked = packed(Compression::Lz4, records);
     linked[4..7].copy_from_slice(&[0x40, 0x40, 0xc0]);
     let google = [b"\xff\x06\x00\x00sNaPpY".to_vec(), bare_snappy(records)].concat();
@@ -103,7 +102,7 @@ fn unreadable() -> Vec<(String, Bytes)> {
 }
 
 #[test]
-fn unreadable_batches_sent_are_refused_and_nothing_is_appended() {
+fn unreadable_batches_are_refused_and_nothing_is_appended() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     for (topic, configs) in [
@@ -128,7 +127,7 @@ fn unreadable_batches_sent_are_refused_and_nothing_is_appended() {
 }
 
 #[test]
-fn unreadable_batches_sent_beside_good_ones_cost_no_other_partition() {
+fn unreadable_batches_beside_good_ones_affect_no_other_partition() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 3, &[]);
@@ -142,7 +141,7 @@ fn unreadable_batches_sent_beside_good_ones_cost_no_other_partition() {
 }
 
 #[test]
-fn a_header_believed_is_appended_as_it_says_until_records_are_checked_again() {
+fn trusted_header_is_appended_unchecked_until_records_are_validated_again() {
     let broker = Broker::start(&["fullbore.produce.validation=header"]);
     let mut client = broker.client();
     let batch = plain(3, 100);
@@ -161,11 +160,11 @@ fn a_header_believed_is_appended_as_it_says_until_records_are_checked_again() {
 }
 
 #[test]
-fn batches_that_open_to_much_sent_are_appended_in_order() {
+fn batches_with_large_decompressed_records_are_appended_in_order() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 3, &[("max.message.bytes", "20000000")]);
-    // A block that is opened as a whole, and in its turn.
+    // Blocks that are decompressed as a whole or in sequence.
     let batch = plain(5, 1 << 20);
     let whole = with_payload(&batch, Compression::Snappy, &bare_snappy(&batch[HEADER_LEN..]), 5);
     for at in 0..3 {

@@ -1,5 +1,4 @@
-//! A broker on which nobody is denied anything, and which has no quotas, users or transactions: what Kafka answers
-//! there.
+//! A broker without access control, quotas, users or transactions: Kafka's responses in that case.
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::apis::alter_replica_log_dirs::{
@@ -18,7 +17,7 @@ use fullbore_wire::apis::list_transactions::ListTransactionsRequest;
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 
-/// Of Kafka's AclOperation: read, write, create, delete, alter, describe, describe_configs, alter_configs.
+/// Bits of Kafka's AclOperation: read, write, create, delete, alter, describe, describe_configs, alter_configs.
 const OF_TOPICS: i32 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
 /// Create, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write.
 const OF_THE_CLUSTER: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
@@ -59,12 +58,12 @@ fn access_control_lists_are_answered_security_disabled() {
     }
 }
 
-/// Every name, in every way.
+/// Returns a filter that matches every name.
 fn any() -> DescribeAclsRequest {
     DescribeAclsRequest { pattern_type_filter: 1, ..Default::default() }
 }
 
-/// Kafka says nothing by an empty string.
+/// Returns the message; Kafka sends an empty string for none.
 fn words(message: Option<Text>) -> Option<String> {
     message.map(|message| message.to_string()).filter(|message| !message.is_empty())
 }
@@ -127,7 +126,7 @@ fn client_quotas_are_an_empty_list_and_a_bad_filter_is_refused() {
 }
 
 #[test]
-fn there_are_no_users_with_credentials_and_one_asked_for_is_not_found() {
+fn users_with_credentials_are_an_empty_list_and_a_named_one_is_not_found() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let mut describe = |users: Option<&[&str]>| {
@@ -152,7 +151,7 @@ fn there_are_no_users_with_credentials_and_one_asked_for_is_not_found() {
 }
 
 #[test]
-fn there_are_no_transactions_and_states_and_patterns_that_are_none_are_told() {
+fn transactions_are_an_empty_list_and_unknown_states_and_patterns_are_errors() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     for version in 0..=2 {
@@ -176,14 +175,14 @@ fn there_are_no_transactions_and_states_and_patterns_that_are_none_are_told() {
     assert_eq!(by_pattern("tx-("), ErrorCode::INVALID_REGULAR_EXPRESSION);
 }
 
-/// The one folder, as DescribeLogDirs tells it.
+/// Returns the only data directory by DescribeLogDirs.
 fn folder(client: &mut Client) -> Text {
     let answer = client.call(&DescribeLogDirsRequest { topics: Some(Vec::new()), ..Default::default() }, 4);
     answer.results[0].log_dir.clone()
 }
 
 #[test]
-fn a_partition_may_be_moved_to_the_folder_where_it_is_and_nowhere_else() {
+fn partition_may_be_moved_only_to_its_own_directory() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("moved", 2, &[]);
@@ -211,7 +210,7 @@ fn a_partition_may_be_moved_to_the_folder_where_it_is_and_nowhere_else() {
 }
 
 #[test]
-fn everything_is_allowed_with_the_cluster_its_topics_and_groups_and_said_where_asked() {
+fn authorized_operations_on_request_are_all_operations() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("there", 1, &[]);
@@ -240,7 +239,7 @@ fn everything_is_allowed_with_the_cluster_its_topics_and_groups_and_said_where_a
             let of_topics: Vec<_> = answer.topics.iter().map(|topic| topic.topic_authorized_operations).collect();
             assert_eq!(of_topics, [expected(OF_TOPICS); 2], "version {version}");
         }
-        // From version 6 on a group that is not there is an error.
+        // From version 6 on a missing group is an error.
         for version in 3..=6 {
             let expected = |every| if version < 6 { expected(every) } else { NOT_ASKED };
             let groups = vec!["nobody".into()];
@@ -260,7 +259,7 @@ fn everything_is_allowed_with_the_cluster_its_topics_and_groups_and_said_where_a
     };
     let told = client.call(&request, 13).topics.remove(0);
     assert_eq!((told.error_code, told.topic_authorized_operations), (ErrorCode::UNKNOWN_TOPIC_ID, NOT_ASKED));
-    // Where it is not asked, because it is always said.
+    // This response always has the operations, without a request for them.
     let topics = ["absent", "there"].map(|name| TopicRequest { name: name.into(), ..Default::default() }).to_vec();
     let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 10, ..Default::default() };
     let of_topics: Vec<_> =

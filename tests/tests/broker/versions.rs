@@ -1,4 +1,4 @@
-//! Every version of every API that is offered is served, and nothing else is.
+//! Every version of every API that is offered is served, and no other.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::api::{ApiKey, Request, Visit};
@@ -8,7 +8,7 @@ use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequ
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::{ErrorCode, Text};
 
-/// Sends an empty request of an API known only when the program runs, and reads the answer in its version.
+/// Sends an empty request of an API known only at run time, and reads the response in its version.
 struct Ask<'a> {
     client: &'a mut Client,
     version: i16,
@@ -25,7 +25,7 @@ impl Visit for Ask<'_> {
 fn every_version_of_every_api_is_answered_in_its_own_layout() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
-    // An empty produce has acks=0 and no answer; `produce` asks every version of it.
+    // An empty produce has acks=0 and no response; `produce` tests every version of it.
     for key in client.offered().into_iter().filter(|key| *key != ApiKey::Produce) {
         for version in key.versions() {
             key.visit(Ask { client: &mut client, version });
@@ -33,18 +33,18 @@ fn every_version_of_every_api_is_answered_in_its_own_layout() {
     }
 }
 
-/// SaslHandshake, CreateDelegationToken, AlterUserScramCredentials, ShareFetch, and none of Kafka's.
+/// SaslHandshake, CreateDelegationToken, AlterUserScramCredentials, ShareFetch, and an unknown key.
 const NOT_SERVED: [i16; 5] = [17, 38, 51, 78, 1000];
 
 #[test]
-fn what_is_not_served_is_not_offered_and_closes_the_connection() {
+fn unserved_apis_are_not_offered_and_close_the_connection() {
     let broker = Broker::start(&[]);
     let offered = broker.client().offered();
     assert!(offered.is_sorted() && offered.contains(&ApiKey::Produce), "{offered:?}");
     for key in NOT_SERVED {
         assert!(offered.iter().all(|offered| offered.code() != key), "{key}");
         let mut client = broker.client();
-        // Its length, the key, version 0, a correlation id, and no client id.
+        // Length, key, version 0, correlation id, no client id.
         let header = [&10_i32.to_be_bytes()[..], &key.to_be_bytes(), &[0; 6], &[0xff; 2]].concat();
         client.send_bytes(&header);
         assert_eq!(client.wait_for_close(), 0, "{key}");
@@ -52,7 +52,7 @@ fn what_is_not_served_is_not_offered_and_closes_the_connection() {
 }
 
 #[test]
-fn what_is_offered_is_what_is_served() {
+fn offered_versions_equal_served_versions() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     for version in 0..=4 {
@@ -77,14 +77,14 @@ fn what_is_offered_is_what_is_served() {
 }
 
 #[test]
-fn a_client_software_name_that_is_none_is_refused() {
+fn invalid_client_software_name_is_refused() {
     let broker = Broker::start(&[]);
     let response = broker.client().call(&ApiVersionsRequest::default(), 3);
     assert_eq!(response.error_code, ErrorCode::INVALID_REQUEST);
 }
 
 #[test]
-fn the_cluster_is_this_broker_under_the_address_clients_use() {
+fn described_cluster_is_this_broker_with_its_advertised_address() {
     let mut broker = Broker::start(&["node.id=42", "broker.rack=attic"]);
     let describe = |broker: &Broker| {
         let request = DescribeClusterRequest { endpoint_type: 1, ..Default::default() };
@@ -100,7 +100,7 @@ fn the_cluster_is_this_broker_under_the_address_clients_use() {
     assert_eq!(describe(&broker).cluster_id, before.cluster_id, "a cluster keeps its id");
 }
 
-/// Of a key type, in the version asked for, whose answer looks alike in all versions.
+/// Finds a coordinator of a key type; hides the different layouts of the versions.
 fn coordinator(client: &mut Client, key_type: i8, version: i16) -> Coordinator {
     let several = version >= 4;
     let request = FindCoordinatorRequest {
@@ -118,7 +118,7 @@ fn coordinator(client: &mut Client, key_type: i8, version: i16) -> Coordinator {
 }
 
 #[test]
-fn groups_are_coordinated_here_and_not_what_is_of_no_known_type() {
+fn coordinator_of_groups_is_this_broker_and_unknown_key_types_are_refused() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     for version in 0..=6 {

@@ -1,4 +1,4 @@
-//! What tools ask of a cluster, whichever broker answers: the quorum, moves of replicas.
+//! Requests of tools that any broker of a cluster answers alike: the quorum, moves of replicas.
 
 use fullbore_tests::{Client, Cluster};
 use fullbore_wire::ErrorCode;
@@ -11,7 +11,7 @@ use fullbore_wire::apis::alter_replica_log_dirs::{
 use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
 use fullbore_wire::apis::describe_quorum::{DescribeQuorumRequest, PartitionRequest, TopicRequest};
 
-/// Who leads the quorum and who has a vote, as the broker of this id tells.
+/// Returns the quorum's leader, voters and observers by the broker `id`.
 fn quorum(cluster: &Cluster, id: i32) -> (i32, Vec<i32>, Vec<i32>) {
     let partitions = vec![PartitionRequest { partition_index: 0, ..Default::default() }];
     let topics = vec![TopicRequest { topic_name: "__cluster_metadata".into(), partitions, ..Default::default() }];
@@ -62,7 +62,7 @@ fn a_move_to_other_brokers_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_replica_moves_to_a_folder_of_its_broker_alone() {
+fn a_replica_moves_only_to_a_directory_of_its_broker() {
     let cluster = Cluster::start(3, &[]);
     cluster.create("t", 1, 2, &[]);
     let has = cluster.partitions(1, "t").remove(0).replica_nodes;

@@ -1,7 +1,7 @@
-//! Faults by chance, several at a time, while records go out.
+//! Random faults, several at a time, under load.
 //!
-//! `FULLBORE_CHAOS_SEED` replays a schedule, which a failure prints; `FULLBORE_CHAOS_ROUNDS` says how many there are
-//! (1, in `make soak` 20). A schedule is the same for a seed; what it meets is not.
+//! `FULLBORE_CHAOS_SEED` replays a schedule, which a failure prints; `FULLBORE_CHAOS_ROUNDS` is the number of schedules
+//! (1, in `make soak` 20). A seed fixes the schedule, but not what the cluster is doing at each step.
 
 use crate::faults::{ALL, PARTITIONS, TOPIC, with_topic};
 use crate::workload::{logs_are_equal, produced_while};
@@ -11,9 +11,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long faults go on.
+/// Duration of the faults.
 const SCHEDULE_MS: u64 = 20_000;
-/// Afterwards every replica is in sync within this.
+/// Time within which every replica is in sync after the faults.
 const WHOLE_MAX: Duration = Duration::from_secs(30);
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=3000",
@@ -35,7 +35,7 @@ enum Fault {
     DatabaseFreeze,
 }
 
-/// What two faults at a time may not both be about.
+/// Subject that two faults at a time may not share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Process(i32),
@@ -69,7 +69,7 @@ impl Fault {
 
     fn begin(self, cluster: &mut Cluster) {
         match self {
-            // It waits for its database to be started again.
+            // The broker waits for its database to be started again.
             Fault::Kill(id) | Fault::Stop(id) | Fault::Freeze(id) if !cluster.broker(id).is_started() => {}
             Fault::Kill(id) => {
                 assert_well(cluster, id);
@@ -103,7 +103,7 @@ impl Fault {
     }
 }
 
-/// When a fault begins and ends, after the schedule's beginning.
+/// Begin and end of a fault, since the schedule's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     fault: Fault,
@@ -131,7 +131,7 @@ fn assert_well(cluster: &mut Cluster, id: i32) {
     assert!(!told.contains("panicked"), "{told}");
 }
 
-/// Carries it out. A broker is not started while its database is away: it would refuse to.
+/// Carries the steps out. A broker is not started while its database is away, since it would refuse.
 fn carry_out(steps: &[Step], cluster: &mut Cluster) {
     let began = Instant::now();
     let mut events: Vec<(u64, bool, Fault)> = steps.iter().map(|step| (step.from_ms, true, step.fault)).collect();
@@ -188,11 +188,11 @@ fn for_each_seed(variable: &str, few: usize, round: fn(u64)) {
 }
 
 #[test]
-fn whatever_befalls_a_cluster_nothing_acknowledged_is_lost() {
+fn random_faults_lose_no_acknowledged_record() {
     for_each_seed("FULLBORE_CHAOS_ROUNDS", 1, round);
 }
 
-/// Clients of both protocols copy numbers in transactions, each into a topic of its own.
+/// Clients of both protocols copy numbers in transactions, each into its own topic.
 fn round_of_transactions(seed: u64) {
     let steps = schedule(seed);
     let mut cluster = ClusterPlan::with_own_postgres(3, &SETS).linked().start();
@@ -225,14 +225,14 @@ fn round_of_transactions(seed: u64) {
     }
 }
 
-/// Left to `make soak`, and to `FULLBORE_TRANSACTION_CHAOS_ROUNDS`.
+/// Only `make soak` and `FULLBORE_TRANSACTION_CHAOS_ROUNDS` run this.
 #[test]
-fn whatever_befalls_a_cluster_transactions_are_whole_and_come_once() {
+fn random_faults_leave_transactions_whole_and_single() {
     for_each_seed("FULLBORE_TRANSACTION_CHAOS_ROUNDS", 0, round_of_transactions);
 }
 
 #[test]
-fn a_seed_gives_one_schedule_in_which_no_two_faults_meet_on_one_subject() {
+fn seed_gives_one_schedule_without_two_faults_on_one_subject() {
     for seed in 0..200 {
         let steps = schedule(seed);
         assert_eq!(steps, schedule(seed));

@@ -1,11 +1,11 @@
-//! `fullbore admin check` of a broker that is stopped: what it says of the data folder beside the database.
+//! `fullbore admin check` of a stopped broker: its findings about the data directory and the database.
 
 use fullbore_tests::{Batch, Cluster, binary};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Whether nothing is wrong with the data folder, and what is said of it.
+/// Returns whether the data directory is consistent, and the lines about it.
 pub fn checked(cluster: &Cluster, sets: &[&str], folder: &Path) -> (bool, String) {
     let place = tempfile::tempdir().expect("a folder");
     let file = place.path().join("server.properties");
@@ -17,8 +17,8 @@ pub fn checked(cluster: &Cluster, sets: &[&str], folder: &Path) -> (bool, String
     let mut command = Command::new(binary());
     let output = command.args(["admin", "check", "--config"]).arg(&file).output().expect("it runs");
     let said = String::from_utf8(output.stdout).expect("text");
-    let of_folder: Vec<&str> = said.lines().filter(|line| line.contains("data folder ")).collect();
-    // The database of a test has fsync=off, which is wrong besides.
+    let of_folder: Vec<&str> = said.lines().filter(|line| line.contains("data directory ")).collect();
+    // The database of a test has fsync=off, which is another finding.
     assert_eq!(output.status.success(), !said.contains("WRONG"), "{said}");
     let told = of_folder.join("\n");
     (!told.contains("WRONG"), told)
@@ -29,7 +29,7 @@ fn is_of_one_key(one: &str, other: &str) -> bool {
 }
 
 #[test]
-fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start() {
+fn check_names_each_difference_of_data_directory_and_database() {
     let (mut cluster, another) = (Cluster::start(1, &[]), Cluster::start(1, &[]));
     for topic in ["kept", "gone"] {
         cluster.create(topic, 1, 1, &[]);
@@ -40,10 +40,10 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     assert!(is_well && told.ends_with("it is this broker's, and has 2 of its partitions"), "{told}");
     let absent = folder.join("absent");
     let (is_well, told) = checked(&cluster, &["node.id=2"], &absent);
-    assert!(is_well && told.ends_with("it is not there; the first start makes it"), "{told}");
+    assert!(is_well && told.ends_with("it does not exist; the first start creates it"), "{told}");
     let empty = tempfile::tempdir().expect("a folder");
     let (is_well, told) = checked(&cluster, &[], empty.path());
-    assert!(!is_well && told.contains("node.id=1 lives, and has another data folder ("), "{told}");
+    assert!(!is_well && told.contains("node.id=1 lives, and has another data directory ("), "{told}");
     let (is_well, told) = checked(&cluster, &["node.id=7"], &folder);
     assert!(!is_well && told.contains("it is of node.id=1, and node.id=7 is set"), "{told}");
     let other = another.sets_of(1).iter().find(|set| set.starts_with("control.plane=")).expect("set").clone();
@@ -51,7 +51,7 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     assert!(!is_well && told.contains("it is of cluster ") && told.contains("and the database has cluster "), "{told}");
 
     cluster.broker(1).stop();
-    // As if it had been deleted while the broker was away.
+    // As if the topic had been deleted while the broker was away.
     cluster.query("DELETE FROM fullbore.topics WHERE name = 'gone'");
     let (is_well, told) = checked(&cluster, &[], &folder);
     assert!(
@@ -61,12 +61,12 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     let identity = fs::read_to_string(folder.join("cluster")).expect("there");
     fs::remove_file(folder.join("cluster")).expect("there");
     let (is_well, told) = checked(&cluster, &[], &folder);
-    assert!(!is_well && told.contains("so move them away if they are wanted"), "{told}");
+    assert!(!is_well && told.contains("so move them away if they are needed"), "{told}");
     fs::write(folder.join("cluster"), &identity).expect("written");
 
     fs::rename(folder.join("kept-0"), folder.join("away")).expect("there");
     let (is_well, told) = checked(&cluster, &[], &folder);
-    assert!(!is_well && told.contains("it has no kept-0, of which it had what is before offset 1"), "{told}");
+    assert!(!is_well && told.contains("it lacks kept-0, which had records up to offset 1"), "{told}");
     fs::rename(folder.join("away"), folder.join("kept-0")).expect("there");
 
     let id = identity.lines().find_map(|line| line.strip_prefix("cluster.id=")).expect("it says");
@@ -76,9 +76,9 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     assert!(!is_well && told.contains("it knows of 9 changes that broker 7 made to diskless topics"), "{told}");
     fs::remove_file(folder.join("diskless-counter")).expect("there");
 
-    // As an older copy has it.
+    // An older copy of the database would have this state.
     cluster.query("DELETE FROM fullbore.versions WHERE version = (SELECT version FROM fullbore.cluster)");
     cluster.query("UPDATE fullbore.cluster SET version = version - 1");
     let (is_well, told) = checked(&cluster, &[], &folder);
-    assert!(!is_well && told.contains("of the metadata, which the database does not know"), "{told}");
+    assert!(!is_well && told.contains("of the metadata, which the database lacks"), "{told}");
 }

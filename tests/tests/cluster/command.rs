@@ -1,5 +1,5 @@
-//! `fullbore cluster`: brokers that share a PostgreSQL of their own, as a user starts, kills and stops them. Needs
-//! PostgreSQL's programs.
+//! `fullbore cluster`: brokers that share a PostgreSQL, as a user starts, kills and stops them. Needs PostgreSQL's
+//! programs.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// A folder for a cluster, of which nothing runs any more when this is dropped.
+/// Directory of a cluster whose processes are stopped on drop.
 struct Cluster {
     folder: TempDir,
     port: u16,
@@ -42,11 +42,11 @@ impl Cluster {
 
     fn up(&self, flags: &[&str]) -> String {
         let port = self.port.to_string();
-        // Of two tests at a time the second would find the port of the first.
+        // Of two tests at a time, the second would find the port of the first taken.
         self.ran("up", &[&["--port", &port, "--set", "fullbore.admin.listener="], flags].concat())
     }
 
-    /// The pids of brokers that the files tell, by id, and of PostgreSQL.
+    /// Returns the pid in a file of a broker or of PostgreSQL.
     fn pid(&self, file: &str) -> Pid {
         let text = std::fs::read_to_string(self.path().join(file)).expect("there");
         Pid::from_raw(text.lines().next().expect("a line").parse().expect("a number")).expect("a pid")
@@ -63,24 +63,24 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // What a failed test has left; it may be nothing.
+        // Stops what a failed test has left, if anything.
         let _ = self.run("down", &[]);
     }
 }
 
 #[test]
-fn a_cluster_comes_up_goes_on_after_kills_grows_and_goes_down_and_keeps_its_data() {
+fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     let cluster = Cluster::new();
     let told = cluster.up(&["--brokers", "3"]);
     assert!(told.contains(" runs 3 brokers, bootstrap servers 127.0.0.1:"), "{told}");
     cluster.topics("create --topic t --partitions 6 --replication-factor 3 --config min.insync.replicas=2");
     assert_eq!(cluster.topics("describe --topic t").matches("\tLeader: ").count(), 6);
     let postgres = cluster.pid("postgres/data/postmaster.pid");
-    // Nothing to do.
+    // A second `up` does nothing.
     let first = cluster.pid("broker-1.pid");
     cluster.up(&[]);
     assert_eq!((cluster.pid("broker-1.pid"), cluster.pid("postgres/data/postmaster.pid")), (first, postgres));
-    // What was killed is started, and nothing else.
+    // A later `up` starts the killed processes, and leaves the others running.
     let second = cluster.pid("broker-2.pid");
     kill_process(second, Signal::KILL).expect("it runs");
     kill_process(postgres, Signal::KILL).expect("it runs");
@@ -101,7 +101,7 @@ fn a_cluster_comes_up_goes_on_after_kills_grows_and_goes_down_and_keeps_its_data
     let (is_well, told) = admin("check");
     assert!(is_well && told.contains(" broker 4 (epoch ") && !told.contains("WRONG"), "{told}");
     let (is_well, told) = admin("migrate");
-    assert!(is_well && told.ends_with(": nothing was to be done.\n"), "{told}");
+    assert!(is_well && told.ends_with(", which this Fullbore needs.\n"), "{told}");
     let told = cluster.ran("down", &[]);
     assert!(told.starts_with("Stopped brokers 1, 2, 3, 4 and PostgreSQL; the data stay in "), "{told}");
     let status = cluster.run("status", &[]);
@@ -114,9 +114,9 @@ fn a_cluster_comes_up_goes_on_after_kills_grows_and_goes_down_and_keeps_its_data
     assert!(file.contains("\nnum.partitions=2\n") && file.contains("\nnode.id=4\n"), "{file}");
 }
 
-/// What a new user does not say: topics survive a broker, and metrics are where they are told to be.
+/// Defaults for a new user: topics survive a broker, and `up` prints the address of the metrics.
 #[test]
-fn topics_of_a_new_cluster_have_replicas_and_its_metrics_are_told() {
+fn new_cluster_replicates_topics_and_prints_its_metrics_address() {
     let cluster = Cluster::new();
     let (port, metrics) = (cluster.port.to_string(), fullbore_tests::stable_ports(1)[0]);
     let listener = format!("fullbore.admin.listener=localhost:{metrics}");
@@ -144,7 +144,7 @@ fn topics_of_a_new_cluster_have_replicas_and_its_metrics_are_told() {
 }
 
 #[test]
-fn one_broker_has_groups_too() {
+fn cluster_of_one_broker_has_groups() {
     let cluster = Cluster::new();
     cluster.up(&["--brokers", "1"]);
     cluster.topics("create --topic t --partitions 1");
@@ -160,7 +160,7 @@ fn one_broker_has_groups_too() {
 }
 
 #[test]
-fn what_does_not_come_up_is_one_line_and_leaves_nothing_running() {
+fn failed_up_prints_one_line_and_leaves_nothing_running() {
     let cluster = Cluster::new();
     let port = cluster.port.to_string();
     let taken = TcpListener::bind(("127.0.0.1", cluster.port + 1)).expect("free before");
@@ -176,7 +176,7 @@ fn what_does_not_come_up_is_one_line_and_leaves_nothing_running() {
     let told = cluster.refused("up", &["--port", &port, "--set", "num.partitions=x"]);
     assert!(told.starts_with("fullbore: --set num.partitions=x: must be"), "{told}");
     assert!(std::fs::read_dir(cluster.path()).expect("there").next().is_none(), "nothing was made");
-    // A database that is not there: the broker says so.
+    // No database is there, and the broker's line names it.
     let nowhere = ["--port", &port, "--brokers", "1", "--control-plane", "postgres://ann:secret@127.0.0.1:1/x"];
     let told = cluster.refused("up", &nowhere);
     assert!(told.starts_with("fullbore: broker 1 ended with status 1; ") && !told.contains("secret"), "{told}");

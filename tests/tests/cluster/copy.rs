@@ -1,5 +1,4 @@
-//! `fullbore copy` in a cluster whose brokers are killed one after the other: each record of the source once in the
-//! target.
+//! `fullbore copy` in a cluster whose brokers are killed in sequence: each record of the source once in the target.
 
 use fullbore_tests::{Cluster, Copied, CopyProcess, wait_until};
 use std::time::Duration;
@@ -9,7 +8,7 @@ const PARTITIONS: usize = 6;
 const RECORDS: usize = 2_000;
 
 #[test]
-fn each_broker_is_killed_under_two_copiers_and_each_record_is_copied_once() {
+fn kill_of_each_broker_under_two_copiers_copies_each_record_once() {
     let mut cluster = Cluster::start(3, &["group.initial.rebalance.delay.ms=0"]);
     for topic in ["a", "b"] {
         cluster.create(topic, PARTITIONS as i32, 3, &["min.insync.replicas=2"]);

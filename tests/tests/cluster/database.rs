@@ -1,4 +1,4 @@
-//! A database that is away, hangs, is slow, or is an older copy, while records go out.
+//! A database that is away, hangs, is slow, or is an older copy, under load.
 
 use crate::faults::{ALL, TOPIC, under_fault, with_topic};
 use crate::frozen::{SESSION, epochs_of, nobody_is_held_for_dead};
@@ -7,10 +7,10 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use std::time::{Duration, Instant};
 
-/// How long a change may wait for its database, with what is below.
+/// Time that a change may wait for its database, with the timeout below.
 const REFUSED_MAX: Duration = Duration::from_secs(12);
 const CALL: &str = "control.plane.timeout.ms=2000";
-/// Once the database is back.
+/// Time for a change after the database is back.
 const BACK_MAX: Duration = Duration::from_secs(60);
 const SESSION_MAX: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(30);
@@ -21,7 +21,7 @@ fn create(client: &mut Client, name: &str) -> ErrorCode {
         .error_code
 }
 
-/// Returns true if it is there now; an attempt before may have been carried out after its time was up.
+/// Returns true if the topic exists now: an earlier attempt may have been carried out after its timeout.
 fn is_created(client: &mut Client, name: &str) -> bool {
     [ErrorCode::NONE, ErrorCode::TOPIC_ALREADY_EXISTS].contains(&create(client, name))
 }
@@ -31,7 +31,7 @@ fn with_own_postgres(sets: &[&str]) -> Cluster {
 }
 
 #[test]
-fn records_go_on_without_a_database() {
+fn stopped_database_does_not_stop_records() {
     under_fault(with_own_postgres(&[]), |cluster, load| {
         cluster.postgres().stop();
         let refused = cluster.refused(&["topics", "create", "--topic", "meanwhile", "--partitions", "1"]);
@@ -43,7 +43,7 @@ fn records_go_on_without_a_database() {
 }
 
 #[test]
-fn records_go_on_while_the_database_hangs_and_nobody_is_held_for_dead_afterwards() {
+fn hung_database_stops_no_records_and_fails_no_broker_afterwards() {
     under_fault(with_own_postgres(&[SESSION, CALL]), |cluster, load| {
         let epochs = epochs_of(cluster, 1, TOPIC);
         cluster.postgres().freeze();
@@ -64,7 +64,7 @@ fn records_go_on_while_the_database_hangs_and_nobody_is_held_for_dead_afterwards
 }
 
 #[test]
-fn a_slow_database_makes_changes_slow_and_nothing_else() {
+fn slow_database_slows_changes_only() {
     let cluster = with_topic(ClusterPlan::new(3, &["broker.session.timeout.ms=6000"]).linked().start());
     under_fault(cluster, |cluster, load| {
         let epochs = epochs_of(cluster, 1, TOPIC);
@@ -79,13 +79,13 @@ fn a_slow_database_makes_changes_slow_and_nothing_else() {
     });
 }
 
-/// A broker that is alone with the news tells them, and whoever starts does not believe the copy.
+/// A broker that alone knows newer metadata announces it, and a starting broker distrusts the copy.
 #[test]
-fn an_older_copy_of_the_database_is_not_followed() {
+fn older_copy_of_the_database_is_refused() {
     under_fault(with_own_postgres(&[]), |cluster, load| {
         cluster.postgres().copy();
         wait_until("it is found again", BACK_MAX, || is_created(&mut cluster.broker(1).client(), "later"));
-        // Who has seen nothing newer cannot tell.
+        // A broker that has seen nothing newer cannot recognise the copy.
         ALL.iter().for_each(|id| cluster.wait_for_isr(*id, "later", 3));
         cluster.postgres().swap();
         let went_back = "it went back to an older state, or is another one";

@@ -16,19 +16,19 @@ use crate::workload::{Load, produced_while};
 
 pub const TOPIC: &str = "diskless";
 const PARTITIONS: i32 = 3;
-/// Diskless topics have no replicas, so that a broker that has gone is held for dead by its session alone.
+/// Diskless topics have no replicas, so that only the session shows that a broker has gone.
 pub const SESSION: &str = "broker.session.timeout.ms=2000";
 pub const CALL: &str = "control.plane.timeout.ms=2000";
 const SOON: Duration = Duration::from_secs(30);
 const BACK_MAX: Duration = Duration::from_secs(60);
 
-/// A cluster whose brokers share a store, which outlives it.
+/// Cluster whose brokers share a store, which outlives it.
 pub struct Shared {
     pub cluster: Cluster,
     _store: TempDir,
 }
 
-/// Three brokers with these settings, and a diskless topic.
+/// Starts three brokers with these settings, and creates a diskless topic.
 pub fn shared(sets: &[&str], partitions: i32) -> Shared {
     shared_by(ClusterPlan::new(3, &[&[SESSION, CALL], sets].concat()), partitions)
 }
@@ -51,14 +51,14 @@ pub fn set_store(plan: &mut ClusterPlan, folder: &Path) {
     (0..3).for_each(|index| plan.set(index, "diskless.storage", folder.to_str().expect("a path")));
 }
 
-/// With a PostgreSQL of the cluster's own.
+/// Starts them with a PostgreSQL of the cluster's own.
 fn shared_with_own_postgres(partitions: i32) -> Shared {
     shared_by(ClusterPlan::with_own_postgres(3, &[SESSION, CALL]), partitions)
 }
 
-/// The metadata of the copy is the newest, as it is where only diskless topics were written since.
+/// The copy's metadata is current, as after a time in which only diskless topics were written.
 #[test]
-fn index_is_an_older_copy_no_broker_registers_there_and_the_newest_goes_on() {
+fn older_copy_of_the_index_refuses_brokers_and_the_newest_continues() {
     let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=30000", CALL]);
     let mut shared = shared_by(plan, 1);
     let cluster = &mut shared.cluster;
@@ -76,7 +76,7 @@ fn index_is_an_older_copy_no_broker_registers_there_and_the_newest_goes_on() {
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
     let refused = serve_refused(cluster.broker(1).data_dir(), &sets);
     let line = refused.stderr.lines().last().expect("it says why");
-    assert!(!refused.status.success() && line.contains("went back to an older state"), "{}", refused.stderr);
+    assert!(!refused.status.success() && line.contains("without the missing records"), "{}", refused.stderr);
     cluster.postgres().swap();
     cluster.broker(1).restart();
     let records = cluster.broker(1).client().fetch_records(TOPIC, 0);
@@ -84,7 +84,7 @@ fn index_is_an_older_copy_no_broker_registers_there_and_the_newest_goes_on() {
     assert_eq!((texts.first().map(String::as_str), texts.last().map(String::as_str)), (Some("before"), Some("since")));
 }
 
-/// Has this befall a cluster while records go out and are read.
+/// Applies a fault to a cluster under load.
 fn under_fault(under_fault: impl FnOnce(&mut Cluster, &Load)) {
     under_fault_in(shared(&[], PARTITIONS), under_fault);
 }
@@ -101,7 +101,7 @@ fn others(id: i32) -> Vec<i32> {
 }
 
 #[test]
-fn a_broker_that_is_killed_costs_no_record() {
+fn killed_broker_loses_no_diskless_record() {
     under_fault(|cluster, load| {
         for id in ALL {
             cluster.broker(id).kill();
@@ -114,7 +114,7 @@ fn a_broker_that_is_killed_costs_no_record() {
 }
 
 #[test]
-fn a_rolling_restart_costs_no_record() {
+fn rolling_restart_loses_no_diskless_record() {
     under_fault(|cluster, load| {
         for id in ALL {
             cluster.broker(id).stop();
@@ -126,7 +126,7 @@ fn a_rolling_restart_costs_no_record() {
 }
 
 #[test]
-fn a_broker_whose_disk_is_wiped_costs_no_record() {
+fn wiped_disk_loses_no_diskless_record() {
     under_fault(|cluster, load| {
         for id in ALL {
             cluster.broker(id).kill();
@@ -144,9 +144,9 @@ fn a_broker_whose_disk_is_wiped_costs_no_record() {
     });
 }
 
-/// What it had taken before comes late, and is in the partition once.
+/// Batches that it took before arrive late, and are in the partition once.
 #[test]
-fn a_broker_that_hangs_past_its_session_costs_no_record() {
+fn broker_hung_past_its_session_loses_no_diskless_record() {
     under_fault(|cluster, load| {
         for id in ALL {
             cluster.broker(id).freeze();
@@ -159,9 +159,9 @@ fn a_broker_that_hangs_past_its_session_costs_no_record() {
 }
 
 #[test]
-fn without_its_database_a_producer_waits_and_goes_on_with_it() {
+fn database_outage_delays_diskless_batches() {
     under_fault_in(shared_with_own_postgres(PARTITIONS), |cluster, load| {
-        // What is not answered in time may be written all the same.
+        // An unanswered batch may be written all the same, so it goes to another topic.
         const ASIDE: &str = "aside";
         cluster.create(ASIDE, 1, 1, &["diskless.enable=true"]);
         cluster.postgres().stop();
@@ -175,16 +175,16 @@ fn without_its_database_a_producer_waits_and_goes_on_with_it() {
     });
 }
 
-/// Within the time that a request has.
+/// Checks that a produce with a timeout of a second fails with a retriable error.
 fn is_refused(client: &mut Client, topic: &str) {
     let request = ProduceRequest { timeout_ms: 1_000, ..produce_request(topic, 0, Batch::of(&["too early"]).bytes()) };
     let answer = client.call(&request, 9).responses.remove(0).partition_responses.remove(0);
     assert!(answer.error_code.is_err() && answer.error_code.is_retriable(), "{:?}", answer.error_code);
 }
 
-/// No offset is given twice: as long as the copy is there nothing is taken.
+/// The cluster accepts nothing on the copy, so that no offset is given twice.
 #[test]
-fn an_older_copy_of_the_database_is_not_written() {
+fn older_copy_of_the_database_accepts_no_batch() {
     let mut shared = shared_with_own_postgres(1);
     let cluster = &mut shared.cluster;
     let mut clients: Vec<Client> = ALL.iter().map(|id| cluster.broker(*id).client()).collect();
@@ -192,7 +192,7 @@ fn an_older_copy_of_the_database_is_not_written() {
         client.produced(TOPIC, 0, &Batch::of(&["before"]));
     }
     cluster.postgres().copy();
-    // The server was restarted for that.
+    // The copy restarted the server.
     let mut offsets = Vec::new();
     for client in &mut clients {
         wait_until("it is taken", SOON, || {
@@ -217,9 +217,9 @@ fn an_older_copy_of_the_database_is_not_written() {
     assert_eq!(offsets.len(), count, "no offset is given twice: {offsets:?}");
 }
 
-/// Retries of one producer at two brokers, while the first copy is on its way.
+/// Retries of one producer at two brokers, while the first copy is in flight.
 #[test]
-fn one_batch_to_two_brokers_at_once_has_one_offset() {
+fn one_batch_sent_to_two_brokers_at_once_has_one_offset() {
     let mut shared = shared(&["diskless.produce.commit.interval.ms=1"], 1);
     let cluster = &mut shared.cluster;
     let producer_id = cluster.broker(1).client().init_producer_id();
@@ -244,9 +244,9 @@ fn one_batch_to_two_brokers_at_once_has_one_offset() {
     assert_eq!(cluster.broker(3).client().latest(TOPIC, 0), sent[0][0] + 2 * i64::from(rounds));
 }
 
-/// Who moves does not wait for the answers that are still to come from where it was.
+/// The producer moves without waiting for the responses of its former broker.
 #[test]
-fn a_producer_that_moves_with_batches_in_flight_is_out_of_order_nowhere() {
+fn producer_moving_with_batches_in_flight_stays_in_order() {
     const IN_FLIGHT: usize = 5;
     let mut shared = shared(&["fullbore.diskless.put.delay.ms=50"], 1);
     let cluster = &mut shared.cluster;
@@ -278,7 +278,7 @@ fn a_producer_that_moves_with_batches_in_flight_is_out_of_order_nowhere() {
 }
 
 #[test]
-fn a_consumer_at_another_broker_is_woken_and_knows_as_much_as_it_was_told() {
+fn consumer_at_another_broker_is_woken_and_sees_acknowledged_records() {
     let mut shared = shared(&[], 1);
     let cluster = &mut shared.cluster;
     let mut clients: Vec<Client> = ALL.iter().map(|id| cluster.broker(*id).client()).collect();
@@ -288,7 +288,7 @@ fn a_consumer_at_another_broker_is_woken_and_knows_as_much_as_it_was_told() {
         clients[(writer + 1) % 3].send_long_poll(TOPIC, 0, end);
         assert_eq!(clients[writer].produced(TOPIC, 0, &Batch::of(&["record"])), end);
         end += 1;
-        // It asks the index before it says that there is nothing at such an offset.
+        // The broker refreshes from the index before it answers that there is nothing at such an offset.
         let empty = clients[(writer + 2) % 3].fetch(TOPIC, 0, end);
         assert_eq!((empty.error_code, empty.high_watermark), (ErrorCode::NONE, end));
         assert_eq!(clients[(writer + 2) % 3].latest(TOPIC, 0), end);
@@ -307,11 +307,11 @@ fn a_consumer_at_another_broker_is_woken_and_knows_as_much_as_it_was_told() {
 }
 
 #[test]
-fn a_topic_that_is_made_again_begins_anew_at_all_brokers() {
+fn recreated_topic_is_empty_at_all_brokers() {
     let mut shared = shared(&[], 1);
     let cluster = &mut shared.cluster;
     for round in 0..10 {
-        // A broker that has not heard of the deletion yet would take a record for the old one.
+        // A broker that does not know of the deletion yet would take a record for the former topic.
         cluster.wait_for_same_topic(TOPIC);
         for id in ALL {
             let mut client = cluster.broker(id).client();
@@ -329,9 +329,9 @@ fn a_topic_that_is_made_again_begins_anew_at_all_brokers() {
     }
 }
 
-/// librdkafka ends for ever where its next batch is refused for its sequence.
+/// librdkafka fails for good if its next batch is refused for its sequence.
 #[test]
-fn a_producer_goes_on_with_a_topic_made_again_at_any_broker() {
+fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
     let mut shared = shared(&[], 1);
     let cluster = &mut shared.cluster;
     let id = cluster.broker(1).client().init_producer_id();
@@ -350,7 +350,7 @@ fn a_producer_goes_on_with_a_topic_made_again_at_any_broker() {
                 answer.error_code == ErrorCode::NONE
             });
             next += 1;
-            // A broker that has not heard of the deletion yet may take it for the old one.
+            // A broker that does not know of the deletion yet may take it for the former topic.
             assert!(offset == taken || taken == 0 && offset >= 3, "{offset} after {taken}");
             taken += i64::from(offset == taken);
         }
@@ -367,17 +367,17 @@ fn a_producer_goes_on_with_a_topic_made_again_at_any_broker() {
     wait_until("a known producer is held to its sequence", SOON, || {
         client.produce(TOPIC, 0, &one(next + 5)).error_code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
     });
-    // Another one may have written to a topic that was deleted before the last: it begins a new epoch, and is not ended
-    // for good.
+    // An unknown producer may have written to a topic that was deleted before the last. It begins a new epoch, instead
+    // of failing for good.
     wait_until("an unknown producer begins a new epoch", SOON, || {
         let unknown = Batch::of(&["new"]).from_producer(id + 1, 0, 7);
         client.produce(TOPIC, 0, &unknown).error_code == ErrorCode::UNKNOWN_PRODUCER_ID
     });
 }
 
-/// With a log start offset Java's producer begins a new epoch; without one it asks again until delivery.timeout.ms.
+/// With a log start offset Java's producer begins a new epoch; without one it retries until delivery.timeout.ms.
 #[test]
-fn a_producer_that_is_not_known_any_more_is_told_the_log_start_offset() {
+fn unknown_producer_gets_the_log_start_offset() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=500"], 1);
     let cluster = &mut shared.cluster;
     let mut client = cluster.broker(1).client();
@@ -398,9 +398,9 @@ fn a_producer_that_is_not_known_any_more_is_told_the_log_start_offset() {
     assert_eq!((answer.error_code, answer.log_start_offset), (ErrorCode::UNKNOWN_PRODUCER_ID, 0), "{answer:?}");
 }
 
-/// Each waited until what it had never sent was given up, but for the first of them.
+/// Formerly each producer except the first waited until its missing batches expired.
 #[test]
-fn topic_is_made_again_several_producers_go_on_at_once_at_any_broker() {
+fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
     let cluster = &mut shared.cluster;
     let ids = [0; 3].map(|_| cluster.broker(1).client().init_producer_id());
@@ -413,7 +413,7 @@ fn topic_is_made_again_several_producers_go_on_at_once_at_any_broker() {
         cluster.run(&["topics", "delete", "--topic", TOPIC]);
         cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
         cluster.wait_for_same_topic(TOPIC);
-        // The answer of the first's last batch is lost, and the last of them writes where a broker has just been
+        // The response to the first one's last batch is lost, and the last one writes to a broker that has just
         // restarted.
         for (of, sequence) in [(0, round + 1), (1, round + 2), (2, round + 2)] {
             let broker = ALL[(of + round as usize) % 3];
@@ -432,15 +432,15 @@ fn topic_is_made_again_several_producers_go_on_at_once_at_any_broker() {
             });
             assert!(asked.elapsed() < Duration::from_secs(30), "{:?} for {of} in {round}", asked.elapsed());
         }
-        // The first is where the others are.
+        // The first producer has caught up with the others.
         let mut client = cluster.broker(1).client();
         assert_eq!(client.produce(TOPIC, 0, &one(0, round + 2)).error_code, ErrorCode::NONE);
     }
 }
 
-/// It waited `fullbore.reorder.wait.ms` for nothing, and was refused for good.
+/// Formerly the producer waited `fullbore.reorder.wait.ms` for nothing, and was refused for good.
 #[test]
-fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on_at_once_at_any_broker() {
+fn idle_producer_continues_at_once_at_any_broker_after_two_recreations() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
     let cluster = &mut shared.cluster;
     let [idle, busy] = [0; 2].map(|_| cluster.broker(1).client().init_producer_id());
@@ -468,10 +468,10 @@ fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on_at_once_at_any_bro
     take(&mut cluster.broker(3).client(), &one(idle, 2));
 }
 
-/// Five batches that waited for one that was sent to the deleted topic were all that the client had in flight: it could
-/// not send that one again.
+/// Formerly five batches waited for one that was sent to the deleted topic. They were all that the client had in
+/// flight, so that it could not send that one again.
 #[test]
-fn topic_is_made_again_a_batch_that_has_overtaken_others_is_refused_at_once_at_any_broker() {
+fn recreated_topic_refuses_an_overtaking_batch_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
     let cluster = &mut shared.cluster;
     let id = cluster.broker(1).client().init_producer_id();
@@ -500,7 +500,7 @@ fn topic_is_made_again_a_batch_that_has_overtaken_others_is_refused_at_once_at_a
 
 /// Each broker would have a part of the records.
 #[test]
-fn a_broker_with_a_store_of_its_own_does_not_start() {
+fn broker_with_another_store_does_not_start() {
     let mut shared = shared(&[], 1);
     let cluster = &mut shared.cluster;
     cluster.broker(3).stop();
@@ -516,15 +516,15 @@ fn a_broker_with_a_store_of_its_own_does_not_start() {
         "{}",
         refused.stderr
     );
-    // Or it would be given replicas and clients until its session is over.
+    // Otherwise it would get replicas and clients until its session expires.
     assert_eq!(cluster.query("SELECT fenced FROM fullbore.brokers WHERE broker_id = 3"), "t");
     cluster.broker(3).restart();
     cluster.wait_for_brokers(&ALL);
 }
 
-/// Nor does it use one that it finds out later to be another.
+/// Nor does a broker use a store that it later finds to be another.
 #[test]
-fn a_broker_that_reaches_another_store_later_writes_nothing_there() {
+fn broker_that_later_reaches_another_store_writes_nothing_there() {
     let s3 = S3::start();
     let mut plan = ClusterPlan::new(3, &[SESSION, CALL]);
     for set in s3.sets() {
@@ -545,7 +545,7 @@ fn a_broker_that_reaches_another_store_later_writes_nothing_there() {
     s3.heal();
     cluster.broker(3).wait_for_stderr("it is not the store in which this cluster's records are");
     let mut client = cluster.broker(3).client();
-    // Others have the store, so that clients are led to them soon.
+    // Other brokers have the store, so that clients are soon directed to them.
     wait_until("it is left out", SOON, || {
         let code = client.produce(TOPIC, 0, &Batch::of(&["a"])).error_code;
         assert!([ErrorCode::KAFKA_STORAGE_ERROR, ErrorCode::NOT_LEADER_OR_FOLLOWER].contains(&code), "{code:?}");

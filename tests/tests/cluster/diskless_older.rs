@@ -1,5 +1,5 @@
-//! Older copies of a PostgreSQL that has the index of diskless topics: they refuse a broker that ran since, and a new
-//! broker on them writes over no object.
+//! Older copies of a PostgreSQL with the index of diskless topics: they refuse a broker that ran since, and a new
+//! broker on them overwrites no object.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::faults::ALL;
 const CALL: &str = "control.plane.timeout.ms=2000";
 const BACK_MAX: Duration = Duration::from_secs(60);
 
-/// Acknowledged by this broker.
+/// Produces a record that this broker must acknowledge.
 fn produced(cluster: &mut Cluster, broker: i32, text: &str) {
     wait_until("it is written", BACK_MAX, || {
         cluster.broker(broker).client().produce(TOPIC, 0, &Batch::of(&[text])).error_code == ErrorCode::NONE
@@ -25,7 +25,7 @@ fn texts(cluster: &mut Cluster, broker: i32) -> Vec<String> {
     cluster.broker(broker).client().fetch_records(TOPIC, 0).iter().map(|record| record.text()).collect()
 }
 
-/// The last line of a start of the broker on its folder.
+/// Starts the broker on its directory, which must fail; returns the last line.
 fn refused(cluster: &mut Cluster, broker: i32) -> String {
     let sets: Vec<String> = cluster.sets_of(broker).to_vec();
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
@@ -34,9 +34,9 @@ fn refused(cluster: &mut Cluster, broker: i32) -> String {
     refused.stderr.lines().last().expect("it says why").to_owned()
 }
 
-/// The metadata of the copy is the newest, as it is where only diskless topics were written since.
+/// The copy's metadata is current, as after a time in which only diskless topics were written.
 #[test]
-fn index_is_an_older_copy_broker_that_committed_nothing_since_is_refused() {
+fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=30000", CALL]);
     let mut shared = shared_by(plan, 1);
     let cluster = &mut shared.cluster;
@@ -52,9 +52,9 @@ fn index_is_an_older_copy_broker_that_committed_nothing_since_is_refused() {
     ALL.iter().for_each(|id| cluster.broker(*id).kill());
     cluster.postgres().swap();
     let line = refused(cluster, 1);
-    assert!(line.contains("went back to an older state") && line.contains("changes of broker 2"), "{line}");
+    assert!(line.contains("without the missing records") && line.contains("changes of broker 2"), "{line}");
     assert!(line.contains("diskless-counter"), "it names the remedy: {line}");
-    // Without the note the broker starts, and the records are gone.
+    // Without the marker file the broker starts, and the records are gone.
     fs::remove_file(&note).expect("removed");
     cluster.broker(1).restart();
     assert_eq!(texts(cluster, 1), ["before"]);
@@ -62,9 +62,9 @@ fn index_is_an_older_copy_broker_that_committed_nothing_since_is_refused() {
     assert_eq!(texts(cluster, 1), ["before", "other"]);
 }
 
-/// The brokers know nothing of what the copy lacks, since their folders are new.
+/// The brokers do not know the changes that the copy lacks, since their directories are new.
 #[test]
-fn index_is_an_older_copy_new_brokers_write_over_no_object_of_the_newest() {
+fn new_brokers_on_an_older_copy_of_the_index_overwrite_no_newer_object() {
     let mut plan = ClusterPlan::with_own_postgres(1, &["broker.session.timeout.ms=2000", CALL]);
     let store = TempDir::new().expect("a folder");
     plan.set(0, "diskless.storage", store.path().to_str().expect("a path"));

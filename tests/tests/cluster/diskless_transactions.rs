@@ -1,5 +1,5 @@
 //! Transactions on diskless topics of several brokers: whichever broker takes a batch or writes a marker, each of them
-//! reads what is committed.
+//! reads the committed records.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::faults::ALL;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// The broker that coordinates an id, once there is one.
+/// Returns the broker that coordinates an id, once there is one.
 fn coordinator(cluster: &mut Cluster, asked: i32, transactional_id: &str) -> i32 {
     let mut found = -1;
     wait_until("the id has a coordinator", SOON, || {
@@ -25,7 +25,7 @@ fn coordinator(cluster: &mut Cluster, asked: i32, transactional_id: &str) -> i32
     found
 }
 
-/// Begins a producer at its coordinator.
+/// Starts a producer at its coordinator.
 fn begin(cluster: &mut Cluster, asked: i32, name: &str, protocol: Protocol) -> (Transactional, i32, Client) {
     let id = format!("{name}-{protocol:?}");
     let at = coordinator(cluster, asked, &id);
@@ -33,7 +33,7 @@ fn begin(cluster: &mut Cluster, asked: i32, name: &str, protocol: Protocol) -> (
     (Transactional::begin(&mut client, &id, protocol), at, client)
 }
 
-/// Writes a batch by way of a broker, as often as its client would send it.
+/// Writes a batch through a broker, with the retries of a client.
 fn write(cluster: &mut Cluster, coordinator: &mut Client, producer: &mut Transactional, by: i32, value: &str) {
     if producer.protocol == Protocol::Old {
         producer.add(coordinator, TOPIC, &[0]);
@@ -48,7 +48,7 @@ fn write(cluster: &mut Cluster, coordinator: &mut Client, producer: &mut Transac
     });
 }
 
-/// Waits until nothing is open by what a broker knows, and returns what is committed there.
+/// Waits until a broker knows of no open transaction; returns the committed records there.
 fn settled(client: &mut Client) -> Vec<String> {
     wait_until("no transaction is open", SOON, || client.stable(TOPIC, 0) == client.latest(TOPIC, 0));
     client.committed_texts(TOPIC, 0)
@@ -66,7 +66,7 @@ fn end(producer: &mut Transactional, client: &mut Client, is_commit: bool) {
 }
 
 #[test]
-fn one_transaction_is_written_by_way_of_all_brokers_each_of_them_reads_it_as_it_ended() {
+fn transaction_written_through_all_brokers_is_read_by_its_end_at_each() {
     let mut brokers = shared(&[], 1);
     let cluster = &mut brokers.cluster;
     let mut expected = Vec::new();
@@ -86,7 +86,7 @@ fn one_transaction_is_written_by_way_of_all_brokers_each_of_them_reads_it_as_it_
             assert_eq!(settled(&mut cluster.broker(id).client()), expected, "broker {id}");
         }
     }
-    // Also where nothing of it was ever in memory.
+    // Kills and restarts the brokers, so that none of it was ever in their memory.
     for id in ALL {
         cluster.broker(id).kill();
         cluster.broker(id).restart();
@@ -99,7 +99,7 @@ fn one_transaction_is_written_by_way_of_all_brokers_each_of_them_reads_it_as_it_
 
 /// The change feed brings the stable offset, as it brings records.
 #[test]
-fn marker_is_written_by_another_broker_a_long_poll_at_read_committed_is_woken() {
+fn marker_of_another_broker_wakes_a_long_poll_at_read_committed() {
     let mut brokers = shared(&[], 1);
     let cluster = &mut brokers.cluster;
     let (mut producer, at, mut client) = begin(cluster, 1, "wakes", Protocol::New);
@@ -112,7 +112,7 @@ fn marker_is_written_by_another_broker_a_long_poll_at_read_committed_is_woken() 
             end(&mut producer, &mut client, is_commit);
             let data = consumer.receive_long_poll();
             let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
-            // The marker may be in an object that is still fetched.
+            // The marker may be in an object that is still being fetched.
             assert_eq!(batches[0].records[0].text(), "waits for its marker");
             assert_eq!(data.last_stable_offset, from + 2);
             assert_eq!(data.aborted_transactions.unwrap_or_default().len(), usize::from(!is_commit));
@@ -127,7 +127,7 @@ fn settled_end(client: &mut Client) -> i64 {
 
 /// No marker is written before the kill, since a PUT takes longer.
 #[test]
-fn coordinator_is_killed_between_decision_and_marker_another_broker_writes_it() {
+fn kill_of_the_coordinator_before_the_marker_lets_another_broker_write_it() {
     let mut brokers = shared(&["fullbore.diskless.put.delay.ms=2000"], 1);
     let cluster = &mut brokers.cluster;
     let mut expected = Vec::new();
@@ -145,9 +145,9 @@ fn coordinator_is_killed_between_decision_and_marker_another_broker_writes_it() 
     }
 }
 
-/// The coordinator of the id is the one broker without an object store.
+/// The coordinator of the id is the only broker without an object store.
 #[test]
-fn coordinator_has_no_store_another_broker_writes_its_markers() {
+fn coordinator_without_a_store_has_its_markers_written_by_another_broker() {
     let store = tempfile::tempdir().expect("a folder");
     let mut plan = ClusterPlan::new(3, &[SESSION, CALL]);
     (0..2).for_each(|index| plan.set(index, "diskless.storage", store.path().to_str().expect("a path")));

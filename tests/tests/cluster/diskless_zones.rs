@@ -1,4 +1,4 @@
-//! Diskless topics of a cluster as clients of several zones see them: who is told to serve, and that everybody does.
+//! Diskless topics of a cluster for clients of several zones: the leaders that they see, and that every broker serves.
 
 use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, wait_until};
 use fullbore_wire::ErrorCode;
@@ -11,7 +11,7 @@ const TOPIC: &str = "diskless";
 const PARTITIONS: i32 = 24;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Brokers 1 and 2 in zone a, 3 and 4 in zone b; and the folder that they share.
+/// Starts brokers 1 and 2 in zone a, 3 and 4 in zone b; returns them with the directory that they share.
 fn started() -> (Cluster, tempfile::TempDir) {
     let store = tempfile::tempdir().expect("a folder");
     let set = format!("diskless.storage={}", store.path().display());
@@ -22,7 +22,7 @@ fn started() -> (Cluster, tempfile::TempDir) {
     (plan.start(), store)
 }
 
-/// The partitions as a broker tells a client of this id.
+/// Returns the partitions in a broker's metadata for this client id.
 fn told(cluster: &Cluster, id: i32, client_id: &str) -> Vec<MetadataResponsePartition> {
     let topics = Some(vec![MetadataRequestTopic { name: Some(TOPIC.into()), ..Default::default() }]);
     let request = MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() };
@@ -34,7 +34,7 @@ fn leaders(cluster: &Cluster, id: i32, client_id: &str) -> BTreeSet<i32> {
 }
 
 #[test]
-fn every_broker_tells_clients_of_a_zone_the_same_and_dead_ones_are_left_out() {
+fn all_brokers_return_the_same_leaders_for_a_zone_without_failed_brokers() {
     let (mut cluster, _store) = started();
     cluster.create(TOPIC, PARTITIONS, 1, &["diskless.enable=true", "min.insync.replicas=3"]);
     for (client_id, expected) in [("app,diskless_az=a", &[1, 2][..]), ("inkless_az=b", &[3, 4]), ("app", &[1, 2, 3, 4])]
@@ -65,7 +65,7 @@ fn every_broker_tells_clients_of_a_zone_the_same_and_dead_ones_are_left_out() {
 }
 
 #[test]
-fn any_broker_takes_batches_and_gives_them_back() {
+fn any_broker_accepts_and_returns_batches() {
     let (cluster, _store) = started();
     cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
     for id in cluster.ids() {
@@ -87,7 +87,7 @@ fn any_broker_takes_batches_and_gives_them_back() {
 }
 
 #[test]
-fn a_cluster_without_a_store_says_what_to_set() {
+fn cluster_without_a_store_names_the_setting() {
     let cluster = Cluster::start(2, &[]);
     let refused = cluster.refused(&["topics", "create", "--topic", TOPIC, "--config", "diskless.enable=true"]);
     assert!(refused.contains("needs diskless.storage to be set in a cluster"), "{refused}");
@@ -95,7 +95,7 @@ fn a_cluster_without_a_store_says_what_to_set() {
 }
 
 #[test]
-fn clients_are_not_led_to_a_broker_that_has_no_store() {
+fn clients_are_not_directed_to_a_broker_without_a_store() {
     let store = tempfile::tempdir().expect("a folder");
     let storage = format!("diskless.storage={}", store.path().display());
     let mut plan = ClusterPlan::new(3, &[]);
@@ -105,7 +105,7 @@ fn clients_are_not_led_to_a_broker_that_has_no_store() {
     for id in 1..=3 {
         wait_until("all tell of those that have it", SOON, || leaders(&cluster, id, "app") == [1, 2].into());
     }
-    cluster.broker(3).wait_for_stderr("a diskless topic, which this broker does not serve");
+    cluster.broker(3).wait_for_stderr("cannot serve a diskless topic");
     let mut client = cluster.broker(3).client();
     assert_eq!(client.produce(TOPIC, 0, &Batch::of(&["a"])).error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER);
     assert_eq!(client.fetch(TOPIC, 0, 0).error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER);

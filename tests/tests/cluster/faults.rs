@@ -1,4 +1,4 @@
-//! What befalls a cluster while records go out: kills, restarts, frozen brokers.
+//! Faults under load: kills, restarts, frozen brokers.
 
 use crate::workload::{Load, logs_are_equal, produced_while};
 use fullbore_tests::{Cluster, wait_until};
@@ -11,19 +11,19 @@ pub const SOON: Duration = Duration::from_secs(30);
 /// Bytes by which the memory of a process differs from one round to the next.
 const MEMORY_SPREAD: u64 = 8 << 20;
 
-/// Three brokers with these settings, and a topic that goes on with two of them.
+/// Starts three brokers with these settings, and creates a topic that needs two of them.
 pub fn cluster(sets: &[&str]) -> Cluster {
     with_topic(Cluster::start(3, sets))
 }
 
-/// With the topic.
+/// Creates the topic.
 pub fn with_topic(cluster: Cluster) -> Cluster {
     cluster.create(TOPIC, PARTITIONS, 3, &["min.insync.replicas=2"]);
     ALL.iter().for_each(|id| cluster.wait_for_isr(*id, TOPIC, 3));
     cluster
 }
 
-/// Has this befall the cluster, and then compares its logs.
+/// Applies a fault to the cluster under load, and then compares its logs.
 pub fn under_fault(mut cluster: Cluster, under_fault: impl FnOnce(&mut Cluster, &Load)) {
     produced_while(&mut cluster, TOPIC, |cluster, load| {
         under_fault(cluster, load);
@@ -32,8 +32,7 @@ pub fn under_fault(mut cluster: Cluster, under_fault: impl FnOnce(&mut Cluster, 
     logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
 }
 
-/// Has this befall these brokers, one after the other, each once all replicas are in sync again. Each leads and
-/// follows.
+/// Applies a fault to each of these brokers in sequence, once all replicas are in sync again. Each leads and follows.
 pub fn befalls_each(cluster: Cluster, ids: &[i32], each: impl Fn(&mut Cluster, &Load, i32)) {
     under_fault(cluster, |cluster, load| {
         for id in ids {
@@ -44,7 +43,7 @@ pub fn befalls_each(cluster: Cluster, ids: &[i32], each: impl Fn(&mut Cluster, &
 }
 
 #[test]
-fn a_broker_that_is_killed_and_comes_back_costs_no_record() {
+fn killed_and_restarted_broker_loses_no_record() {
     befalls_each(cluster(&[]), &ALL, |cluster, load, id| {
         cluster.broker(id).kill();
         cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
@@ -54,7 +53,7 @@ fn a_broker_that_is_killed_and_comes_back_costs_no_record() {
 }
 
 #[test]
-fn a_broker_that_is_restarted_at_once_costs_no_record() {
+fn broker_restarted_at_once_loses_no_record() {
     befalls_each(cluster(&[]), &ALL, |cluster, _, id| {
         cluster.broker(id).kill();
         cluster.broker(id).restart();
@@ -62,7 +61,7 @@ fn a_broker_that_is_restarted_at_once_costs_no_record() {
 }
 
 #[test]
-fn a_rolling_restart_costs_no_record() {
+fn rolling_restart_loses_no_record() {
     befalls_each(cluster(&[]), &ALL, |cluster, _, id| {
         cluster.broker(id).stop();
         cluster.broker(id).restart();
@@ -70,7 +69,7 @@ fn a_rolling_restart_costs_no_record() {
 }
 
 #[test]
-fn what_befell_others_leaves_nothing_with_a_broker_that_stayed() {
+fn faults_of_other_brokers_leave_nothing_in_a_broker_that_stayed() {
     let mut cluster = Cluster::start(3, &[]);
     let descriptors = cluster.broker(1).descriptors();
     let mut memory_max = u64::MAX;
@@ -88,7 +87,7 @@ fn what_befell_others_leaves_nothing_with_a_broker_that_stayed() {
         cluster.run(&["topics", "delete", "--topic", TOPIC]);
         wait_until("it has closed what it opened", SOON, || cluster.broker(1).descriptors() <= descriptors);
         wait_until("its memory is what it was", SOON, || cluster.broker(1).rss() <= memory_max);
-        // What the first round has shown it, it knows from then on.
+        // State that the first round has built stays.
         memory_max = memory_max.min(cluster.broker(1).rss() + MEMORY_SPREAD);
     }
 }

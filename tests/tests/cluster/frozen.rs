@@ -1,17 +1,17 @@
-//! Brokers that hang for longer than others wait for them, and then go on as if nothing had been.
+//! Brokers that hang for longer than their session, and then continue.
 
 use crate::faults::{ALL, TOPIC, befalls_each, cluster, under_fault};
 use crate::workload::logs_are_equal;
 use fullbore_tests::{Batch, Client, Cluster, wait_until};
 use std::time::{Duration, Instant};
 
-/// Soon over, for a test.
+/// Short, for a test.
 pub const SESSION: &str = "broker.session.timeout.ms=2000";
 const SESSION_MAX: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(30);
 
 #[test]
-fn a_broker_that_hangs_past_its_session_costs_no_record() {
+fn broker_hung_past_its_session_loses_no_record() {
     befalls_each(cluster(&[SESSION]), &[1, 2], |cluster, load, id| {
         cluster.broker(id).freeze();
         cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
@@ -20,9 +20,9 @@ fn a_broker_that_hangs_past_its_session_costs_no_record() {
     });
 }
 
-/// It leads for itself until it hears of its successor.
+/// The former leader continues until it learns of its successor.
 #[test]
-fn a_leader_that_wakes_up_takes_nothing_with_acks_all() {
+fn resumed_former_leader_acknowledges_nothing_with_acks_all() {
     const ONE: &str = "one";
     let mut cluster = Cluster::start(3, &[SESSION]);
     cluster.create(ONE, 1, 3, &["min.insync.replicas=1"]);
@@ -48,20 +48,20 @@ fn a_leader_that_wakes_up_takes_nothing_with_acks_all() {
     logs_are_equal(&mut cluster, ONE, 1, &ALL);
 }
 
-/// Holds for so long that no leader changes.
+/// Checks for `during` that no leader changes and no broker is considered failed.
 pub fn nobody_is_held_for_dead(cluster: &mut Cluster, topic: &str, during: Duration, epochs: &[i32]) {
     let started = Instant::now();
     while started.elapsed() < during {
         for id in ALL {
             assert_eq!(epochs_of(cluster, id, topic), epochs, "as broker {id} tells");
             let told = cluster.broker(id).stderr();
-            assert!(!told.contains("held for dead"), "{told}");
+            assert!(!told.contains("fenced a broker"), "{told}");
         }
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// The leader epoch of each partition, as a broker tells.
+/// Returns the leader epoch of each partition by a broker's metadata.
 pub fn epochs_of(cluster: &Cluster, id: i32, topic: &str) -> Vec<i32> {
     let mut partitions = cluster.partitions(id, topic);
     partitions.sort_by_key(|of| of.partition_index);
@@ -69,7 +69,7 @@ pub fn epochs_of(cluster: &Cluster, id: i32, topic: &str) -> Vec<i32> {
 }
 
 #[test]
-fn where_all_hang_together_nobody_is_held_for_dead() {
+fn brokers_hung_together_are_not_considered_failed() {
     under_fault(cluster(&[SESSION]), |cluster, load| {
         let epochs = epochs_of(cluster, 1, TOPIC);
         ALL.iter().for_each(|id| cluster.broker(*id).freeze());

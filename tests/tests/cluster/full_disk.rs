@@ -1,4 +1,4 @@
-//! A broker whose disk is full: its partitions go on at other brokers.
+//! A broker whose disk is full: other brokers take over its partitions.
 
 use crate::faults::{SOON, TOPIC, under_fault, with_topic};
 use crate::health::metric;
@@ -12,10 +12,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A lag that lasts longer than a test.
+/// Lag limit longer than a test.
 const NEVER: &str = "3600000";
 
-/// Writes until nothing more fits.
+/// Writes until the disk is full.
 fn fill(folder: &Path) -> PathBuf {
     let path = folder.join("ballast");
     let mut file = File::options().append(true).create(true).open(&path).expect("ours");
@@ -25,7 +25,7 @@ fn fill(folder: &Path) -> PathBuf {
     path
 }
 
-/// A cluster whose broker 1 has a small disk. No leader leaves a follower behind for its lag.
+/// Starts a cluster whose broker 1 has a small disk. No leader drops a follower for its lag.
 pub fn on_a_small_disk() -> Option<(Disk, [TempDir; 2], Cluster)> {
     let others = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let small = Disk::make()?;
@@ -36,11 +36,11 @@ pub fn on_a_small_disk() -> Option<(Disk, [TempDir; 2], Cluster)> {
     Some((small, others, with_topic(plan.start())))
 }
 
-/// Fills the disk of broker 1 until that leads nothing, and no leader waits for it.
+/// Fills the disk of broker 1 until it leads nothing, and no leader waits for it.
 fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
     let ballast = fill(&small.path());
     wait_until("others lead, and wait for two replicas", SOON, || {
-        // Room comes free as replicas are given up.
+        // Replicas that are given up free space.
         fill(&small.path());
         let partitions = cluster.partitions(2, TOPIC);
         partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))
@@ -49,7 +49,7 @@ fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
 }
 
 #[test]
-fn disk_full_its_broker_hands_over_and_nobody_waits_for_it() {
+fn full_disk_hands_leadership_over_and_leaves_the_isrs() {
     let Some((small, _others, cluster)) = on_a_small_disk() else { return };
     under_fault(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
@@ -70,7 +70,7 @@ fn disk_full_its_broker_hands_over_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn room_on_a_full_disk_flaps_acks_all_goes_on() {
+fn flapping_free_space_does_not_stop_acks_all() {
     let Some((small, _others, cluster)) = on_a_small_disk() else { return };
     under_fault(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
@@ -99,10 +99,10 @@ fn unwritable(cluster: &mut Cluster) -> Option<f64> {
     metric(cluster, 1, "fullbore_partitions_unwritable")
 }
 
-/// A folder that is moved away takes no files, as one with wrong permissions or a read-only remount; what is open can
-/// be written.
+/// A directory that was moved away takes no new files, like one with wrong permissions or a read-only remount. Files
+/// that are open can be written.
 #[test]
-fn data_folder_takes_no_files_its_broker_hands_over_and_comes_back() {
+fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
     let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().join("data")).collect();
     paths.iter().for_each(|path| fs::create_dir(path).expect("made"));
@@ -114,16 +114,15 @@ fn data_folder_takes_no_files_its_broker_hands_over_and_comes_back() {
         fs::rename(&paths[0], &away).expect("moved");
         wait_for_others(cluster);
         load.goes_on();
-        cluster.broker(1).wait_for_stderr("no files can be made in the data folder: other brokers lead");
+        cluster.broker(1).wait_for_stderr("cannot create files in the data directory: other brokers lead");
         fs::rename(&away, &paths[0]).expect("moved");
-        cluster.broker(1).wait_for_stderr("files can be made in the data folder again");
+        cluster.broker(1).wait_for_stderr("files can be made in the data directory again");
     });
 }
 
-/// The data directory takes files, the directories of some partitions do not: of some that the broker leads, and of
-/// some that it follows.
+/// The data directory takes files, but the directories of some partitions do not: both of led and of followed ones.
 #[test]
-fn directories_of_partitions_take_no_files_other_replicas_lead_them_until_they_do() {
+fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
     let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
     let lag = format!("replica.lag.time.max.ms={NEVER}");
@@ -147,10 +146,10 @@ fn directories_of_partitions_take_no_files_other_replicas_lead_them_until_they_d
     });
 }
 
-/// Segments that no process can open, as with the permissions of another user: all brokers are killed, and the one with
+/// Segments that no process can open, as with the permissions of another user. All brokers are killed, and the one with
 /// these segments starts first.
 #[test]
-fn logs_of_a_leader_cannot_be_opened_other_replicas_lead_them_until_they_can() {
+fn unopenable_logs_of_a_leader_hand_leadership_over_until_they_open() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
     let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
     let lag = format!("replica.lag.time.max.ms={NEVER}");
@@ -170,10 +169,10 @@ fn logs_of_a_leader_cannot_be_opened_other_replicas_lead_them_until_they_can() {
     });
 }
 
-/// Older segments of a leader that no process can open, as with the permissions of another user: appends and reads of
+/// Older segments of a leader that no process can open, as with the permissions of another user. Appends and reads of
 /// newer records go on.
 #[test]
-fn records_of_a_leader_cannot_be_read_other_replicas_lead_them_until_they_can() {
+fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
     let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
     let lag = format!("replica.lag.time.max.ms={NEVER}");
@@ -228,7 +227,7 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
     segments
 }
 
-/// Replaces files by what cannot be opened.
+/// Replaces files by entries that cannot be opened.
 fn take_away(segments: &[PathBuf]) {
     for segment in segments {
         fs::rename(segment, segment.with_extension("away")).expect("moved");
@@ -244,10 +243,10 @@ fn give_back(segments: &[PathBuf]) {
     }
 }
 
-/// Directories of partitions that are older than the broker's last clean stop, or gone, as after a restored disk: their
-/// broker starts first.
+/// Directories of partitions that are older than the broker's last clean stop, or missing, as after a disk was
+/// restored; their broker starts first.
 #[test]
-fn directories_of_partitions_are_older_or_gone_after_a_clean_stop_no_record_is_lost() {
+fn older_or_missing_partition_directories_after_a_clean_stop_lose_no_record() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
     let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
     let cluster = with_topic(ClusterPlan::new(3, &[]).in_folders(&paths).start());
@@ -271,7 +270,7 @@ fn directories_of_partitions_are_older_or_gone_after_a_clean_stop_no_record_is_l
                 }
             }
             if is_killed {
-                // The next start follows no clean stop.
+                // No clean stop precedes the next start.
                 cluster.broker(1).restart();
                 cluster.broker(1).kill();
             }
@@ -292,7 +291,7 @@ fn copy_dir(from: &Path, to: &Path) {
 }
 
 #[test]
-fn disk_full_the_groups_of_its_broker_commit_at_another() {
+fn full_disk_moves_the_groups_of_its_broker_to_another() {
     let Some((small, _others, cluster)) = on_a_small_disk() else { return };
     let groups: Vec<String> = (0..20).map(|number| format!("g{number}")).collect();
     let commits = |group: &String| commit(&cluster, group) == ErrorCode::NONE;

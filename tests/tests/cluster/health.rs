@@ -1,4 +1,4 @@
-//! What who watches a broker sees of its database: metrics, and whether clients are sent to it or it is started anew.
+//! Signs of a broker's database for monitoring: metrics, and the probes that direct clients or restart the broker.
 
 use fullbore_tests::{Cluster, ClusterPlan, wait_until};
 use std::time::Duration;
@@ -7,7 +7,7 @@ const SETS: [&str; 3] =
     ["fullbore.admin.listener=127.0.0.1:0", "control.plane.timeout.ms=2000", "broker.session.timeout.ms=2000"];
 const SOON: Duration = Duration::from_secs(30);
 
-/// The value of a metric with its labels as the broker shows it now.
+/// Returns the value of a metric with its labels.
 pub fn metric(cluster: &mut Cluster, id: i32, name: &str) -> Option<f64> {
     let page = cluster.broker(id).admin_page("/metrics");
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
@@ -18,7 +18,7 @@ fn wait_for(cluster: &mut Cluster, id: i32, name: &str, wanted: f64) {
     wait_until(&what, SOON, || metric(cluster, id, name) == Some(wanted));
 }
 
-/// The status line, and what follows the head.
+/// Returns the status line and the body.
 fn asked(cluster: &mut Cluster, id: i32, path: &str) -> (String, String) {
     let answer = cluster.broker(id).admin_page(path);
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
@@ -29,7 +29,7 @@ const UP: &str = "fullbore_control_plane_up";
 const OK: &str = "HTTP/1.1 200 OK";
 
 #[test]
-fn a_database_that_is_away_is_seen_and_no_reason_to_restart_or_leave_a_broker() {
+fn database_outage_shows_in_metrics_and_keeps_the_probes_successful() {
     let mut cluster = ClusterPlan::with_own_postgres(2, &SETS).start();
     let failures = "fullbore_control_plane_call_failures_total{connection=\"beats\"}";
     for id in [1, 2] {
@@ -50,7 +50,7 @@ fn a_database_that_is_away_is_seen_and_no_reason_to_restart_or_leave_a_broker() 
         of_newest(&mut cluster)
             .is_some_and(|version| metric(&mut cluster, 1, "fullbore_metadata_epoch") == Some(version))
     });
-    // It hangs: nothing is refused, and nothing comes.
+    // The database hangs: connections are neither refused nor answered.
     cluster.postgres().freeze();
     for id in [1, 2] {
         wait_for(&mut cluster, id, UP, 0.0);

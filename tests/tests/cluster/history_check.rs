@@ -1,31 +1,31 @@
-//! What clients saw of a topic, and what of that breaks a promise.
+//! History of a topic as clients saw it, and the broken promises in it.
 //!
-//! One producer, idempotent, that numbers its records; one reader that ran all the time, and one that read everything
-//! afterwards. Invariant: nothing here asks a broker.
+//! One idempotent producer numbers its records; one consumer ran all the time, and another read everything afterwards.
+//! Invariant: nothing here sends a request.
 
 use crate::offsets::Marks;
 use fullbore_tests::Consumed;
 use std::collections::BTreeMap;
 
-/// What clients saw.
+/// Observations of the clients.
 #[derive(Clone, Default)]
 pub struct Seen {
-    /// The key of each record; its value is its number.
+    /// Key of each record; its value is its number.
     pub sent: Vec<String>,
-    /// Partition and offset of each.
+    /// Partition and offset of each record.
     pub acknowledged: Vec<(i32, i64)>,
-    /// By who read all the time.
+    /// Records of the consumer that ran all the time.
     pub polled: Vec<Consumed>,
-    /// By who read afterwards.
+    /// Records of the consumer that read afterwards.
     pub found: Vec<Consumed>,
-    /// Where each partition ends.
+    /// End offset of each partition.
     pub ends: BTreeMap<i32, i64>,
-    /// What each leader told, in order.
+    /// Offsets that each leader returned, in order.
     pub marks: Vec<Marks>,
 }
 
 impl Seen {
-    /// A line for each promise that was broken.
+    /// Returns a line for each broken promise.
     pub fn violations(&self) -> Vec<String> {
         [
             self.lost(),
@@ -39,7 +39,7 @@ impl Seen {
         .concat()
     }
 
-    /// Every acknowledged record is at its place, with the same bytes; here all are acknowledged.
+    /// Returns acknowledged records that are not at their offset with the same bytes; here all are acknowledged.
     fn lost(&self) -> Vec<String> {
         let found: BTreeMap<(i32, i64), &Consumed> =
             self.found.iter().map(|of| ((of.partition, of.offset), of)).collect();
@@ -52,7 +52,7 @@ impl Seen {
         lost.chain(unanswered).collect()
     }
 
-    /// What is read was sent.
+    /// Returns records that were read and never sent.
     fn untrue(&self) -> Vec<String> {
         let was_sent = |of: &&Consumed| {
             let number = of.value.parse::<usize>().ok();
@@ -61,7 +61,7 @@ impl Seen {
         self.found.iter().filter(|of| !was_sent(of)).map(|of| format!("{of:?} was never sent")).collect()
     }
 
-    /// No record is there twice, and those of a partition are in the order in which they were sent.
+    /// Returns records that are there twice, or out of the order of sending in their partition.
     fn twice_or_out_of_order(&self) -> Vec<String> {
         let mut last: BTreeMap<i32, usize> = BTreeMap::new();
         let mut places: BTreeMap<&str, i32> = BTreeMap::new();
@@ -79,7 +79,7 @@ impl Seen {
         violations
     }
 
-    /// Who polls gets each offset once, in order.
+    /// Returns offsets that the consumer that ran all the time skipped or repeated.
     fn skipped(&self) -> Vec<String> {
         let mut violations = Vec::new();
         for (who, read) in [("all the time", &self.polled), ("afterwards", &self.found)] {
@@ -95,7 +95,7 @@ impl Seen {
         violations
     }
 
-    /// One value per offset, whoever reads it, and whenever.
+    /// Returns offsets at which the two consumers read different values.
     fn differing(&self) -> Vec<String> {
         let found: BTreeMap<(i32, i64), &Consumed> =
             self.found.iter().map(|of| ((of.partition, of.offset), of)).collect();
@@ -104,7 +104,7 @@ impl Seen {
         differing.map(|of| format!("{of:?} was read, and later {:?}", found.get(&(of.partition, of.offset)))).collect()
     }
 
-    /// The end offset is the count.
+    /// Returns partitions whose end offset is not the number of their records.
     fn miscounted(&self) -> Vec<String> {
         let mut counts: BTreeMap<i32, i64> = self.ends.keys().map(|partition| (*partition, 0)).collect();
         self.found.iter().for_each(|of| *counts.entry(of.partition).or_default() += 1);
@@ -114,7 +114,7 @@ impl Seen {
         }
     }
 
-    /// High watermark, last stable offset and log start never go back within a leader epoch.
+    /// Returns high watermarks, last stable offsets and log starts that go back within a leader epoch.
     fn gone_back(&self) -> Vec<String> {
         let mut latest = BTreeMap::new();
         let gone_back = self.marks.iter().filter_map(|marks| {
@@ -125,7 +125,7 @@ impl Seen {
     }
 }
 
-/// 12 records in two partitions.
+/// Returns a history of 12 records in two partitions.
 fn seen() -> Seen {
     let sent: Vec<String> = (0..12).map(|number| format!("k{}", number % 4)).collect();
     let place = |number: usize| ((number % 2) as i32, (number / 2) as i64);
@@ -142,12 +142,12 @@ fn seen() -> Seen {
 }
 
 #[test]
-fn what_is_as_promised_breaks_nothing() {
+fn kept_promises_give_no_violation_of_a_topic() {
     assert_eq!(seen().violations(), [""; 0]);
 }
 
 #[test]
-fn what_was_planted_is_caught() {
+fn each_mutation_of_a_topics_history_gives_its_violation() {
     type Plant = fn(&mut Seen);
     let plants: [(&str, Plant); 13] = [
         ("was acknowledged at", |seen| _ = seen.found.pop()),

@@ -1,4 +1,4 @@
-//! A broker whose disk hangs, so that writes to it do not come back: its partitions go on at other brokers.
+//! A broker whose disk hangs, so that writes to it do not return: other brokers take over its partitions.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ fn wait_until_it_is_out(cluster: &Cluster) {
 }
 
 #[test]
-fn disk_hangs_its_broker_hands_over_and_nobody_waits_for_it() {
+fn hung_disk_hands_leadership_over_and_leaves_the_isrs() {
     let Some((disk, _others, cluster)) = on_a_small_disk() else { return };
     under_fault(cluster, |cluster, load| {
         let frozen = disk.freeze();
@@ -29,14 +29,14 @@ fn disk_hangs_its_broker_hands_over_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn write_hangs_until_another_leads_it_is_not_acknowledged_and_cut_off() {
+fn hung_write_is_not_acknowledged_and_is_truncated_under_the_next_leader() {
     let Some((disk, _others, mut cluster)) = on_a_small_disk() else { return };
     let partitions = cluster.partitions(2, TOPIC);
     for of in &partitions {
         cluster.broker(of.leader_id).client().produced(TOPIC, of.partition_index, &Batch::of(&["before"]));
     }
     let partition = partitions.iter().find(|of| of.leader_id == 1).expect("each broker leads").partition_index;
-    // More than the broker has threads that serve clients.
+    // More clients than the broker has threads that serve clients.
     let mut clients: Vec<Client> = (0..8).map(|_| cluster.broker(1).client()).collect();
     let frozen = disk.freeze();
     for client in &mut clients {
@@ -58,7 +58,7 @@ fn write_hangs_until_another_leads_it_is_not_acknowledged_and_cut_off() {
 }
 
 #[test]
-fn disk_hangs_its_broker_acknowledges_diskless_records() {
+fn hung_disk_does_not_stop_diskless_records() {
     let Some(small) = Disk::make() else { return };
     let others = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let folders: Vec<PathBuf> = [small.data(), others[0].path().to_owned(), others[1].path().to_owned()].into();

@@ -1,5 +1,4 @@
-//! Links that are cut, while records go out: between brokers both ways, one way, over and over; and to the database
-//! alone.
+//! Cut links under load: between brokers in both directions, in one, and repeatedly; and to the database alone.
 
 use crate::faults::{ALL, TOPIC, befalls_each, with_topic};
 use fullbore_tests::{Cluster, ClusterPlan, Link, wait_until};
@@ -18,8 +17,7 @@ fn linked() -> Cluster {
     with_topic(ClusterPlan::new(3, &SETS).linked().start())
 }
 
-/// Waits until each partition is led, by somebody with whom those are in sync that can be reached: not `id`, or it
-/// alone.
+/// Waits until each partition has a leader, and broker `id` is out of each ISR or alone in it.
 fn is_left_out(cluster: &Cluster, id: i32) {
     let other = id % 3 + 1;
     wait_until(&format!("broker {id} is in sync with nobody"), SOON, || {
@@ -29,13 +27,13 @@ fn is_left_out(cluster: &Cluster, id: i32) {
     });
 }
 
-/// A different one for each broker.
+/// Returns another link for each broker.
 fn one_of(links: [Link; 3], id: i32) -> Link {
     links[usize::try_from(id - 1).expect("ids begin with 1")]
 }
 
 #[test]
-fn a_broker_that_no_other_reaches_costs_no_record() {
+fn unreachable_broker_loses_no_record() {
     befalls_each(linked(), &ALL, |cluster, _, id| {
         cluster.links().of(id, one_of([Link::Cut, Link::Held, Link::AnswersHeld], id));
         is_left_out(cluster, id);
@@ -44,9 +42,9 @@ fn a_broker_that_no_other_reaches_costs_no_record() {
 }
 
 #[test]
-fn a_link_that_is_cut_one_way_costs_no_record() {
+fn link_cut_in_one_direction_loses_no_record() {
     befalls_each(linked(), &ALL, |cluster, load, id| {
-        // What `id` asks its neighbour for does not come; all else does.
+        // Only the responses of `leader` to `id` are missing.
         let leader = id % 3 + 1;
         cluster.links().between(id, leader, one_of([Link::Cut, Link::Held, Link::AnswersHeld], id));
         wait_until(&format!("broker {id} is out of sync where {leader} leads"), SOON, || {
@@ -59,7 +57,7 @@ fn a_link_that_is_cut_one_way_costs_no_record() {
 }
 
 #[test]
-fn links_that_come_and_go_cost_no_record() {
+fn flapping_links_lose_no_record() {
     befalls_each(linked(), &[1, 2], |cluster, load, id| {
         let began = Instant::now();
         let links = [Link::Cut, Link::Open, Link::Held, Link::Open, Link::AnswersHeld, Link::Open];
@@ -73,7 +71,7 @@ fn links_that_come_and_go_cost_no_record() {
 }
 
 #[test]
-fn a_broker_cut_off_from_the_database_alone_costs_no_record() {
+fn broker_cut_off_from_the_database_alone_loses_no_record() {
     befalls_each(linked(), &[1, 2], |cluster, load, id| {
         cluster.links().to_database(id, one_of([Link::Cut, Link::Held, Link::AnswersHeld], id));
         let other = id % 3 + 1;

@@ -1,4 +1,4 @@
-//! Brokers that lose the object store of diskless topics while others have it, and all at once.
+//! Brokers that lose the object store of diskless topics, one alone or all at once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use crate::diskless::{CALL, SESSION, TOPIC};
 use crate::faults::ALL;
 use crate::workload::produced_while;
 
-/// Partitions enough that each broker is named for some, whatever the topics' ids are.
+/// Enough partitions that each broker leads some, whatever the topics' ids are.
 const PARTITIONS: i32 = 36;
-/// A topic that a test writes to beside the load.
+/// Topic that a test writes to beside the load.
 const OWN: &str = "own";
-/// A broker leaves after 4 s, and its peers hear of it with a heartbeat.
+/// A broker leaves after 4 s, and its peers learn of it with a heartbeat.
 const LEFT_OUT_MAX: Duration = Duration::from_secs(12);
-/// It comes back once the store has answered for 5 s, or for as long as 40 s where it was lost soon before.
+/// A broker comes back once the store has answered for 5 s, or for up to 40 s after an earlier loss.
 const BACK_MAX: Duration = Duration::from_secs(60);
 
-/// The store of three brokers, and the way of each to it.
+/// Store of three brokers, and the link of each to it.
 struct Store {
     ways: Vec<Relay>,
     _s3: S3,
@@ -32,7 +32,7 @@ impl Store {
     }
 }
 
-/// Three brokers, a topic for a steady load, and one that a test writes to.
+/// Starts three brokers with a topic for a steady load, and one that a test writes to.
 fn started() -> (Cluster, Store) {
     let s3 = S3::start();
     let at = s3.endpoint().trim_start_matches("http://").parse().expect("an address");
@@ -59,7 +59,7 @@ fn leaders(cluster: &Cluster, id: i32, topic: &str) -> BTreeSet<i32> {
     cluster.partitions(id, topic).iter().map(|partition| partition.leader_id).collect()
 }
 
-/// Returns a partition of the test's own topic that this broker is named for.
+/// Returns a partition of the test's own topic that this broker leads.
 fn served_by(cluster: &Cluster, id: i32) -> i32 {
     let partitions = cluster.partitions(id, OWN);
     partitions.iter().find(|of| of.leader_id == id).expect("each serves some").partition_index
@@ -69,7 +69,7 @@ fn produce(cluster: &mut Cluster, id: i32, partition: i32, text: &str) -> ErrorC
     cluster.broker(id).client().produce(OWN, partition, &Batch::of(&[text])).error_code
 }
 
-/// Has broker 2 alone lose the store, and find it again.
+/// Takes the store from broker 2 alone, and gives it back.
 fn broker_loses(link: Link) {
     let (mut cluster, store) = started();
     produced_while(&mut cluster, TOPIC, |cluster, load| {
@@ -78,7 +78,7 @@ fn broker_loses(link: Link) {
         store.set(2, link);
         let began = Instant::now();
         let mut client = cluster.broker(2).client();
-        // While it may be a moment the client is to send the batch again, or waits.
+        // At first the error makes the client retry, since the store may be back in a moment.
         let refused = loop {
             let code = client.produce(OWN, partition, &Batch::of(&["meanwhile"])).error_code;
             if code != ErrorCode::KAFKA_STORAGE_ERROR {
@@ -110,17 +110,17 @@ fn broker_loses(link: Link) {
 }
 
 #[test]
-fn one_broker_is_cut_off_the_store_others_serve_its_share_until_it_is_back() {
+fn broker_cut_off_the_store_is_replaced_until_it_is_back() {
     broker_loses(Link::Cut);
 }
 
 #[test]
-fn store_hangs_for_one_broker_others_serve_its_share_until_it_is_back() {
+fn broker_with_a_hung_store_is_replaced_until_it_is_back() {
     broker_loses(Link::Held);
 }
 
 #[test]
-fn all_brokers_lose_the_store_one_is_named_for_all_and_all_come_back() {
+fn loss_of_the_store_at_all_brokers_leaves_one_leader_until_it_is_back() {
     let (mut cluster, store) = started();
     produced_while(&mut cluster, TOPIC, |cluster, load| {
         ALL.iter().for_each(|id| store.set(*id, Link::Held));

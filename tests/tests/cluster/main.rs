@@ -1,4 +1,4 @@
-//! Several brokers over a PostgreSQL, each a process: what is promised of a cluster, whatever befalls it.
+//! Several brokers over a PostgreSQL, each a process: the promises of a cluster, under faults.
 
 mod any_broker;
 mod chaos;

@@ -1,4 +1,4 @@
-//! High watermark, last stable offset and log start, as leaders tell them while a fault hits the cluster.
+//! High watermark, last stable offset and log start in the responses of leaders while a fault hits the cluster.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ const METADATA: i16 = 12;
 const FETCH: i16 = 12;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What a leader told in an epoch of a partition.
+/// Offsets that a leader returned in an epoch of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
     /// Broker, partition, leader epoch.
@@ -24,7 +24,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Returns true if something is less than it was.
+    /// Returns true if an offset is below that of `before`.
     pub fn are_behind(&self, before: &Marks) -> bool {
         self.high_watermark < before.high_watermark
             || self.last_stable_offset < before.last_stable_offset
@@ -32,8 +32,8 @@ impl Marks {
     }
 }
 
-/// Asks the broker of this id for the marks of what it leads, again and again; what it told, in order. Connects anew
-/// where it is gone.
+/// Polls the offsets of the partitions that broker `id` leads until `is_over`; returns them in order. Reconnects while
+/// the broker is gone.
 pub fn watched(id: i32, address: SocketAddr, topic: &str, is_over: &AtomicBool) -> Vec<Marks> {
     let mut told = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -47,7 +47,7 @@ pub fn watched(id: i32, address: SocketAddr, topic: &str, is_over: &AtomicBool) 
     told
 }
 
-/// Asks once; `None` when the broker closed the connection.
+/// Polls once; `None` if the broker closed the connection.
 fn ask(client: &mut Client, id: i32, topic: &str, told: &mut Vec<Marks>) -> Option<()> {
     let topics = vec![MetadataRequestTopic { name: Some(topic.into()), ..Default::default() }];
     let request = MetadataRequest { topics: Some(topics), allow_auto_topic_creation: false, ..Default::default() };

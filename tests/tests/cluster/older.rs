@@ -1,5 +1,5 @@
-//! A broker that starts with an older copy of its data folder, or with an empty one, after all brokers have stopped.
-//! The copy may be one of a broker that ran, and that went on in the same process.
+//! A broker that starts with an older copy of its data directory, or with an empty one, after all brokers have stopped.
+//! The copy may be of a broker that was running, and that continued in the same process.
 
 use crate::checked::checked;
 use fullbore_tests::{Batch, Broker, Client, Cluster, wait_until};
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const TOPIC: &str = "older";
-/// Records before the copy, and as many after it.
+/// Number of records before the copy, and after it.
 const HALF: usize = 100;
 
 fn copy(from: &Path, to: &Path) {
@@ -17,7 +17,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.success(), "{} is copied", from.display());
 }
 
-/// Puts the copy in the folder's place; without one, the folder is empty.
+/// Replaces the directory by the copy; without one, the directory is empty.
 fn put_back(copied: Option<&Path>, folder: &Path) {
     fs::remove_dir_all(folder).expect("ours");
     match copied {
@@ -34,7 +34,7 @@ fn write_half(cluster: &mut Cluster) {
     }
 }
 
-/// Three brokers of which each has the first half of the records.
+/// Starts three brokers, each of which has the first half of the records.
 fn half_full() -> Cluster {
     let mut cluster = Cluster::start(3, &["broker.session.timeout.ms=2000"]);
     cluster.create(TOPIC, 1, 3, &[]);
@@ -43,7 +43,7 @@ fn half_full() -> Cluster {
     cluster
 }
 
-/// Three brokers whose first has been stopped, copied and started again between two halves of the records.
+/// Starts three brokers, and stops, copies and restarts the first between the two halves of the records.
 fn copied(copied: &Path) -> Cluster {
     let mut cluster = half_full();
     cluster.broker(1).stop();
@@ -54,7 +54,7 @@ fn copied(copied: &Path) -> Cluster {
     cluster
 }
 
-/// Three brokers whose first has been copied, as it was at one moment while it ran, between two halves of the records.
+/// Starts three brokers, and copies the first as it is at one moment of its run, between the two halves of the records.
 fn copied_while_it_runs(copied: &Path) -> Cluster {
     let mut cluster = half_full();
     cluster.broker(1).freeze();
@@ -66,12 +66,12 @@ fn copied_while_it_runs(copied: &Path) -> Cluster {
     cluster.broker(1).thaw();
     cluster.wait_for_isr(2, TOPIC, 3);
     write_half(&mut cluster);
-    // One may have been on its way.
+    // One heartbeat may have been in flight.
     wait_until("it has beaten since", Duration::from_secs(60), || sent(&cluster) > before + 2);
     cluster
 }
 
-/// All brokers start, the first one before the others, and every record is there.
+/// Starts all brokers, the first one before the others, and checks that every record is there.
 fn nothing_is_missing(cluster: &mut Cluster) {
     for id in 1..=3 {
         cluster.broker(id).restart();
@@ -89,8 +89,8 @@ fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
     }
 }
 
-/// The copy is named as one while its broker lives and once that is dead, and costs no record of the last replica in
-/// sync.
+/// Checks that the copy is recognised while its broker lives and once it has failed, and loses no record of the last
+/// in-sync replica.
 fn older_folder_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let place = tempfile::tempdir().expect("a folder");
     let copied_to = place.path().join("copied");
@@ -110,7 +110,7 @@ fn older_folder_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
         told.contains("has used a newer state of it since")
     });
     nothing_is_missing(&mut cluster);
-    assert!(cluster.broker(1).stderr().contains("this data folder is an older copy"));
+    assert!(cluster.broker(1).stderr().contains("this data directory is an older copy"));
     let (is_well, told) = checked(&cluster, &[], &folder);
     assert!(is_well, "it is the newest by now: {told}");
 }
@@ -125,9 +125,9 @@ fn older_folder_after_all_were_killed(copied: fn(&Path) -> Cluster) {
     nothing_is_missing(&mut cluster);
 }
 
-/// Brokers are held for dead one after the other, so that the last one leads alone.
+/// The other brokers' sessions expire in sequence, so that the last broker leads alone.
 #[test]
-fn copy_of_a_running_broker_that_is_killed_last_costs_no_record() {
+fn copy_of_a_running_broker_that_is_killed_last_loses_no_record() {
     let place = tempfile::tempdir().expect("a folder");
     let copied_to = place.path().join("copied");
     let mut cluster = copied_while_it_runs(&copied_to);
@@ -140,27 +140,27 @@ fn copy_of_a_running_broker_that_is_killed_last_costs_no_record() {
 }
 
 #[test]
-fn older_folder_of_the_last_in_sync_broker_costs_no_record_and_is_named() {
+fn older_directory_of_the_last_in_sync_broker_loses_no_record_and_is_named() {
     older_folder_of_the_last_in_sync(copied);
 }
 
 #[test]
-fn copy_of_a_running_broker_that_stops_last_costs_no_record_and_is_named() {
+fn copy_of_a_running_broker_that_stops_last_loses_no_record_and_is_named() {
     older_folder_of_the_last_in_sync(copied_while_it_runs);
 }
 
 #[test]
-fn older_folder_after_all_brokers_were_killed_costs_no_record() {
+fn older_directory_after_a_kill_of_all_brokers_loses_no_record() {
     older_folder_after_all_were_killed(copied);
 }
 
 #[test]
-fn copy_of_a_running_broker_after_all_brokers_were_killed_costs_no_record() {
+fn copy_of_a_running_broker_after_a_kill_of_all_brokers_loses_no_record() {
     older_folder_after_all_were_killed(copied_while_it_runs);
 }
 
 #[test]
-fn empty_folder_of_the_last_in_sync_broker_costs_no_record() {
+fn empty_directory_of_the_last_in_sync_broker_loses_no_record() {
     let place = tempfile::tempdir().expect("a folder");
     let mut cluster = copied(&place.path().join("copied"));
     all_stop(&mut cluster, true);
@@ -169,10 +169,10 @@ fn empty_folder_of_the_last_in_sync_broker_costs_no_record() {
     nothing_is_missing(&mut cluster);
 }
 
-/// As a kill leaves the folder between the name of the process that joins and the database's answer; and as an earlier
-/// version wrote it.
+/// As a kill leaves the directory between the name of the process that joins and the database's response; and as an
+/// earlier version wrote it.
 #[test]
-fn folder_that_names_the_registered_process_or_none_leads_on_in_its_epoch() {
+fn directory_of_the_registered_process_or_of_none_keeps_its_leader_epoch() {
     let mut cluster = Cluster::start(1, &[]);
     cluster.create(TOPIC, 1, 1, &[]);
     let file = cluster.broker(1).data_dir().join("cluster");
@@ -205,7 +205,7 @@ fn folder_that_names_the_registered_process_or_none_leads_on_in_its_epoch() {
 }
 
 #[test]
-fn older_folder_of_a_broker_by_itself_is_taken_with_its_database() {
+fn older_directory_of_a_lone_broker_is_used_with_its_database() {
     let place = tempfile::tempdir().expect("a folder");
     let copied_to = place.path().join("copied");
     let mut broker = Broker::start(&[]);

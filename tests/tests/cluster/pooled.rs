@@ -8,7 +8,7 @@ use crate::diskless;
 use crate::faults::{ALL, befalls_each, with_topic};
 use crate::workload::produced_while;
 
-/// A cluster whose brokers know the pooler only.
+/// Starts a cluster whose brokers know only the pooler.
 fn behind(pooler: &PgBouncer) -> ClusterPlan {
     let mut plan = ClusterPlan::new(ALL.len(), &["broker.session.timeout.ms=2000"]);
     let url = format!("postgres://anybody@{}/{}", pooler.address(), plan.database());
@@ -23,7 +23,7 @@ fn is_killed(cluster: &mut Cluster, id: i32) {
 }
 
 #[test]
-fn behind_a_pooler_a_broker_that_is_killed_costs_no_record() {
+fn killed_broker_behind_a_pooler_loses_no_record() {
     let pooler = PgBouncer::start(PostgresServer::shared().address(), true);
     befalls_each(with_topic(behind(&pooler).start()), &[1, 2], |cluster, load, id| {
         is_killed(cluster, id);
@@ -33,7 +33,7 @@ fn behind_a_pooler_a_broker_that_is_killed_costs_no_record() {
 }
 
 #[test]
-fn behind_a_pooler_a_broker_that_is_killed_costs_no_record_of_a_diskless_topic() {
+fn killed_broker_behind_a_pooler_loses_no_diskless_record() {
     let pooler = PgBouncer::start(PostgresServer::shared().address(), false);
     let mut shared = diskless::shared_by(behind(&pooler), 3);
     produced_while(&mut shared.cluster, diskless::TOPIC, |cluster, load| {

@@ -1,11 +1,11 @@
-//! Power cuts: the machine of one broker, or of all of them, as their disks leave them. Skipped without root.
+//! Power losses of one broker's machine, or of all, as their disks leave them. Skipped without root.
 
 use crate::faults::{ALL, PARTITIONS, SOON, TOPIC, befalls_each, cluster, under_fault};
 use fullbore_tests::{Batch, Cluster, ClusterPlan, Disk, another_boot, wait_until};
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-/// Three brokers, each with a disk of its own, and a topic with these settings.
+/// Starts three brokers, each with its own disk, and creates a topic with these settings.
 fn on_disks(configs: &[&str]) -> Option<(Vec<Disk>, Cluster)> {
     let disks = [(); 3].map(|()| Disk::make());
     let disks: Vec<Disk> = disks.into_iter().collect::<Option<_>>()?;
@@ -16,7 +16,7 @@ fn on_disks(configs: &[&str]) -> Option<(Vec<Disk>, Cluster)> {
     Some((disks, cluster))
 }
 
-/// Cuts the power of the machines of these brokers at one moment, and starts them again. The disks that this leaves.
+/// Cuts the power of these brokers' machines at one moment, and starts the brokers again on the disks as left.
 pub fn cut_power(cluster: &mut Cluster, disks: &mut [Disk], ids: &[i32]) {
     ids.iter().for_each(|id| cluster.broker(*id).freeze());
     for id in ids {
@@ -31,7 +31,7 @@ pub fn cut_power(cluster: &mut Cluster, disks: &mut [Disk], ids: &[i32]) {
 }
 
 #[test]
-fn what_is_flushed_survives_the_power_cut_of_all_machines() {
+fn flushed_records_survive_a_power_loss_of_all_machines() {
     let Some((mut disks, cluster)) = on_disks(&["min.insync.replicas=2", "flush.messages=1"]) else { return };
     under_fault(cluster, |cluster, load| {
         for _ in 0..2 {
@@ -43,27 +43,27 @@ fn what_is_flushed_survives_the_power_cut_of_all_machines() {
 }
 
 #[test]
-fn the_power_cut_of_one_machine_after_the_other_costs_no_record() {
+fn power_losses_of_one_machine_after_the_other_lose_no_record() {
     let Some((disks, cluster)) = on_disks(&["min.insync.replicas=2"]) else { return };
     let disks = RefCell::new(disks);
     befalls_each(cluster, &[1, 2], |cluster, _, id| cut_power(cluster, &mut disks.borrow_mut(), &[id]));
 }
 
 #[test]
-fn a_broker_whose_disk_is_replaced_is_filled_by_the_others() {
+fn broker_with_a_replaced_disk_is_refilled_by_the_others() {
     befalls_each(cluster(&[]), &[1, 2], |cluster, _, id| {
         cluster.broker(id).kill();
         let folder = cluster.broker(id).data_dir().to_owned();
         std::fs::remove_dir_all(&folder).expect("ours");
-        // A new folder takes nobody's place who lives.
+        // An empty directory must not replace a broker that is alive.
         cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
         cluster.broker(id).restart();
     });
 }
 
-/// As where there are no descriptors: all have to say where their logs end, and this one could not.
+/// As without free descriptors: all brokers must report their log ends, and this one could not.
 #[test]
-fn after_a_power_cut_of_all_a_log_that_cannot_be_opened_for_a_moment_is_told_of_once_it_can_be() {
+fn log_unopenable_after_a_power_loss_of_all_is_reported_once_it_opens() {
     let mut cluster = cluster(&[]);
     let led = |cluster: &Cluster| -> Vec<bool> {
         let mut partitions = cluster.partitions(1, TOPIC);
@@ -82,7 +82,7 @@ fn after_a_power_cut_of_all_a_log_that_cannot_be_opened_for_a_moment_is_told_of_
     std::fs::rename(&segment, &aside).expect("moved");
     std::fs::create_dir(&segment).expect("made");
     ALL.iter().for_each(|id| cluster.broker(*id).restart());
-    cluster.broker(2).wait_for_stderr("logs that nobody leads cannot be opened");
+    cluster.broker(2).wait_for_stderr("cannot open logs of partitions without a leader");
     wait_until("all others are led", SOON, || led(&cluster).iter().skip(1).all(|is_led| *is_led));
     assert!(!led(&cluster)[0], "one log's end is not known");
     std::fs::remove_dir(&segment).expect("removed");

@@ -1,8 +1,8 @@
-//! Power cuts of a broker of a cluster that alone has a part of the state of transactions (`__transaction_state` with
-//! one replica): its transactions are aborted on all brokers, those of other coordinators go on. Skipped without root.
+//! Power loss of a broker that alone has a part of the state of transactions (`__transaction_state` with one replica).
+//! Its transactions are aborted on all brokers, and those of other coordinators go on. Skipped without root.
 //!
-//! `FULLBORE_POWER_ROUNDS` says how often (by default 1, in `make soak` 20); each round has a seed, printed when it
-//! begins.
+//! `FULLBORE_POWER_ROUNDS` sets the number of rounds (by default 1, in `make soak` 20); each round prints its seed when
+//! it begins.
 
 use crate::faults::{ALL, PARTITIONS, SOON, TOPIC};
 use crate::power::cut_power;
@@ -21,18 +21,18 @@ const SETS: [&str; 4] = [
     "offsets.topic.num.partitions=1",
 ];
 
-/// A transactional id with what it has written.
+/// Transactional id with the records that it has written.
 struct Writer {
     producer: Transactional,
     coordinator: i32,
-    /// Every producer that its clients have been.
+    /// Producer ids and epochs that its clients have had.
     known: HashSet<(i64, i16)>,
     /// Values of the open transaction.
     open: Vec<(i32, String)>,
     committed: Vec<(i32, String)>,
 }
 
-/// A client of each broker, by id.
+/// Client of each broker, by id.
 struct Clients(BTreeMap<i32, Client>);
 
 impl Clients {
@@ -102,7 +102,7 @@ impl Writer {
     }
 }
 
-/// Holds the producers of the broker that was cut to be fenced, and the others to go on.
+/// Checks that producers of the broker that lost power are fenced, and that the others continue.
 fn go_on(cluster: &Cluster, writers: &mut [Writer]) {
     let mut clients = Clients::connect(cluster);
     let known: HashSet<i64> = writers.iter().flat_map(|writer| writer.known.iter().map(|(id, _)| *id)).collect();
@@ -168,7 +168,7 @@ fn round(seed: u64) -> Option<()> {
 }
 
 #[test]
-fn power_of_the_only_coordinator_is_cut_its_transactions_are_aborted_on_all_brokers() {
+fn power_loss_of_the_only_coordinator_aborts_its_transactions_on_all_brokers() {
     let first = 7_000;
     for seed in first..first + fullbore_tests::rounds("FULLBORE_POWER_ROUNDS", 1, 20) as u64 {
         eprintln!("seed {seed}");

@@ -1,4 +1,4 @@
-//! Topics made again on brokers that know nothing of the deleted ones: their producers go on with their next batches.
+//! Topics created again on brokers that do not know the deleted ones: their producers continue with their next batches.
 
 use crate::diskless::{CALL, SESSION, set_store};
 use crate::faults::ALL;
@@ -40,9 +40,8 @@ fn restart_all(cluster: &mut Cluster) {
     cluster.wait_for_brokers(&ALL);
 }
 
-/// Lets a producer write to the first of these topics, each of which is deleted for the next one: partitions, and true
-/// for a diskless topic. All brokers are restarted after each deletion but the last one where `is_during`, else after
-/// each.
+/// Writes to the first of these topics, each of which is deleted for the next one: partitions, and true for a diskless
+/// topic. All brokers restart after each deletion; if `is_during`, before it.
 fn goes_on_through(lives: &[(i32, bool)], is_during: bool) {
     let store = tempfile::tempdir().expect("a folder");
     let mut plan = ClusterPlan::new(3, &[SESSION, CALL, "log.segment.delete.delay.ms=0"]);
@@ -73,24 +72,24 @@ fn goes_on_through(lives: &[(i32, bool)], is_during: bool) {
 }
 
 #[test]
-fn topic_shrinks_and_all_brokers_are_restarted_producers_go_on_once_it_has_grown() {
+fn topic_recreated_smaller_and_larger_over_restarts_of_all_brokers_lets_producers_continue() {
     goes_on_through(&[(8, false), (2, false), (8, false)], true);
 }
 
 #[test]
-fn all_brokers_are_restarted_between_topics_of_either_kind_producers_go_on() {
+fn restart_of_all_brokers_between_topics_of_either_kind_lets_producers_continue() {
     goes_on_through(&[(8, false), (8, true)], false);
     goes_on_through(&[(8, true), (8, false)], false);
 }
 
 #[test]
-fn topic_shrinks_as_a_diskless_one_and_all_brokers_are_restarted_producers_go_on_once_it_has_grown() {
+fn topic_recreated_smaller_as_diskless_over_restarts_of_all_brokers_lets_producers_continue() {
     goes_on_through(&[(8, false), (2, true), (8, true)], true);
 }
 
-/// The broker that makes the diskless topic in the index first may not know the producers.
+/// The broker that first creates the diskless topic in the index may not know the producers.
 #[test]
-fn classic_topic_was_on_one_broker_producers_go_on_in_the_diskless_one() {
+fn diskless_topic_lets_producers_of_a_classic_one_on_one_broker_continue() {
     let store = tempfile::tempdir().expect("a folder");
     let mut plan = ClusterPlan::new(3, &[SESSION, CALL]);
     set_store(&mut plan, store.path());
@@ -111,7 +110,7 @@ fn classic_topic_was_on_one_broker_producers_go_on_in_the_diskless_one() {
 }
 
 #[test]
-fn all_brokers_are_restarted_and_the_leader_is_killed_before_the_first_batch_producers_go_on_at_a_follower() {
+fn kill_of_the_leader_before_the_first_batch_lets_producers_continue_at_a_follower() {
     let mut cluster = Cluster::start(3, &["log.segment.delete.delay.ms=0", SESSION]);
     let mut client = Client::connect(cluster.address(1));
     let id = client.init_producer_id();
@@ -130,10 +129,10 @@ fn all_brokers_are_restarted_and_the_leader_is_killed_before_the_first_batch_pro
     assert_eq!(answered_as_leader(&mut client, TOPIC, &one(3)), ErrorCode::NONE);
 }
 
-/// The checkpoints of all brokers have the high watermark of the deleted topic, and so its records would be missing in
-/// the next one.
+/// The checkpoints of all brokers have the high watermark of the deleted topic, which would hide records of the next
+/// one.
 #[test]
-fn all_brokers_are_killed_right_after_a_deletion_and_then_stopped_the_next_topic_of_the_name_is_written() {
+fn kill_and_stop_of_all_brokers_after_a_deletion_leave_the_next_topic_writable() {
     let mut cluster = Cluster::start(3, &[SESSION]);
     let mut client = Client::connect(cluster.address(1));
     let one = |n: i32| Batch::of(&[n.to_string()]);
@@ -154,7 +153,7 @@ fn all_brokers_are_killed_right_after_a_deletion_and_then_stopped_the_next_topic
 }
 
 #[test]
-fn broker_is_away_while_a_topic_is_deleted_producers_go_on_in_the_next_one_there() {
+fn deletion_during_an_absence_lets_producers_continue_at_the_broker_afterwards() {
     let mut cluster = Cluster::start(2, &[SESSION]);
     let mut first = Client::connect(cluster.address(1));
     let id = first.init_producer_id();
@@ -170,9 +169,9 @@ fn broker_is_away_while_a_topic_is_deleted_producers_go_on_in_the_next_one_there
     assert_eq!(answered_as_leader(&mut second, TOPIC, &one(3)), ErrorCode::NONE);
 }
 
-/// Stops that the broker has of the topic before the one it missed are too old.
+/// Producer state that the broker has of the topic before the missed one is too old.
 #[test]
-fn broker_is_frozen_while_a_topic_comes_and_goes_elsewhere_producers_go_on_in_the_next_one_there() {
+fn broker_frozen_over_a_whole_topic_lets_producers_continue_in_the_next_one() {
     let mut cluster = Cluster::start(2, &[SESSION]);
     let (mut first, mut second) = (Client::connect(cluster.address(1)), Client::connect(cluster.address(2)));
     let id = first.init_producer_id();
@@ -188,7 +187,7 @@ fn broker_is_frozen_while_a_topic_comes_and_goes_elsewhere_producers_go_on_in_th
     cluster.wait_for_brokers(&[1, 2]);
     create_on(&mut first, TOPIC, &[2]);
     let mut second = Client::connect(cluster.address(2));
-    // Until then it answers for the topic that it had before.
+    // Until then the broker answers for its former topic.
     let is_seen = || {
         let [id, seen] = [&mut first, &mut second].map(|client| client.metadata(&[TOPIC]).topics[0].topic_id);
         id == seen

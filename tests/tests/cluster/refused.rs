@@ -1,4 +1,4 @@
-//! What cannot be: Kafka's codes for clients, and one clear line where a broker does not start.
+//! Refusals: Kafka's codes for clients, and one clear line for a broker that does not start.
 
 use crate::frozen::SESSION;
 use fullbore_tests::postgres::PostgresServer;
@@ -30,7 +30,7 @@ fn fetch(client: &mut Client, current_leader_epoch: i32) -> ErrorCode {
 }
 
 #[test]
-fn clients_are_told_kafkas_codes() {
+fn clients_get_kafkas_error_codes() {
     let mut cluster = Cluster::start(3, &[SESSION]);
     let topic = |replication_factor| CreatableTopic {
         name: TOPIC.into(),
@@ -45,7 +45,7 @@ fn clients_are_told_kafkas_codes() {
     assert_eq!(create(4), ErrorCode::INVALID_REPLICATION_FACTOR);
     assert_eq!(create(3), ErrorCode::NONE);
     cluster.wait_for_isr(1, TOPIC, 3);
-    // The first epoch has none before it.
+    // In the first epoch there would be no earlier one.
     let first = cluster.partitions(1, TOPIC)[0].leader_id;
     cluster.broker(first).stop();
     cluster.broker(first).restart();
@@ -67,7 +67,7 @@ fn clients_are_told_kafkas_codes() {
     assert_eq!(fetch(&mut client, of.leader_epoch + 1), ErrorCode::UNKNOWN_LEADER_EPOCH);
 
     cluster.broker(follower).freeze();
-    // The high watermark stays, as with Kafka since KIP-966, which answers the same.
+    // The high watermark stays, as in Kafka since KIP-966, with the same response.
     assert_eq!(produce(&mut client, -1, "in between"), ErrorCode::REQUEST_TIMED_OUT);
     cluster.wait_for_isr(of.leader_id, TOPIC, 2);
     assert_eq!(produce(&mut client, -1, "too late"), ErrorCode::NOT_ENOUGH_REPLICAS);
@@ -79,7 +79,7 @@ fn clients_are_told_kafkas_codes() {
     assert_eq!(records, ["all", "in between", "one", "again"]);
 }
 
-/// What a broker says that does not start: one line after those of the log.
+/// Starts a broker, which must fail; returns its last line, which follows those of the log.
 fn refusal(folder: &Path, sets: &[String]) -> String {
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
     let refused = serve_refused(folder, &sets);
@@ -99,12 +99,12 @@ fn with(sets: &[String], key: &str, value: &str) -> Vec<String> {
 }
 
 #[test]
-fn who_does_not_belong_to_the_cluster_does_not_start_and_says_why() {
+fn broker_foreign_to_the_cluster_does_not_start_and_names_the_reason() {
     let (mut cluster, mut another) = (Cluster::start(1, &[]), Cluster::start(1, &[]));
     let own = cluster.sets_of(1).to_vec();
     let new = tempfile::tempdir().expect("a folder");
     let told = refusal(new.path(), &with(&own, "node.id", "1"));
-    assert!(told.contains("A broker with node.id=1 lives, and has another data folder"), "{told}");
+    assert!(told.contains("A broker with node.id=1 lives, and has another data directory"), "{told}");
     another.broker(1).kill();
     let told = refusal(another.broker(1).data_dir(), &with(&own, "node.id", "1"));
     assert!(told.contains(" is of cluster ") && told.contains(" has cluster "), "{told}");
@@ -113,7 +113,7 @@ fn who_does_not_belong_to_the_cluster_does_not_start_and_says_why() {
     let told = refusal(&folder, &with(&own, "node.id", "2"));
     assert!(told.contains("belongs to node.id=1, but node.id=2 is set"), "{told}");
     let told = refusal(&folder, &with(&own, "control.plane", "sqlite"));
-    assert!(told.contains("says that this folder is of a broker in a cluster"), "{told}");
+    assert!(told.contains("marks this directory as that of a broker in a cluster"), "{told}");
 
     let server = PostgresServer::shared();
     let told = refusal(new.path(), &with(&own, "control.plane", &server.url("nowhere")));
@@ -129,42 +129,42 @@ fn who_does_not_belong_to_the_cluster_does_not_start_and_says_why() {
 }
 
 #[test]
-fn who_cannot_write_whose_folder_it_is_is_in_no_cluster_and_no_stranger_afterwards() {
-    // Not found out by silence.
+fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directory_free() {
+    // Long, so that the broker's absence does not show by its session.
     let mut cluster = Cluster::start(1, &["broker.session.timeout.ms=120000"]);
     let sets = with(cluster.sets_of(1), "node.id", "2");
     let new = tempfile::tempdir().expect("a folder");
-    // What is to be the file is written here first.
+    // The file is first written under this name.
     std::fs::create_dir(new.path().join("cluster.tmp")).expect("made");
     for _ in 0..2 {
         let told = refusal(new.path(), &sets);
-        assert!(told.contains("without it this folder cannot be told from another broker's"), "{told}");
+        assert!(told.contains("without it this directory cannot be distinguished from another broker's"), "{told}");
         let mut client = cluster.broker(1).client();
         wait_until("it has left", SOON, || client.call(&MetadataRequest::default(), 9).brokers.len() == 1);
     }
-    // As little the first of a cluster.
+    // Nor does it become the first broker of a cluster.
     let server = PostgresServer::shared();
     let sets = with(cluster.sets_of(1), "control.plane", &server.url(&server.database()));
     for _ in 0..2 {
         let told = refusal(new.path(), &sets);
-        assert!(told.contains("without it this folder cannot be told from another broker's"), "{told}");
+        assert!(told.contains("without it this directory cannot be distinguished from another broker's"), "{told}");
     }
 }
 
-/// Those who were in sync last are away: it may not lead.
+/// The brokers that were in sync last are away, so that this one may not lead.
 #[test]
-fn who_starts_alone_says_once_whom_it_does_not_reach_and_follows_who_comes() {
+fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     let mut cluster = Cluster::start(3, &[SESSION]);
     cluster.create(TOPIC, 6, 3, &["min.insync.replicas=2"]);
     cluster.wait_for_isr(1, TOPIC, 3);
     cluster.broker(1).kill();
     cluster.wait_for_isr(2, TOPIC, 2);
-    // At one moment: 3 does not see that 2 is gone.
+    // At one moment, so that 3 does not see that 2 is gone.
     [2, 3].iter().for_each(|id| cluster.broker(*id).freeze());
     [2, 3].iter().for_each(|id| cluster.broker(*id).kill());
     cluster.broker(1).restart();
     for dead in [2, 3] {
-        cluster.broker(1).wait_for_stderr(&format!("a broker is held for dead broker_id={dead}"));
+        cluster.broker(1).wait_for_stderr(&format!("fenced a broker that has failed broker_id={dead}"));
     }
     wait_until("nobody leads", SOON, || cluster.partitions(1, TOPIC).iter().all(|of| of.leader_id == -1));
     assert_eq!(produce(&mut cluster.broker(1).client(), -1, "alone"), ErrorCode::NOT_LEADER_OR_FOLLOWER);

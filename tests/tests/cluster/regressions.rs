@@ -1,11 +1,11 @@
-//! What was found by looking for harm.
+//! Regressions: bugs found by tests that looked for harm, one test each.
 
 use fullbore_tests::{Batch, Client, Cluster};
 
 const TOPIC: &str = "hunted";
 
 #[test]
-fn records_that_were_deleted_are_not_there_again_once_their_leader_is_killed() {
+fn kill_of_the_leader_restores_no_deleted_record() {
     let mut cluster = Cluster::start(3, &[]);
     cluster.create(TOPIC, 1, 3, &["min.insync.replicas=2"]);
     (1..=3).for_each(|id| cluster.wait_for_isr(id, TOPIC, 3));

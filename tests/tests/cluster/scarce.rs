@@ -1,4 +1,4 @@
-//! A broker that runs out of what a machine gives it, descriptors. Room on its disk is `full_disk`'s.
+//! A broker that runs out of descriptors. A full disk is in `full_disk`.
 
 use crate::faults::{TOPIC, befalls_each, cluster};
 use fullbore_tests::wait_until;
@@ -7,16 +7,16 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(30);
 
 #[test]
-fn a_broker_without_descriptors_for_a_while_costs_no_record() {
+fn broker_without_descriptors_for_a_while_loses_no_record() {
     befalls_each(cluster(&[]), &[1], |cluster, _, id| {
         let other = id % 3 + 1;
         cluster.broker(other).kill();
         cluster.wait_for_isr(id, TOPIC, 2);
         cluster.broker(id).refuse_descriptors();
-        // It wants to follow this one, and cannot.
+        // This broker needs a descriptor for the follower's connection.
         cluster.broker(other).restart();
         wait_until("it has none left", SOON, || {
-            // What was closed meanwhile was free again.
+            // A descriptor that was closed meanwhile became free.
             cluster.broker(id).refuse_descriptors();
             drop(cluster.broker(id).client());
             cluster.broker(id).stderr().contains("Too many open files")

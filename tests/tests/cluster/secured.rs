@@ -1,5 +1,5 @@
-//! Brokers that reach each other and their database over TLS, the latter with a password: as without, and no secret is
-//! told.
+//! Brokers that reach each other and their database over TLS, the latter with a password: they work as without, and no
+//! secret is logged.
 
 use crate::faults::{ALL, TOPIC, befalls_each, with_topic};
 use fullbore_tests::pki::{Authority, write};
@@ -11,7 +11,7 @@ const PASSWORD: &str = "s3cr3t-w0rd";
 const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 const SOON: Duration = Duration::from_secs(30);
 
-/// Files of keys, and a plan that uses them; what may be in no log.
+/// Files of keys, a plan that uses them, and the secrets that no log may have.
 struct Secured {
     folder: TempDir,
     plan: ClusterPlan,
@@ -53,7 +53,7 @@ fn assert_untold(cluster: &mut Cluster, secrets: &[String]) {
 }
 
 #[test]
-fn a_broker_that_is_killed_and_comes_back_over_tls_costs_no_record() {
+fn killed_and_restarted_broker_over_tls_loses_no_record() {
     let Secured { folder: _folder, plan, secrets } = Secured::new();
     let cluster = with_topic(plan.start());
     befalls_each(cluster, &[1, 2], |cluster, load, id| {
@@ -66,7 +66,7 @@ fn a_broker_that_is_killed_and_comes_back_over_tls_costs_no_record() {
 }
 
 #[test]
-fn who_trusts_another_authority_says_so_in_one_line_and_is_in_sync_where_it_leads() {
+fn broker_with_another_authority_logs_it_once_per_leader_and_is_in_sync_as_leader() {
     let Secured { folder, mut plan, secrets } = Secured::new();
     let another = write(folder.path(), "another.pem", &Authority::new("another").pem());
     plan.set(2, "ssl.truststore.location", &another.display().to_string());
@@ -82,7 +82,7 @@ fn who_trusts_another_authority_says_so_in_one_line_and_is_in_sync_where_it_lead
         wait_until("it is told", SOON, || cluster.broker(3).stderr().lines().any(|line| is_it(&line)));
         let told = cluster.broker(3).stderr();
         let lines: Vec<&str> = told.lines().filter(is_it).collect();
-        // One for those in sync, and one for those that are not any more.
+        // One line while broker 3 is in sync, and one afterwards.
         assert!((1..=2).contains(&lines.len()) && lines.iter().all(|line| line.contains("certificate")), "{told}");
     }
     let mut producing = cluster.producing(TOPIC);

@@ -1,4 +1,4 @@
-//! Topics of a cluster: who has them, and what becomes of them while a broker is away.
+//! Topics of a cluster: their replicas, and their fate while a broker is away.
 
 use crate::workload::log_of;
 use fullbore_tests::{Batch, Client, Cluster, wait_until};
@@ -11,7 +11,7 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(30);
 
 #[test]
-fn what_one_broker_was_asked_for_all_of_them_show() {
+fn topic_created_at_one_broker_is_served_by_all() {
     let cluster = Cluster::start(3, &[]);
     cluster.create("t", 6, 3, &[]);
     for id in 1..=3 {
@@ -28,7 +28,7 @@ fn what_one_broker_was_asked_for_all_of_them_show() {
 }
 
 #[test]
-fn a_topic_deleted_and_made_again_while_a_broker_is_away_begins_anew_there() {
+fn topic_recreated_during_an_absence_is_empty_at_the_broker_afterwards() {
     let mut cluster = Cluster::start(3, &[]);
     let write = |cluster: &Cluster, topic: &str, count: i32| {
         let mut producing = cluster.producing(topic);
@@ -57,7 +57,7 @@ fn a_topic_deleted_and_made_again_while_a_broker_is_away_begins_anew_there() {
     }
 }
 
-/// Makes a topic of one partition on these brokers, of which the first leads.
+/// Creates a topic of one partition on these brokers, the first of which leads.
 pub fn create_on(client: &mut Client, topic: &str, broker_ids: &[i32]) {
     let assignment =
         CreatableReplicaAssignment { partition_index: 0, broker_ids: broker_ids.to_vec(), ..Default::default() };
@@ -73,7 +73,7 @@ pub fn create_on(client: &mut Client, topic: &str, broker_ids: &[i32]) {
     assert_eq!(created.topics[0].error_code, ErrorCode::NONE, "{:?}", created.topics[0].error_message);
 }
 
-/// What a broker answers a batch that every client sends again for as long as it does not know that it leads.
+/// Produces a batch until the broker knows that it leads, as a client does; returns the error.
 pub fn answered_as_leader(client: &mut Client, topic: &str, batch: &Batch) -> ErrorCode {
     let mut code = ErrorCode::NONE;
     wait_until("it knows that it leads", SOON, || {
@@ -83,14 +83,14 @@ pub fn answered_as_leader(client: &mut Client, topic: &str, batch: &Batch) -> Er
     code
 }
 
-/// How many batches of one length a log has.
+/// Returns the number of batches in a log whose batches all have one length.
 fn batches_of(log: &[u8]) -> usize {
     let length = |at: &[u8]| usize::try_from(u32::from_be_bytes(at.try_into().expect("4 bytes"))).expect("small");
     log.get(8..12).map_or(0, |at| log.len() / (12 + length(at)))
 }
 
 #[test]
-fn a_producer_goes_on_with_a_topic_made_again_from_the_batch_that_waited_for_replicas() {
+fn recreated_topic_takes_the_batch_that_waited_for_replicas() {
     const TOPIC: &str = "waited";
     let mut cluster = Cluster::start(3, &[]);
     for (leader, next) in [(1, [1, 2]), (1, [2, 1])] {
@@ -115,7 +115,7 @@ fn a_producer_goes_on_with_a_topic_made_again_from_the_batch_that_waited_for_rep
 }
 
 #[test]
-fn a_producer_goes_on_with_a_topic_made_again_on_another_broker() {
+fn topic_recreated_on_another_broker_takes_the_next_batch_of_a_producer() {
     const TOPIC: &str = "moved";
     let cluster = Cluster::start(2, &[]);
     let mut first = Client::connect(cluster.address(1));
@@ -132,9 +132,9 @@ fn a_producer_goes_on_with_a_topic_made_again_on_another_broker() {
     assert_eq!(answered_as_leader(&mut second, "new", &one(3)), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }
 
-/// Any first sequence of any producer was taken, and those before it refused for ever.
+/// Formerly the new leader took any first sequence of any producer, and refused the ones before it for ever.
 #[test]
-fn topic_is_made_again_on_another_broker_a_later_producer_begins_with_0() {
+fn topic_recreated_on_another_broker_starts_a_later_producer_at_0() {
     const TOPIC: &str = "later";
     let mut cluster = Cluster::start(2, &[]);
     let mut first = Client::connect(cluster.address(1));
@@ -143,7 +143,7 @@ fn topic_is_made_again_on_another_broker_a_later_producer_begins_with_0() {
     create_on(&mut first, TOPIC, &[1]);
     (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut first, TOPIC, &one(id, n)), ErrorCode::NONE));
     for leader in [2, 1, 2] {
-        // A broker that has never heard of the deleted topic knows of no predecessor.
+        // A broker that does not know of the deleted topic knows no predecessor.
         cluster.wait_for_same_topic(TOPIC);
         first.delete_topic(TOPIC);
         create_on(&mut first, TOPIC, &[leader]);
@@ -165,7 +165,7 @@ fn topic_is_made_again_on_another_broker_a_later_producer_begins_with_0() {
 }
 
 #[test]
-fn a_broker_that_was_away_leads_again_what_it_is_the_first_replica_of() {
+fn returned_broker_leads_the_partitions_that_prefer_it() {
     let mut cluster = Cluster::start(3, &["leader.imbalance.check.interval.seconds=1"]);
     cluster.create("balanced", 6, 3, &[]);
     (1..=3).for_each(|id| cluster.wait_for_isr(id, "balanced", 3));
@@ -182,7 +182,7 @@ fn a_broker_that_was_away_leads_again_what_it_is_the_first_replica_of() {
 }
 
 #[test]
-fn every_broker_tells_of_all_of_them() {
+fn every_broker_returns_all_brokers() {
     let mut cluster = Cluster::start(3, &[]);
     cluster.wait_for_brokers(&[1, 2, 3]);
     let (of_broker, of_loggers) = (4, 8);

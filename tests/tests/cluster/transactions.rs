@@ -1,8 +1,8 @@
-//! Brokers of a cluster killed, or frozen past their session, at each step of a transaction (`FULLBORE_FAULT_POINT`),
-//! as coordinators and as leaders of partitions: nothing is lost, there twice, or open for good.
+//! Brokers killed, or frozen past their session, at each step of a transaction (`FULLBORE_FAULT_POINT`), as
+//! coordinators and as leaders: no number is lost or duplicated, and no transaction stays open.
 //!
-//! Every broker dies or freezes when it comes to the step for the first time: so the next coordinator does, too, or the
-//! next leader. `FULLBORE_TRANSACTION_STEPS` is the number of steps that are tried (by default 2, in `make soak` all).
+//! Every broker dies or freezes when it first reaches the step, so also the next coordinator or leader.
+//! `FULLBORE_TRANSACTION_STEPS` is the number of steps to try (by default 2, in `make soak` all).
 
 use crate::faults::{ALL, SOON};
 use crate::offsets;
@@ -20,28 +20,28 @@ const PARTITIONS: i32 = 3;
 const LAST: i64 = 20;
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=2000",
-    // Of internal topics, too: the last broker in an ISR may be the one that stays away.
+    // Also for internal topics: the last broker in an ISR may be the one that stays away.
     "min.insync.replicas=2",
     "transaction.state.log.num.partitions=1",
     "offsets.topic.num.partitions=1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
 ];
-/// The steps, those first that are tried when there is little time.
+/// Steps; the first ones are tried when there is little time.
 const STEPS: [&str; 10] =
     ["decided", "marked", "offsets-ended", "added", "appended", "answer", "deciding", "completed", "offsets", "begun"];
 
-/// Fate of a broker that has come to the step.
+/// Fate of a broker that reaches the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// The broker is killed, and starts again at once.
     Restarts,
-    /// The broker is killed, and starts again once others have gone on.
+    /// The broker is killed, and starts again once others have continued.
     StaysAway,
-    /// The broker stands still, and goes on once others have: as a coordinator, or leader, of an earlier epoch.
+    /// The broker is frozen, and resumes once others have continued: as a coordinator or leader of an earlier epoch.
     Freezes,
 }
 
-/// Brokers that came to the step, with how far the copy had come then.
+/// Brokers that reached the step, with the number that the copy had reached then.
 struct Stricken {
     fate: Fate,
     since: BTreeMap<i32, i64>,
@@ -49,7 +49,7 @@ struct Stricken {
 }
 
 impl Stricken {
-    /// Looks at the brokers, and brings those back whose time has come.
+    /// Checks the brokers, and brings those back whose time has come.
     fn look(&mut self, cluster: &mut Cluster, copied: i64) {
         for id in ALL {
             let broker = cluster.broker(id);
@@ -78,7 +78,7 @@ impl Stricken {
     }
 }
 
-/// Reads the last stable offsets of the partitions that a broker leads, again and again.
+/// Polls the last stable offsets of the partitions that a broker leads.
 fn watch(id: i32, address: SocketAddr, is_over: &Arc<AtomicBool>) -> JoinHandle<Vec<Told>> {
     let is_over = Arc::clone(is_over);
     std::thread::spawn(move || {
@@ -114,7 +114,7 @@ fn copied_through(step: &str, fate: Fate, protocol: Protocol, resolve: Resolve) 
         left.into_iter().for_each(|id| stricken.bring_back(cluster, id));
         ALL.iter().for_each(|id| cluster.wait_for_isr(*id, TOPIC, 3));
     }
-    // And with all brokers there.
+    // Continues with all brokers there.
     copier.copy_until(LAST + 4);
     let mut history = copier.history();
     drop(copier);
@@ -137,23 +137,23 @@ fn survives(fate: Fate) {
 }
 
 #[test]
-fn brokers_killed_at_a_step_of_a_transaction_start_again_each_number_is_copied_once() {
+fn brokers_killed_at_a_step_and_restarted_copy_each_number_once() {
     survives(Fate::Restarts);
 }
 
 #[test]
-fn brokers_killed_at_a_step_of_a_transaction_stay_away_each_number_is_copied_once() {
+fn brokers_killed_at_a_step_and_away_copy_each_number_once() {
     survives(Fate::StaysAway);
 }
 
 #[test]
-fn brokers_frozen_at_a_step_of_a_transaction_go_on_as_zombies_each_number_is_copied_once() {
+fn brokers_frozen_at_a_step_and_resumed_copy_each_number_once() {
     survives(Fate::Freezes);
 }
 
-/// Transactions go on while the database is away, begin, and end.
+/// Transactions continue, begin and end while the database is away.
 #[test]
-fn database_is_away_inside_transactions_they_go_on() {
+fn database_outage_does_not_stop_transactions() {
     let cluster = ClusterPlan::with_own_postgres(3, &SETS).start();
     cluster.create(TOPIC, PARTITIONS, 3, &["min.insync.replicas=2"]);
     ALL.iter().for_each(|id| cluster.wait_for_isr(*id, TOPIC, 3));

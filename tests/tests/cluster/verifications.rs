@@ -1,4 +1,4 @@
-//! Transactions across brokers: what one id waits for keeps no other waiting.
+//! Transactions across brokers: the wait of one id delays no other.
 
 use crate::faults::SOON;
 use fullbore_tests::{Batch, Client, Cluster, Protocol, Transactional, wait_until};
@@ -38,7 +38,7 @@ fn led_by(cluster: &Cluster, topic: &str, leader: i32) -> i32 {
     partitions.iter().find(|partition| partition.leader_id == leader).expect("each leads one").partition_index
 }
 
-/// Sends a batch until the partition takes it.
+/// Sends a batch until the partition accepts it.
 fn sent(producer: &Transactional, client: &mut Client, partition: i32, batch: &Batch) {
     wait_until("the batch is taken", SOON, || {
         let code = producer.send(client, LIVE_TOPIC, partition, batch).error_code;
@@ -47,10 +47,10 @@ fn sent(producer: &Transactional, client: &mut Client, partition: i32, batch: &B
     });
 }
 
-/// A broker that dies leaves many such: each of their next batches is a question to the coordinator that waits for the
-/// last marker, in vain.
+/// A failed broker leaves many such ids: each of their next batches makes a request to the coordinator, which waits in
+/// vain for the last marker.
 #[test]
-fn ids_whose_markers_wait_for_a_dead_broker_do_not_keep_the_batches_of_others_waiting() {
+fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
     const STUCK: usize = 20;
     const ROUNDS: usize = 5;
     let mut cluster = Cluster::start(

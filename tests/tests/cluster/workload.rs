@@ -1,4 +1,4 @@
-//! Records that go out while a fault hits the cluster, and whether what clients saw of them is what was promised
+//! Load while a fault hits the cluster, and the comparison of the clients' observations with the promises
 //! (`history_check`).
 
 use crate::history_check::Seen;
@@ -8,35 +8,35 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Keys, each of which has an order of its own.
+/// Number of keys, each with its own order.
 const KEYS: usize = 20;
-/// Records at a time, and between them: what is pending is printed when there is nothing else to do.
+/// Records at a time, and the pause between them: a producer prints acknowledgements when it has nothing else to do.
 const BURST: usize = 100;
 const PACE: Duration = Duration::from_millis(50);
-/// Once nothing befalls the cluster any more, everything that was written can be read within this.
+/// Time within which everything written can be read after the fault.
 const READABLE_MAX: Duration = Duration::from_secs(30);
-/// For an acknowledgement while something goes on that may not stop them for long.
+/// Time for an acknowledgement during an event that may not stop them for long.
 const GOES_ON_MAX: Duration = Duration::from_secs(30);
 
-/// The load that runs while a fault hits the cluster.
+/// Load that runs while a fault hits the cluster.
 pub struct Load {
     acknowledged: Acknowledged,
 }
 
 impl Load {
-    /// Waits until records that were not acknowledged yet are.
+    /// Waits until more records are acknowledged.
     pub fn goes_on(&self) {
         self.goes_on_within(GOES_ON_MAX);
     }
 
-    /// Waits for that, and not for long.
+    /// Waits until more records are acknowledged, within `deadline`.
     pub fn goes_on_within(&self, deadline: Duration) {
         self.acknowledged.goes_on_within(deadline, 200);
     }
 }
 
-/// Produces with acks=all and idempotence, and reads, while `befalls` goes on, and then holds what was seen to what was
-/// promised.
+/// Produces with acks=all and idempotence, and consumes, while `under_fault` runs; then compares the observations with
+/// the promises.
 pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOnce(&mut Cluster, &Load)) {
     let consuming = cluster.consuming(topic);
     let mut producing = cluster.producing(topic);
@@ -51,7 +51,7 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOn
         let watching: Vec<_> = watching.collect();
         let lines = scope.spawn(|| {
             let mut sent = Vec::new();
-            // Those after the end show that everything goes on.
+            // Records after the fault show that everything continues.
             let mut left = 1_000;
             while left > 0 {
                 let key = format!("k{}", sent.len() % KEYS);
@@ -64,7 +64,7 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOn
             }
             (sent, producing.finish())
         });
-        // Or the lines would never end, and nobody would see why.
+        // Ends the lines also on a panic; without it the test would hang.
         let ended = EndOfScope(&is_over);
         load.goes_on();
         under_fault(cluster, &load);
@@ -107,7 +107,7 @@ pub fn logs_are_equal(cluster: &mut Cluster, topic: &str, partitions: i32, ids: 
     }
 }
 
-/// The bytes of a replica's log on the disk.
+/// Returns the bytes of a replica's log on the disk.
 pub fn log_of(broker: &Broker, topic: &str, partition: i32) -> Vec<u8> {
     let read = |file: PathBuf| std::fs::read(file).expect("readable");
     broker.partition_files(topic, partition, "log").into_iter().flat_map(read).collect()

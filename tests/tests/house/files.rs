@@ -1,25 +1,25 @@
-//! The source files of every crate of the product, parsed.
+//! Source files of every crate of the product, parsed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One crate of the workspace.
+/// Crate of the workspace.
 pub struct Crate {
-    /// Its folder in `crates/`.
+    /// Name of its directory in `crates/`.
     pub name: String,
     pub files: Vec<File>,
 }
 
-/// One source file.
+/// Source file.
 pub struct File {
-    /// Below `src/`.
+    /// Path below `src/`.
     pub path: String,
-    /// The names of the modules from the crate's root to this one; none for the root.
+    /// Names of the modules from the crate's root to this one; none for the root.
     pub module: Vec<String>,
     pub syntax: syn::File,
 }
 
-/// Every crate, with the files of its `src/` that are not compiled for tests only.
+/// Returns every crate, with the files of its `src/` that are not compiled for tests only.
 pub fn crates() -> Vec<Crate> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut crates: Vec<Crate> = entries(&folder)
@@ -35,7 +35,7 @@ pub fn crates() -> Vec<Crate> {
     crates
 }
 
-/// The source files of all crates in whose text the word stands, below `crates/`.
+/// Returns the source files of all crates that contain the word, below `crates/`.
 pub fn naming(word: &str) -> Vec<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let (mut folders, mut found) = (vec![crates.clone()], Vec::new());
@@ -58,7 +58,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.expect("it can be listed").path()).collect()
 }
 
-/// The files of a crate, found as the compiler does: from its root by the modules that it names.
+/// Returns the files of a crate as the compiler finds them: from its root, by the modules that each file declares.
 fn modules(src: &Path) -> Vec<File> {
     let mut files = Vec::new();
     for root in ["lib.rs", "main.rs"] {

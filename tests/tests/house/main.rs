@@ -1,13 +1,13 @@
-//! The rules of the house, which ARCHITECTURE.md tells in words: which part may know which, that no circle of folders
-//! grows, how long a function may be, that what rustdoc shows stands by itself, and that the paths are as its tables
-//! tell.
+//! Rules of the source that ARCHITECTURE.md describes: layers of modules, no cycles of directories, short functions,
+//! self-contained docs, and the tables of paths.
 //!
-//! Read from the source as `syn` parses it, without what is compiled for tests only. A file uses another if it names
-//! something that is defined there, through however many re-exports; what is reached by a method alone is not seen.
+//! Read from the source as `syn` parses it, without code compiled for tests only. A file uses another if it names an
+//! item that is defined there, through any number of re-exports; a use by a method call alone is not seen.
 
 mod files;
 mod paths;
 mod prose;
+mod sample;
 mod uses;
 mod words;
 
@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Lines that a function may have, from its signature to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// The parts of the broker, folders and files of `crates/broker/src`, as ARCHITECTURE.md tells of them: each may know
-/// those below it in this list, and no others.
+/// Modules of the broker, directories and files of `crates/broker/src`, as in ARCHITECTURE.md: each may use those below
+/// it in this list, and no others.
 const LAYERS: &[&str] = &[
     "lib",
     "start",
@@ -44,16 +44,16 @@ const LAYERS: &[&str] = &[
     "replica",
 ];
 
-/// Those that may not know each other though one is below.
+/// Pairs that may not use each other, though one is below.
 const APART: &[(&str, &str)] = &[("groups", "replication"), ("coordinator", "replication"), ("membership", "replica")];
 
 #[test]
-fn no_folder_uses_one_beside_it_that_uses_it() {
+fn sibling_directories_have_no_cycle() {
     let circles: Vec<String> = crates().iter().flat_map(circles).collect();
     assert!(circles.is_empty(), "circles of folders:\n{}", circles.join("\n"));
 }
 
-/// Returns each circle of folders that stand side by side. Files of one folder know each other, and so do a folder and
+/// Returns each cycle of sibling directories. Files of one directory may use each other, and so may a directory and
 /// those in it.
 fn circles(of: &Crate) -> Vec<String> {
     let mut uses_beside: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
@@ -77,7 +77,7 @@ fn circles(of: &Crate) -> Vec<String> {
     in_circles.collect()
 }
 
-/// Returns the folders that lead to a file. A file beside a folder of its name is of that folder.
+/// Returns the directories that lead to a file. A file beside a directory of its name belongs to that directory.
 fn folder_of(of: &Crate, file: &str) -> Vec<String> {
     let own = format!("{}/", file.trim_end_matches(".rs"));
     let has_folder = of.files.iter().any(|other| other.path.starts_with(&own));
@@ -86,7 +86,7 @@ fn folder_of(of: &Crate, file: &str) -> Vec<String> {
     folder.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// The files that are used by this one, by those, and so on.
+/// Returns the files that this one uses, directly or through others.
 fn reachable<'a>(uses: &'a BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut next: Vec<&str> = uses.get(from).into_iter().flatten().map(String::as_str).collect();
@@ -99,7 +99,7 @@ fn reachable<'a>(uses: &'a BTreeMap<String, BTreeSet<String>>, from: &str) -> BT
 }
 
 #[test]
-fn the_parts_of_the_broker_know_only_what_is_below_them() {
+fn modules_of_the_broker_use_only_lower_layers() {
     let crates = crates();
     let broker = crates.iter().find(|of| of.name == "broker").expect("there is a broker");
     let part = |file: &str| file.split('/').next().unwrap_or(file).trim_end_matches(".rs").to_owned();
@@ -114,9 +114,9 @@ fn the_parts_of_the_broker_know_only_what_is_below_them() {
     assert!(APART.iter().all(|(part, other)| layer(part) < layer(other)), "what is above is not known anyway");
 }
 
-/// Every file, tests and comments, too.
+/// Checks every file, including tests and comments.
 #[test]
-fn only_db_and_back_ends_of_the_control_plane_and_of_the_diskless_index_know_sql_clients() {
+fn sql_clients_are_used_only_by_db_and_the_back_ends() {
     let clients = [
         ("rusqlite", &["control/src/sqlite/", "broker/src/diskless/index/sqlite/", "db/src/sqlite.rs"][..]),
         ("tokio_postgres", &["db/src/postgres/"]),
@@ -131,7 +131,7 @@ fn only_db_and_back_ends_of_the_control_plane_and_of_the_diskless_index_know_sql
 }
 
 #[test]
-fn partitions_and_replicas_do_not_know_the_control_plane() {
+fn partitions_and_replicas_do_not_use_the_control_plane() {
     let named = files::naming("fullbore_control");
     let knowing: Vec<_> = named
         .iter()
@@ -141,7 +141,7 @@ fn partitions_and_replicas_do_not_know_the_control_plane() {
 }
 
 #[test]
-fn no_function_is_longer_than_a_screen() {
+fn functions_have_at_most_seventy_lines() {
     let long: Vec<String> = each_file(|of, file| {
         let functions = uses::functions(file).into_iter().filter(|function| function.lines > FUNCTION_LINES_MAX);
         functions
@@ -152,7 +152,7 @@ fn no_function_is_longer_than_a_screen() {
 }
 
 #[test]
-fn what_rustdoc_shows_stands_by_itself() {
+fn docs_in_rustdoc_are_self_contained() {
     let wrong: Vec<String> = each_file(|of, file| {
         let docs = uses::docs(file).into_iter().filter(|doc| doc.trim_start().starts_with("Of "));
         docs.map(|doc| format!("{}/{}: {}", of.name, file.path, doc.trim())).collect()
@@ -160,9 +160,9 @@ fn what_rustdoc_shows_stands_by_itself() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// They panic where what they write to is full or read by nobody any more.
+/// Macros that print panic when the output is full or has no reader.
 #[test]
-fn nothing_is_printed_by_a_macro() {
+fn no_code_prints_by_a_macro() {
     let printed: Vec<String> = each_file(|of, file| {
         let found = uses::macros(file).into_iter();
         let found = found.filter(|name| ["print", "println", "eprint", "eprintln", "dbg"].contains(&name.as_str()));

@@ -1,7 +1,7 @@
-//! The tables of ARCHITECTURE.md that follow a request file by file.
+//! Tables of docs/internals/paths.md that follow a request file by file.
 //!
-//! A row names a file and its functions. A function is followed by its name: what stands in the body of a listed
-//! function, as a call, is called by it, also through a trait, a closure or a macro.
+//! A row names a file and its functions. A function calls another if its body contains the name as a call, also through
+//! a trait, a closure or a macro.
 
 use super::files::{Crate, File, crates};
 use super::uses::functions;
@@ -11,8 +11,8 @@ use std::path::Path;
 
 const HEADING: &str = "## Four paths, file by file";
 
-/// Files that are handed the batch or its outcome, by path. The goals are 20 and 26; ARCHITECTURE.md has what is over
-/// them, and why.
+/// Numbers of files that handle the batch or its outcome, by path. The goals are 20 and 26;
+/// docs/internals/paths.md explains the excess.
 const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 25), ("A diskless produce", 34)];
 
 struct Table {
@@ -23,19 +23,18 @@ struct Table {
 struct Row {
     file: String,
     functions: Vec<String>,
-    /// The way by which its first function is reached, where that is no call from a row above: task, thread, answer,
-    /// wake, future or closure.
+    /// Kind of the first function's caller, unless a row above calls it: task, thread, answer, wake, future or closure.
     hand_over: Option<String>,
     /// True if the file may be listed more than once.
     is_repeated: bool,
 }
 
-/// The functions of the rows above, and those of them that may go on.
+/// Functions of the rows above, and those of them that may continue.
 #[derive(Default)]
 struct Above {
     bodies: Vec<String>,
-    /// As on a stack, the functions of which a call was listed last, each with the place in its body that the rows have
-    /// come to.
+    /// Stack of the functions whose last call was listed, each with the position in its body that the rows have
+    /// reached.
     open: Vec<(usize, usize)>,
 }
 
@@ -45,8 +44,8 @@ impl Above {
         self.bodies.push(body.to_owned());
     }
 
-    /// Ends the functions that do not call this one from the place on to which they have come, up to one that does.
-    /// Returns true if there is one.
+    /// Pops functions that do not call this one after their position, up to one that does. Returns true if there is
+    /// one.
     fn calls_next(&mut self, function: &str) -> bool {
         let next = |(caller, from): (usize, usize)| {
             calls(&self.bodies[caller], function).into_iter().find(|place| *place >= from)
@@ -61,8 +60,8 @@ impl Above {
 }
 
 fn tables() -> Vec<Table> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ARCHITECTURE.md");
-    let text = fs::read_to_string(&path).expect("ARCHITECTURE.md can be read");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/internals/paths.md");
+    let text = fs::read_to_string(&path).expect("docs/internals/paths.md can be read");
     let section = text.split(HEADING).nth(1).expect("the section is there");
     let section = section.split("\n## ").next().unwrap_or_default();
     section.split("\n### ").skip(1).map(table).collect()
@@ -85,7 +84,7 @@ fn row(line: &str) -> Row {
     }
 }
 
-/// The file of a row, whose path begins with the name of its crate.
+/// Returns the file of a row, whose path begins with the name of its crate.
 fn source<'c>(crates: &'c [Crate], row: &Row) -> Option<&'c File> {
     let (name, path) = row.file.split_once('/')?;
     let of = crates.iter().find(|of| of.name == name)?;
@@ -98,7 +97,7 @@ fn text(row: &Row) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Returns the bodies of a row's functions outside of tests, by name; those of one name together.
+/// Returns the bodies of a row's functions outside of tests, by name; bodies of one name together.
 fn bodies(file: &File, row: &Row) -> BTreeMap<String, String> {
     let text = text(row);
     let lines: Vec<&str> = text.lines().collect();
@@ -110,7 +109,7 @@ fn bodies(file: &File, row: &Row) -> BTreeMap<String, String> {
         code.for_each(|line| body.extend([line, "\n"]));
     }
     for name in &row.functions {
-        // `dispatch` is made by a macro, whose arms are its body.
+        // A macro makes `dispatch`; its arms are the body.
         if !bodies.contains_key(name)
             && let Some((_, rest)) = text.split_once(&format!("fn {name}("))
         {
@@ -120,7 +119,7 @@ fn bodies(file: &File, row: &Row) -> BTreeMap<String, String> {
     bodies
 }
 
-/// Returns the places of the calls of a function by this name.
+/// Returns the positions of calls of a function by this name.
 fn calls(body: &str, function: &str) -> Vec<usize> {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     let called = body.match_indices(function).filter(|(at, _)| {
@@ -131,7 +130,7 @@ fn calls(body: &str, function: &str) -> Vec<usize> {
     called.map(|(at, _)| at).collect()
 }
 
-/// Returns true if a function is called in what this body spawns.
+/// Returns true if a function is called in code that this body spawns.
 fn spawns(body: &str, function: &str) -> bool {
     body.match_indices("spawn(").any(|(at, opening)| {
         let rest = &body[at + opening.len()..];
@@ -144,7 +143,7 @@ fn spawns(body: &str, function: &str) -> bool {
     })
 }
 
-/// Returns what is wrong with the functions of a row, and adds them to those above.
+/// Returns the errors of a row's functions, and adds these functions to those above.
 fn check(row: &Row, bodies: &BTreeMap<String, String>, above: &mut Above) -> Vec<String> {
     let mut wrong = Vec::new();
     for (at, name) in row.functions.iter().enumerate() {
@@ -202,7 +201,7 @@ fn path_of_a_batch_is_short_and_enters_no_file_twice() {
 }
 
 #[test]
-fn calls_are_found_by_whole_names_and_what_is_spawned_by_its_parentheses() {
+fn calls_are_found_by_whole_names_and_spawned_code_by_its_parentheses() {
     let body = "{ precommit(a); self.commit_now(); drop(spawn(Arc::clone(self).upload(queue.close(now)))); go_on(); }";
     assert!(calls(body, "commit").is_empty());
     assert!(calls(body, "go_on").len() == 1 && calls(body, "upload").len() == 1);

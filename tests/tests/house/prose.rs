@@ -1,6 +1,7 @@
 //! The project's prose, taken out of its files: comments, documents, log and error texts, names of tests.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// Position of a text in its file, which decides the rules that hold for it.
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub enum Kind {
     /// A comment on an item or a module.
     Item,
-    /// Another comment.
+    /// Another comment, or one of a script.
     Inside,
     /// A paragraph, list item or table cell of a document.
     Document,
@@ -17,7 +18,7 @@ pub enum Kind {
     TestName,
 }
 
-/// One piece of prose without its markers; each span of code in it has become the letter `C`.
+/// Piece of prose without its markers. [`blocks`] has the letter `C` in place of each span of code.
 #[derive(Debug)]
 pub struct Block {
     pub kind: Kind,
@@ -26,14 +27,17 @@ pub struct Block {
     pub text: String,
 }
 
-/// Folders and files without prose of ours: built, generated from checked sources, or about to go.
+/// Directories and files without prose of ours: built, generated from checked sources, or about to go.
 const LEFT_OUT: &[&str] =
     &["target", ".git", "crates/broker/PROTOCOL.md", "docs/plans", "bench/results", "tests/tests/house/words.rs"];
 
 /// Macros whose first text is a message.
 const MESSAGES: &[&str] = &["error!(", "warn!(", "info!(", "debug!(", "trace!(", "#[error("];
 
-/// Returns the folder of the repository, or `HOUSE_ROOT`.
+/// Begin and end of a docstring in Python, or of another text.
+const QUOTES: &str = "\"\"\"";
+
+/// Returns the directory of the repository, or `HOUSE_ROOT`.
 pub fn root() -> PathBuf {
     std::env::var_os("HOUSE_ROOT").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), PathBuf::from)
 }
@@ -50,7 +54,7 @@ pub fn files(root: &Path) -> Vec<String> {
             }
             if path.is_dir() {
                 folders.push(path);
-            } else if name.ends_with(".rs") || name.ends_with(".md") {
+            } else if [".rs", ".md", ".py", ".sh"].iter().any(|end| name.ends_with(end)) || is_script(&path) {
                 found.push(name);
             }
         }
@@ -59,22 +63,43 @@ pub fn files(root: &Path) -> Vec<String> {
     found
 }
 
+/// Returns true for a file without an extension that begins with `#!`.
+fn is_script(path: &Path) -> bool {
+    let mut begin = [0; 2];
+    path.extension().is_none()
+        && fs::File::open(path).and_then(|mut file| file.read_exact(&mut begin)).is_ok()
+        && begin == *b"#!"
+}
+
 /// Returns the prose of a file in the order of its lines.
 pub fn blocks(file: &str, text: &str) -> Vec<Block> {
-    let mut blocks = if file.ends_with(".md") { paragraphs(text) } else { source(text) };
+    let mut blocks = blocks_with_code(file, text);
     blocks.iter_mut().for_each(|block| block.text = without_code(&block.text));
+    blocks
+}
+
+/// Returns the prose of a file in the order of its lines, with the spans of code as they are.
+pub fn blocks_with_code(file: &str, text: &str) -> Vec<Block> {
+    let mut blocks = match file.rsplit_once('.') {
+        Some((_, "md")) => paragraphs(text),
+        Some((_, "rs")) => source(text),
+        _ => script(file, text),
+    };
     blocks.sort_by_key(|block| block.line);
     blocks
 }
 
 /// Returns number and width of each line of prose past `columns`. Tables, code and addresses may be wider.
 pub fn long_lines(file: &str, text: &str, columns: usize) -> Vec<(usize, usize)> {
-    let (document, mut fenced) = (file.ends_with(".md"), false);
+    let (document, rust, mut fenced) = (file.ends_with(".md"), file.ends_with(".rs"), false);
     let mut long = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let trimmed = line.trim_start();
         fenced ^= document && trimmed.starts_with("```");
-        let prose = if document { !fenced && !trimmed.starts_with('|') } else { trimmed.starts_with("//") };
+        let prose = match document {
+            true => !fenced && !trimmed.starts_with('|'),
+            false => trimmed.starts_with(if rust { "//" } else { "#" }),
+        };
         let width = line.chars().count();
         if prose && width > columns && !line.contains("://") {
             long.push((at + 1, width));
@@ -130,6 +155,64 @@ fn new_paragraph(words: &str) -> bool {
         || words.starts_with("- ")
         || words.starts_with("* ")
         || words.split_once(". ").is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+}
+
+/// Text between three quotes in Python.
+#[derive(Clone, Copy)]
+enum Quoted {
+    /// Docstring with this indent.
+    Doc(usize),
+    Code,
+}
+
+/// Returns the comments of a script, and the docstrings of one in Python.
+fn script(file: &str, text: &str) -> Vec<Block> {
+    let is_python = file.ends_with(".py") || text.lines().next().is_some_and(|first| first.contains("python"));
+    let mut blocks: Vec<Block> = Vec::new();
+    let (mut quoted, mut goes_on) = (None, false);
+    for (at, line) in text.lines().enumerate() {
+        let trimmed = line.trim();
+        let indent = line.len() - line.trim_start().len();
+        let quotes = if is_python { line.matches(QUOTES).count() } else { 0 };
+        let opens = quoted.is_none() && quotes > 0;
+        if opens {
+            quoted = Some(if trimmed.starts_with(QUOTES) { Quoted::Doc(indent) } else { Quoted::Code });
+        }
+        let words = match quoted {
+            None => comment(trimmed).map(str::to_owned),
+            Some(Quoted::Doc(of)) if opens || indent < of + 4 => Some(trimmed.replace(QUOTES, "").trim().to_owned()),
+            Some(Quoted::Doc(_) | Quoted::Code) => None,
+        };
+        let follows_code = quoted.is_none() && !trimmed.starts_with('#');
+        let closes = opens == quotes.is_multiple_of(2);
+        if closes {
+            quoted = None;
+        }
+        let Some(words) = words.filter(|words| !words.is_empty()) else {
+            goes_on = false;
+            continue;
+        };
+        let joins = goes_on && !opens && !follows_code && !new_paragraph(&words);
+        match blocks.last_mut().filter(|_| joins) {
+            Some(block) => block.text.extend([" ", words.as_str()]),
+            None => {
+                let text = words.trim_start_matches(['-', '*', ' ']).to_owned();
+                blocks.push(Block { kind: Kind::Inside, line: at + 1, text });
+            }
+        }
+        goes_on = !closes && !follows_code;
+    }
+    blocks
+}
+
+/// Returns the comment of a line of a script: the whole line, or a part behind code.
+fn comment(line: &str) -> Option<&str> {
+    if let Some(words) = line.strip_prefix('#') {
+        return (!words.starts_with('!')).then(|| words.trim());
+    }
+    let (code, words) = line.split_once(" # ")?;
+    let is_outside = ['"', '\''].iter().all(|quote| code.matches(*quote).count().is_multiple_of(2));
+    is_outside.then(|| words.trim())
 }
 
 fn function(line: &str) -> Option<&str> {

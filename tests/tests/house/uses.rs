@@ -1,11 +1,11 @@
-//! What a file names: other files, words, its functions and its docs.
+//! Names that a file uses: other files, words, its functions and its docs.
 
 use super::files::{Crate, File, is_for_tests};
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 
-/// For each file the others that define what it names.
+/// Returns for each file the others that define a name it uses.
 pub fn between_files(of: &Crate) -> BTreeMap<String, BTreeSet<String>> {
     let names = Names::of(of);
     of.files.iter().map(|file| (file.path.clone(), used_by(file, &names))).collect()
@@ -19,7 +19,7 @@ fn used_by(file: &File, names: &Names<'_>) -> BTreeSet<String> {
         used.extend(names.defined_in(&file.module, path));
     }
     for (path, name) in &paths.exported {
-        // What is only handed on is no use of it.
+        // A name that is only re-exported is not used.
         if paths.words.get(name).is_some_and(|count| *count > 1) {
             used.extend(names.defined_in(&file.module, path));
         }
@@ -28,7 +28,7 @@ fn used_by(file: &File, names: &Names<'_>) -> BTreeSet<String> {
     used
 }
 
-/// What each module of a crate defines and hands on.
+/// Names that each module of a crate defines and re-exports.
 struct Names<'a> {
     modules: BTreeMap<&'a [String], Module>,
 }
@@ -36,7 +36,7 @@ struct Names<'a> {
 #[derive(Default)]
 struct Module {
     path: String,
-    /// By name, what stands for what is defined elsewhere.
+    /// Imported names, each with the paths that it stands for.
     imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
 }
@@ -52,7 +52,7 @@ impl<'a> Names<'a> {
         Names { modules: modules.collect() }
     }
 
-    /// The file that defines what `path` stands for in `module`, if it is of this crate.
+    /// Returns the file that defines `path` as seen in `module`, if it is of this crate.
     fn defined_in(&self, module: &[String], path: &[String]) -> Option<String> {
         self.look(module, path, 0)
     }
@@ -68,7 +68,7 @@ impl<'a> Names<'a> {
             Some("self") => rest = &rest[1..],
             Some("super") => {}
             Some(first) if self.has_child(&at, first) => {}
-            // A word of another crate, or one that the module has imported, which was looked at there.
+            // A name of another crate, or one that the module has imported, which was resolved there.
             _ if depth == 0 => return None,
             _ => {}
         }
@@ -117,11 +117,11 @@ impl<'a> Names<'a> {
 #[derive(Default)]
 struct Paths {
     named: Vec<Vec<String>>,
-    /// What is named to be handed on, and under which name.
+    /// Re-exported paths, each with its name.
     exported: Vec<(Vec<String>, String)>,
     imports: Vec<(String, Vec<String>)>,
     globs: Vec<Vec<String>>,
-    /// How often each word occurs.
+    /// Number of occurrences of each word.
     words: BTreeMap<String, usize>,
 }
 
@@ -148,7 +148,7 @@ impl Paths {
         if ident == "self" {
             let name = if name == "self" { path.last().cloned().unwrap_or_default() } else { name.to_string() };
             self.imports.push((name, path.clone()));
-            // A module that is imported is not used before something in it is named.
+            // An imported module is used only once an item in it is named.
             self.words_of_module(path, is_exported);
             return;
         }
@@ -167,7 +167,7 @@ impl Paths {
         }
     }
 
-    /// Macros are not parsed: words joined by colons are paths.
+    /// Reads macros, which are not parsed: words joined by colons are paths.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;
@@ -237,10 +237,10 @@ impl<'ast> Visit<'ast> for Paths {
         visit::visit_macro(self, mac);
     }
 
-    // Whom something is visible to is no use.
+    // A visibility is no use of its module.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
-    // Docs name whom they like.
+    // Docs may name any item.
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
 }
 
@@ -260,15 +260,15 @@ fn attributes(item: &syn::Item) -> &[syn::Attribute] {
     }
 }
 
-/// A function outside of tests.
+/// Function outside of tests.
 pub struct Function {
     pub name: String,
-    /// Counted from 1.
+    /// Line number, from 1.
     pub first_line: usize,
     pub lines: usize,
 }
 
-/// The functions of a file.
+/// Returns the functions of a file.
 pub fn functions(file: &File) -> Vec<Function> {
     #[derive(Default)]
     struct Functions(Vec<Function>);
@@ -299,7 +299,7 @@ pub fn functions(file: &File) -> Vec<Function> {
     look.0
 }
 
-/// The macros that a file calls outside of tests, also within what is given to others.
+/// Returns the macros that a file calls outside of tests, also in arguments of other macros.
 pub fn macros(file: &File) -> BTreeSet<String> {
     #[derive(Default)]
     struct Macros(BTreeSet<String>);
@@ -332,7 +332,7 @@ pub fn macros(file: &File) -> BTreeSet<String> {
     look.0
 }
 
-/// The first lines of the docs of a file's items and of what is in them.
+/// Returns the first lines of the docs of a file's items and of their members.
 pub fn docs(file: &File) -> Vec<String> {
     #[derive(Default)]
     struct Docs {

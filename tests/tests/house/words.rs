@@ -1,8 +1,8 @@
 //! Check of the project's English, by the rules that CONTRIBUTING.md gives under "Words".
 //!
-//! Reads comments, documents, log and error texts and names of tests as text. A list of exceptions holds how many findings each file
-//! may have; a file with fewer needs a shorter list, so that the list only shrinks. `WORDS=PREFIX` prints the findings of the files whose
-//! path begins with `PREFIX`.
+//! Reads comments, documents, log and error texts and names of tests as text. A list of exceptions holds how many
+//! findings each file may have; a file with fewer needs a shorter list, so that the list only shrinks.
+//! `WORDS=PREFIX` prints the findings of the files whose path begins with `PREFIX`.
 
 use super::prose::{self, Block, Kind};
 use std::collections::BTreeMap;
@@ -237,4 +237,29 @@ fn code_and_a_document_that_keep_the_rules_give_none() {
         ),
         Vec::<String>::new()
     );
+}
+
+#[test]
+fn comments_and_docstrings_of_a_script_are_checked() {
+    let python = "\
+#!/usr/bin/env python3
+\"\"\"Asks for a figure.
+
+    usage: nobody
+\"\"\"
+TEXT = r\"\"\"
+nobody # nobody
+\"\"\"
+# Whoever waits
+# looks again.
+run()  # so many rounds
+";
+    let rules = |file: &str, text: &str| -> Vec<String> {
+        findings(file, text).iter().map(|it| it.split(": ").take(2).collect::<Vec<_>>().join(" ")).collect()
+    };
+    assert_eq!(
+        rules("bench/a", python),
+        ["2 \"asks\"", "9 begins with \"whoever\"", "9 \"whoever\"", "11 \"so many\""]
+    );
+    assert_eq!(rules("a.sh", "#!/bin/sh\n# Nobody waits.\necho \"a # nobody\"\n"), ["2 \"nobody\""]);
 }

@@ -1,7 +1,7 @@
-//! Readiness and liveness of the broker. Not here: how well it serves, which the metrics show.
+//! Readiness and liveness of the broker. Not here: its performance, which the metrics show.
 //!
-//! Invariant: a fault that a restart does not mend is no reason for one, and a fault of all brokers at once, such as a
-//! database or an object store that is away, is no reason to send clients to none of them.
+//! Invariants: liveness fails only for faults that a restart ends. Readiness does not fail for faults of all brokers at
+//! once, such as an unreachable database or object store, since clients would then have no broker at all.
 
 use crate::diskless::{Diskless, StoreTrouble};
 use crate::node::Node;
@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Why a broker is not to be sent clients.
+/// Reason why clients should not be sent to this broker.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unhealthy {
     #[error("stopping")]
@@ -19,48 +19,48 @@ pub(super) enum Unhealthy {
     #[error("the control thread has ended; see the broker's log")]
     Control,
     #[error(
-        "the cluster holds this broker for dead, so that it leads nothing until its beats reach the database again; see the broker's log"
+        "this broker is fenced: it leads nothing until its heartbeats reach the database again; see the broker's log"
     )]
     Fenced,
     #[error(
-        "{0} partitions take no records until the next start: a write or an fsync has failed; see the broker's log"
+        "{0} partitions accept no records until the next start: a write or an fsync has failed; see the broker's log"
     )]
     Partitions(usize),
     #[error(
-        "{0} partitions cannot be used, since their directories take no files or their records cannot be read: see to their permissions, \
-         their file system and the disk; the broker's log names them"
+        "cannot use {0} partitions: their directories accept no files, or their records cannot be read; check their permissions, \
+         file system and disk; the broker's log names them"
     )]
     UnwritablePartitions(usize),
     #[error(
-        "the disk of the data folder {0} is full and records are refused: delete topics or records, set a smaller retention.ms or \
-         retention.bytes, or make room on this file system"
+        "the disk of the data directory {0} is full and records are refused: delete topics or records, lower retention.ms or \
+         retention.bytes, or free space on this file system"
     )]
     DiskFull(PathBuf),
     #[error(
-        "the disk of the data folder {folder} hangs: {}, and records are refused until it answers; see whether that volume does. A new \
-         start changes nothing", of_hung(.hung_for)
+        "the disk of the data directory {folder} hangs: {}; records are refused until it responds; check that volume, since a restart \
+         does not help", of_hung(.hung_for)
     )]
     DiskHangs {
         folder: PathBuf,
-        /// Time for which a write has hung; None if a look at the folder does.
+        /// Time for which a write has hung; `None` if access to the directory hangs.
         hung_for: Option<Duration>,
     },
     #[error(
-        "no files can be made in the data folder {0}: see to its permissions and its file system; the broker's log has the reason"
+        "cannot create files in the data directory {0}: check its permissions and its file system; the broker's log has the reason"
     )]
     Unwritable(PathBuf),
-    #[error("the data folder {folder} cannot be written: {error}")]
+    #[error("cannot write to the data directory {folder}: {error}")]
     DataFolder { folder: PathBuf, error: io::Error },
 }
 
 fn of_hung(hung_for: &Option<Duration>) -> String {
     match hung_for {
-        Some(time) => format!("a write has not come back for {} s", time.as_secs()),
-        None => "a look at it does not come back".to_owned(),
+        Some(time) => format!("a write has not returned for {} s", time.as_secs()),
+        None => "it does not respond".to_owned(),
     }
 }
 
-/// State of the broker beside its data directory.
+/// State of the broker, without that of its data directory.
 #[derive(Clone, Copy, Debug)]
 struct Condition {
     is_stopping: bool,
@@ -73,10 +73,10 @@ struct Condition {
     disk_hung_for: Option<Duration>,
 }
 
-/// Checks readiness but for [`data_folder`], without waiting; returns a remark, if there is one.
+/// Checks readiness except for [`data_folder`], without waiting. Returns a remark, if any.
 ///
 /// # Errors
-/// The first fault found.
+/// First fault found.
 pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
     let own = broker.config.node.id;
     let condition = Condition {
@@ -99,7 +99,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
 /// Checks liveness.
 ///
 /// # Errors
-/// The fault that only a restart ends.
+/// Fault that only a restart ends.
 pub(super) fn life(broker: &Node) -> Result<(), Unhealthy> {
     let is_stopping = *broker.stopping().borrow();
     if is_stopping || broker.control.is_serving() { Ok(()) } else { Err(Unhealthy::Control) }
@@ -137,8 +137,8 @@ fn note_of_database(seen: PlaneSeen) -> Option<String> {
     let seconds = seen.since_answer.as_secs();
     (!seen.answers).then(|| {
         format!(
-            "the database of the cluster is away, {seconds} s after its last answer: records go on, topics and settings cannot be \
-             changed, and nobody takes the place of a broker that dies"
+            "the database of the cluster is away, {seconds} s after its last answer: records are served, topics and settings \
+             cannot be changed, and no broker replaces a leader that fails"
         )
     })
 }
@@ -150,22 +150,22 @@ fn note_of_store(trouble: StoreTrouble) -> String {
             format!("the object store fails, {} s after the first request that failed", time.as_secs())
         }
     };
-    format!("{why}: diskless topics take no records, and give only what is in memory; classic topics are served")
+    format!("{why}: diskless topics accept no records and serve cached ones only; classic topics are served")
 }
 
-/// Asks the system about the data folder: whether it is gone, read-only (as Linux remounts a failing disk) or not ours.
-/// May hang.
+/// Checks whether the data directory is missing, read-only (as Linux remounts a failing disk) or not writable for this
+/// user. May hang.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub(super) fn data_folder(folder: &Path) -> Result<(), io::Error> {
     Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Judges a look at the data directory; `None` if it has not returned.
+/// Interprets the result of [`data_folder`]; `None` if it has not returned.
 ///
 /// # Errors
-/// The fault.
+/// Fault of the directory.
 pub(super) fn of_folder(looked: Option<Result<(), io::Error>>, folder: &Path) -> Result<(), Unhealthy> {
     let folder = folder.to_owned();
     match looked {
@@ -181,7 +181,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn each_fault_is_named() {
+    fn each_fault_has_its_message() {
         let folder = tempfile::tempdir().expect("a folder");
         let well = Condition {
             is_stopping: false,
@@ -201,22 +201,22 @@ mod tests {
             assert!(why.contains(words), "{why}");
         };
         told(Condition { control_serves: false, ..well }, "control thread");
-        told(Condition { is_fenced: true, ..well }, "holds this broker for dead");
+        told(Condition { is_fenced: true, ..well }, "this broker is fenced");
         told(Condition { failed_partitions: 3, ..well }, "3 partitions");
-        told(Condition { unwritable_partitions: 2, ..well }, "2 partitions cannot be used, since their directories");
-        told(Condition { folder_is_unwritable: true, ..well }, "no files can be made");
+        told(Condition { unwritable_partitions: 2, ..well }, "cannot use 2 partitions: their directories");
+        told(Condition { folder_is_unwritable: true, ..well }, "cannot create files");
         told(Condition { disk_is_full: true, ..well }, "is full and records are refused: delete topics");
         let hung_for = Some(Duration::from_millis(7_900));
-        told(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not come back for 7 s");
+        told(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not returned for 7 s");
         let hung = of_folder(None, folder.path()).expect_err("no answer").to_string();
-        assert!(hung.contains("hangs: a look at it does not come back"), "{hung}");
+        assert!(hung.contains("hangs: it does not respond"), "{hung}");
         let gone = folder.path().join("gone");
         let why = of_folder(Some(data_folder(&gone)), &gone).expect_err("no folder").to_string();
-        assert!(why.contains("gone cannot be written"), "{why}");
+        assert!(why.contains("cannot write to the data directory") && why.contains("gone: "), "{why}");
     }
 
     #[test]
-    fn object_store_is_away_its_note_says_since_when() {
+    fn note_of_an_unreachable_object_store_has_the_time_since_the_failure() {
         let note = note_of_store(StoreTrouble::Failing(Duration::from_secs(12)));
         assert!(note.starts_with("the object store fails, 12 s after the first request that failed: "), "{note}");
         let note = note_of_store(StoreTrouble::Unclaimed);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_is_away_is_told_and_no_fault_of_the_broker() {
+    fn unreachable_database_is_a_note_and_no_fault() {
         let seen = |answers| PlaneSeen { answers, since_answer: Duration::from_secs(12), newest: 7 };
         assert_eq!(note_of_database(seen(true)), None);
         let note = note_of_database(seen(false)).expect("told");

@@ -1,13 +1,13 @@
-//! Looks at what may hang: the disk, and locks that a write holds which does not come back.
+//! Checks that may hang: of the disk, and of locks held by a hanging write.
 
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Duration, timeout};
 
-/// The longest wait for a look. A probe's own time-out is seldom shorter.
+/// Longest wait for a check. Probes rarely have a shorter timeout.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
-/// Looks of one kind, on threads made for waiting: one at a time, so that those that hang take one thread.
+/// Checks of one kind on the blocking threads: one at a time, so that hanging ones occupy one thread.
 pub struct Looks<T> {
     under_way: Mutex<Option<JoinHandle<T>>>,
 }
@@ -19,11 +19,11 @@ impl<T> Default for Looks<T> {
 }
 
 impl<T: Send + 'static> Looks<T> {
-    /// Returns what `look` found. None if it takes too long, or has panicked: while one is under way no other begins.
+    /// Returns the result of `look`; None if it takes too long or has panicked. While one is running, no other begins.
     pub async fn take(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let looking = async {
             let mut under_way = self.under_way.lock().await;
-            // One that hung, and has come back since nobody waited for it, has seen what was then.
+            // A check that hung and has ended since saw an older state.
             let is_old = under_way.as_ref().is_some_and(JoinHandle::is_finished);
             let looking = match under_way.take() {
                 Some(looking) if !is_old => looking,
@@ -43,7 +43,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[tokio::test]
-    async fn look_hangs_no_other_begins_until_it_has_come_back() {
+    async fn no_check_begins_while_another_hangs() {
         let looks = Looks::default();
         assert_eq!(looks.take(|| 1).await, Some(1));
         let (go_on, goes_on) = mpsc::channel::<()>();

@@ -1,8 +1,8 @@
-//! The admin page: metrics and health over HTTP, on loopback unless told otherwise. It reads and changes nothing.
+//! The admin page: metrics and health over HTTP, on loopback by default. It changes nothing.
 //!
-//! Invariants: whatever is done to this port, clients of the broker do not notice (see `server` for the limits); and it
-//! answers while the threads that serve them hang in a write to the disk: it runs apart from them, and nothing that may
-//! hang is waited for (`looks`).
+//! Invariants: load on this port does not affect clients of the broker (limits in `server`). The page is served even
+//! while the client threads hang in a disk write: it has a runtime of its own. Calls that may hang have a time limit
+//! (`looks`).
 
 mod health;
 mod looks;
@@ -30,14 +30,14 @@ use tokio::task::{JoinHandle, spawn_blocking};
 /// Content type of `/metrics`.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The admin page's port, taken and not accepting yet.
+/// Bound port of the admin page, which does not accept connections yet.
 pub struct Bound {
     listener: TcpListener,
-    /// The address taken.
+    /// Bound address.
     pub addr: SocketAddr,
 }
 
-/// Binds `fullbore.admin.listener`. `None` when it is off.
+/// Binds `fullbore.admin.listener`; None if it is off.
 ///
 /// # Errors
 /// [`StartError::BindAdmin`].
@@ -48,11 +48,11 @@ pub async fn bind(config: &BrokerConfig) -> Result<Option<Bound>, StartError> {
     Ok(Some(Bound { listener, addr }))
 }
 
-/// Serves the admin page apart from the clients, until the task is aborted.
+/// Serves the admin page on the runtime `apart`, until the task is aborted.
 pub(crate) fn start(bound: Bound, broker: &Arc<Node>, apart: &Apart) -> JoinHandle<()> {
     let routes = routes(Admin { node: Arc::clone(broker), looks: Arc::default() });
     apart.spawn(async move {
-        // The socket is the reactor's of the runtime that waits for it.
+        // A socket belongs to the runtime that registers it.
         match tokio::net::TcpListener::from_std(bound.listener) {
             Ok(listener) => server::run(listener, routes, server::CONNECTION_MAX).await,
             Err(error) => {
@@ -69,12 +69,12 @@ struct Admin {
     looks: Arc<DiskLooks>,
 }
 
-/// Looks at what hangs where the disk does.
+/// Checks that may hang with the disk.
 #[derive(Default)]
 struct DiskLooks {
     folder: Looks<io::Result<()>>,
     gauges: Looks<SlowGauges>,
-    /// Slow gauges that were read last.
+    /// Slow gauges as of the last successful read.
     last_gauges: Mutex<SlowGauges>,
 }
 
@@ -105,7 +105,7 @@ async fn metrics(State(Admin { node, looks }): State<Admin>) -> Response {
         *looks.last_gauges.lock() = read;
     }
     let slow = looks.last_gauges.lock().clone();
-    // Counting descriptors takes long, and probes wait.
+    // Counting descriptors takes long, and must not delay probes.
     match spawn_blocking(move || page(&node.metrics, Gauges::read(&node, slow))).await {
         Ok(text) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
@@ -128,7 +128,7 @@ async fn livez(State(Admin { node, .. }): State<Admin>) -> (StatusCode, String) 
     told(life(&node).map(|()| None))
 }
 
-/// `ok` and a note, or what is wrong.
+/// Returns `ok` and the note, or the fault.
 fn told(found: Result<Option<String>, Unhealthy>) -> (StatusCode, String) {
     match found {
         Ok(None) => (StatusCode::OK, "ok\n".to_owned()),

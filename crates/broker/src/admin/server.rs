@@ -1,9 +1,9 @@
-//! A small HTTP server for a few patient callers: one request per connection, one deadline for all of it.
+//! A small HTTP server for few clients: one request per connection, with one deadline for all of it.
 //!
-//! Not for the public: no TLS, no login. Invariant: at most
-//! [`CONNECTIONS_MAX`] connections, each of at most [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. The
-//! oldest without a whole request makes room for the newest: who asks nothing keeps nobody out. Where all have asked,
-//! further ones wait in the system's backlog.
+//! Not for the public: no TLS, no login. Invariant: at most [`CONNECTIONS_MAX`] connections, each with at most
+//! [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. A new connection displaces the oldest one without a
+//! complete request, so that idle clients do not block others. If all have sent requests, further ones wait in the
+//! system's backlog.
 
 use axum::Router;
 use fullbore_host::task;
@@ -20,28 +20,28 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Connections served at a time.
+/// Largest number of connections served at a time.
 const CONNECTIONS_MAX: usize = 16;
-/// From accept to the last byte of the answer.
+/// Time limit from accept to the last byte of the response.
 pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(5);
-/// Bytes of a request's line and headers; hyper answers 431 above it. Bodies are not read.
+/// Largest request line and headers; hyper responds with 431 above it. Bodies are not read.
 const HEAD_MAX: usize = 16 * 1024;
-/// How long to wait after accept fails for lack of descriptors or memory.
+/// Pause after accept fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time for which a connection need not make room: its request may be on its way.
+/// Age up to which a connection is not displaced: its request may be in flight.
 const NEW: Duration = Duration::from_millis(50);
 
-/// Binds the first address of `host` that can be had.
+/// Binds the first usable address of `host`.
 ///
 /// # Errors
-/// The host does not resolve, the port is taken or not allowed.
+/// The host does not resolve, or the port is taken or not allowed.
 pub(super) async fn bind(host: &str, port: u16) -> io::Result<(BoundListener, SocketAddr)> {
     let listener = TcpListener::bind((host, port)).await?;
     let addr = listener.local_addr()?;
     Ok((listener.into_std()?, addr))
 }
 
-/// Serves until dropped; connections then open are cut, as are those older than `connection_max`.
+/// Serves until dropped. Closes connections older than `connection_max`, and at the drop all others.
 pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: Duration) {
     let mut open = OpenConnections::default();
     loop {
@@ -52,18 +52,18 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
                 let serving = serve(stream, peer, routes.clone(), Arc::clone(&has_asked), connection_max);
                 let task = open.tasks.spawn(task::boxed(serving));
                 open.oldest_first.push(OpenConnection { since: Instant::now(), has_asked, task });
-                // A request that has come is read before the next connection is let in.
+                // Lets a request that has arrived be read before the next connection is accepted.
                 yield_now().await;
             }
             Err(error) => {
-                tracing::warn!(%error, "accept failed on the admin port");
+                tracing::warn!(%error, "cannot accept a connection on the admin port: retrying");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-/// Connections that are served.
+/// Open connections.
 #[derive(Default)]
 struct OpenConnections {
     tasks: JoinSet<()>,
@@ -72,13 +72,13 @@ struct OpenConnections {
 
 struct OpenConnection {
     since: Instant,
-    /// True once its request is there as a whole.
+    /// True once its request has arrived completely.
     has_asked: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
 impl OpenConnections {
-    /// Waits until there is room for one more. Cuts off the oldest that has asked nothing.
+    /// Waits for a free slot. Closes the oldest connection without a request.
     async fn make_room(&mut self) {
         loop {
             while self.tasks.try_join_next().is_some() {}
@@ -130,7 +130,7 @@ mod tests {
     use tokio::sync::Notify;
 
     const PATIENCE: Duration = Duration::from_secs(20);
-    /// More than the system buffers between the two ends of a connection.
+    /// Size beyond the system's buffers between the two ends of a connection.
     const BIG: usize = 64 * 1024 * 1024;
 
     async fn started(connection_max: Duration) -> SocketAddr {
@@ -151,7 +151,7 @@ mod tests {
         addr
     }
 
-    /// What the server says to `request` until it closes or cuts the connection.
+    /// Returns the response to `request`, up to the close of the connection.
     async fn ask(addr: SocketAddr, request: &[u8]) -> String {
         let asking = async {
             let mut stream = TcpStream::connect(addr).await.expect("the server listens");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_that_say_nothing_do_not_keep_others_out() {
+    async fn silent_clients_do_not_keep_others_out() {
         let addr = started(Duration::from_secs(2)).await;
         let mut silent = Vec::new();
         for _ in 0..2 * CONNECTIONS_MAX {
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Connections that send this, and then nothing.
+    /// Opens connections that send `begun` and nothing more.
     async fn silent(addr: SocketAddr, count: usize, begun: &[u8]) -> Vec<TcpStream> {
         let mut silent = Vec::new();
         for _ in 0..count {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn places_are_taken_by_clients_without_a_request_the_next_client_is_answered() {
+    async fn client_is_answered_while_silent_clients_have_all_slots() {
         let addr = started(10 * PATIENCE).await;
         let _silent = silent(addr, 2 * CONNECTIONS_MAX, b"").await;
         let _begun = silent(addr, 2 * CONNECTIONS_MAX, b"GET / HTTP/1.1\r\nHost: x\r\n").await;
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn client_waits_for_its_answer_others_without_a_request_do_not_cut_it_off() {
+    async fn client_awaiting_its_answer_is_not_displaced_by_silent_ones() {
         let addr = started(10 * PATIENCE).await;
         let mut waiting = silent(addr, 1, b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n").await.remove(0);
         let _silent = silent(addr, 3 * CONNECTIONS_MAX, b"").await;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_takes_nothing_is_cut_off() {
+    async fn client_that_reads_nothing_is_cut_off() {
         let addr = started(Duration::from_secs(2)).await;
         let mut stuck = Vec::new();
         for _ in 0..CONNECTIONS_MAX {

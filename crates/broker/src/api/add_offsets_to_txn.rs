@@ -1,5 +1,5 @@
-//! AddOffsetsToTxn 0-4: the group whose offsets a transaction is going to commit, by its partition of
-//! `__consumer_offsets`.
+//! AddOffsetsToTxn 0-4: adds a group, by its partition of `__consumer_offsets`, to the transaction that will commit
+//! offsets for it.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};
@@ -21,7 +21,7 @@ async fn add(call: &Call<'_>, request: &AddOffsetsToTxnRequest) -> Result<(), Er
     let (groups, transactions) = (&call.broker.groups, &call.broker.transactions);
     let id = request.transactional_id.as_str();
     check_id(id)?;
-    // Another broker may coordinate the group: only its partition counts.
+    // Another broker may coordinate the group: only its partition matters.
     groups.prepare(Missing::Create, [&request.group_id]).await?;
     let partition = groups.partition_of(&request.group_id).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
     transactions.prepare(false, [id]).await?;

@@ -1,7 +1,7 @@
-//! AddPartitionsToTxn 0-5: partitions that a transaction is going to write to. From version 4 on a request has several
-//! transactions, and comes from brokers, which may have partitions verified only (KIP-890).
+//! AddPartitionsToTxn 0-5: adds partitions to a transaction before it writes to them. From version 4 on a request has
+//! several transactions and comes from brokers, which may only verify partitions (KIP-890).
 //!
-//! A partition that cannot be added keeps the others of its transaction from being added: OPERATION_NOT_ATTEMPTED.
+//! If a partition cannot be added, no other of its transaction is added: OPERATION_NOT_ATTEMPTED.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};
@@ -19,10 +19,10 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// The first version with several transactions.
+/// First version with several transactions.
 const SEVERAL_FROM: i16 = 4;
 
-/// The answer for one transaction to come.
+/// Pending result of one transaction.
 type PendingResult<'a> = Pin<Box<dyn Future<Output = AddPartitionsToTxnResult> + Send + 'a>>;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -49,15 +49,15 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AddPartitionsToTxnRequest>(&response)
 }
 
-/// Carries out one of several transactions. One whose answer takes long is answered as one that is not over yet, since
-/// the others wait for the same response.
+/// Carries out one of several transactions. A slow one is answered as still running, since the others wait for the same
+/// response.
 async fn of_several(
     call: &Call<'_>,
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
-    // Before the answer: a shard that is still loaded has a later epoch than this, which holds for none that was
-    // replaced.
+    // Read before the answer: an epoch read later might be that of a successor. 0 stands for a shard that is still
+    // loading, whose epoch is larger.
     let coordinator_epoch = call.broker.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results = timeout(Duration::from_millis(BATCH_ANSWER_MS), added(call, transaction, version)).await;
     let late = |_| results(transaction, |_, _| ErrorCode::CONCURRENT_TRANSACTIONS);
@@ -142,7 +142,7 @@ async fn add(
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     prepare(call, id, version).await?;
-    // A broker sends its request again: an id that waits here holds up the others of the request.
+    // A broker repeats its request: an id that waits here would delay the others of the request.
     let wait_until = match version {
         SEVERAL_FROM.. => Some(call.broker.now_ms().saturating_add(BATCH_WAIT_MS)),
         _ => transactions.wait_until(id, WAIT_MS),
@@ -156,7 +156,7 @@ async fn add(
     transactions.add_partitions(id, added).await
 }
 
-/// Waits until the id's shard is loaded; as one of several transactions not for long.
+/// Waits until the id's shard is loaded; for a short time only if it is one of several transactions.
 async fn prepare(call: &Call<'_>, id: &str, version: i16) -> Result<(), ErrorCode> {
     let prepared = call.broker.transactions.prepare(false, [id]);
     match version >= SEVERAL_FROM {

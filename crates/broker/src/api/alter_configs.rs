@@ -1,4 +1,4 @@
-//! AlterConfigs 0-2, deprecated since Kafka 2.3: what a resource sets is replaced as a whole.
+//! AlterConfigs 0-2, deprecated since Kafka 2.3: replaces all settings of a resource.
 
 use super::alteration::{Alteration, alter, check_names, invalid};
 use super::call::{Call, Fault, Reply, told};

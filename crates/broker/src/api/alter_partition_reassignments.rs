@@ -1,5 +1,5 @@
-//! AlterPartitionReassignments 0-1. Partitions do not move yet, so that a move is either done already or refused, and
-//! there is never one to cancel.
+//! AlterPartitionReassignments 0-1. Partitions cannot move yet: a reassignment is already done or refused, and there is
+//! never one to cancel.
 
 use super::call::{Call, Fault, Reply, joined, once, told};
 use fullbore_control::{Image, Refusal, check_replicas};

@@ -1,8 +1,8 @@
-//! Changes to what topics, this broker (its id), its loggers, every broker (the empty name), groups and subscriptions
-//! to clients' metrics set, as both APIs that make them see it.
+//! Changes of settings, shared by both APIs. Resources are topics, this broker (its id), its loggers, every broker (the
+//! empty name), groups and client metrics subscriptions.
 //!
-//! Each resource stands for itself: its changes are made all or none, and one refused does not stop the others. When
-//! the outcomes are there, what was changed is on disk, but for loggers, and in force.
+//! Each resource is decided by itself: all of its changes are made, or none. At the time of the answer, changes are in
+//! force, and on disk except those of loggers.
 
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
 use crate::node::Node;
@@ -15,7 +15,7 @@ use fullbore_wire::ErrorCode;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Bytes of the name of a subscription or group: the table's key must not be as long as a frame.
+/// Longest name of a subscription or group: the table's key must not be as long as a frame.
 const RESOURCE_NAME_BYTES_MAX: usize = 1024;
 
 /// Alteration of one resource.
@@ -23,11 +23,11 @@ pub struct Alteration<'a> {
     /// Kafka's `ConfigResource.Type`.
     pub resource_type: i8,
     pub name: &'a str,
-    /// Changes, as far as they are well-formed.
+    /// Changes, or the reason why they are malformed.
     pub changes: Result<Vec<(String, ConfigChange)>, Refusal>,
 }
 
-/// Makes them; the outcomes are in the order asked.
+/// Makes the alterations. Returns the outcomes in the order of the request.
 pub async fn alter(
     broker: &Node,
     control: &Control,
@@ -65,16 +65,16 @@ struct Alterations {
     resources: Vec<AlterResourceConfig>,
 }
 
-/// Place of a resource in [`Alterations`].
+/// Index of a resource in [`Alterations`].
 enum ResourceIndex {
     Topic(usize),
     Broker(usize),
     Resource(usize),
-    /// Done at once.
+    /// Done without the control plane.
     Done,
 }
 
-/// Outcomes, in the same order.
+/// Outcomes in the same order.
 #[derive(Default)]
 struct Done {
     topics: Vec<Result<(), Refusal>>,
@@ -156,7 +156,7 @@ fn scope(node_id: i32, name: &str) -> Result<BrokerScope, Refusal> {
     }
 }
 
-/// The names of one resource's configurations, which are there once each.
+/// Checks that no configuration of one resource is named twice.
 pub fn check_names(mut names: Vec<&str>) -> Result<(), Refusal> {
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {

@@ -1,4 +1,4 @@
-//! ApiVersions 0-4. The first request of most clients: what this broker serves, and its features.
+//! ApiVersions 0-4: the first request of most clients. Returns the served APIs and the features.
 
 use super::call::{Call, Fault, Reply};
 use super::features;
@@ -8,7 +8,7 @@ use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersi
 use fullbore_wire::{ErrorCode, Frame, Text, Version};
 use std::time::Instant;
 
-/// Characters of a client's name or version that are kept for as long as its connection lasts.
+/// Characters of a client's name or version that are retained with its connection.
 const SOFTWARE_CHARS_MAX: usize = 100;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -23,8 +23,8 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ApiVersionsRequest>(&answer(call.broker, reply.version.number, error_code))
 }
 
-/// The answer to a version this broker does not know: the layout of version 0 with the whole list, so that the client
-/// can ask again.
+/// Returns the response to an unknown version: the layout of version 0 with the whole list, so that the client can
+/// repeat the request.
 pub fn unsupported(broker: &Node, listener: usize, correlation_id: i32) -> Result<Frame, Fault> {
     let version = Version { number: 0, flexible: false };
     Reply { version, correlation_id, listener }.frame::<ApiVersionsRequest>(&answer(
@@ -34,7 +34,7 @@ pub fn unsupported(broker: &Node, listener: usize, correlation_id: i32) -> Resul
     ))
 }
 
-/// The largest version of an API that this broker serves.
+/// Returns the largest version of an API that this broker serves.
 pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
     match key {
         ApiKey::Produce => broker.config.api.produce_version_max,
@@ -42,8 +42,8 @@ pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
     }
 }
 
-/// Returns true if an API is advertised. Most clients request telemetry at every start once it is, and log that, so it
-/// is advertised only while there is a subscription; Kafka advertises it only with a receiver.
+/// Returns true if an API is advertised. Most clients request telemetry at every start if it is advertised, and log
+/// that. It is therefore advertised only while there is a subscription. Kafka advertises it only with a receiver.
 fn is_offered(broker: &Node, key: ApiKey) -> bool {
     match key {
         ApiKey::GetTelemetrySubscriptions | ApiKey::PushTelemetry => {
@@ -56,7 +56,7 @@ fn is_offered(broker: &Node, key: ApiKey) -> bool {
 fn answer(broker: &Node, version: i16, error_code: ErrorCode) -> ApiVersionsResponse {
     let range = |key: &ApiKey| {
         let versions = key.versions();
-        // KAFKA-18659: librdkafka switches features off unless Produce reaches down to 0, though 3 is the floor.
+        // KAFKA-18659: librdkafka disables features unless Produce is advertised from 0, though 3 is the lowest served.
         let min_version = if *key == ApiKey::Produce { 0 } else { *versions.start() };
         ApiVersion { api_key: key.code(), min_version, max_version: max_of(broker, *key), ..Default::default() }
     };
@@ -70,12 +70,12 @@ fn answer(broker: &Node, version: i16, error_code: ErrorCode) -> ApiVersionsResp
     }
 }
 
-/// A copy, since the request's text keeps its whole frame.
+/// Returns a copy, since the request's text keeps its whole frame in memory.
 fn kept(text: &str) -> Text {
     Text::from(text.get(..text.len().min(SOFTWARE_CHARS_MAX)).unwrap_or_default())
 }
 
-/// Kafka's rule for client software names and versions (KIP-511).
+/// Returns true if Kafka's rule allows this client software name or version (KIP-511).
 fn is_software_name(text: &str) -> bool {
     let alphanumeric = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     alphanumeric(text.chars().next())

@@ -1,4 +1,4 @@
-//! Request with its client and its answer, as every API handles them.
+//! Request with its client and its response, as every API handles them.
 
 use super::client::Client;
 use crate::node::Node;
@@ -11,62 +11,62 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Bytes of the words of a refusal, about.
+/// Approximate size limit of a refusal's message.
 const WORDS_BYTES_MAX: usize = 1_000;
 
-/// Why a connection is closed instead of answered.
+/// Reason to close a connection instead of sending a response.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The request header is malformed.
+    /// Malformed request header.
     #[error("malformed request header: {0}")]
     Header(DecodeError),
-    /// An API this broker does not serve.
+    /// API that this broker does not serve.
     #[error("API key {0} is not served")]
     Api(i16),
-    /// A version outside the advertised range.
+    /// Version outside the advertised range.
     #[error("{} version {version} is not served", api.name())]
     Version {
-        /// The API.
+        /// API of the request.
         api: ApiKey,
-        /// The version asked for.
+        /// Version of the request.
         version: i16,
     },
-    /// The body is not what the header says.
+    /// Malformed request body.
     #[error("malformed {} request: {error}", api.name())]
     Body {
-        /// The API.
+        /// API of the request.
         api: ApiKey,
-        /// What is wrong.
+        /// Reason of the failure.
         error: DecodeError,
     },
-    /// The answer cannot be said in the version asked for.
+    /// Response that the requested version cannot express.
     #[error("answer to {}: {error}", api.name())]
     Answer {
-        /// The API.
+        /// API of the request.
         api: ApiKey,
-        /// What is wrong.
+        /// Reason of the failure.
         error: EncodeError,
     },
-    /// A produce with acks=0 failed; closing is the only way to tell.
+    /// Failure of a produce with acks=0, which only a closed connection can report.
     #[error("produce with acks=0 failed: {0}")]
     Unacknowledged(fullbore_wire::ErrorCode),
 }
 
-/// An answer to be awaited.
+/// Response to be awaited.
 pub type Answer = Pin<Box<dyn Future<Output = Result<Frame, Fault>> + Send>>;
 
-/// An answer on its way.
+/// Pending or ready response.
 pub enum Completion {
-    /// Known at admission.
+    /// Response known at admission.
     Ready(Frame),
-    /// Known later; nothing happens unless it is awaited.
+    /// Response known later; nothing happens unless it is awaited.
     Later(Answer),
-    /// Known later, and until then so many bytes are held, whatever the size of the request.
+    /// Response known later, and the number of bytes held until then.
     Holding(Answer, usize),
 }
 
 impl Completion {
-    /// Bytes of memory held until the answer is out, for a request of `request_len` bytes.
+    /// Returns the bytes of memory held until the response is sent, for a request of `request_len` bytes.
     pub fn bytes_held(&self, request_len: usize) -> usize {
         match self {
             Completion::Ready(frame) => frame.parts.iter().filter(|p| matches!(p, Part::Bytes(_))).map(Part::len).sum(),
@@ -78,29 +78,29 @@ impl Completion {
 
 /// Request that is being admitted.
 pub struct Call<'a> {
-    /// The broker.
+    /// Broker that serves it.
     pub broker: &'a Arc<Node>,
-    /// Sender.
+    /// Sender of the request.
     pub client: &'a mut Client,
-    /// The index of the listener it came through: tells which address the client can reach.
+    /// Index of the listener that the client connected to, which determines the addresses for this client.
     pub listener: usize,
-    /// The request's header.
+    /// Header of the request.
     pub header: RequestHeader,
-    /// At the body.
+    /// Reader at the start of the body.
     pub reader: Reader,
 }
 
-/// Fields of a request that its answer needs.
+/// Fields of a request that its response needs.
 #[derive(Clone, Copy)]
 pub struct Reply {
     pub(super) version: Version,
     pub(super) correlation_id: i32,
-    /// The index of the listener it came through: tells which addresses the client can reach.
+    /// Index of the listener that the client connected to, which determines the addresses for this client.
     pub(super) listener: usize,
 }
 
 impl Reply {
-    /// The frame of a response.
+    /// Encodes a response.
     ///
     /// # Errors
     /// [`Fault::Answer`].
@@ -109,7 +109,7 @@ impl Reply {
             .map_err(|error| Fault::Answer { api: R::KEY, error })
     }
 
-    /// The frame of a response whose body `put` writes.
+    /// Encodes a response whose body `put` writes.
     ///
     /// # Errors
     /// [`Fault::Answer`].
@@ -123,7 +123,7 @@ impl Reply {
 }
 
 impl Call<'_> {
-    /// The control plane, asked by this client.
+    /// Returns the control plane, with this client as the requester in the log.
     pub(super) fn control(&self) -> Control {
         let by = match self.header.client_id.as_deref() {
             Some(id) if !id.is_empty() => format!("{} ({})", self.client.peer, shown(id)),
@@ -132,20 +132,21 @@ impl Call<'_> {
         self.broker.control.asked_by(&by)
     }
 
-    /// The request's body.
+    /// Decodes the request's body.
     pub(super) fn body<R: Request>(&mut self, version: Version) -> Result<R, Fault> {
         decode_request(&mut self.reader, version).map_err(|error| Fault::Body { api: R::KEY, error })
     }
 }
 
-/// Returns the first of elements with the same key, in order: a long list of one thing must not cost its length in
-/// answers.
+/// Returns the first of the elements with the same key, in order, so that repeated elements do not enlarge the
+/// response.
 pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     joined(elements, key, |_, _| {})
 }
 
-/// Returns the first of elements with the same key, in order, each with the later ones joined to it, as where a topic
-/// is named twice. Takes 16 bytes of memory for each element and 16 for each repeated one, however long the keys are.
+/// Returns the first of the elements with the same key, in order, each with the later ones joined to it. A topic that
+/// is named twice is an example. Takes 16 bytes of memory for each element and 16 for each repeated one, for keys of
+/// any length.
 pub(super) fn joined<T, K: Hash + Eq>(
     elements: Vec<T>,
     key: impl Fn(&T) -> K,
@@ -166,7 +167,8 @@ pub(super) fn joined<T, K: Hash + Eq>(
     firsts
 }
 
-/// Returns the places of elements whose key an earlier one has, in order, each with the place of the first of that key.
+/// Returns pairs of positions, in order: an element whose key occurred before, and the first element with that key.
+/// that key.
 fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usize, usize)> {
     let hashes = RandomState::new();
     let mut order: Vec<(u64, usize)> =
@@ -174,7 +176,7 @@ fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usiz
     order.sort_unstable();
     let mut repeated = Vec::new();
     for same in order.chunk_by(|(one, _), (next, _)| one == next).filter(|same| same.len() > 1) {
-        // More than one only where hashes collide.
+        // Has more than one entry only if hashes collide.
         let mut known: Vec<(K, usize)> = Vec::new();
         for (_, at) in same {
             let key = key(&elements[*at]);
@@ -188,7 +190,7 @@ fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usiz
     repeated
 }
 
-/// Returns the code of an outcome, and a sentence where it is an error.
+/// Returns the code of an outcome, and the message of an error.
 pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
     match outcome {
         Ok(()) => (ErrorCode::NONE, None),
@@ -196,8 +198,8 @@ pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
     }
 }
 
-/// Words for people. They may repeat whatever a request names, and no text of an answer may have more than 32,767
-/// bytes: of long ones it is how they begin.
+/// Returns an error message for a response. Messages may repeat long names of a request, and a string of a response has
+/// at most 32,767 bytes, so that long ones are truncated.
 pub(super) fn words(message: impl Into<Cow<'static, str>>) -> Text {
     match message.into() {
         Cow::Borrowed(message) => Text::from_static(message),
@@ -216,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_repeat_the_first_of_each_stays_in_order() {
+    fn repeated_elements_leave_the_first_of_each_in_order() {
         assert_eq!(once(vec!["b", "a", "b", "c", "a", "b"], |element| *element), ["b", "a", "c"]);
         assert_eq!(once(Vec::<i32>::new(), |element| *element), [0; 0]);
         assert_eq!(
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_repeat_later_ones_are_joined_to_the_first() {
+    fn repeated_elements_are_joined_to_the_first_of_each() {
         let asked =
             vec![("b", vec![1]), ("a", vec![2]), ("b", vec![3]), ("c", vec![4]), ("a", vec![5]), ("b", vec![6])];
         let joined = joined(asked, |(name, _)| *name, |(_, first), (_, later)| first.extend(later));

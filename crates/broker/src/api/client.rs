@@ -1,4 +1,4 @@
-//! Client of a connection.
+//! Client of a connection, with the state that its requests share.
 
 use super::fetch::replica::session::FollowerSession;
 use crate::coordinator::Unwritten;
@@ -13,23 +13,23 @@ use tokio::sync::Notify;
 
 /// Client of a connection.
 pub struct Client {
-    /// Its address.
+    /// Address of the client.
     pub peer: SocketAddr,
     /// Software name in ApiVersions (KIP-511); empty until then.
     pub software_name: Text,
-    /// And its version.
+    /// Software version in ApiVersions.
     pub software_version: Text,
-    /// When it was told the APIs' versions, until its next request.
+    /// Time of the ApiVersions response, until the next request.
     pub(super) told_versions: Option<Instant>,
-    /// From that to its next request: a round trip or longer, since a client needs the answer for what it sends next.
+    /// Time from that response to the next request: at least a round trip, since a client needs the response first.
     pub round_trip: Option<Duration>,
-    /// Its requests that stand behind others.
+    /// Count of the connection's requests other than Produce.
     pub(super) behind: Arc<LaterRequests>,
     /// Writes to groups that the client does not await yet.
     pub unwritten: Arc<Unwritten>,
-    /// The session in which it follows partitions, if it is a broker that does.
+    /// Session of a follower, if the client is a broker that replicates.
     pub(super) followed_by: Option<Arc<FollowerSession>>,
-    /// The session in which it reads ahead, if it is a consumer that does.
+    /// Session of a consumer that reads ahead, if there is one.
     pub(super) reads_in: Option<ConnectionSession>,
 }
 
@@ -50,13 +50,13 @@ impl Client {
         }
     }
 
-    /// The client as one that asks for its metrics' subscriptions, or pushes them.
+    /// Returns the client as the sender of a telemetry request.
     pub fn asking<'a>(&'a self, instance: Uuid, client_id: &'a str) -> Asking<'a> {
         let Client { peer, software_name, software_version, .. } = self;
         Asking { instance, client_id, software_name, software_version, peer: *peer }
     }
 
-    /// A request of it has come.
+    /// Records the arrival of a request.
     pub(super) fn note_request(&mut self) {
         if let Some(told) = self.told_versions.take() {
             self.round_trip = Some(told.elapsed());
@@ -64,7 +64,7 @@ impl Client {
     }
 }
 
-/// Requests of a connection other than Produce whose answers are known, or to come: each stands behind those before it.
+/// Requests of a connection other than Produce, whose responses wait behind those of earlier requests.
 #[derive(Debug, Default)]
 pub(super) struct LaterRequests {
     count: AtomicU64,
@@ -72,18 +72,18 @@ pub(super) struct LaterRequests {
 }
 
 impl LaterRequests {
-    /// Notes one more request.
+    /// Counts one more request.
     pub(super) fn note(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
         self.came.notify_waiters();
     }
 
-    /// Returns their number so far.
+    /// Returns the count so far.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Waits until there are more than `count` of them.
+    /// Waits until the count exceeds `count`.
     pub(super) async fn passes(&self, count: u64) {
         loop {
             let came = self.came.notified();

@@ -1,4 +1,4 @@
-//! ConsumerGroupDescribe 0-1: groups of the consumer protocol, their members, what these have and are to have.
+//! ConsumerGroupDescribe 0-1: groups of the consumer protocol, with members, assignments and target assignments.
 
 use super::call::{Call, Fault, Reply, once, words};
 use super::operations;
@@ -71,7 +71,7 @@ fn describe(group: &ConsumerGroup, settings: &ConsumerGroupSettings, image: &Ima
     }
 }
 
-/// Partitions by topic; topics that are gone are left out, as by Kafka.
+/// Returns partitions by topic; deleted topics are left out, as in Kafka.
 fn assignment<'p>(partitions: impl Iterator<Item = &'p TopicIdPartition>, image: &Image) -> Assignment {
     let mut topics: BTreeMap<Uuid, Vec<i32>> = BTreeMap::new();
     for partition in partitions {

@@ -1,4 +1,4 @@
-//! ConsumerGroupHeartbeat 0-1 (KIP-848): the fields, the regular expression, then the group.
+//! ConsumerGroupHeartbeat 0-1 (KIP-848): checks the fields, resolves the regular expression, then calls the group.
 
 use super::call::{Call, Fault, Reply, words};
 use super::join_group;
@@ -11,7 +11,7 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Round trips for which an interval must last: TCP, TLS, versions, SASL and the heartbeat on a new connection.
+/// Round trips that fit one interval: TCP, TLS, versions, SASL and the heartbeat on a new connection.
 const ROUND_TRIPS: u32 = 8;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -20,8 +20,9 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ConsumerGroupHeartbeatRequest>(&response)
 }
 
-/// A short interval that does not cut the client off: librdkafka takes the interval for the timeout of its heartbeats,
-/// too, closes the connection after it, and connects, asks for the versions and beats anew within the next. 0 stays 0.
+/// Returns an interval that is long enough for a distant client; 0 stays 0. librdkafka uses the interval also as the
+/// timeout of its heartbeats. After a timeout it must reconnect, request versions and send a heartbeat within the next
+/// interval.
 fn reachable(unsettled_interval_ms: i32, round_trip: Option<Duration>) -> i32 {
     match (unsettled_interval_ms, round_trip) {
         (0, _) | (_, None) => unsettled_interval_ms,
@@ -73,7 +74,7 @@ async fn heartbeat(
     };
     let missing = if joins { Missing::Create } else { Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND) };
     let answer = groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
-        // As of now: what the group has seen meanwhile is not taken back.
+        // The newest image: topics that the group has already seen must not disappear.
         let image = call.broker.control.image();
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
@@ -90,7 +91,7 @@ async fn heartbeat(
     }
 }
 
-/// Returns the bytes of a request that the group keeps: names, mostly.
+/// Returns the bytes of a request that the group retains, mostly names.
 fn incoming_bytes(request: &ConsumerGroupHeartbeatRequest) -> usize {
     let names = request.subscribed_topic_names.iter().flatten().map(|name| name.len() + 64);
     let texts = [&request.subscribed_topic_regex, &request.instance_id, &request.rack_id];
@@ -98,12 +99,12 @@ fn incoming_bytes(request: &ConsumerGroupHeartbeatRequest) -> usize {
     names.chain(texts).sum::<usize>() + request.member_id.len() + request.group_id.len()
 }
 
-/// An id nobody has, for a member of version 0.
+/// Returns a new id for a member of version 0.
 fn fresh_id() -> Text {
     Text::from(uuid::Uuid::new_v4().to_string())
 }
 
-/// The topics of the expressions that are due: those of the group, when topics have changed, and the request's.
+/// Resolves the expressions that are due: the group's, if topics have changed, and the request's.
 async fn resolve(
     call: &Call<'_>,
     request: &ConsumerGroupHeartbeatRequest,
@@ -129,7 +130,7 @@ async fn resolve(
         resolved.push((Text::from(&*pattern), regex.topics(image)));
     }
     if !due.is_empty() {
-        // Many expressions and many topics are not the connection's worker's to match.
+        // Matching many expressions with many topics would block the connection's thread.
         let image = Arc::clone(image);
         let matched = tokio::task::spawn_blocking(move || matching(due, &image)).await;
         resolved.extend(matched.unwrap_or_default());
@@ -137,7 +138,7 @@ async fn resolve(
     Ok(resolved)
 }
 
-/// Resolves patterns, which have compiled once.
+/// Resolves patterns, which were compiled before.
 fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
     let topics = |pattern: Text| {
         let topics = TopicRegex::compile(&pattern).ok()?.topics(image);
@@ -155,7 +156,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn a_far_client_is_told_an_interval_in_which_it_can_beat() {
+    fn distant_client_gets_an_interval_long_enough_for_its_heartbeat() {
         let at = |ms| Some(Duration::from_millis(ms));
         assert_eq!(reachable(1_000, None), 1_000);
         assert_eq!(reachable(1_000, at(100)), 1_000);
@@ -169,10 +170,10 @@ mod tests {
         assigned.flat_map(|topic| topic.partitions.clone()).collect()
     }
 
-    /// It may wait for its shard, its expressions and the group's lock, and another member's heartbeat have seen newer
-    /// ones before it.
+    /// Before the group is called, the heartbeat may wait for the shard, its expressions and the group's lock.
+    /// Meanwhile another member's heartbeat may have seen newer topics.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn a_heartbeat_goes_by_the_topics_that_there_are_when_its_group_is_asked() {
+    async fn heartbeat_uses_the_topics_as_of_the_call_to_its_group() {
         let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
         let mut opened = Opened::with("", topic).await;
         let beat = |member_epoch| ConsumerGroupHeartbeatRequest {
@@ -196,10 +197,10 @@ mod tests {
         is_held.recv().expect("it has the group's lock");
         let (known_by, deadline) = (node.groups.references("g"), Instant::now() + Duration::from_secs(60));
         let asks = std::thread::spawn(move || opened.call(&beat(1), 1));
-        // It looks at the topics, then at the group for its expressions.
+        // It reads the topics, then the group's expressions.
         while node.groups.references("g") <= known_by {
             assert!(Instant::now() < deadline, "nobody asks for the group");
-            // The thread that waits for the group may be the one that would see to timers.
+            // A blocking sleep, since the thread that waits for the group may be the one that drives timers.
             std::thread::sleep(Duration::from_millis(1));
         }
         let topics = vec![GrowTopic { name: TOPIC.into(), count: 2, assignments: None }];

@@ -1,16 +1,16 @@
-//! DeleteGroups 0-3: each group that has no members, with its offsets.
+//! DeleteGroups 0-3: deletes groups without members, and their offsets.
 
 use super::call::{Call, Fault, Reply, once};
 use crate::groups::Missing;
 use fullbore_wire::apis::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// The first version with words.
+/// First version with error messages.
 const MESSAGES: i16 = 3;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteGroupsRequest = call.body(reply.version)?;
-    // Where there is no topic there are no groups.
+    // Without the topic there are no groups.
     let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND), &request.groups_names).await;
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in once(request.groups_names, Text::clone) {

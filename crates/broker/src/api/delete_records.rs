@@ -1,5 +1,5 @@
-//! DeleteRecords 0-2. When the answer leaves, the new log starts are on disk here and on every replica in sync: neither
-//! a crash nor another leader brings a record back.
+//! DeleteRecords 0-2. At the time of the response the new log starts are on disk here and on every in-sync replica.
+//! Neither a crash nor another leader restores a record.
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::topics;
@@ -19,14 +19,14 @@ use tokio::time::{Instant, timeout_at};
 
 /// Kafka's `DeleteRecordsResponse.INVALID_LOW_WATERMARK`.
 const NO_LOW_WATERMARK: i64 = -1;
-/// The longest wait for replicas that a client can ask for.
+/// Longest wait for replicas that a client can request.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// A partition whose log start is moved, or is to be moved; or why not.
+/// Partition whose log start moves, or the reason why it does not.
 type Moved = Result<Deleting, ErrorCode>;
 
 enum Deleting {
-    /// The log start is here; the other replicas are to follow.
+    /// Classic partition with its new log start, which replicas have to follow.
     Here(Arc<Replica>, i64),
     /// Log start to move to this offset in the index.
     InIndex(Arc<DisklessPartition>, i64),
@@ -56,7 +56,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DeleteRecordsRequest>(&DeleteRecordsResponse { topics, ..Default::default() })
 }
 
-/// Blocks on the disk.
+/// Moves log starts. Blocks on the disk.
 fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32, Moved)>)> {
     let image = broker.control.image();
     let moved_of = |mut topic: DeleteRecordsTopic| {
@@ -75,7 +75,7 @@ fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32,
     };
     let partitions: Vec<_> = outcomes.filter_map(|(_, moved)| here(moved)).collect();
     if let Err(error) = broker.partitions.keep_log_starts(&partitions) {
-        tracing::error!(%error, "log starts not written");
+        tracing::error!(%error, "cannot write log starts: the deletion of records fails");
         let of_all = moved.iter_mut().flat_map(|(_, partitions)| partitions);
         of_all.filter(|(_, moved)| moved.is_ok()).for_each(|(_, moved)| *moved = Err(ErrorCode::KAFKA_STORAGE_ERROR));
     }
@@ -96,7 +96,7 @@ async fn moved_in_index(moved: &[(Text, Vec<(i32, Moved)>)], deadline: Instant) 
     outcomes
 }
 
-/// Answers once those who may lead after this broker have deleted the records, too.
+/// Responds once the in-sync replicas have deleted the records as well.
 async fn answer(
     partition_index: i32,
     moved: Moved,

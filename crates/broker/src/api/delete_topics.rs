@@ -10,7 +10,7 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long a deletion waits at most for those before it, and then its answer for folders to be out of the way.
+/// Longest wait of a deletion for earlier ones, and of the response for removed directories.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -28,7 +28,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     };
     let patience = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
     let deleted = outcomes.iter().flatten().map(|topic| topic.id);
-    // It is decided, and carried out whoever waits.
+    // The deletion is decided, and carried out even if the client is gone.
     let _ = timeout(patience, carried_out(&call.broker.partitions, deleted)).await;
     let mut outcomes = outcomes.into_iter();
     let mut outcome_of =
@@ -57,7 +57,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 
 /// Returns the refusal with which Kafka's controller answers a deletion that it did not reach in time.
 fn too_many() -> Refusal {
-    let message = "Topics that were deleted before are not out of the way yet, and those are as many as may wait.";
+    let message = "Too many deleted topics wait for the removal of their files.";
     Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
 }
 
@@ -67,7 +67,7 @@ async fn carried_out(logs: &Partitions, topics: impl Iterator<Item = Uuid>) {
     }
 }
 
-/// Returns the topic of an entry. An entry with name and id is refused: the topic may have been made again meanwhile.
+/// Returns the topic of an entry. An entry with both name and id is refused, since the topic may have been recreated.
 fn target(asked: &DeleteTopicState) -> Result<TopicRef, Refusal> {
     let refused = |message: &'static str| Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     match (&asked.name, asked.topic_id.is_zero()) {

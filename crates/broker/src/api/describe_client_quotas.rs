@@ -1,4 +1,4 @@
-//! DescribeClientQuotas 0-1. There are none, whoever is asked for; what cannot be asked is refused as by Kafka
+//! DescribeClientQuotas 0-1. There are no quotas, and the result is empty. Invalid filters are refused as in Kafka
 //! (`ClientQuotasImage.describe`).
 
 use super::call::{Call, Fault, Reply, told};
@@ -9,11 +9,11 @@ use fullbore_wire::apis::describe_client_quotas::{
 use fullbore_wire::{ErrorCode, Frame};
 use std::collections::HashSet;
 
-/// The parts that an entity may have; the last only alone.
+/// Entity types of a filter; `IP` cannot be combined with the others.
 const USER: &str = "user";
 const CLIENT_ID: &str = "client-id";
 const IP: &str = "ip";
-/// How a condition says which names.
+/// Match types of a filter component.
 const EXACT: i8 = 0;
 const DEFAULT: i8 = 1;
 const SPECIFIED: i8 = 2;

@@ -1,5 +1,5 @@
-//! DescribeConfigs 1-4, of topics, of this broker and its loggers, of what was set for every broker (the empty name),
-//! of groups and of subscriptions to clients' metrics.
+//! DescribeConfigs 1-4 of topics, this broker and its loggers, dynamic settings of every broker (the empty name),
+//! groups and client metrics subscriptions.
 
 use super::call::{Call, Fault, Reply, once, words};
 use crate::node::Node;
@@ -12,17 +12,17 @@ use fullbore_wire::apis::describe_configs::{
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::collections::BTreeMap;
 
-/// Kafka's `ConfigResource.Type`.
+/// Values of Kafka's `ConfigResource.Type`.
 pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
 pub(super) const BROKER_LOGGER: i8 = 8;
 
-/// Bytes of the settings in one answer, about, beside those of topics, of which there are only so many: a group that
-/// sets nothing has all its settings, too, whatever its name.
+/// Approximate limit of the settings in one response. Topics do not count, since their number is limited; a group of
+/// any name has all settings, even if it does not exist.
 const SETTINGS_BYTES_MAX: usize = 32 << 20;
 const TOO_MANY: &str =
-    "The settings of all that the request names are too many for one answer: ask for fewer resources, or by key.";
-/// Bytes of a setting beside its texts.
+    "The settings of all named resources exceed one response: request fewer resources, or single keys.";
+/// Bytes of a setting without its texts.
 const SETTING_BYTES: usize = 16;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -41,7 +41,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeConfigsRequest>(&DescribeConfigsResponse { results, ..Default::default() })
 }
 
-/// Bytes of a setting in the answer, about.
+/// Returns the approximate size of a setting in the response.
 fn size(setting: &DescribeConfigsResourceResult) -> usize {
     let of = |text: &Option<Text>| text.as_deref().map_or(0, str::len);
     let synonyms = setting.synonyms.iter().map(|synonym| synonym.name.len() + of(&synonym.value) + SETTING_BYTES);
@@ -126,7 +126,7 @@ fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<Conf
     }
 }
 
-/// No list of keys asks for all of them, and so does an empty one.
+/// Returns true if the request names this entry: by its key, or by a missing or empty list of keys.
 fn is_asked_for(entry: &ConfigEntry, resource: &DescribeConfigsResource) -> bool {
     let keys = resource.configuration_keys.as_deref().unwrap_or_default();
     keys.is_empty() || keys.iter().any(|key| *key == entry.name)

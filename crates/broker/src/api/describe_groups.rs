@@ -1,4 +1,4 @@
-//! DescribeGroups 0-6: groups of the classic protocol. One that is not there is `Dead`, and from version 6 on an error.
+//! DescribeGroups 0-6: groups of the classic protocol. A missing group is `Dead`, and from version 6 on an error.
 
 use super::call::{Call, Fault, Reply, once, words};
 use super::operations;
@@ -7,7 +7,7 @@ use fullbore_rules::group::{Group, GroupState};
 use fullbore_wire::apis::describe_groups::{DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// The first version in which a group that is not there is an error (KIP-1043).
+/// First version in which a missing group is an error (KIP-1043).
 const NOT_FOUND_FROM: i16 = 6;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -1,6 +1,5 @@
-//! DescribeLogDirs 1-5: the one data folder, how large each partition in it is, and the room on its volume; and the
-//! object store of diskless topics as a second one, which one broker of a cluster tells of for all: every broker serves
-//! what is in it.
+//! DescribeLogDirs 1-5: the data directory, the sizes of its partitions and its volume's space. The object store of
+//! diskless topics is a second directory, which one broker of a cluster reports for all.
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::nodes;
@@ -22,29 +21,29 @@ const NOT_KNOWN: i64 = -1;
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeLogDirsRequest = call.body(reply.version)?;
     let shared = Arc::clone(call.broker);
-    // Partitions that are not open are looked up in their folders.
+    // Partitions that are not open are read from their directories.
     let listener = call.listener;
     let describing = tokio::task::spawn_blocking(move || describe(&shared, listener, request.topics));
     let results = describing.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
     reply.frame::<DescribeLogDirsRequest>(&DescribeLogDirsResponse { results, ..Default::default() })
 }
 
-/// The data folder, and the object store where there are diskless topics.
+/// Describes the data directory, and the object store if there are diskless topics.
 fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirTopic>>) -> Vec<DescribeLogDirsResult> {
     let tells = tells_of_store(broker, &broker.control.image(), listener);
     let store = tells.then(|| describe_store(broker, asked.clone())).flatten();
     std::iter::once(describe_folder(broker, asked)).chain(store).collect()
 }
 
-/// Returns true if this broker has the smallest id of those that clients of the listener reach and that have the store:
-/// clients ask all of them, and add up the answers.
+/// Returns true if this broker reports the object store. That is the smallest id that clients of the listener reach and
+/// that has the store: clients query all brokers, and add up the responses.
 fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();
     broker.config.diskless.is_served && least.is_none_or(|least| least == broker.config.node.id)
 }
 
-/// Describes the store, whose size is unknown; `None` if it has nothing.
+/// Describes the store, whose size is unknown; None if no requested partition is in it.
 fn describe_store(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> Option<DescribeLogDirsResult> {
     let topics = topics(broker, asked, true).ok()?;
     let log_dir = store(broker);
@@ -69,20 +68,20 @@ fn describe_folder(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) ->
             ..Default::default()
         },
         Err(error) => {
-            tracing::error!(%error, folder = %folder.display(), "log directory cannot be described");
+            tracing::error!(%error, folder = %folder.display(), "cannot describe the log directory: DescribeLogDirs fails");
             DescribeLogDirsResult { error_code: ErrorCode::KAFKA_STORAGE_ERROR, log_dir, ..Default::default() }
         }
     }
 }
 
-/// The data folder as clients are told it, and as they must name it.
+/// Returns the data directory's path as clients receive it and must name it.
 pub fn folder(broker: &Node) -> Text {
     let folder = &broker.config.node.data_dir;
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
     Text::from(absolute.to_string_lossy().into_owned())
 }
 
-/// The object store, likewise.
+/// Returns the object store's name as clients receive it and must name it.
 pub fn store(broker: &Node) -> Text {
     Text::from(broker.config.diskless.storage.to_string())
 }
@@ -91,8 +90,8 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Returns the requested topics of which this broker has replicas, or all; the diskless ones, or the others. Others are
-/// left out, as in Kafka.
+/// Returns the requested topics with replicas on this broker, or all of them: diskless topics only, or classic ones
+/// only. Others are left out, as in Kafka.
 fn topics(
     broker: &Node,
     asked: Option<Vec<DescribableLogDirTopic>>,
@@ -128,7 +127,7 @@ fn topics(
 
 fn of_topic(broker: &Node, topic: &Topic, partitions: Vec<i32>) -> io::Result<DescribeLogDirsTopic> {
     let partition = |partition_index: i32| {
-        // Deleted since the image was made: left out, as it would be a moment later.
+        // Deleted since the image was made, and left out.
         Some(of_partition(&broker.partitions.find_any(&topic.id, partition_index)?, partition_index))
     };
     let partitions = partitions.into_iter().filter_map(partition).collect::<io::Result<_>>()?;
@@ -139,7 +138,7 @@ fn of_partition(partition: &AnyPartition, partition_index: i32) -> io::Result<De
     let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
     match partition {
         AnyPartition::Classic(log) => {
-            // Behind its own high watermark a log never is, and logs do not move between directories.
+            // A log is never behind its own high watermark, and does not move between directories.
             let aside = log.set_aside();
             Ok(DescribeLogDirsPartition {
                 partition_index,

@@ -1,4 +1,4 @@
-//! DescribeProducers 0: idempotent producers of a partition, as its leader or a follower remembers them (KIP-664).
+//! DescribeProducers 0: idempotent producers of a partition, as its leader or a follower retains them (KIP-664).
 
 use super::call::{Call, Fault, Reply, joined, once, words};
 use super::topics;
@@ -13,7 +13,7 @@ use fullbore_wire::apis::describe_producers::{
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::sync::Arc;
 
-/// The first offset of a transaction that is not open.
+/// First offset if no transaction is open.
 const NO_TRANSACTION: i64 = -1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

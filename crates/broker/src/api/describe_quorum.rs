@@ -1,6 +1,6 @@
-//! DescribeQuorum 0-2. The metadata is a database and not a Raft log; what is told is what Kafka tells of nodes that
-//! are broker and controller at once: each that serves has a vote and lags behind nobody, and the one of the lowest id
-//! leads, so that all of them say the same. Its epoch is that of its registration, its offset the number of changes.
+//! DescribeQuorum 0-2. The metadata is in a database, not in a Raft log. The response is that of Kafka nodes in
+//! combined mode. Each serving broker is a voter without lag, and the one with the lowest id leads, so that all brokers
+//! give the same response. The epoch is that of its registration, the offset the version of the metadata.
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;
@@ -12,7 +12,7 @@ use fullbore_wire::apis::describe_quorum::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// The topic and partition of Kafka's metadata log.
+/// Topic and partition of Kafka's metadata log.
 const TOPIC: &str = "__cluster_metadata";
 const PARTITION: i32 = 0;
 

@@ -45,14 +45,13 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeTopicPartitionsRequest>(&response)
 }
 
-/// Returns true if the cursor names a partition of a topic that the request names, or of any where it names none.
+/// Returns true if the cursor names a partition of a requested topic; without requested topics, of any topic.
 fn is_of(cursor: &Cursor, request: &DescribeTopicPartitionsRequest) -> bool {
     let is_named = request.topics.is_empty() || request.topics.iter().any(|topic| topic.name == cursor.topic_name);
     is_named && cursor.partition_index >= 0
 }
 
-/// Returns the answer to a cursor that cannot be gone on from (Kafka's
-/// `DescribeTopicPartitionsRequest.getErrorResponse`).
+/// Returns the response to an invalid cursor (Kafka's `DescribeTopicPartitionsRequest.getErrorResponse`).
 fn refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse {
     let of_topic = |name| DescribeTopicPartitionsResponseTopic {
         error_code: ErrorCode::INVALID_REQUEST,
@@ -64,7 +63,7 @@ fn refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsRe
     DescribeTopicPartitionsResponse { topics, ..Default::default() }
 }
 
-/// The topics asked for, or all, in name order, from the cursor on.
+/// Returns the requested topics, or all, in name order, from the cursor on.
 fn names(request: &DescribeTopicPartitionsRequest, image: &Image) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = if request.topics.is_empty() {
         image.topics().map(|topic| topic.name.clone()).collect()
@@ -114,7 +113,7 @@ fn describe(viewer: &Viewer<'_>, topic: &Topic, range: std::ops::Range<i32>) -> 
         topic_id: topic.id,
         is_internal: is_internal(&topic.name),
         partitions: range.filter_map(partition).collect(),
-        // There is no field to ask for them by: they are always told.
+        // The request has no field for them, so that they are always returned.
         topic_authorized_operations: operations::OF_A_TOPIC,
         ..Default::default()
     }

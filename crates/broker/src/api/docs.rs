@@ -1,5 +1,5 @@
-//! The page crates/broker/PROTOCOL.md: what the wire declares, and which of it this broker serves. A test holds the
-//! committed page to it.
+//! Source of crates/broker/PROTOCOL.md: the declarations of the wire, and the APIs that this broker serves. A test
+//! compares the committed page with it.
 
 use super::SERVED;
 use fullbore_wire::api::{ApiKey, NEVER};
@@ -8,20 +8,19 @@ use std::fmt::Write;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-const INTRODUCTION: &str = "# The Kafka protocol as Fullbore speaks it
+const INTRODUCTION: &str = "# The Kafka protocol in Fullbore
 
 Written by `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page` from the declarations in `crates/wire/src/apis`
-and the table of what is served in `crates/broker/src/api/mod.rs`; do not edit.
+and the table of served APIs in `crates/broker/src/api/mod.rs`; do not edit.
 
-Types are Kafka's. A field is in the versions named, and may be null in the versions named under *null*. A field with a
-tag is a tagged field (KIP-482): it is left out when it has its default. In flexible versions lengths are compact and every
-struct ends with its tagged fields; those this program does not know are kept.
+Types are Kafka's. A field exists in the versions named, and may be null in the versions named under *null*. A field
+with a tag is a tagged field (KIP-482), which is left out if it has its default. In flexible versions lengths are
+compact, and every struct ends with its tagged fields; unknown ones are retained.
 
-The broker serves the APIs marked *served*; of the others only the formats are there, and a request closes the
-connection, as one with an unknown key does. It tells clients the APIs and versions it serves, but for one: ApiVersions
-says that Produce is served from version 0. Versions 0 to 2 are not, and a request of them is refused; they are told
-because librdkafka takes a broker that does not name them for one without any compression codec (KAFKA-18659). Kafka does
-the same for the same reason.
+The broker serves the APIs marked *served*. Of the others only the formats are here: a request closes the connection, as
+with an unknown key. ApiVersions returns the served APIs and versions, with one exception: Produce is advertised from
+version 0, and served from 3. A request of versions 0 to 2 is refused. librdkafka assumes a broker without compression
+codecs if Produce is not advertised from 0 (KAFKA-18659). Kafka does the same for the same reason.
 ";
 
 #[test]
@@ -67,7 +66,7 @@ fn flexible(key: ApiKey) -> String {
     }
 }
 
-/// The versions in which `spec` is in its message: those of the field that holds it, which comes before it.
+/// Returns the versions in which `spec` is in its message: those of the field that holds it, which comes before it.
 fn versions_of(spec: &StructSpec, structs: &[StructSpec], api: RangeInclusive<i16>) -> RangeInclusive<i16> {
     let holds = |field: &&FieldSpec| field.type_name.split(['<', '>']).any(|name| name == spec.name);
     match structs.iter().find_map(|outer| Some((outer, outer.fields.iter().find(holds)?))) {
@@ -92,7 +91,7 @@ fn structure(out: &mut String, spec: &StructSpec, outermost: bool, api: &RangeIn
     }
 }
 
-/// Kafka's name of a field's type, and the versions in which it may be null.
+/// Returns Kafka's name of a field's type, and the versions in which it may be null.
 fn kafka_type(field: &FieldSpec, api: &RangeInclusive<i16>) -> (String, String) {
     match inside(field.type_name, "Option") {
         Some(inner) => (type_name(inner), within(&field.nullable, api)),
@@ -121,7 +120,7 @@ fn type_name(rust: &str) -> String {
     .to_owned()
 }
 
-/// A default as Kafka's documentation would write it.
+/// Returns a default as Kafka's documentation writes it.
 fn literal(rust: &str) -> String {
     match rust {
         "Some(Vec::new())" => "empty".to_owned(),
@@ -152,7 +151,7 @@ fn sentence(doc: &str) -> String {
     doc.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// `T` of `outer<T>`.
+/// Returns `T` of `outer<T>`.
 fn inside<'a>(type_name: &'a str, outer: &str) -> Option<&'a str> {
     type_name.strip_prefix(outer)?.strip_prefix('<')?.strip_suffix('>')
 }

@@ -1,4 +1,4 @@
-//! ElectLeaders 0-2. When the answer leaves, the partitions are led as it says.
+//! ElectLeaders 0-2. At the time of the response the elected leaders are in force.
 
 use super::call::{Call, Fault, Reply, joined, once, told};
 use fullbore_control::{ElectLeaders, ElectionKind, Image};
@@ -19,7 +19,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         // Version 0 has no type.
         _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
-    // Asked for every partition, Kafka tells only those that an election was held for.
+    // For a request about every partition, Kafka returns only those with an election.
     let tells_all = request.topic_partitions.is_some();
     let asked = match request.topic_partitions {
         Some(asked) => named(asked),
@@ -53,7 +53,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ElectLeadersRequest>(&response)
 }
 
-/// Returns the answer to an unknown type of election, as a whole and for each partition (Kafka's
+/// Returns the response to an unknown type of election, as a whole and for each partition (Kafka's
 /// `ElectLeadersRequest.getErrorResponse`).
 fn refused(asked: Vec<(Text, Vec<i32>)>) -> ElectLeadersResponse {
     let error_code = ErrorCode::INVALID_REQUEST;
@@ -67,14 +67,14 @@ fn refused(asked: Vec<(Text, Vec<i32>)>) -> ElectLeadersResponse {
     ElectLeadersResponse { error_code, replica_election_results, ..Default::default() }
 }
 
-/// Each partition once, in the order asked.
+/// Returns each requested partition once, in the order of the request.
 fn named(asked: Vec<TopicPartitions>) -> Vec<(Text, Vec<i32>)> {
     let asked = joined(asked, |topic| topic.topic.clone(), |topic, again| topic.partitions.extend(again.partitions));
     let topics = asked.into_iter().filter(|topic| !topic.partitions.is_empty());
     topics.map(|topic| (topic.topic, once(topic.partitions, |index| *index))).collect()
 }
 
-/// The partitions that another replica might lead. A diskless one has no leader.
+/// Returns the partitions that another replica might lead. Diskless ones have no leader.
 fn in_need(image: &Image, kind: ElectionKind) -> Vec<(Text, Vec<i32>)> {
     let mut found = Vec::new();
     for topic in image.topics().filter(|topic| !topic.config.diskless) {

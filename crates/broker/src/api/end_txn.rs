@@ -1,5 +1,5 @@
-//! EndTxn 0-5: the end of a transaction. The answer comes once the decision is on record, and the markers are in the
-//! partitions of this broker.
+//! EndTxn 0-5: ends a transaction. At the time of the response the decision is stored, and this broker's partitions
+//! have the markers.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_host::fault_point::{self, FaultPoint};
@@ -7,7 +7,7 @@ use fullbore_rules::transaction::{EndTxn, ProducerIdAndEpoch, TransactionAnswer,
 use fullbore_wire::apis::end_txn::{EndTxnRequest, EndTxnResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
-/// The first version of EndTxn, AddPartitionsToTxn and AddOffsetsToTxn whose client knows PRODUCER_FENCED.
+/// First version of EndTxn, AddPartitionsToTxn and AddOffsetsToTxn whose client knows PRODUCER_FENCED.
 pub const FENCED_FROM: i16 = 2;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -1,18 +1,18 @@
 //! Features in ApiVersions responses (KIP-584): the levels that this broker supports, and the one in force.
 //!
-//! Invariant: every level in an answer is implemented, since clients act on it: at
-//! `transaction.version` 2 they take part in the transactions of KIP-890, with `share.version` in share groups. A
-//! feature that is not listed has level 0.
+//! Invariant: every returned level is implemented, since clients act on it. At
+//! `transaction.version` 2 they use the transactions of KIP-890, with `share.version` share groups. A feature that is
+//! not listed has level 0.
 
 use crate::node::Node;
 use fullbore_control::FEATURES;
 use fullbore_wire::Text;
 use fullbore_wire::apis::api_versions::{FinalizedFeatureKey, SupportedFeatureKey};
 
-/// The first version of ApiVersions whose clients can read a feature that may be switched off (KAFKA-17492).
+/// First version of ApiVersions whose clients can read a feature that may be off (KAFKA-17492).
 const LEVEL_ZERO_FROM: i16 = 4;
 
-/// Returns the levels that are supported, as a client of this version of ApiVersions can read them.
+/// Returns the supported levels, as a client of this version of ApiVersions can read them.
 pub fn supported(version: i16) -> Vec<SupportedFeatureKey> {
     let readable = FEATURES.iter().filter(|feature| version >= LEVEL_ZERO_FROM || feature.min > 0);
     let key = |feature: &fullbore_control::Feature| SupportedFeatureKey {
@@ -24,7 +24,7 @@ pub fn supported(version: i16) -> Vec<SupportedFeatureKey> {
     readable.map(key).collect()
 }
 
-/// Returns the levels in force; a feature that is switched off has none.
+/// Returns the levels in force; a feature that is off has none.
 pub fn finalized(broker: &Node) -> Vec<FinalizedFeatureKey> {
     let image = broker.control.image();
     let levels = FEATURES.iter().map(|feature| (feature.name, image.feature_level(feature)));
@@ -37,7 +37,7 @@ pub fn finalized(broker: &Node) -> Vec<FinalizedFeatureKey> {
     levels.filter(|(_, level)| *level > 0).map(key).collect()
 }
 
-/// Returns the epoch of the features: that of the metadata, which never goes back.
+/// Returns the epoch of the features, which is that of the metadata and never decreases.
 pub fn epoch(broker: &Node) -> i64 {
     i64::try_from(broker.control.image().epoch()).unwrap_or(i64::MAX)
 }

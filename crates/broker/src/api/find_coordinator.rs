@@ -9,10 +9,10 @@ use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest,
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Key types of the request; there are also partitions of share groups.
+/// Key types of the request. Partitions of share groups, a third one, are not supported.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
-/// From this version on a request has several keys, and each its own error.
+/// First version with several keys, each with an error of its own.
 const SEVERAL_KEYS_FROM: i16 = 4;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -49,8 +49,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 fn coordinator(call: &Call<'_>, key_type: i8, key: &Text) -> Coordinator {
     let image = call.broker.control.image();
     let (topic, leaderless) = match key_type {
-        GROUP => (CONSUMER_OFFSETS, "Nobody leads the group's partition."),
-        TRANSACTION => (TRANSACTION_STATE, "Nobody leads the transactional id's partition."),
+        GROUP => (CONSUMER_OFFSETS, "The group's partition has no leader."),
+        TRANSACTION => (TRANSACTION_STATE, "The transactional id's partition has no leader."),
         _ => {
             let message = "This broker coordinates groups and transactions only.";
             return nobody(key, ErrorCode::INVALID_REQUEST, message);

@@ -1,4 +1,4 @@
-//! GetTelemetrySubscriptions 0: which of its metrics a client is to push, and when.
+//! GetTelemetrySubscriptions 0: returns the metrics that a client should push, and the interval.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_wire::apis::get_telemetry_subscriptions::{
@@ -6,7 +6,7 @@ use fullbore_wire::apis::get_telemetry_subscriptions::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 
-/// The codecs that a push may have, Kafka's order: zstd, lz4, gzip, snappy. None at all is always allowed.
+/// Codecs that a push may have, in Kafka's order: zstd, lz4, gzip, snappy. Uncompressed pushes are always allowed.
 pub const CODECS: [i8; 4] = [4, 3, 1, 2];
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -1,4 +1,4 @@
-//! IncrementalAlterConfigs 0-1: changes to what resources set.
+//! IncrementalAlterConfigs 0-1: changes settings of resources.
 
 use super::alteration::{Alteration, alter, check_names, invalid};
 use super::call::{Call, Fault, Reply, told};

@@ -1,5 +1,5 @@
-//! InitProducerId 0-5: the id and epoch of a producer, idempotent or transactional. A transactional one ends the
-//! transaction of the one before.
+//! InitProducerId 0-5: returns the id and epoch of a producer, idempotent or transactional. A transactional one ends
+//! the transaction of its predecessor.
 //!
 //! Not here: version 6, two-phase commit, which Kafka has not finished (KIP-939).
 
@@ -10,9 +10,9 @@ use fullbore_rules::transaction::{InitProducerId, ProducerIdAndEpoch, Transactio
 use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
-/// The first version whose client knows PRODUCER_FENCED.
+/// First version whose client knows PRODUCER_FENCED.
 const FENCED_FROM: i16 = 4;
-/// A producer id or epoch that the client does not have.
+/// Producer id that the client lacks.
 const NONE: i64 = -1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -39,10 +39,10 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<InitProducerIdRequest>(&response)
 }
 
-/// Returns the producer that the client has been, if it has been one.
+/// Returns the client's present producer id and epoch, if it has them.
 ///
 /// # Errors
-/// INVALID_REQUEST of an id without an epoch, and of an epoch without an id.
+/// INVALID_REQUEST for an id without an epoch, or an epoch without an id.
 fn current(request: &InitProducerIdRequest) -> Result<Option<ProducerIdAndEpoch>, ErrorCode> {
     match (request.producer_id, request.producer_epoch) {
         (NONE, -1) => Ok(None),

@@ -1,4 +1,4 @@
-//! JoinGroup 0-9. The decision is `rules::group::classic`'s; the answer may be long in coming.
+//! JoinGroup 0-9. The decision is in `rules::group::classic`; the response may take long.
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
@@ -8,9 +8,9 @@ use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::net::{IpAddr, SocketAddr};
 
-/// Bytes of a text in an answer.
+/// Largest string of a response.
 const TEXT_BYTES_MAX: usize = i16::MAX as usize;
-/// The first version in which there may be no protocol name (KIP-559).
+/// First version in which the protocol name may be null (KIP-559).
 const NO_PROTOCOL_FROM: i16 = 7;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -33,13 +33,13 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
     let client_id = call.header.client_id.as_deref().unwrap_or_default();
     let (new_member_id, missing) = match request.member_id.is_empty() {
         true => (new_member_id(request.group_instance_id.as_deref().unwrap_or(client_id)), Missing::Create),
-        // Who has an id has it from a group that is there.
+        // A member with an id got it from an existing group.
         false => (Text::default(), Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID)),
     };
     let client_host = client_host(call.client.peer);
     let joining = Joining { request, version, client_id, client_host: &client_host, new_member_id: &new_member_id };
     let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
-        // As of now: what the group has seen meanwhile is not taken back.
+        // The newest image: topics that the group has already seen must not disappear.
         let image = call.broker.control.image();
         group.join(joining, &*image, ticket, now, effects);
     });
@@ -54,15 +54,15 @@ fn refused(request: &JoinGroupRequest, error_code: ErrorCode) -> JoinGroupRespon
     JoinGroupResponse { error_code, member_id: request.member_id.clone(), protocol_name: None, ..Default::default() }
 }
 
-/// Returns a member id as Kafka makes it: the client id and a random UUID. A client id that would make the id too long
-/// for an answer is cut.
+/// Returns a member id in Kafka's form: the client id and a random UUID. A client id that would make it too long for a
+/// response is truncated.
 fn new_member_id(name: &str) -> Text {
     let unique = uuid::Uuid::new_v4().to_string();
     let name = &name[..name.floor_char_boundary(TEXT_BYTES_MAX - "-".len() - unique.len())];
     Text::from(format!("{name}-{unique}"))
 }
 
-/// Returns an address as Java writes one without a name.
+/// Returns an address in Java's form of one without a host name.
 pub(super) fn client_host(peer: SocketAddr) -> String {
     match peer.ip().to_canonical() {
         IpAddr::V4(ip) => format!("/{ip}"),
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_written_as_java_does() {
+    fn addresses_have_javas_form() {
         let host = |address: &str| client_host(SocketAddr::new(address.parse().expect("an address"), 1));
         assert_eq!(host("127.0.0.1"), "/127.0.0.1");
         assert_eq!(host("::ffff:10.0.0.7"), "/10.0.0.7");

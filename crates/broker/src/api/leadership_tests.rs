@@ -1,4 +1,4 @@
-//! What clients are told of partitions that another broker leads, or nobody.
+//! Responses to clients about partitions that another broker leads, or that have no leader.
 
 use crate::start::Broker;
 use bytes::{Bytes, BytesMut};
@@ -23,11 +23,11 @@ use std::sync::Arc;
 pub(super) const TOPIC: &str = "t";
 const OTHER: i32 = 2;
 
-/// A broker that another one may seem to be beside, its topic, and a client of it.
+/// Broker with a simulated second broker, its topic, and a client of it.
 pub(super) struct Opened {
     pub(super) broker: Broker,
     client: TcpStream,
-    /// Of a produce and of a deletion of records.
+    /// Timeout of produce requests and of deletions of records.
     pub(super) timeout_ms: i32,
     _folder: tempfile::TempDir,
 }
@@ -38,7 +38,7 @@ impl Opened {
         Self::with("", topic).await
     }
 
-    /// One with these settings and this topic.
+    /// Starts a broker with these settings and this topic.
     pub(super) async fn with(settings: &str, topic: CreateTopic) -> Opened {
         let folder = tempfile::tempdir().expect("temporary folder");
         let text = format!(
@@ -53,12 +53,12 @@ impl Opened {
         Opened { broker, client, timeout_ms: 50, _folder: folder }
     }
 
-    /// Has the metadata say this of the one partition, and another broker be there.
+    /// Changes the partition's registration, and registers another broker.
     fn register(&self, change: impl FnOnce(&mut PartitionRegistration)) {
         self.register_at("PLAINTEXT", change);
     }
 
-    /// The same, the other broker having a listener of this name only.
+    /// Does the same, with a listener of this name on the other broker.
     fn register_at(&self, listener: &str, change: impl FnOnce(&mut PartitionRegistration)) {
         self.broker.node().control.publish(|image| {
             let at = Endpoint { host: Text::from("other"), port: 9093 };
@@ -87,7 +87,7 @@ impl Opened {
         self.call_as(None, request, version)
     }
 
-    /// As a client of this id.
+    /// Sends a request as a client with this id.
     pub(super) fn call_as<R: Request>(&mut self, client_id: Option<&str>, request: &R, version: i16) -> R::Response {
         let client_id = client_id.map(Text::from);
         let frame = encode_request(request, version, 7, client_id.as_ref()).expect("a request of this version");
@@ -154,7 +154,7 @@ fn endpoint() -> Vec<NodeEndpoint> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_this_broker_for_the_leader_is_told_who_leads_and_where() {
+async fn request_to_a_former_leader_returns_the_new_leader_and_its_endpoint() {
     let mut opened = Opened::new().await;
     assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
     opened.lead(Some(OTHER));
@@ -173,7 +173,7 @@ async fn who_takes_this_broker_for_the_leader_is_told_who_leads_and_where() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_broker_leads_a_follower_describes_the_producers_that_it_knows() {
+async fn follower_describes_the_producers_that_it_knows() {
     let mut opened = Opened::new().await;
     let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 0 };
     assert_eq!(opened.produced_by(stamp, -1).0, ErrorCode::NONE);
@@ -190,7 +190,7 @@ async fn another_broker_leads_a_follower_describes_the_producers_that_it_knows()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_of_a_new_epoch_goes_on_and_refuses_other_epochs() {
+async fn leader_of_a_new_epoch_accepts_records_and_refuses_other_epochs() {
     let mut opened = Opened::new().await;
     assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
     opened.lead(Some(OTHER));
@@ -204,7 +204,7 @@ async fn a_leader_of_a_new_epoch_goes_on_and_refuses_other_epochs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn acks_all_is_answered_within_its_timeout_where_a_replica_does_not_come() {
+async fn acks_all_without_a_fetching_replica_times_out() {
     let mut opened = Opened::new().await;
     opened.register(|registered| {
         registered.replicas = vec![1, OTHER];
@@ -223,7 +223,7 @@ async fn acks_all_is_answered_within_its_timeout_where_a_replica_does_not_come()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_partition_that_nobody_leads_clients_are_told_so() {
+async fn partition_without_a_leader_is_reported_to_clients() {
     let mut opened = Opened::new().await;
     opened.register(|registered| {
         registered.leader = None;
@@ -241,7 +241,7 @@ async fn of_a_partition_that_nobody_leads_clients_are_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_clients_of_the_listener_cannot_reach_is_none_to_them() {
+async fn leader_out_of_reach_of_the_listener_is_not_reported() {
     let mut opened = Opened::new().await;
     opened.register_at("INTERNAL", |registered| {
         registered.replicas = vec![1, OTHER];

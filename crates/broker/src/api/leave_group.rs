@@ -6,7 +6,7 @@ use fullbore_rules::group::GroupAnswer;
 use fullbore_wire::apis::leave_group::{LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
-/// The first version with a list of members (KIP-345).
+/// First version with a list of members (KIP-345).
 const MEMBERS_FROM: i16 = 3;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -33,7 +33,7 @@ async fn leave(call: &Call<'_>, request: &LeaveGroupRequest) -> LeaveGroupRespon
     });
     match answer.await {
         GroupAnswer::Leave(response) => *response,
-        // There is no such group: nobody of those is in it.
+        // There is no such group, and so none of these members.
         GroupAnswer::Refused(error_code @ ErrorCode::UNKNOWN_MEMBER_ID) => {
             let one = |member: &MemberIdentity| MemberResponse {
                 member_id: member.member_id.clone(),

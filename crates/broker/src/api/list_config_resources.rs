@@ -1,5 +1,5 @@
-//! ListConfigResources 0-1: the names of what has a configuration. Version 0 asks for clients' metrics alone (KIP-714),
-//! 1 for the types it names, or all (KIP-1142).
+//! ListConfigResources 0-1: the names of resources with a configuration. Version 0 returns client metrics only
+//! (KIP-714), version 1 the requested types, or all (KIP-1142).
 
 use super::call::{Call, Fault, Reply};
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};

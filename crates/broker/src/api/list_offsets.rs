@@ -13,7 +13,7 @@ use fullbore_wire::apis::list_offsets::{
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::collections::HashSet;
 
-/// The timestamps with a meaning of their own (Kafka's `ListOffsetsRequest`).
+/// Timestamps with a special meaning (Kafka's `ListOffsetsRequest`).
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 const MAX_TIMESTAMP: i64 = -3;
@@ -47,7 +47,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ListOffsetsRequest>(&ListOffsetsResponse { topics, ..Default::default() })
 }
 
-/// Partitions asked for more than once, which Kafka refuses.
+/// Returns the partitions named more than once, which Kafka refuses.
 fn repeated(topics: &[ListOffsetsTopic]) -> HashSet<(Text, i32)> {
     let mut seen = HashSet::new();
     let asked =
@@ -79,7 +79,7 @@ struct Asked {
     refreshed: Result<(), ReadError>,
 }
 
-/// The offset for a timestamp or one of the special ones, as far as `version` knows them.
+/// Returns the offset for a timestamp, or for a special one that `version` knows.
 async fn look_up(
     broker: &Node,
     image: &Image,

@@ -1,4 +1,4 @@
-//! ListPartitionReassignments 0: none, since there is one broker and a partition cannot be on its way to another.
+//! ListPartitionReassignments 0: always empty, since partitions cannot move between brokers.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_wire::Frame;

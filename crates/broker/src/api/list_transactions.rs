@@ -44,7 +44,7 @@ fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransa
     let matches = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
     let served = if request.names_served { broker.transactions.served() } else { Vec::new() };
     let found = broker.transactions.list(&filter, matches)?.into_iter();
-    // A partition that was left meanwhile may have taken ids with it.
+    // A partition that left this broker meanwhile may have taken ids with it.
     let still = if served.is_empty() { Vec::new() } else { broker.transactions.served() };
     let served = served.into_iter().filter(|before| still.contains(before));
     let served = served.map(|(partition_index, leader_epoch)| ServedPartition {

@@ -1,4 +1,4 @@
-//! Metadata 0-13. Brokers, topics and leaders; may create topics that are asked for by name.
+//! Metadata 0-13: brokers, topics and leaders. May create topics that are requested by name.
 
 use super::call::{Call, Fault, Reply, once};
 use super::shown::Viewer;
@@ -17,7 +17,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let broker = call.broker;
     let everything = match &request.topics {
         None => true,
-        // In version 0 an empty list asks for all topics, later for none.
+        // In version 0 an empty list stands for all topics, later for none.
         Some(topics) => version == 0 && topics.is_empty(),
     };
     let of_topics = operations::where_asked(request.include_topic_authorized_operations, operations::OF_A_TOPIC);
@@ -27,12 +27,12 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let viewer = Viewer::of(call, &image);
         image.topics().map(|topic| describe(&viewer, topic)).collect()
     } else {
-        // Before version 4 a client cannot say no.
+        // Before version 4 a client cannot decline.
         let create = version < 4 || request.allow_auto_topic_creation;
         let wanted = once(request.topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id));
         named(call, wanted, create, version).await
     };
-    // Of an id that nobody has, nothing is told; of a name that nobody has, what might be done.
+    // An unknown id has no authorized operations in the response, an unknown name has.
     for topic in topics.iter_mut().filter(|topic| topic.error_code != ErrorCode::UNKNOWN_TOPIC_ID) {
         topic.topic_authorized_operations = of_topics;
     }
@@ -55,7 +55,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<MetadataRequest>(&response)
 }
 
-/// The topics asked for, in that order, the missing ones created first where that is allowed.
+/// Returns the requested topics in their order, after creating missing ones if allowed.
 async fn named(
     call: &Call<'_>,
     wanted: Vec<MetadataRequestTopic>,
@@ -105,14 +105,14 @@ fn unknown(topic: MetadataRequestTopic, code: ErrorCode, version: i16) -> Metada
     let valid = topic.name.as_ref().is_none_or(|name| check_name(name).is_ok());
     let error_code = match code {
         _ if !valid => ErrorCode::INVALID_TOPIC_EXCEPTION,
-        // Somebody else created it between the look and the try; the client asks again.
+        // Another request created it in the meantime; the client retries.
         ErrorCode::TOPIC_ALREADY_EXISTS => ErrorCode::LEADER_NOT_AVAILABLE,
         code => code,
     };
     MetadataResponseTopic {
         error_code,
         is_internal: topic.name.as_ref().is_some_and(|name| is_internal(name)),
-        // Of an id that no topic has, no name is known; versions before 12 have no null.
+        // A missing topic's id has no name; versions before 12 have no null.
         name: if version >= 12 && !topic.topic_id.is_zero() { None } else { Some(topic.name.unwrap_or_default()) },
         topic_id: topic.topic_id,
         ..Default::default()

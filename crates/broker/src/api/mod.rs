@@ -1,11 +1,9 @@
-//! Kafka's APIs, one file an API. Each begins with its versions and reads as a list of
-//! checks in wire order.
+//! Kafka's APIs, one file each. Each begins with its versions and reads as a list of checks in wire order.
 //!
-//! Produce, Fetch and the commits of offsets are admitted at once and may complete later; every other API completes
-//! before the next request of its connection is admitted, so that clients see Kafka's ordering. An admitted request is
-//! carried out although earlier answers are not sent: work that runs only when a completion is awaited has no effect
-//! outside of its answer. Requests of thousands of entries are carried out apart from the threads that serve
-//! connections ([`wide`]).
+//! Produce, Fetch and commits of offsets are admitted at once and may complete later. Every other API completes before
+//! the next request of its connection is admitted, so that clients see Kafka's ordering. An admitted request is carried
+//! out even if earlier responses are not sent. Work that runs only when a completion is awaited has no effect outside
+//! its response. Requests of thousands of entries run apart from the threads that serve connections ([`wide`]).
 
 mod add_offsets_to_txn;
 mod add_partitions_to_txn;
@@ -86,14 +84,13 @@ use std::time::Duration;
 use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;
 
-/// Time that a produce request of a client that has hung up may wait for memory. Without acks its batch is still to be
-/// written.
+/// Longest wait for memory of a produce request whose client has hung up. Without acks its batch must still be written.
 const HUNG_UP_PRODUCE_MAX: Duration = Duration::from_secs(30);
 
-/// Returns how long this request is admitted for once its client has hung up; `None` where admission never takes long.
+/// Returns the time limit of a request's admission once its client has hung up; None if admission never takes long.
 ///
-/// A member of a group waits for the others at admission, for minutes, and not as a [`Completion::Later`]: a request
-/// that the client sends behind it, say a Heartbeat, must find the group as it is once the member has joined.
+/// A group member waits for the others at admission, for minutes, not in a [`Completion::Later`]. A request that the
+/// client sends behind it, such as a Heartbeat, must find the member joined.
 pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
     let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key)).and_then(ApiKey::from_code);
     match key {
@@ -103,10 +100,10 @@ pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
     }
 }
 
-/// Admits a request. `None` when it is not to be answered (acks=0).
+/// Admits a request; None if it gets no response (acks=0).
 ///
 /// # Errors
-/// When the connection must be closed.
+/// The connection must be closed.
 pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, Fault> {
     call.client.note_request();
     let code = call.header.api_key;
@@ -147,7 +144,7 @@ async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Re
 /// Declares the served and the advertised APIs: an API with an arm is both, any other is neither.
 macro_rules! serve {
     (|$call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
-        /// The APIs this broker serves, in key order. The wire knows more.
+        /// APIs that this broker serves, in key order. The wire knows more.
         pub const SERVED: &[ApiKey] = &[$( ApiKey::$api, )*];
 
         async fn dispatch(api: ApiKey, $call: &mut Call<'_>, $reply: Reply) -> Result<Option<Completion>, Fault> {
@@ -160,8 +157,8 @@ macro_rules! serve {
     };
 }
 
-// Large futures are boxed, unless records pass through the API: the task of a connection has room for the largest that
-// is not boxed.
+// Large futures are boxed, except in APIs that carry records: the task of a connection is as large as its largest
+// unboxed future.
 serve! { |call, reply|
     Produce => {
         let request = call.body(reply.version)?;

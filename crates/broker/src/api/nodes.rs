@@ -1,7 +1,6 @@
-//! The brokers of the cluster as the client of a listener sees them, and who leads a partition that has a leader
-//! (KIP-951).
+//! Brokers of the cluster as the client of a listener sees them, and the leader of a classic partition (KIP-951).
 //!
-//! Which brokers a client is to use for a diskless partition, which has none: `shown.rs`.
+//! Not here: the brokers that a client should use for a diskless partition, which has no leader; see `shown.rs`.
 
 use crate::node::Node;
 use fullbore_control::{Endpoint, Image, RegisteredBroker, Topic};
@@ -10,10 +9,10 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::{LeaderIdAndEpoch, NodeEndpoint};
 use std::collections::BTreeSet;
 
-/// Nobody.
+/// No broker.
 pub const NO_LEADER: i32 = -1;
 
-/// The brokers that serve, with where a client of this listener reaches them, by id.
+/// Returns the serving brokers by id, with their addresses for clients of this listener.
 pub fn reached<'i>(
     broker: &'i Node,
     image: &'i Image,
@@ -22,7 +21,7 @@ pub fn reached<'i>(
     registered(broker, image, listener).filter(|(_, node, _)| !node.registration.is_fenced)
 }
 
-/// Returns all registered brokers, fenced ones too.
+/// Returns all registered brokers, including fenced ones.
 pub fn registered<'i>(
     broker: &'i Node,
     image: &'i Image,
@@ -36,12 +35,12 @@ fn name_of(broker: &Node, listener: usize) -> &str {
     broker.config.network.listeners.get(listener).map_or("", |listener| listener.name.as_str())
 }
 
-/// Returns the endpoint of the broker for clients of this listener, if the broker serves.
+/// Returns the broker's endpoint for clients of this listener, if the broker serves.
 fn at<'i>(node: &'i RegisteredBroker, listener: &str) -> Option<&'i Endpoint> {
     node.endpoint(listener).filter(|_| !node.registration.is_fenced)
 }
 
-/// The leader's id, or why a client of this listener finds none.
+/// Returns the leader's id, or the error for a client of this listener that cannot reach one.
 pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &PartitionRegistration) -> (i32, ErrorCode) {
     let is_reached = |id: &i32| image.node(*id).is_some_and(|node| at(node, name_of(broker, listener)).is_some());
     match partition.leader.filter(is_reached) {
@@ -50,8 +49,8 @@ pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &Partiti
     }
 }
 
-/// The leader of a partition that another broker leads, as the answer to one who takes this broker for it tells. This
-/// broker serves diskless ones itself.
+/// Returns the leader of a partition that another broker leads, for a client that takes this broker for the leader.
+/// None for a diskless partition, which this broker serves itself.
 pub fn leader_elsewhere(
     broker: &Node,
     image: &Image,
@@ -81,7 +80,7 @@ pub fn endpoints(broker: &Node, image: &Image, listener: usize, ids: &BTreeSet<i
     named.map(endpoint).collect()
 }
 
-/// Replicas whose brokers do not serve.
+/// Returns the replicas whose brokers do not serve.
 pub fn offline(image: &Image, partition: &PartitionRegistration) -> Vec<i32> {
     let serves = |id: &i32| image.node(*id).is_some_and(|node| !node.registration.is_fenced);
     partition.replicas.iter().copied().filter(|id| !serves(id)).collect()

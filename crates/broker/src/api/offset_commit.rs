@@ -1,7 +1,7 @@
-//! OffsetCommit 2-10: topics and partitions, then who commits, then the size of the metadata; then it is written.
+//! OffsetCommit 2-10: checks topics and partitions, the committer, and the size of the metadata, then writes.
 //!
-//! Whether the committer may is the group's to say, and is asked under its lock together with the write: offsets of two
-//! generations are written in the order of the generations.
+//! The group decides under its lock whether the committer may write, together with the write. Offsets of two
+//! generations are therefore written in the order of the generations.
 
 use super::call::{Call, Completion, Fault, Reply};
 use crate::groups::{CommitOffset, Missing, OffsetAndMetadata, PendingCommit, TopicName};
@@ -15,13 +15,13 @@ use fullbore_wire::apis::offset_commit::{
 use fullbore_wire::{ErrorCode, Frame};
 use std::sync::Arc;
 
-/// The first version with topic ids instead of names.
+/// First version with topic ids instead of names.
 const TOPIC_IDS: i16 = 10;
-/// A retention that is the broker's.
+/// Retention time that stands for the broker's.
 const BROKERS_RETENTION: i64 = -1;
 
-/// Admission ends when the commit has its place; it is written when its answer is awaited, or else when the connection
-/// has nothing more to do, together with those that a client has sent after it without waiting.
+/// Admits a commit: at the return, its position in the order is fixed. It is written when its answer is awaited, or
+/// when the connection is otherwise idle, together with later commits of the client.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: OffsetCommitRequest = call.body(reply.version)?;
@@ -69,26 +69,26 @@ pub fn complete(
     }
 }
 
-/// Offsets of a request, by their checks.
+/// Offsets of a request, by the outcome of their checks.
 #[derive(Default)]
 pub struct ValidCommit {
-    /// Offsets to commit: of existing partitions, without too much metadata.
+    /// Offsets to commit: of existing partitions, with metadata of an allowed size.
     pub offsets: Vec<CommitOffset>,
-    /// Place of each in the response: topic and partition.
+    /// Position of each offset in the response: topic and partition.
     places: Vec<(usize, usize)>,
-    /// Places of those with too much metadata.
+    /// Positions of those with too much metadata.
     too_large: Vec<(usize, usize)>,
-    /// The answer as far as it is known.
+    /// Response as far as it is known.
     pub response: OffsetCommitResponse,
 }
 
 impl ValidCommit {
-    /// Returns true if any partition is there.
+    /// Returns true if any partition exists.
     pub fn is_any_known(&self) -> bool {
         !self.places.is_empty() || !self.too_large.is_empty()
     }
 
-    /// Notes offsets that were not committed, as index and reason.
+    /// Records offsets that were not committed, as index and error.
     fn refuse(&mut self, refused: &[(usize, ErrorCode)]) {
         for (index, code) in refused {
             let (topic, partition) = self.places[*index];
@@ -96,14 +96,14 @@ impl ValidCommit {
         }
     }
 
-    /// Notes that no offset of a partition that is there was committed.
+    /// Records that no offset of an existing partition was committed.
     fn refuse_known(&mut self, code: ErrorCode) {
         for (topic, partition) in self.places.iter().chain(&self.too_large) {
             self.response.topics[*topic].partitions[*partition].error_code = code;
         }
     }
 
-    /// Counts the offsets of the answer by their errors.
+    /// Counts the offsets of the response by their errors.
     pub fn count(&self, broker: &Node) {
         for partition in self.response.topics.iter().flat_map(|topic| &topic.partitions) {
             broker.metrics.offset_committed(partition.error_code);
@@ -162,7 +162,7 @@ fn find<'i>(image: &'i Image, version: i16, topic: &OffsetCommitRequestTopic) ->
     }
 }
 
-/// In Java's characters, as Kafka counts.
+/// Returns true if the metadata is too large, counted in Java's characters as in Kafka.
 fn is_too_large(broker: &Node, partition: &OffsetCommitRequestPartition) -> bool {
     let max = broker.config.groups.offsets.metadata_max_bytes;
     let metadata = partition.committed_metadata.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! OffsetDelete 0 (KIP-496): the group, then each partition; topics that a member reads keep their offsets.
+//! OffsetDelete 0 (KIP-496): checks the group, then each partition. Topics that a member reads keep their offsets.
 
 use super::call::{Call, Fault, Reply, joined, once};
 use crate::groups::{COMMIT_BYTES_MAX, DeleteOffset, Missing, TopicName};
@@ -12,7 +12,7 @@ use fullbore_wire::apis::offset_delete::{
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
 
-/// About what a record that forgets an offset has beside the two names.
+/// Approximate size of a record that deletes an offset, without the two names.
 const RECORD_BYTES: usize = 32;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -25,7 +25,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<OffsetDeleteRequest>(&response)
 }
 
-/// Each topic once, with each partition once that it is named with.
+/// Returns each topic once, with each of its partitions once.
 fn merged(topics: Vec<OffsetDeleteRequestTopic>) -> Vec<OffsetDeleteRequestTopic> {
     let mut merged =
         joined(topics, |topic| topic.name.clone(), |topic, again| topic.partitions.extend(again.partitions));
@@ -54,13 +54,13 @@ async fn delete(broker: &Node, request: &OffsetDeleteRequest) -> Result<Vec<Offs
     Ok(topics)
 }
 
-/// Offsets to forget, as far as they were checked.
+/// Offsets to delete, as far as they were checked.
 struct OffsetDeletion<'a> {
     image: &'a Image,
     group: &'a Group,
     id: &'a Text,
     offsets: Vec<DeleteOffset>,
-    /// About what their records take.
+    /// Approximate size of their records.
     bytes: usize,
 }
 

@@ -1,8 +1,7 @@
-//! OffsetFetch 1-10: for each group, the member, then each partition or all that have an offset.
+//! OffsetFetch 1-10: for each group, checks the member, then returns each requested partition, or all with an offset.
 //!
-//! A partition that is named twice is answered once: a short request must not fetch the same long metadata a million
-//! times. With `require_stable` (KIP-447) a partition with an offset in an open transaction is answered
-//! UNSTABLE_OFFSET_COMMIT.
+//! A partition named twice is returned once: a short request must not fetch the same long metadata a million times.
+//! With `require_stable` (KIP-447), a partition with an offset in an open transaction gets UNSTABLE_OFFSET_COMMIT.
 
 use super::call::{Call, Completion, Fault, Reply, joined, once};
 use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, OffsetsView, TopicOffsets};
@@ -18,17 +17,18 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The first version with several groups.
+/// First version with several groups.
 const GROUPS: i16 = 8;
-/// The first version with topic ids instead of names.
+/// First version with topic ids instead of names.
 const TOPIC_IDS: i16 = 10;
 /// Offset of a partition without a commit.
 const NONE: i64 = -1;
 
-/// Looks when the answer's turn has come: commits that the client has sent before, without waiting, are then written.
+/// Reads offsets when the response is due: earlier commits of the client, even if it did not wait for them, are then
+/// written.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request: OffsetFetchRequest = call.body(reply.version)?;
-    // Where there is no topic there are no offsets.
+    // Without the topic there are no offsets.
     let mut asked = vec![&request.group_id];
     asked.extend(request.groups.iter().map(|group| &group.group_id));
     let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), asked).await;
@@ -40,7 +40,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
 #[derive(Clone, Copy)]
 struct FetchTerms {
     version: i16,
-    /// True if offsets that an open transaction may replace are not wanted.
+    /// True if offsets that an open transaction may replace are excluded.
     require_stable: bool,
 }
 
@@ -58,7 +58,7 @@ async fn fetch(broker: &Node, request: OffsetFetchRequest, reply: Reply) -> Resu
     reply.frame::<OffsetFetchRequest>(&response)
 }
 
-/// A request of the versions with one group, as those with several say it.
+/// Returns a request of the versions with one group in the form of those with several.
 fn one_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
     let topics = request.topics.map(|topics| {
         let topic = |topic: fullbore_wire::apis::offset_fetch::OffsetFetchRequestTopic| OffsetFetchRequestTopics {
@@ -71,7 +71,7 @@ fn one_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
     OffsetFetchRequestGroup { group_id: request.group_id, member_epoch: -1, topics, ..Default::default() }
 }
 
-/// The answer in those versions. A group without member and epoch has no error.
+/// Returns the response in those versions. A group without member and epoch has no error.
 fn of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse {
     let partition = |partition: OffsetFetchResponsePartitions| OffsetFetchResponsePartition {
         partition_index: partition.partition_index,
@@ -123,7 +123,7 @@ async fn answer(broker: &Node, terms: FetchTerms, asked: OffsetFetchRequestGroup
     group
 }
 
-/// Returns the topics of a refused request with the error at each partition, for versions without one for all.
+/// Returns the topics of a refused request with the error at each partition, for versions without a common error.
 fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode) -> Vec<OffsetFetchResponseTopics> {
     let of_topic = |topic: OffsetFetchRequestTopics| {
         let of_partition = |index| OffsetFetchResponsePartitions { error_code, ..partition(index, None) };
@@ -133,7 +133,7 @@ fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode)
     topics.unwrap_or_default().into_iter().map(of_topic).collect()
 }
 
-/// Offsets that a group has of the topics of a request.
+/// Offsets of a group for the topics of a request.
 #[derive(Default)]
 struct FoundOffsets {
     committed: GroupOffsets,
@@ -141,7 +141,7 @@ struct FoundOffsets {
     unstable: BTreeSet<(Uuid, i32)>,
 }
 
-/// Returns the offsets that a group has of these topics.
+/// Returns the group's offsets for these topics.
 fn of_topics(
     image: &Image,
     terms: FetchTerms,
@@ -172,7 +172,7 @@ fn of_topic(
     held: &FoundOffsets,
 ) -> OffsetFetchResponseTopics {
     let found = find(image, version, asked);
-    // By name, what does not exist has no offsets; an id nobody knows is an error.
+    // By name, a missing topic has no offsets; an unknown id is an error.
     let is_unknown = version >= TOPIC_IDS && found.is_none();
     let error_code = if is_unknown { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::NONE };
     let of_topic = found.and_then(|topic| held.committed.get(&topic.id));
@@ -190,7 +190,7 @@ fn of_topic(
 
 fn all(image: &Image, terms: FetchTerms, view: OffsetsView<'_>) -> Vec<OffsetFetchResponseTopics> {
     let topic = |(id, of_topic): (&_, &TopicOffsets)| {
-        // It is being deleted.
+        // A topic that is being deleted is left out.
         let topic = image.topic_by_id(*id)?;
         let name = if terms.version >= TOPIC_IDS { Text::default() } else { Text::from(topic.name.as_str()) };
         let partition = |(&index, committed): (&i32, _)| match terms.require_stable && view.is_pending(*id, index) {
@@ -203,7 +203,7 @@ fn all(image: &Image, terms: FetchTerms, view: OffsetsView<'_>) -> Vec<OffsetFet
     view.committed.into_iter().flatten().filter_map(topic).collect()
 }
 
-/// Returns the answer for a partition without a stable offset, at which the client repeats its request.
+/// Returns the response entry of a partition without a stable offset, for which the client repeats its request.
 fn unstable(index: i32) -> OffsetFetchResponsePartitions {
     OffsetFetchResponsePartitions { error_code: ErrorCode::UNSTABLE_OFFSET_COMMIT, ..partition(index, None) }
 }

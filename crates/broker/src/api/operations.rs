@@ -1,16 +1,16 @@
-//! Authorized operations of a client on the cluster, a topic or a group, in answers: one bit an operation of Kafka's
-//! AclOperation. There is no authorizer: every client may do everything.
+//! Authorized operations of a client on the cluster, a topic or a group: one bit for each of Kafka's AclOperation.
+//! There is no authorizer: every client may do everything.
 
-/// Value where the client did not ask, and beside an error.
+/// Value if the client did not request them, or beside an error.
 pub const NOT_SAID: i32 = i32::MIN;
-/// Create, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write.
+/// Operations create, alter, describe, cluster_action, describe_configs, alter_configs and idempotent_write.
 pub const OF_THE_CLUSTER: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
-/// Read, write, create, delete, alter, describe, describe_configs, alter_configs.
+/// Operations read, write, create, delete, alter, describe, describe_configs and alter_configs.
 pub const OF_A_TOPIC: i32 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
-/// Read, delete, describe, describe_configs, alter_configs.
+/// Operations read, delete, describe, describe_configs and alter_configs.
 pub const OF_A_GROUP: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 
-/// `operations`, if they were asked for.
+/// Returns `operations` if the client requested them, else [`NOT_SAID`].
 pub fn where_asked(asked: bool, operations: i32) -> i32 {
     if asked { operations } else { NOT_SAID }
 }

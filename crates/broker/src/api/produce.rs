@@ -1,9 +1,9 @@
-//! Produce 3-14 (0-2 are advertised for librdkafka's sake, KAFKA-18659, and not served).
+//! Produce 3-14 (0-2 are advertised for librdkafka only, KAFKA-18659, and not served).
 //!
-//! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. Later comes only
-//! the fsync a topic asks for, the replicas of acks=all, and the turn of a batch that is early where the request has
-//! `reorder` set. Of a diskless topic the order is fixed then, too, and the offset comes with the commit. Invariant: an
-//! acknowledged batch is in the log exactly once.
+//! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. Only three things
+//! may follow: the fsync that a topic demands, the replicas of acks=all, and earlier batches that an out-of-order batch
+//! with `reorder` waits for. For a diskless topic the order is fixed at admission as well, and the offset is assigned
+//! by the commit. Invariant: an acknowledged batch is in the log exactly once.
 
 use super::call::{Call, Completion, Fault, Reply, words};
 use super::client::LaterRequests;
@@ -25,20 +25,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The first Produce version that may carry zstd (KIP-110).
+/// First Produce version that may carry zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
 const ALL: i16 = -1;
-/// The longest that a batch before its turn holds up the answer of a request other than Produce on its connection.
+/// Longest time for which an out-of-order batch delays the response of a request other than Produce on its connection.
 const HOLDS_UP_MAX: Duration = Duration::from_secs(1);
 /// Client id of Kafka's own tools, which may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
 const ADMIN_CLIENT: &str = "__admin_client";
 /// Value in Produce 14 for a topic with unknown settings.
 const NOT_SAID: i32 = -1;
 
-/// Checks and appends every batch of a client, which has an address and an id. `None` with acks=0.
+/// Checks and appends every batch of the request. None with acks=0.
 ///
 /// # Errors
-/// With acks=0, when anything failed: closing the connection is the only way to tell.
+/// Any failure with acks=0, which only a closed connection can report.
 pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
     let (broker, behind, peer) = (call.broker, &call.client.behind, call.client.peer);
     let held_up = HeldUp { behind: Arc::clone(behind), from: behind.count(), until: None };
@@ -60,14 +60,14 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
             may_zstd: reply.version.number >= ZSTD_FROM,
             is_transactional: request.transactional_id.is_some(),
         },
-        // A batch that waits for its turn without an answer would be lost in silence.
+        // An out-of-order batch that waits without a response would be lost silently.
         early: EarlyBatches { are_sent: request.reorder, wait_in: Some(&broker.reordering).filter(|_| is_answered) },
         transaction: request
             .transactional_id
             .as_deref()
             .map(|transactional_id| RequestTransaction { transactional_id, produce_version: reply.version.number }),
         peer,
-        // Without an answer there is nothing to be late with.
+        // Without a response there is no deadline.
         deadline: is_answered.then(|| came + timeout),
         ends_transaction: request.ends_transaction,
     };
@@ -84,7 +84,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
     }
     let deadline = if has_waited { came } else { tokio::time::Instant::now() } + timeout;
     // A pending batch that is not in a log was copied. The response then refers to no bytes of the request, whose frame
-    // is freed before the answer.
+    // is freed before the response.
     let is_copied = pending.iter().any(|pending| !pending.ticket.is_written());
     if is_copied {
         response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));
@@ -94,7 +94,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
     Ok(Some(if is_copied { Completion::Holding(answer, bytes_held) } else { Completion::Later(answer) }))
 }
 
-/// Finds the partition of each batch, and returns beside it the answers for topics, without those for partitions.
+/// Finds the partition of each batch. Returns also the response entries of the topics, still without partitions.
 fn resolve<'r>(
     broker: &Node,
     image: &'r Image,
@@ -125,7 +125,7 @@ fn resolve<'r>(
     (batches, responses)
 }
 
-/// The response as far as it is known, and the answers to come.
+/// Returns the response as far as it is known, and the pending appends.
 fn respond(
     broker: &Node,
     image: &Image,
@@ -167,28 +167,28 @@ fn bytes_of(topic: &TopicProduceResponse) -> usize {
         + topic.partition_responses.len() * size_of::<PartitionProduceResponse>()
 }
 
-/// A batch whose answer is to come, and its place in the response.
+/// Batch with a pending append, and its position in the response.
 struct PendingAppend {
     topic: usize,
     partition: usize,
     ticket: AppendTicket,
 }
 
-/// Bytes of one of them, and of what it waits for.
+/// Bytes of memory of a pending append, and of the state that it waits for.
 const PENDING_COST: usize = 256;
 
-/// Answers that a request holds up: those of other requests than Produce that came after it on its connection. A client
-/// may need them to learn where its batches go, and its answers keep the order of its requests.
+/// Responses that a request delays: those of other requests than Produce that came after it on its connection.
+/// Responses leave in the order of requests, and a client may need one of these to learn its batches' new leader.
 struct HeldUp {
     behind: Arc<LaterRequests>,
-    /// Such requests that came before it.
+    /// Number of such requests that came before it.
     from: u64,
-    /// The end of the time for which the first of them is held up, once it has come.
+    /// Time until which the first of them is delayed, once it has come.
     until: Option<tokio::time::Instant>,
 }
 
 impl HeldUp {
-    /// Waits until one has been held up for [`HOLDS_UP_MAX`].
+    /// Waits until one has been delayed for [`HOLDS_UP_MAX`].
     async fn for_long(&mut self) {
         let until = match self.until {
             Some(until) => until,
@@ -201,7 +201,7 @@ impl HeldUp {
     }
 }
 
-/// Waits for what is pending, then answers.
+/// Waits for the pending appends, then responds.
 async fn after(
     broker: Arc<Node>,
     mut response: ProduceResponse,
@@ -225,7 +225,7 @@ async fn after(
     reply.frame::<ProduceRequest>(&response)
 }
 
-/// Tells who leads the partitions that another broker leads, and where that is (KIP-951).
+/// Adds the leaders and their endpoints for partitions that other brokers lead (KIP-951).
 fn tell_leaders(broker: &Node, response: &mut ProduceResponse, listener: usize) {
     let is_moved = |at: &PartitionProduceResponse| at.error_code == ErrorCode::NOT_LEADER_OR_FOLLOWER;
     if !response.responses.iter().any(|topic| topic.partition_responses.iter().any(is_moved)) {
@@ -245,7 +245,7 @@ fn tell_leaders(broker: &Node, response: &mut ProduceResponse, listener: usize) 
     response.node_endpoints = nodes::endpoints(broker, &image, listener, &leaders);
 }
 
-/// The answer for a topic of which no partition has been looked at.
+/// Returns the response entry of a topic without its partitions.
 fn begun(asked: &TopicProduceData, found: Option<&Arc<Topic>>) -> TopicProduceResponse {
     let retained = found.and_then(|topic| i32::try_from(topic.config.producer_state_batches_to_retain).ok());
     TopicProduceResponse {
@@ -257,7 +257,8 @@ fn begun(asked: &TopicProduceData, found: Option<&Arc<Topic>>) -> TopicProduceRe
     }
 }
 
-/// The least that any partition of the topic had set: they learn of a change one after the other.
+/// Lowers `retained` to the smallest value of any partition of the topic: a change reaches partitions one after
+/// another.
 fn lower(retained: &mut i32, appended: Appended) {
     *retained = i32::try_from(appended.batches_retained).map_or(*retained, |then| then.min(*retained));
 }
@@ -272,7 +273,7 @@ fn of_appended(index: i32, appended: Appended) -> PartitionProduceResponse {
     }
 }
 
-/// The answer for a partition whose batch was not taken.
+/// Returns the response entry of a partition whose batch was refused.
 fn refused(index: i32, why: RefusedBatch) -> PartitionProduceResponse {
     PartitionProduceResponse {
         index,

@@ -6,7 +6,7 @@ use fullbore_rules::telemetry::{Push, TelemetryRefusal};
 use fullbore_wire::apis::push_telemetry::{PushTelemetryRequest, PushTelemetryResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
-/// No codec.
+/// Code of an uncompressed push.
 const NONE: i8 = 0;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -1,9 +1,10 @@
-//! Leader, replicas and ISR of a partition in clients' metadata.
+//! Leader, replicas and ISR of a partition in the metadata for clients.
 //!
-//! A classic partition is shown as it is registered. The registration of a diskless one does not matter: every broker
-//! serves it, and no row names the one that does. Its metadata is worked out for each client
-//! (`rules/src/cluster/zones.rs`), from who is there and in which zone (`broker.rack`): one broker of each zone as a
-//! replica in sync, and as the leader the one of the client's zone, which it names in its client.id as Inkless has it.
+//! A classic partition is returned as registered. The registration of a diskless one does not matter, since every
+//! broker serves it. Its metadata is computed for each client
+//! (`rules/src/cluster/zones.rs`) from the live brokers and their zones (`broker.rack`). One broker of each zone is an
+//! in-sync replica. The leader is the one of the client's zone, which the client names in its client.id, as for
+//! Inkless.
 
 use super::call::Call;
 use super::nodes;
@@ -14,10 +15,10 @@ use fullbore_rules::cluster::Zones;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::{ErrorCode, Uuid};
 
-/// The names of the zone in a client.id: ours, and Inkless's.
+/// Names of the zone in a client.id: ours, and Inkless's.
 const ZONE_NAMES: [&str; 2] = ["diskless_az", "inkless_az"];
 
-/// A partition as one client is shown it.
+/// Partition in the metadata for one client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShownPartition {
     pub error_code: ErrorCode,
@@ -30,7 +31,7 @@ pub struct ShownPartition {
     pub offline: Vec<i32>,
 }
 
-/// The partitions of an image as one client sees them.
+/// Partitions of an image as one client sees them.
 pub struct Viewer<'i> {
     broker: &'i Node,
     image: &'i Image,
@@ -40,7 +41,7 @@ pub struct Viewer<'i> {
 }
 
 impl<'i> Viewer<'i> {
-    /// The client that asks.
+    /// Returns the view of the client that sent this request.
     pub fn of(call: &'i Call<'_>, image: &'i Image) -> Self {
         let (broker, listener) = (&**call.broker, call.listener);
         let zones = zones(broker, image, listener);
@@ -48,7 +49,7 @@ impl<'i> Viewer<'i> {
         Self { broker, image, listener, zones, zone }
     }
 
-    /// The partition of this number, if there is one.
+    /// Returns the partition of this number, if it exists.
     pub fn partition(&self, topic: &Topic, index: i32) -> Option<ShownPartition> {
         let registered = topic.partition(index)?;
         Some(match topic.config.diskless {
@@ -77,15 +78,15 @@ impl<'i> Viewer<'i> {
             Some(id) => (ErrorCode::NONE, *id),
             None => (ErrorCode::LEADER_NOT_AVAILABLE, nodes::NO_LEADER),
         };
-        // Where no broker is there at the moment, no replica is missing either.
+        // Without a live broker, the registered replicas are returned, so that none counts as missing.
         let replicas = if brokers.is_empty() { registered.replicas.clone() } else { brokers };
         let isr = replicas.clone();
         ShownPartition { error_code, leader_id, leader_epoch: LEADER_EPOCH, replicas, isr, ..Default::default() }
     }
 }
 
-/// The brokers that clients of this listener may use for diskless partitions, by zone: those that serve such. One that
-/// is about to stop is not among them unless all are.
+/// Returns the brokers by zone that clients of this listener may use for diskless partitions. Stopping brokers are left
+/// out, unless all are stopping.
 pub fn zones<'i>(broker: &'i Node, image: &'i Image, listener: usize) -> Zones<'i> {
     let named = |(id, node, _): (i32, &'i fullbore_control::RegisteredBroker, _)| {
         (node.registration.is_shutting_down, id, node.rack.as_deref().filter(|rack| !rack.is_empty()))
@@ -96,13 +97,13 @@ pub fn zones<'i>(broker: &'i Node, image: &'i Image, listener: usize) -> Zones<'
     Zones::new(there.into_iter().filter(|(stops, ..)| all_stop || !stops).map(|(_, id, zone)| (id, zone)))
 }
 
-/// A partition as the rules know it.
+/// Returns the partition's key in the rules.
 pub fn key(topic_id: Uuid, index: i32) -> (u128, i32) {
     (u128::from_be_bytes(topic_id.0), index)
 }
 
-/// The zone that a client.id names, as in `app,diskless_az=eu-1a`. The last one counts, by whichever name: a client
-/// appends to what it is given.
+/// Returns the zone that a client.id names, as in `app,diskless_az=eu-1a`. The last one counts, under either name,
+/// since clients append to a given id.
 fn zone_of(client_id: &str) -> Option<&str> {
     let named = client_id.split(',').filter_map(|part| part.split_once('='));
     let mut zones = named.filter(|(name, _)| ZONE_NAMES.contains(&name.trim())).map(|(_, zone)| zone.trim());
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_names_its_zone_among_other_things() {
+    fn client_id_with_several_parts_names_its_zone() {
         for (client_id, zone) in [
             ("diskless_az=eu-1a", Some("eu-1a")),
             ("app,diskless_az=eu-1a", Some("eu-1a")),

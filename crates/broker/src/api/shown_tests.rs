@@ -1,5 +1,5 @@
-//! Diskless partitions as clients of a cluster are shown them, whatever the metadata has of leaders; and that every
-//! broker serves them.
+//! Metadata of diskless partitions for clients of a cluster, which ignores registered leaders; and every broker serves
+//! these partitions.
 
 use super::leadership_tests::{Opened, TOPIC};
 use fullbore_control::{CreateTopic, Endpoint, RegisteredBroker, Topic};
@@ -23,10 +23,10 @@ use std::sync::Arc;
 const PARTITIONS: i32 = 40;
 const IN_A: &str = "app,diskless_az=a";
 const IN_B: &str = "inkless_az = b ,app";
-/// The racks of brokers 1 to 5.
+/// Racks of brokers 1 to 5.
 const RACKS: [Option<&str>; 5] = [Some("a"), Some("a"), Some("b"), Some("b"), None];
 
-/// Broker 1, with a topic of many partitions.
+/// Starts broker 1, with a topic of many partitions.
 async fn opened(diskless: bool) -> Opened {
     let configs = vec![("diskless.enable".to_owned(), Some(diskless.to_string()))];
     let topic = CreateTopic {
@@ -41,7 +41,7 @@ async fn opened(diskless: bool) -> Opened {
     opened
 }
 
-/// The others join, the last over another listener only.
+/// Registers the other brokers.
 fn join(opened: &Opened) {
     opened.broker.node().control.publish(|image| {
         for (id, rack) in (2..).zip(&RACKS[1..]) {
@@ -57,7 +57,7 @@ fn join(opened: &Opened) {
     });
 }
 
-/// Has this be so of a broker.
+/// Changes a broker's registration.
 fn change(opened: &Opened, id: i32, change: impl FnOnce(&mut RegisteredBroker)) {
     opened.broker.node().control.publish(|image| {
         let mut node = image.node(id).expect("there").clone();
@@ -66,7 +66,7 @@ fn change(opened: &Opened, id: i32, change: impl FnOnce(&mut RegisteredBroker)) 
     });
 }
 
-/// Has the metadata say this of every partition.
+/// Changes the registration of every partition.
 fn register(opened: &Opened, registered: PartitionRegistration) {
     opened.broker.node().control.publish(|image| {
         let topic = Topic::clone(image.topic(TOPIC).expect("there"));
@@ -81,13 +81,13 @@ fn told(opened: &mut Opened, client_id: Option<&str>) -> Vec<MetadataResponsePar
     opened.call_as(client_id, &request, 12).topics.remove(0).partitions
 }
 
-/// Who is told to lead some partition.
+/// Returns the leaders of all partitions in the metadata for this client.
 fn leaders(opened: &mut Opened, client_id: Option<&str>) -> BTreeSet<i32> {
     told(opened, client_id).iter().map(|partition| partition.leader_id).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_broker_is_all_that_there_is_of_a_diskless_partition() {
+async fn single_broker_is_leader_and_only_replica_of_a_diskless_partition() {
     let mut opened = opened(true).await;
     for client_id in [None, Some(IN_A), Some(IN_B)] {
         for partition in told(&mut opened, client_id) {
@@ -99,7 +99,7 @@ async fn one_broker_is_all_that_there_is_of_a_diskless_partition() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_is_led_to_brokers_of_its_zone_and_each_zone_has_a_replica() {
+async fn client_gets_leaders_in_its_zone_and_a_replica_in_each_zone() {
     let mut opened = opened(true).await;
     join(&opened);
     let of_broker = |id: i32| RACKS[usize::try_from(id - 1).expect("a broker")];
@@ -125,7 +125,7 @@ async fn a_client_is_led_to_brokers_of_its_zone_and_each_zone_has_a_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_apis_tell_the_same_and_nothing_of_what_the_metadata_has() {
+async fn both_metadata_apis_agree_and_ignore_the_registration() {
     let mut opened = opened(true).await;
     join(&opened);
     let before = told(&mut opened, Some(IN_B));
@@ -148,7 +148,7 @@ async fn both_apis_tell_the_same_and_nothing_of_what_the_metadata_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cursor_names_no_partition_that_is_asked_for_each_topic_is_refused() {
+async fn cursor_outside_the_request_refuses_each_topic() {
     let mut opened = opened(false).await;
     let mut codes = |topic: &str, partition_index| {
         let topics = vec![TopicRequest { name: Text::from(TOPIC), ..Default::default() }];
@@ -164,7 +164,7 @@ async fn cursor_names_no_partition_that_is_asked_for_each_topic_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn election_of_an_unknown_type_each_partition_is_refused_also_of_a_topic_named_twice() {
+async fn election_of_an_unknown_type_refuses_each_partition_once() {
     let mut opened = opened(false).await;
     let topic = |partitions: &[i32]| TopicPartitions {
         topic: Text::from(TOPIC),
@@ -184,7 +184,7 @@ async fn election_of_an_unknown_type_each_partition_is_refused_also_of_a_topic_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_brokers_that_serve_and_are_reached_are_told_of() {
+async fn metadata_has_only_brokers_that_serve_and_are_reachable() {
     let mut opened = opened(true).await;
     join(&opened);
     let before = told(&mut opened, Some(IN_B));
@@ -214,7 +214,7 @@ async fn only_brokers_that_serve_and_are_reached_are_told_of() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_serves_a_diskless_partition_whoever_is_registered_as_its_leader() {
+async fn broker_serves_a_diskless_partition_with_any_registered_leader() {
     let mut opened = opened(true).await;
     join(&opened);
     for leader in [Some(3), None] {
@@ -237,7 +237,7 @@ async fn a_broker_serves_a_diskless_partition_whoever_is_registered_as_its_leade
     }
 }
 
-/// What a consumer of this rack is answered at once, however much it wants and however long it would wait.
+/// Returns the immediate response to a consumer of this rack, which wants few bytes and would wait for long.
 fn fetched(opened: &mut Opened, offset: i64, rack: &str, version: i16) -> PartitionData {
     let partition = FetchPartition { fetch_offset: offset, partition_max_bytes: 1000, ..Default::default() };
     let topic_id = opened.broker.node().control.image().topic(TOPIC).expect("there").id;
@@ -257,7 +257,7 @@ fn fetched(opened: &mut Opened, offset: i64, rack: &str, version: i16) -> Partit
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_of_another_rack_is_sent_to_the_partitions_broker_there() {
+async fn consumer_of_another_rack_is_redirected_to_the_broker_of_its_rack() {
     let mut opened = opened(true).await;
     join(&opened);
     assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
@@ -281,9 +281,9 @@ async fn a_consumer_of_another_rack_is_sent_to_the_partitions_broker_there() {
     assert_eq!(fetched(&mut opened, 0, "b", 17).preferred_read_replica, -1);
 }
 
-/// A session leaves out what is as it was told before, and that is how a consumer is told that it is to stay.
+/// A session leaves out unchanged entries, but an entry left out would make the consumer stay.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_is_sent_away_each_time_it_asks_in_a_session() {
+async fn consumer_is_redirected_at_each_fetch_of_a_session() {
     let mut opened = opened(true).await;
     join(&opened);
     let topic_id = opened.broker.node().control.image().topic(TOPIC).expect("there").id;
@@ -312,7 +312,7 @@ async fn a_consumer_is_sent_away_each_time_it_asks_in_a_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_classic_partition_is_read_where_it_is_led() {
+async fn classic_partition_is_read_from_its_leader() {
     let mut opened = opened(false).await;
     join(&opened);
     assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
@@ -323,7 +323,7 @@ async fn a_classic_partition_is_read_where_it_is_led() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_store_is_described_once_in_a_cluster() {
+async fn object_store_is_described_by_one_broker_of_a_cluster() {
     let mut opened = opened(true).await;
     join(&opened);
     let sizes = |opened: &mut Opened| {

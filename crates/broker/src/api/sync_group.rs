@@ -1,4 +1,4 @@
-//! SyncGroup 0-5. The answer comes with the leader's.
+//! SyncGroup 0-5. The response comes with that of the group's leader.
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
@@ -6,7 +6,7 @@ use fullbore_rules::group::GroupAnswer;
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
-/// The first version in which the client says which protocol it takes as chosen (KIP-559), and must.
+/// First version in which the client must name the chosen protocol (KIP-559).
 const PROTOCOL_FROM: i16 = 5;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -25,7 +25,7 @@ async fn sync(call: &Call<'_>, request: &SyncGroupRequest, version: i16) -> Sync
     }
     let incoming: usize = request.assignments.iter().map(|one| one.assignment.len()).sum();
     if !call.broker.groups.has_room(incoming, true) {
-        // As Kafka answers when an assignment is too large for its log.
+        // Kafka's response if an assignment is too large for its log.
         return refused(ErrorCode::UNKNOWN_SERVER_ERROR);
     }
     let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);

@@ -1,4 +1,4 @@
-//! How requests name topics, before and after topic ids (KIP-516), and how names reach partitions.
+//! Lookup of topics by name or id (KIP-516), and of their partitions.
 
 use crate::node::Node;
 use crate::partitions::{AnyPartition, ReadError};
@@ -6,7 +6,7 @@ use fullbore_control::{Image, Topic};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
 
-/// The topic of a request that names it by `name`, or by `id` in the versions that have ids.
+/// Returns the topic that a request names by `name`, or by `id` in versions with ids.
 ///
 /// # Errors
 /// UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
@@ -21,7 +21,7 @@ pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic
 /// Finds a partition of a topic, in service or not.
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER where this broker serves no diskless topics, and others do.
+/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER if only other brokers serve diskless topics.
 pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let is_elsewhere =
         || topic.config.diskless && !broker.config.diskless.is_served && topic.partition(index).is_some();
@@ -34,19 +34,19 @@ pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition
 /// Finds a partition of a topic that is in service.
 ///
 /// # Errors
-/// As [`existing`]; as [`AnyPartition::check_answers`].
+/// Errors of [`existing`] and of [`AnyPartition::check_answers`].
 pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let found = existing(broker, topic, index)?;
     found.check_answers()?;
     Ok(found)
 }
 
-/// Finds a partition of a topic after [`AnyPartition::open_all`]. Waits for one whose folder is made since then: its
-/// first record may have come in between.
+/// Finds a partition of a topic after [`AnyPartition::open_all`]. Waits for one whose directory has been created since
+/// then, since its first record may have come in between.
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while its log is still being opened, at which every client asks
-/// again. KAFKA_STORAGE_ERROR if that could not be opened: another try would take the thread with it.
+/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while its log is being opened: every client retries.
+/// KAFKA_STORAGE_ERROR if the log could not be opened, since another attempt would block the thread.
 pub async fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(broker, topic, index)?;
     if partition.is_being_made() {
@@ -56,13 +56,13 @@ pub async fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyParti
     Ok(partition)
 }
 
-/// The partitions of these names that exist.
+/// Returns the partitions of these names that exist.
 pub fn named<'n>(broker: &Node, image: &Image, names: impl Iterator<Item = (&'n Text, i32)>) -> Vec<AnyPartition> {
     names.filter_map(|(topic, index)| broker.partitions.find_any(&image.topic(topic)?.id, index)).collect()
 }
 
-/// Waits for these as [`AnyPartition::open_all`] does, and then has what is known of their offsets be no older than
-/// this call, also where other brokers write them; whether that is so of diskless partitions.
+/// Waits for these as [`AnyPartition::open_all`] does. Then refreshes the offsets of diskless partitions, which other
+/// brokers also write, so that they are no older than this call. Returns the outcome of that refresh.
 pub async fn open_and_refresh(partitions: Vec<AnyPartition>) -> Result<(), ReadError> {
     AnyPartition::open_all(partitions.clone()).await;
     AnyPartition::refresh(&partitions).await

@@ -1,5 +1,5 @@
-//! TxnOffsetCommit 0-5 (KIP-98, KIP-447): checks topics and partitions, the group's id, the transaction, the committer;
-//! then writes.
+//! TxnOffsetCommit 0-5 (KIP-98, KIP-447): checks topics and partitions, the group's id, the transaction and the
+//! committer, then writes.
 //!
 //! From version 5 on the broker adds the group to the transaction (KIP-890). Clients of older versions have done so by
 //! AddOffsetsToTxn, which is verified.
@@ -22,12 +22,12 @@ use fullbore_wire::apis::txn_offset_commit::{
 use fullbore_wire::{ErrorCode, Frame};
 use std::sync::Arc;
 
-/// The first version whose client knows COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296).
+/// First version whose client knows COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296).
 const LOADING_FROM: i16 = 2;
-/// A version of OffsetCommit that names topics.
+/// Version of OffsetCommit that names topics.
 const WITH_NAMES: i16 = 9;
 
-/// Admission ends when the commit has its place, as that of OffsetCommit.
+/// Admits a commit: at the return, its position in the order is fixed, as for OffsetCommit.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: TxnOffsetCommitRequest = call.body(reply.version)?;

@@ -1,6 +1,6 @@
-//! UpdateFeatures 0-2: the level of `transaction.version`; other features have the one level at which this broker is.
+//! UpdateFeatures 0-2: the level of `transaction.version`; other features have only one level.
 //!
-//! All or none, with one error for the whole in each version, as Kafka 4 answers.
+//! All or none, with one error for the whole request in each version, as in Kafka 4.
 
 use super::call::{Call, Fault, Reply, words};
 use fullbore_control::{FeatureUpdate, UpdateFeatures, UpgradeType};
@@ -10,12 +10,12 @@ use fullbore_wire::apis::update_features::{
 };
 use std::collections::BTreeMap;
 
-/// Kafka's words before those of the feature that has failed.
+/// Kafka's message before that of the failed feature.
 const FAILED: &str = "The update failed for all features since the following feature had an error: ";
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: UpdateFeaturesRequest = call.body(reply.version)?;
-    // Of a feature that is named twice the last level counts.
+    // If a feature is named twice, the last level counts.
     let wanted = request.feature_updates.iter().map(|update| (&update.feature, wanted(update, reply.version.number)));
     let updates = wanted.collect::<BTreeMap<_, _>>().into_values().collect();
     let features = UpdateFeatures { updates, validate_only: request.validate_only };

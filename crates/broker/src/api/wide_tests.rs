@@ -1,4 +1,4 @@
-//! Requests of thousands of entries are carried out in places of their own, with room in memory.
+//! Requests of thousands of entries run with permits of their own and a memory budget.
 
 use super::leadership_tests::{Opened, TOPIC};
 use super::wide::ENTRIES_SHORT_MAX;
@@ -21,7 +21,7 @@ async fn opened() -> Opened {
     Opened::with("auto.create.topics.enable=false\n", topic).await
 }
 
-/// Sends a request. Returns the polls in places that it took.
+/// Sends a request. Returns the number of its polls with a permit.
 fn polls<R: Request>(opened: &mut Opened, request: &R, version: i16) -> (usize, R::Response) {
     let wide = |opened: &Opened| opened.broker.node().wide.polls();
     let before = wide(opened);
@@ -51,7 +51,7 @@ fn partitions_in(response: &FetchResponse) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_of_many_entries_come_they_are_carried_out_in_places_and_short_ones_are_not() {
+async fn only_requests_with_many_entries_need_a_permit() {
     let mut opened = opened().await;
     for (count, expected) in [(FEW, 0), (MANY, 1)] {
         let asked = fetch((0, -1), unknown(0..count), vec![]);
@@ -76,13 +76,13 @@ async fn requests_of_many_entries_come_they_are_carried_out_in_places_and_short_
         let partition_indexes = (0..count).collect();
         let topic = OffsetFetchRequestTopic { name: Text::from("unknown"), partition_indexes, ..Default::default() };
         let asked = OffsetFetchRequest { group_id: Text::from("g"), topics: Some(vec![topic]), ..Default::default() };
-        // Once for admission, and once for the answer in its turn.
+        // One poll for admission, and one for the response.
         assert_eq!(polls(&mut opened, &asked, 7).0, 2 * expected, "OffsetFetch of {count}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_of_many_partitions_go_on_their_short_requests_are_carried_out_in_places() {
+async fn short_requests_of_large_sessions_need_a_permit() {
     let mut opened = opened().await;
     let (_, response) = polls(&mut opened, &fetch((0, 0), unknown(0..MANY), vec![]), 12);
     assert_eq!(partitions_in(&response), MANY as usize);
@@ -100,7 +100,7 @@ async fn sessions_of_many_partitions_go_on_their_short_requests_are_carried_out_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_is_taken_requests_of_many_entries_wait_and_short_ones_are_answered() {
+async fn requests_with_many_entries_wait_for_memory_and_short_ones_do_not() {
     let (mut opened, node) = {
         let opened = opened().await;
         let node = Arc::clone(opened.broker.node());
@@ -119,7 +119,7 @@ async fn memory_is_taken_requests_of_many_entries_wait_and_short_ones_are_answer
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn command_of_many_entries_is_carried_out_others_like_it_wait_and_fetches_do_not() {
+async fn wide_command_waits_for_another_and_fetches_do_not() {
     let mut opened = opened().await;
     let node = Arc::clone(opened.broker.node());
     let turn = node.wide.command_turn().await;

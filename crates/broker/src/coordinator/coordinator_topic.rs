@@ -1,8 +1,8 @@
-//! An internal topic as its coordinator uses it: created at the first use, its shards taken over where this broker
-//! leads, loaded, and left.
+//! Internal topic of a coordinator. It is created at the first use, and its shards are loaded and left as this broker's
+//! leaderships change.
 //!
-//! Invariant: a request reaches a key only while its shard serves, and a shard serves once its whole content is in
-//! place.
+//! Invariant: a request reaches a key only while its shard serves, and a shard serves once its whole content is
+//! installed.
 
 use super::{InternalTopic, ReplayError, Shard, Status};
 use crate::partitions::{Partitions, ReadError};
@@ -19,34 +19,34 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// The longest that a request waits for shards that are being loaded, before its client has to try again: as for a log
-/// being recovered.
+/// Limit of a request's wait for shards that are being loaded, after which its client must retry: the same as for a log
+/// that is being recovered.
 const LOADING_WAIT: Duration = Duration::from_secs(5);
-/// Shards that are read at the same time.
+/// Limit of the shards that are read at the same time.
 const LOADS_MAX: usize = 2;
-/// Pauses before a shard that could not be loaded is tried again: short, and then longer and longer.
+/// First and longest pause before a shard that could not be loaded is tried again.
 const RELOAD_FIRST: Duration = Duration::from_secs(1);
 const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// Coordinator whose state is kept in an internal topic.
 pub trait Coordinator: Send + Sync + 'static {
-    /// The kept state, as log lines name it.
+    /// Name of the kept state in log lines.
     const STATE: &'static str;
 
     /// Returns the topic.
     fn topic(&self) -> &CoordinatorTopic;
 
-    /// Reads the shard's log and puts in place what it has, if the topic still has the shard
-    /// ([`CoordinatorTopic::having`]). Blocks.
+    /// Reads the shard's log and installs its content, if the topic still has the shard ([`CoordinatorTopic::having`]).
+    /// Blocks.
     ///
     /// # Errors
     /// [`ReplayError`]; the shard is loaded again later.
     fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError>;
 
-    /// Forgets the state of these shards of the topic, which other brokers have.
+    /// Forgets the state of these shards of the topic, which other brokers lead.
     fn forget_shards(&self, topic: &InternalTopic, shards: &[Arc<Shard>]);
 
-    /// Forgets all state: the topic is deleted.
+    /// Forgets all state, since the topic is deleted.
     fn clear(&self);
 }
 
@@ -55,9 +55,9 @@ pub trait Coordinator: Send + Sync + 'static {
 pub struct InternalTopicSettings {
     /// The topic's name.
     pub name: &'static str,
-    /// Partitions, over which keys are spread.
+    /// Number of partitions, over which keys are spread.
     pub partitions: i32,
-    /// Replicas of each in a cluster.
+    /// Number of replicas of each partition in a cluster.
     pub replication_factor: i16,
     /// Compression of batches.
     pub compression: Compression,
@@ -70,23 +70,23 @@ pub struct CoordinatorTopic {
     settings: InternalTopicSettings,
     control: Control,
     logs: Arc<Partitions>,
-    /// None while there is no such topic.
+    /// Shards of the topic; `None` while there is no such topic.
     topic: RwLock<Option<Arc<InternalTopic>>>,
-    /// True if no shard was being read at the last check.
+    /// True if no shard was being loaded at the last check.
     all_loaded: AtomicBool,
-    /// The line of a topic that could not be created.
+    /// Rate limit of the log line for a topic that could not be created.
     unmade: LogRateLimit,
 }
 
 impl CoordinatorTopic {
-    /// Creates a topic of which nothing is known yet: see [`CoordinatorTopic::adopt`].
+    /// Creates the state without shards; [`CoordinatorTopic::adopt`] finds them.
     pub fn new(settings: InternalTopicSettings, control: Control, logs: Arc<Partitions>) -> CoordinatorTopic {
         let (all_loaded, unmade) = (AtomicBool::new(true), LogRateLimit::default());
         CoordinatorTopic { settings, control, logs, topic: RwLock::default(), all_loaded, unmade }
     }
 
-    /// Returns the shards as they are; `None` while there is no such topic. Nothing is taken over or left while the
-    /// result is held.
+    /// Returns the current shards; `None` while there is no such topic. No shard is adopted or left while the result is
+    /// held.
     pub fn read(&self) -> RwLockReadGuard<'_, Option<Arc<InternalTopic>>> {
         self.topic.read()
     }
@@ -97,7 +97,7 @@ impl CoordinatorTopic {
         self.all_loaded.store(false, Ordering::Release);
     }
 
-    /// Calls `put` with the topic unless it has lost the shard, and before it can lose it.
+    /// Calls `put` with the topic if it has the shard. The topic keeps the shard during the call.
     pub fn having(&self, shard: &Arc<Shard>, put: impl FnOnce(&InternalTopic)) {
         let topic = self.topic.read();
         let is_here = |topic: &&Arc<InternalTopic>| topic.shards().iter().any(|known| Arc::ptr_eq(known, shard));
@@ -106,7 +106,7 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Adopts the topic as it is now, and from then on as it changes, until there are no more images.
+    /// Adopts the topic now and after each image, until there are no more images.
     pub async fn follow<C: Coordinator>(coordinator: &Arc<C>) {
         let mut images = coordinator.topic().control.watch();
         CoordinatorTopic::adopt(coordinator);
@@ -115,11 +115,11 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Waits up to [`LOADING_WAIT`] until the shards of these keys are loaded. With `creates` the topic is created
-    /// first if there is none.
+    /// Waits up to [`LOADING_WAIT`] until the shards of `keys` are loaded. With `creates`, first creates a missing
+    /// topic.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE: the topic cannot be created.
+    /// COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
     pub async fn prepare<'a, C: Coordinator>(
         coordinator: &Arc<C>,
         creates: bool,
@@ -176,7 +176,7 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Takes over the shards of the topic, unless it has them.
+    /// Adopts the current shards of the topic, unless they are adopted already.
     pub fn adopt<C: Coordinator>(coordinator: &Arc<C>) {
         let this = coordinator.topic();
         let name = this.settings.name;
@@ -185,7 +185,7 @@ impl CoordinatorTopic {
             let is_same = topic.as_ref().map(|topic| topic.id()) == id_in(image);
             is_same && topic.as_ref().is_none_or(|topic| topic.keeps_its_roles())
         };
-        // Most images change something else, and the lock for writing is long in coming while shards are installed.
+        // Most images change something else, and the write lock takes long to get while shards are installed.
         if is_adopted(&this.topic.read(), &this.control.image()) {
             return;
         }
@@ -199,7 +199,7 @@ impl CoordinatorTopic {
             (Some(before), Some(found)) if before.id() == found.id => {
                 let (new, left) = before.with_roles();
                 CoordinatorTopic::unload(&**coordinator, &new, &left);
-                // Shards that stay are loaded by the task that began it.
+                // Shards that stay are loaded by the task that has begun to load them.
                 let is_new = |shard: &&Arc<Shard>| !before.shards().iter().any(|known| Arc::ptr_eq(known, shard));
                 let loading = new.shards().iter().filter(is_new).filter(|shard| shard.status() == Status::Loading);
                 let loading: Vec<_> = loading.cloned().collect();
@@ -209,7 +209,7 @@ impl CoordinatorTopic {
                 if let Some(before) = before {
                     before.shards().iter().for_each(|shard| shard.leave());
                     coordinator.clear();
-                    tracing::warn!("{name} is deleted, and with it all {} and what was kept of them", C::STATE);
+                    tracing::warn!("{name} was deleted: all {} and their state are lost", C::STATE);
                 }
                 found.map(|found| {
                     let compression = this.settings.compression;
@@ -227,7 +227,7 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Leaves shards whose partitions other brokers lead: here nothing is known of their state any more.
+    /// Leaves shards whose partitions other brokers lead, and forgets their state.
     fn unload<C: Coordinator>(coordinator: &C, topic: &InternalTopic, left: &[Arc<Shard>]) {
         left.iter().for_each(|shard| shard.leave());
         coordinator.forget_shards(topic, left);
@@ -239,15 +239,15 @@ impl CoordinatorTopic {
 
     fn load_all<C: Coordinator>(coordinator: &Arc<C>, shards: Vec<Arc<Shard>>) {
         let places = Arc::new(Semaphore::new(LOADS_MAX));
-        // All openings are requested first: threads of their own open logs.
+        // All openings are requested first, since other threads open the logs.
         shards.iter().for_each(|shard| shard.partition().ask_to_open());
         for shard in shards {
             task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&places)));
         }
     }
 
-    /// Loads a shard again and again until it is loaded, or gone: an obstacle may pass, as a lack of descriptors or
-    /// memory.
+    /// Loads a shard, again after each failure, until it is loaded or gone. A failure may pass, such as a lack of
+    /// descriptors or memory.
     async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, places: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
         while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {
@@ -261,7 +261,7 @@ impl CoordinatorTopic {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            // The shard of a partition that is gone, or led elsewhere, is about to go, too.
+            // The shard of a partition that is deleted or led elsewhere is about to be left, which is no error.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
                 tracing::error!(partition, %error, ?again_in, "{} of this partition of {name} are not served", C::STATE);
@@ -276,16 +276,16 @@ impl CoordinatorTopic {
         shard: &Arc<Shard>,
         places: &Semaphore,
     ) -> Result<(), ReplayError> {
-        // Before a place is taken: opening a log may take long.
+        // Before the permit is taken, since opening a log may take long.
         shard.partition().opened().await.map_err(ReadError::from)?;
-        // Records of an earlier leader count here once all replicas have them.
+        // Records of an earlier leader count once all replicas have them.
         shard.partition().replicated().await.map_err(ReadError::from)?;
         let _place = places.acquire().await.map_err(io::Error::other)?;
         let (coordinator, loading) = (Arc::clone(coordinator), Arc::clone(shard));
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }
 
-    /// Notes that no shard is being loaded, if so: requests wait for none then.
+    /// Notes whether all shards are loaded: requests then stop waiting.
     fn note_loaded(&self) {
         let topic = self.topic.read();
         if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {

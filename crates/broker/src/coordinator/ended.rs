@@ -1,19 +1,20 @@
-//! Transactions that have ended in a shard of late: a verification from before the end must not open one of them again
+//! Transactions that have recently ended in a shard: a verification from before the end must not open one of them again
 //! (KIP-890).
 //!
-//! With transaction version 2 a marker has the next epoch, in which the producer may have gone on before it comes.
+//! With transaction version 2 a marker has the next epoch, in which the producer may have continued before the marker
+//! comes.
 //!
-//! Invariant: the last [`MARKERS_MAX`] markers are remembered; if more have come since a verification, its transaction
+//! Invariant: the last [`MARKERS_MAX`] markers are remembered. If more have come since a verification, its transaction
 //! counts as ended.
 
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::ProducerIdAndEpoch;
 use std::collections::VecDeque;
 
-/// Markers that are remembered.
+/// Number of markers that are remembered.
 const MARKERS_MAX: usize = 1024;
 
-/// The markers of a shard up to some moment.
+/// Markers of a shard up to some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkersSeen {
     /// Leader epoch in which the shard was written.
@@ -51,7 +52,7 @@ impl EndedTransactions {
         self.count += 1;
     }
 
-    /// Returns true if a transaction of the producer in this epoch may have ended since.
+    /// Returns true if a transaction of the producer in this epoch may have ended since `since`.
     pub fn may_have_ended(&self, producer: ProducerIdAndEpoch, since: MarkersSeen, leader_epoch: i32) -> bool {
         let is_of = |ended: &Ended| ended.producer_id == producer.id && producer.epoch <= ended.last_epoch;
         let later = self.count.checked_sub(since.count).and_then(|later| usize::try_from(later).ok());
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn marker_has_come_since_the_transaction_counts_as_ended() {
+    fn marker_after_a_verification_ends_its_transaction() {
         let mut ended = EndedTransactions::default();
         ended.note(&marker(1, 0), 1);
         let seen = ended.seen(3);
@@ -90,9 +91,9 @@ mod tests {
         assert_eq!(ended.last.len(), MARKERS_MAX);
     }
 
-    /// The client has the next epoch before the marker comes, and a commit in it waits for that.
+    /// The client has the next epoch before the marker comes, and its commit in that epoch waits for the marker.
     #[test]
-    fn marker_has_the_next_epoch_a_transaction_in_that_epoch_goes_on() {
+    fn marker_of_the_next_epoch_keeps_a_transaction_in_that_epoch_open() {
         let mut ended = EndedTransactions::default();
         let seen = ended.seen(3);
         ended.note(&marker(1, 5), 2);

@@ -1,8 +1,8 @@
-//! State of a coordinator in an internal topic: how a change gets into the log, and back at the next start.
+//! State of a coordinator in an internal topic: the path of a change into the log, and back at the next start.
 //!
-//! A coordinator is a pure machine. The changes that it wants kept become records of the partition that their key
-//! belongs to ([`shard`]); once these are replicated, the change holds and its request is answered. A start reads the
-//! partition from its start to its end ([`replay`]) and then serves. The coordinator alone knows the meaning of its
+//! A coordinator is a pure state machine. Changes to be kept become records of the partition that their key belongs to
+//! ([`shard`]). Once the records are replicated, the change is valid and its request is answered. A start reads the
+//! partition from its start to its end ([`replay`]) and then serves. Only the coordinators know the meaning of their
 //! records: [`groups`](crate::groups), [`transactions`](crate::transactions).
 
 mod coordinator_topic;

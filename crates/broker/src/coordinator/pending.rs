@@ -1,4 +1,4 @@
-//! A write on its way into the log.
+//! Write under way into the log of a shard.
 
 use super::shard::{Records, Shard};
 use super::unreplicated::Told;
@@ -9,24 +9,24 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// How long the replicas may take (offsets.commit.timeout.ms in Kafka).
+/// Limit of the wait for replicas (offsets.commit.timeout.ms in Kafka).
 pub(super) const KEPT_WITHIN: Duration = Duration::from_secs(5);
 const TIMED_OUT: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
 
 /// Outcome of a write, and the flush that it still waits for.
 type WriteOutcome<T> = (T, Option<FlushTicket>);
 
-/// A write asked for. To drop it does not take it back.
+/// Queued write. Dropping it does not cancel the write.
 pub struct PendingWrite<T> {
     shard: Arc<Shard>,
-    /// None once it has come.
+    /// Receiver of the outcome; `None` once that has come.
     outcome: Option<oneshot::Receiver<WriteOutcome<T>>>,
 }
 
 impl Shard {
-    /// Asks for records to be kept. `told` is called once they are or cannot be, before the next write is told of, and
-    /// what it returns goes to who awaits. It takes no lock that anybody holds while asking for a write. Nothing is
-    /// appended before somebody awaits, calls [`Shard::flush`], or much waits.
+    /// Queues a write of records. `told` is called once they are replicated or have failed, before the callback of the
+    /// next write; its result goes to the waiter. `told` must take no lock that a thread holds while it queues a write.
+    /// The append begins once a caller waits or calls [`Shard::flush`], or the queue is long.
     pub fn write<T: Send + 'static>(
         self: &Arc<Self>,
         records: Records,
@@ -38,7 +38,7 @@ impl Shard {
                 Ok(durable) => (told(Ok(())), durable),
                 Err(error) => (told(Err(error)), None),
             };
-            // Who went away does not want to know.
+            // A waiter that was dropped needs no outcome.
             let _ = answer.send(outcome);
         });
         self.ask(records, told);
@@ -52,14 +52,15 @@ impl<T> PendingWrite<T> {
         &self.shard
     }
 
-    /// Appends it, together with what waits by then, and waits until it is kept: what was told of it.
+    /// Appends the write, together with all that wait by then, and waits until it is replicated. Returns the result of
+    /// its callback.
     ///
     /// # Errors
-    /// It is in the log, and cannot be brought to the disk as the topic asks for, or its replicas take long.
+    /// Failure of the flush that the topic requires, or a timeout of the replicas; the write is in the log then.
     pub async fn kept(mut self) -> Result<T, AppendError> {
         let mut outcome = self.arrived();
         if outcome.is_none() {
-            // Others that are ready now ask first, and share the batch.
+            // Other tasks that are ready now queue their writes first, and share the batch.
             tokio::task::yield_now().await;
             outcome = self.arrived();
         }
@@ -71,7 +72,7 @@ impl<T> PendingWrite<T> {
                     match timeout(KEPT_WITHIN, &mut outcome).await {
                         Ok(arrived) => break arrived.map_err(|_| AppendError::Gone)?,
                         Err(_) if !self.shard.is_replicated() => return Err(TIMED_OUT),
-                        // Somebody is writing, which takes as long as the disk does.
+                        // Another thread is writing, which takes as long as the disk does.
                         Err(_) => {}
                     }
                 }
@@ -84,7 +85,7 @@ impl<T> PendingWrite<T> {
         Ok(told)
     }
 
-    /// Appends the write, together with what waits by then, and returns its outcome if that is known at once.
+    /// Appends the write, together with all that wait by then, and returns its outcome if that is known at once.
     ///
     /// # Errors
     /// The write itself, if it waits for replicas, the disk, or another thread that appends it.
@@ -96,7 +97,7 @@ impl<T> PendingWrite<T> {
             Some((told, None)) => Ok(told),
             Some(unflushed) => {
                 let (answer, pending) = oneshot::channel();
-                // The receiver is right here.
+                // The receiver exists, so this cannot fail.
                 let _ = answer.send(unflushed);
                 self.outcome = Some(pending);
                 Err(self)
@@ -114,7 +115,7 @@ impl<T> PendingWrite<T> {
 
 impl<T> Drop for PendingWrite<T> {
     fn drop(&mut self) {
-        // Nobody awaits it any more, and it is carried out all the same.
+        // Carried out although no task awaits it any more.
         if let Some(mut outcome) = self.outcome.take()
             && matches!(outcome.try_recv(), Err(oneshot::error::TryRecvError::Empty))
         {

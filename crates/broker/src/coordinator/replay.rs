@@ -1,4 +1,4 @@
-//! Reading an internal topic's partition from its start to its end.
+//! Replay of an internal topic's partition, from its start to its end.
 
 use crate::partitions::{ReadError, Replica};
 use bytes::Bytes;
@@ -11,21 +11,21 @@ use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batch
 use fullbore_wire::{DecodeError, Records};
 use std::io;
 
-/// Bytes read at once; a larger batch is read whole.
+/// Bytes of one read; a larger batch is read whole.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// Times a chunk is looked up again where its segment is removed before it is read, as compaction does on a full disk.
+/// Limit of the lookups of a chunk whose segment is removed before the read, as by compaction on a full disk.
 const LOOKUPS_MAX: usize = 8;
 
-/// Why a partition cannot be read.
+/// Reason why a partition cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The partition does not give its records.
+    /// Failure to get the records of the partition.
     #[error("{0}")]
     Read(#[from] ReadError),
-    /// The system does not.
+    /// Failure of the file system.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The records cannot be what a broker has written.
+    /// Records that no broker can have written.
     #[error("at offset {offset}: {why}")]
     Damaged {
         /// Offset of the first record that cannot be read.
@@ -42,20 +42,20 @@ pub enum LogEntry {
     Record {
         /// Key of the record.
         key: Bytes,
-        /// Value of the record; `None` of a tombstone.
+        /// Value of the record; `None` for a tombstone.
         value: Option<Bytes>,
-        /// The producer in whose transaction it was written.
+        /// Producer in whose transaction the record was written.
         transaction: Option<i64>,
     },
-    /// The end of a producer's transaction.
+    /// End of a producer's transaction.
     Marker(Marker),
 }
 
-/// Gives every record with a key and every marker, in order, to `each`. A record that it cannot read is passed over.
+/// Calls `each` with every record that has a key and every marker, in order. Skips a record that `each` cannot read.
 /// Blocks.
 ///
 /// # Errors
-/// [`ReplayError`]; entries before the error were given.
+/// [`ReplayError`]; `each` was called with the entries before it.
 pub fn replay(
     partition: &Replica,
     mut each: impl FnMut(LogEntry) -> Result<(), DecodeError>,
@@ -68,7 +68,7 @@ pub fn replay(
     })?;
     if let Some((records, error)) = unread {
         let (topic, partition) = (partition.topic(), partition.index());
-        tracing::warn!(topic, partition, records, %error, "cannot read records: they are passed over");
+        tracing::warn!(topic, partition, records, %error, "cannot read records: they are skipped");
     }
     Ok(())
 }
@@ -87,7 +87,7 @@ fn give_each(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), 
         for batch in batches(&chunk) {
             let batch = match batch {
                 Ok(batch) => batch,
-                // The last one of a chunk is cut where the chunk ends.
+                // The last batch of a chunk may be incomplete.
                 Err(_) if next > begin => break,
                 Err(why) => return Err(ReplayError::Damaged { offset: next, why }),
             };
@@ -101,7 +101,7 @@ fn give_each(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), 
             next = next.max(batch.last_offset() + 1);
         }
         if next == begin {
-            // Compaction has left nothing up to the end.
+            // Compaction has left no records up to the end.
             return Ok(());
         }
     }
@@ -125,8 +125,8 @@ fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> {
     }
 }
 
-/// Gives each record with a key from `first` on; those before it, in a batch that begins before the log start, are
-/// passed over.
+/// Calls `each` with the records that have a key, from `first` on. A batch that begins before the log start may have
+/// earlier ones.
 fn each_record(
     chunk: &Bytes,
     batch: &BatchView<'_>,

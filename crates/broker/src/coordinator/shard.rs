@@ -1,10 +1,10 @@
-//! Partition of an internal topic, as its coordinator writes it: the writes that wait, and their callbacks.
+//! Partition of an internal topic, as its coordinator writes it: the queue of writes, and their callbacks.
 //!
-//! A caller appends its write together with all that wait by then. Where another caller is appending, that one appends
-//! it. So no thread is woken, and writes of the same moment share a batch.
+//! A caller appends its write together with all that wait by then. If another caller is appending, that one appends it.
+//! So no thread is woken, and writes of the same moment share a batch.
 //!
 //! Invariants: writes are appended, and their callbacks called, in the order of the calls. A caller that unlocks the
-//! writer looks at the queue again, so that a write whose caller found the lock taken is appended.
+//! writer checks the queue again, so that a write whose caller found the lock taken is appended.
 
 use super::ended::{EndedTransactions, MarkersSeen};
 use super::unreplicated::{AppendResult, Told, Unreplicated};
@@ -22,46 +22,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering, fence};
 use tokio::sync::watch;
 
-/// Bytes of a batch that several writes share, where the topic allows as much. A larger write has batches of its own.
+/// Limit of a batch that several writes share, in bytes, if the topic allows as much. A larger write has its own
+/// batches.
 const BATCH_BYTES: usize = 512 << 10;
-/// Writes waiting at which whoever asks appends at once.
+/// Number of waiting writes at which the caller of the next one appends at once.
 const WAITING_MAX: usize = 512;
-/// Times that one who asks appends what others have asked for meanwhile; then a thread goes on.
+/// Rounds in which a caller appends writes that others have queued meanwhile; then another thread continues.
 const ROUNDS_MAX: usize = 4;
 
-/// A record: its key, and its value unless it is a tombstone.
+/// Record: its key, and its value unless it is a tombstone.
 pub type KeyValue = (Bytes, Option<Bytes>);
 
-/// The records of a write.
+/// Records of a write.
 pub enum Records {
     /// The records themselves.
     Known(Vec<KeyValue>),
     /// Records of a producer's transaction. They share no batch with other writes.
     Transactional(VerifiedProducer, Vec<KeyValue>),
-    /// End of a producer's transaction in this partition, with the transaction version by which its epoch is checked
+    /// End of a producer's transaction in this partition. The transaction version decides how its epoch is checked
     /// (KIP-890).
     Marker(Marker, i8),
     /// See [`Records::late`].
     Late(Late),
 }
 
-/// Producer whose transaction has this partition, as the coordinator of transactions has verified.
+/// Producer whose transaction has this partition, as verified with the coordinator of transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifiedProducer {
     /// The producer.
     pub producer: ProducerIdAndEpoch,
-    /// Markers of the shard before the verification, which holds until a marker of the producer comes.
+    /// Markers of the shard before the verification, which is valid until a marker of the producer comes.
     pub seen: MarkersSeen,
-    /// The moment before the verification as the partition's log knows it, with the epoch of the coordinator that
-    /// verified.
+    /// Start of the verification by the partition's log, with the epoch of the verifying coordinator.
     pub at: VerificationTime,
 }
 
 type Late = Box<dyn FnOnce() -> Box<dyn Iterator<Item = KeyValue>> + Send>;
 
 impl Records {
-    /// Records that follow from what is true once everything asked for before is told; they are made one by one, since
-    /// they may be many. The call takes no lock that anybody holds while asking for a write, nor does the iterator.
+    /// Records computed once the callbacks of all earlier writes were called. They are made one by one, since they may
+    /// be many. Neither the call nor the iterator may take a lock that a thread holds while it queues a write.
     pub fn late<I: Iterator<Item = KeyValue> + 'static>(records: impl FnOnce() -> I + Send + 'static) -> Records {
         Records::Late(Box::new(|| Box::new(records())))
     }
@@ -83,7 +83,7 @@ pub enum Status {
     Failed,
     /// Another broker leads it.
     Elsewhere,
-    /// The topic is deleted, or another broker leads by now.
+    /// The topic is deleted, or another broker leads the partition by now.
     Gone,
 }
 
@@ -93,24 +93,24 @@ pub struct Shard {
     compression: Compression,
     /// True if this process had a shard of the partition before.
     is_successor: bool,
-    /// The epoch in which this broker leads it; [`NO_EPOCH`] where it does not.
+    /// Epoch in which this broker leads the partition; [`NO_EPOCH`] if it does not.
     leader_epoch: AtomicI32,
     status: watch::Sender<Status>,
     waiting: Mutex<Vec<Write>>,
-    /// Locked with `waiting`.
+    /// Transactions that have ended recently. Locked together with `waiting`.
     ended: Mutex<EndedTransactions>,
-    /// Held while writes are appended and told of: the memory in which batches are built.
+    /// Memory in which batches are built. Locked while writes are appended and their callbacks called.
     writer: Mutex<BytesMut>,
     unreplicated: Arc<Unreplicated>,
 }
 
 impl Shard {
-    /// Creates a shard of which nothing is read yet, unless it was never written. Its batches get this compression.
+    /// Creates a shard of which nothing is read yet, unless it was never written. Its batches use `compression`.
     pub fn new(partition: Arc<Replica>, compression: Compression) -> Arc<Shard> {
         Shard::following(partition, compression, false)
     }
 
-    /// The next one of a partition that has another leader by now, or is led by this broker again.
+    /// Creates the next shard of a partition whose leader has changed, or that this broker leads again.
     pub fn successor_of(shard: &Shard) -> Arc<Shard> {
         Shard::following(Arc::clone(&shard.partition), shard.compression, true)
     }
@@ -145,12 +145,12 @@ impl Shard {
         self.is_successor
     }
 
-    /// Returns true if the partition is led as when the shard was made, here or elsewhere. An election that this broker
-    /// won again counts only in the very next epoch: no other leader has written meanwhile.
+    /// Returns true if the partition is led as it was when the shard was created, here or elsewhere. A won election
+    /// keeps the role only in the very next epoch: no other leader has written in between.
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
-            // Of those between, somebody else may have led one, and have written what this shard does not know.
+            // Another broker may have led an epoch in between, and have written records that this shard does not know.
             (known, Some(epoch)) if epoch <= known.saturating_add(1) => {
                 self.leader_epoch.store(epoch, Ordering::Release);
                 true
@@ -169,24 +169,24 @@ impl Shard {
         *self.status.borrow()
     }
 
-    /// Takes note that the shard's log was read, or could not be this time.
+    /// Notes that the shard's log was read, or could not be read this time.
     pub fn set_loaded(&self, is_loaded: bool) {
         let status = if is_loaded { Status::Serving } else { Status::Failed };
         self.status.send_if_modified(|now| *now != Status::Gone && std::mem::replace(now, status) != status);
     }
 
-    /// The topic is deleted, or another broker leads the partition: nothing more is kept here.
+    /// Ends the shard, since the topic is deleted or another broker leads the partition.
     pub fn leave(&self) {
         self.status.send_replace(Status::Gone);
     }
 
-    /// Waits until it is not being loaded.
+    /// Waits until the shard is not being loaded.
     pub async fn loaded(&self) {
         // The sender lives as long as the shard.
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
     }
 
-    /// Returns the moment of a verification of this producer that begins now.
+    /// Returns the start of a verification of this producer.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         self.partition.verification_time(producer_id)
     }
@@ -196,7 +196,7 @@ impl Shard {
         self.ended.lock().seen(self.leader_epoch())
     }
 
-    /// Queues a write. A call of [`Shard::flush`], or a long queue, appends it. One in a transaction that may have
+    /// Queues a write. A call of [`Shard::flush`], or a long queue, appends it. A write in a transaction that may have
     /// ended is refused with [`AppendError::Unverified`].
     pub(super) fn ask(self: &Arc<Self>, records: Records, told: Told) {
         let mut queue = self.waiting.lock();
@@ -217,22 +217,22 @@ impl Shard {
         self.unreplicated.is_empty()
     }
 
-    /// Tells what came of writes once it is true; what could not be said before is appended then.
+    /// Calls the callbacks of writes in order, and appends writes that had to wait for them.
     fn tell_in_turn(self: &Arc<Self>, written: AppendResult, told: Vec<Told>) {
         let shard = Arc::clone(self);
         self.unreplicated.tell_in_turn(written, told, move || shard.flush_elsewhere());
     }
 
-    /// Keeps others from appending while the guard lives, as a thread does that appends.
+    /// Keeps other threads from appending while the guard lives, as an appending thread does.
     #[cfg(test)]
     pub fn hold(&self) -> parking_lot::MutexGuard<'_, BytesMut> {
         self.writer.lock()
     }
 
-    /// Appends what waits, or leaves it to who does so at this moment. Blocks on the disk while the partition has no
-    /// log yet.
+    /// Appends the waiting writes, or leaves them to the thread that is appending. Blocks on the disk while the
+    /// partition has no log yet.
     pub fn flush(self: &Arc<Self>) {
-        // The write is in the queue before the lock is looked at.
+        // The write is in the queue before the lock is tried.
         fence(Ordering::SeqCst);
         for _ in 0..ROUNDS_MAX {
             let Some(mut memory) = self.writer.try_lock() else { return };
@@ -241,7 +241,7 @@ impl Shard {
             drop(memory);
             fence(Ordering::SeqCst);
             let is_late = self.waiting.lock().first().map(|write| matches!(write.records, Records::Late(_)));
-            // What follows from what others are told is appended once they are, and only then.
+            // Late records are computed only after the callbacks of earlier writes.
             if is_late.is_none_or(|is_late| is_late && !self.unreplicated.is_empty()) {
                 return;
             }
@@ -249,7 +249,8 @@ impl Shard {
         self.flush_elsewhere();
     }
 
-    /// Takes note of a marker, and returns true for records of a transaction that may have ended. The queue is locked.
+    /// Notes a marker, and returns true for records of a transaction that may have ended. The caller has locked the
+    /// queue.
     fn may_be_past(&self, records: &Records) -> bool {
         let mut ended = self.ended.lock();
         match records {
@@ -283,7 +284,7 @@ impl Shard {
             tracing::error!(
                 topic = self.partition.topic(),
                 partition = self.partition.index(),
-                "appending has panicked"
+                "cannot append a coordinator's records: the append has panicked"
             );
         }
     }
@@ -299,13 +300,13 @@ impl Shard {
     }
 }
 
-/// The writes that are about to be appended together.
+/// Writes that are about to be appended together.
 struct WriteBatch<'a> {
     shard: &'a Arc<Shard>,
     memory: &'a mut BytesMut,
-    /// How large it may become.
+    /// Limit of the bytes of a batch.
     bytes_max: usize,
-    /// The producer of the transaction that the records belong to.
+    /// Producer of the transaction that the records belong to.
     producer: Option<VerifiedProducer>,
     records: Vec<KeyValue>,
     bytes: usize,
@@ -342,7 +343,7 @@ impl<'a> WriteBatch<'a> {
                 Records::Late(records) => {
                     self.finish();
                     if !self.shard.unreplicated.is_empty() {
-                        // What they are follows from what is told first.
+                        // Late records depend on the callbacks of earlier writes.
                         self.shard.put_back(Write { records: Records::Late(records), told }, writes);
                         return;
                     }
@@ -367,7 +368,7 @@ impl<'a> WriteBatch<'a> {
         self.finish();
     }
 
-    /// Appends what was gathered, and tells.
+    /// Appends the gathered records, and calls the callbacks.
     fn finish(&mut self) {
         let appended = self.append_records();
         let told = std::mem::take(&mut self.told);
@@ -376,7 +377,7 @@ impl<'a> WriteBatch<'a> {
         }
     }
 
-    /// The records of one write, in as many batches as it takes.
+    /// Appends the records of one write, in as many batches as it takes.
     fn append_all(&mut self, records: impl Iterator<Item = KeyValue>) -> AppendResult {
         for record in records {
             let bytes = size_of_record(&record);
@@ -389,7 +390,7 @@ impl<'a> WriteBatch<'a> {
         self.append_records()
     }
 
-    /// Appends the records that are gathered; none is no error.
+    /// Appends the gathered records, if there are any.
     fn append_records(&mut self) -> AppendResult {
         if std::mem::take(&mut self.bytes) == 0 {
             return Ok(Durability::default());
@@ -423,7 +424,7 @@ impl<'a> WriteBatch<'a> {
         }
         let written = match appended? {
             AppendStep::Blocked(_) => return Err(AppendError::Unverified),
-            // A batch in its turn is written or refused.
+            // A batch in sequence is written or refused.
             step => step.into_written().ok_or(AppendError::Gone)?,
         };
         Ok(written.durability)
@@ -431,11 +432,11 @@ impl<'a> WriteBatch<'a> {
 }
 
 impl WriteBatch<'_> {
-    /// Returns the moment at which a producer's transaction counts as verified. Ends since the verification are known
-    /// here ([`EndedTransactions`]), but for the coordinator's epoch of a producer that was forgotten meanwhile.
+    /// Returns the time at which a producer's transaction counts as verified. [`EndedTransactions`] has the ends since
+    /// the verification, but not the coordinator's epoch of a producer that was forgotten meanwhile.
     ///
     /// # Errors
-    /// [`AppendError::Unverified`] where it was.
+    /// [`AppendError::Unverified`] if the producer was forgotten.
     fn verified_at(&self, producer_id: i64) -> Result<VerificationTime, AppendError> {
         let partition = &self.shard.partition;
         let Some(VerifiedProducer { at, .. }) = self.producer else { return Ok(VerificationTime::default()) };
@@ -446,7 +447,7 @@ impl WriteBatch<'_> {
     }
 }
 
-/// Bytes of a record in a batch, at most.
+/// Returns an upper bound of the bytes of a record in a batch.
 pub fn size_of_record((key, value): &KeyValue) -> usize {
     record_size_max(Some(key), value.as_deref(), &[])
 }

@@ -1,4 +1,4 @@
-//! Shards on a real log.
+//! Tests of shards on a real log.
 
 use super::*;
 use crate::partitions::{AppendError, InvalidBatch, Origin, Partitions, led_by};
@@ -38,7 +38,7 @@ fn record(key: &str, value: Option<Vec<u8>>) -> KeyValue {
     (Bytes::copy_from_slice(key.as_bytes()), value.map(Bytes::from))
 }
 
-/// Keys and the lengths of values, as a start finds them.
+/// Returns keys and lengths of values, as a start finds them.
 fn read(shard: &Shard) -> Vec<(String, Option<usize>)> {
     let mut found = Vec::new();
     let key = |key: Bytes| String::from_utf8(key.to_vec()).expect("UTF-8");
@@ -54,7 +54,7 @@ fn read(shard: &Shard) -> Vec<(String, Option<usize>)> {
 }
 
 #[tokio::test]
-async fn writes_are_told_in_order_and_one_that_is_late_sees_what_was_told() {
+async fn callbacks_run_in_order_and_late_records_see_the_earlier_ones() {
     let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
     assert_eq!(shard.status(), Status::Serving, "there is nothing to load");
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -107,7 +107,7 @@ async fn a_write_of_any_size_is_read_again() {
 }
 
 #[tokio::test]
-async fn a_write_that_does_not_fit_fails_and_those_around_it_do_not() {
+async fn oversized_write_fails_and_those_around_it_do_not() {
     let Opened { shard, logs, folder: _folder } = opened(Compression::None, "message.max.bytes=1000000");
     let write = |key: &str, len| shard.write(Records::Known(vec![record(key, Some(vec![0; len]))]), |kept| kept);
     let (before, large, after) = (write("before", 1), write("large", 1_000_000), write("after", 1));
@@ -120,7 +120,7 @@ async fn a_write_that_does_not_fit_fails_and_those_around_it_do_not() {
 }
 
 #[tokio::test]
-async fn connection_goes_on_or_ends_what_follows_from_its_answers_is_carried_out() {
+async fn futures_after_responses_run_whether_the_connection_continues_or_ends() {
     let done = Arc::new(AtomicUsize::new(0));
     let following = |waits: bool| {
         let done = Arc::clone(&done);
@@ -151,7 +151,7 @@ async fn connection_goes_on_or_ends_what_follows_from_its_answers_is_carried_out
 }
 
 #[tokio::test]
-async fn what_nobody_awaits_is_appended_all_the_same() {
+async fn dropped_write_is_appended_all_the_same() {
     let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
     let unwritten = Unwritten::default();
     let pending = shard.write(Records::Known(vec![record("a", None)]), drop);
@@ -172,9 +172,9 @@ async fn what_nobody_awaits_is_appended_all_the_same() {
     }
 }
 
-/// Askers on several threads, of whom each finds the writer taken by another now and then.
+/// Callers on several threads, each of which now and then finds the writer locked by another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn everybody_is_told_whoever_appends() {
+async fn callbacks_of_all_callers_run_on_whichever_thread_appends() {
     let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
     let asker = |number: usize| {
         let shard = Arc::clone(&shard);
@@ -199,7 +199,7 @@ async fn everybody_is_told_whoever_appends() {
 }
 
 #[tokio::test]
-async fn writes_share_no_batch_that_is_larger_than_the_topic_allows() {
+async fn writes_share_no_batch_above_the_topics_limit() {
     let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "message.max.bytes=1000");
     let write = |n: u8| shard.write(Records::Known(vec![record(&format!("{n:03}"), Some(vec![n; 100]))]), |kept| kept);
     let one_by_one: Vec<_> = (0..50).map(write).collect();
@@ -213,7 +213,7 @@ async fn writes_share_no_batch_that_is_larger_than_the_topic_allows() {
 }
 
 #[tokio::test]
-async fn a_write_that_waits_for_the_disk_and_for_no_replica_waits_as_long_as_that_takes() {
+async fn write_that_waits_only_for_the_disk_has_no_timeout() {
     let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
     let (release, released) = std::sync::mpsc::channel();
     let (begun, has_begun) = std::sync::mpsc::channel();
@@ -236,7 +236,7 @@ async fn a_write_that_waits_for_the_disk_and_for_no_replica_waits_as_long_as_tha
 }
 
 #[tokio::test]
-async fn a_write_asked_for_while_another_is_appended_does_not_wait_for_the_replicas_of_that() {
+async fn write_queued_during_an_append_does_not_wait_for_the_replicas_of_that_append() {
     let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
     let partition = Arc::clone(shard.partition());
     let (replicas, isr) = (vec![1, 2], vec![1, 2]);

@@ -1,4 +1,4 @@
-//! The shards of one internal topic.
+//! Shards of one internal topic.
 
 use super::{Shard, Status};
 use crate::partitions::Partitions;
@@ -7,27 +7,26 @@ use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Uuid};
 use std::sync::Arc;
 
-/// An internal topic with its shards: as many as it had partitions when it was first seen, since keys are spread over
-/// them.
+/// Internal topic with its shards: as many as the partitions it had when it was first seen, since keys are spread over
+/// those.
 pub struct InternalTopic {
     id: Uuid,
     shards: Vec<Arc<Shard>>,
 }
 
 impl InternalTopic {
-    /// The topic of this id, of which nothing is read yet. Its batches will be compressed so.
+    /// Creates the topic with this id, of which nothing is read yet. Its batches use `compression`.
     pub fn new(id: Uuid, partitions: i32, compression: Compression, logs: &Partitions) -> InternalTopic {
         let found = (0..partitions).filter_map(|index| logs.find(&id, index));
         InternalTopic { id, shards: found.map(|partition| Shard::new(partition, compression)).collect() }
     }
 
-    /// Returns true if every partition is led as when its shard was made.
+    /// Returns true if every partition is led as it was when its shard was created.
     pub fn keeps_its_roles(&self) -> bool {
         self.shards.iter().all(|shard| shard.keeps_its_role())
     }
 
-    /// The topic with new shards where partitions have other leaders by now, and the shards that these take the place
-    /// of.
+    /// Returns the topic with new shards for partitions whose leaders have changed, and the shards that those replace.
     pub fn with_roles(&self) -> (InternalTopic, Vec<Arc<Shard>>) {
         let mut left = Vec::new();
         let shard = |shard: &Arc<Shard>| {
@@ -40,22 +39,22 @@ impl InternalTopic {
         (InternalTopic { id: self.id, shards: self.shards.iter().map(shard).collect() }, left)
     }
 
-    /// The topic's id.
+    /// Returns the topic's id.
     pub fn id(&self) -> Uuid {
         self.id
     }
 
-    /// By partition.
+    /// Returns the shards in the order of their partitions.
     pub fn shards(&self) -> &[Arc<Shard>] {
         &self.shards
     }
 
-    /// Returns true if a shard is being read.
+    /// Returns true if a shard is being loaded.
     pub fn is_loading(&self) -> bool {
         self.shards.iter().any(|shard| shard.status() == Status::Loading)
     }
 
-    /// The shard that a key belongs to, if it serves.
+    /// Returns the shard that a key belongs to, if it serves.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
@@ -63,10 +62,10 @@ impl InternalTopic {
         InternalTopic::check_serving(self.shard(key))
     }
 
-    /// The shard of a partition, if it serves.
+    /// Returns the shard of a partition, if it serves.
     ///
     /// # Errors
-    /// As [`InternalTopic::serving`].
+    /// Errors of [`InternalTopic::serving`].
     pub fn serving_partition(&self, partition: i32) -> Result<&Arc<Shard>, ErrorCode> {
         InternalTopic::check_serving(usize::try_from(partition).ok().and_then(|index| self.shards.get(index)))
     }
@@ -81,7 +80,7 @@ impl InternalTopic {
         }
     }
 
-    /// The shard that a key belongs to, whether or not it serves.
+    /// Returns the shard that a key belongs to, whether or not it serves.
     pub fn shard(&self, key: &str) -> Option<&Arc<Shard>> {
         let count = i32::try_from(self.shards.len()).ok().filter(|count| *count > 0)?;
         self.shards.get(usize::try_from(partition_for(key, count)).ok()?)

@@ -1,6 +1,7 @@
-//! Writes that are in the leader's log and not on all replicas in sync: told of once they are, in the order of the log.
+//! Writes that are in the leader's log, and not yet on all replicas in sync. Their callbacks are called once they are,
+//! in the order of the log.
 //!
-//! Where this broker has the only replica, there are none.
+//! If this broker has the only replica, there are none.
 
 use crate::partitions::{AppendError, Durability, FlushTicket};
 use fullbore_host::task;
@@ -8,13 +9,13 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Called when the records of a write are kept, or cannot be.
+/// Callback of a write whose records are replicated, or have failed.
 pub(super) type Told = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
 
 /// Outcome of an append.
 pub(super) type AppendResult = Result<Durability, AppendError>;
 
-/// In the order of the log; while there are any, a task waits for the first.
+/// Unreplicated writes in the order of the log. While there are any, a task waits for the first.
 #[derive(Default)]
 pub(super) struct Unreplicated(Mutex<VecDeque<(AppendResult, Vec<Told>)>>);
 
@@ -23,7 +24,7 @@ impl Unreplicated {
         self.0.lock().is_empty()
     }
 
-    /// Tells what came of writes, now or after those before them; `then` is called once nothing waits any more.
+    /// Calls the callbacks of writes, now or after those of earlier writes. Calls `then` once no write waits any more.
     pub fn tell_in_turn(
         self: &Arc<Self>,
         written: AppendResult,
@@ -48,7 +49,7 @@ fn tell(written: AppendResult, told: Vec<Told>) {
     told.into_iter().for_each(|told| told(result.clone()));
 }
 
-/// Until nothing waits.
+/// Waits for the writes one after the other until none is left.
 async fn wait(unreplicated: Arc<Unreplicated>, then: impl FnOnce() + Send) {
     loop {
         let first = unreplicated.0.lock().front().map(|(written, _)| written.clone());
@@ -60,7 +61,7 @@ async fn wait(unreplicated: Arc<Unreplicated>, then: impl FnOnce() + Send) {
             written = Err(error);
         }
         let told = unreplicated.0.lock().front_mut().map(|(_, told)| std::mem::take(told));
-        // Those behind stay behind while it is told of.
+        // Later writes keep waiting during the callbacks.
         tell(written, told.unwrap_or_default());
         let mut waiting = unreplicated.0.lock();
         waiting.pop_front();

@@ -1,6 +1,6 @@
-//! Writes of one connection that it does not await: those of answers to come, and what follows from answers that leave.
+//! Writes of one connection that it does not await: those of pending responses, and futures that follow responses.
 //!
-//! Invariants: a write is appended although an earlier answer of the connection is not sent yet. What follows is
+//! Invariants: a write is appended although an earlier response of the connection is not sent yet. The futures are
 //! carried out although the connection ends.
 
 use super::Shard;
@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use tokio::runtime::Handle;
 
-/// The shards that a connection has asked for something since they were last seen to, and what follows from its
-/// answers.
+/// Shards to which a connection has queued writes since the last round, and futures that follow its responses.
 #[derive(Default)]
 pub struct Unwritten {
     shards: Mutex<Vec<Arc<Shard>>>,
@@ -24,7 +23,7 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// Something was asked of this shard.
+    /// Notes that a write was queued to this shard.
     pub fn note(&self, shard: &Arc<Shard>) {
         let mut shards = self.shards.lock();
         if !shards.iter().any(|known| Arc::ptr_eq(known, shard)) {
@@ -33,18 +32,18 @@ impl Unwritten {
         self.is_any.store(true, Relaxed);
     }
 
-    /// Carries out `following` once the answer that is ready was sent.
+    /// Carries out `following` once the response that is ready was sent.
     pub fn follow(&self, following: BoxFuture<()>) {
         self.following.lock().push(following);
         self.is_any.store(true, Relaxed);
     }
 
-    /// Appends the writes, for ever. Wakes no task: the connection's task polls it after its requests and answers, so
-    /// that it appends only writes that would wait while the task sleeps.
+    /// Appends the writes, for ever. Wakes no task: the connection's task polls it after its requests and responses. So
+    /// it appends only writes that would wait while the task sleeps.
     pub async fn carry_out(&self) -> Infallible {
         loop {
             poll_fn(|_| if self.is_any.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;
-            // First: what is noted from here on is seen to in the next round.
+            // Cleared first: writes noted from here on are handled in the next round.
             self.is_any.store(false, Relaxed);
             let following = std::mem::take(&mut *self.following.lock());
             for mut following in following {
@@ -55,7 +54,7 @@ impl Unwritten {
             if self.shards.lock().is_empty() {
                 continue;
             }
-            // Others that are ready now ask first, and share the batch.
+            // Other tasks that are ready now queue their writes first, and share the batch.
             tokio::task::yield_now().await;
             let shards = std::mem::take(&mut *self.shards.lock());
             for shard in shards {

@@ -1,18 +1,18 @@
 //! Requests that wait for the answers of a coordinator's machine, by ticket.
 //!
-//! Invariant: a ticket is here from when it is handed out until its answer is sent.
+//! Invariant: a ticket is here from its creation until its answer is sent.
 
 use fullbore_wire::ErrorCode;
 use std::collections::HashMap;
 use tokio::sync::oneshot;
 
-/// Requests about one key that wait.
+/// Waiting requests about one key.
 pub struct Waiting<A> {
     answers: HashMap<u64, oneshot::Sender<A>>,
     tickets: u64,
 }
 
-/// An answer to come.
+/// Pending answer.
 pub struct PendingAnswer<A>(oneshot::Receiver<A>);
 
 impl<A> Default for Waiting<A> {
@@ -22,7 +22,7 @@ impl<A> Default for Waiting<A> {
 }
 
 impl<A> Waiting<A> {
-    /// Returns the number of a new ticket, and the answer to come.
+    /// Returns the number of a new ticket, and its pending answer.
     pub fn ticket(&mut self) -> (u64, PendingAnswer<A>) {
         let ticket = self.tickets;
         self.tickets += 1;
@@ -31,7 +31,7 @@ impl<A> Waiting<A> {
         (ticket, PendingAnswer(pending))
     }
 
-    /// Sends an answer; a client that went away needs none.
+    /// Sends an answer. A client that has disconnected needs none.
     pub fn answer(&mut self, ticket: u64, answer: A) {
         if let Some(waiting) = self.answers.remove(&ticket) {
             let _ = waiting.send(answer);
@@ -41,7 +41,7 @@ impl<A> Waiting<A> {
         }
     }
 
-    /// Sends an answer to every request.
+    /// Sends an answer to every waiting request.
     pub fn answer_all(&mut self, answer: impl Fn() -> A) {
         for (_, waiting) in std::mem::take(&mut self.answers) {
             let _ = waiting.send(answer());
@@ -63,7 +63,7 @@ impl<A> PendingAnswer<A> {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE if the broker stops before.
+    /// COORDINATOR_NOT_AVAILABLE if the broker stops before that.
     pub async fn answer(self) -> Result<A, ErrorCode> {
         self.0.await.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)
     }

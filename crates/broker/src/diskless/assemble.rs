@@ -1,10 +1,9 @@
-//! Batches into an object, and out of it with their offsets: the 16 bytes before what the checksum covers are written
-//! anew, the rest is as it is.
+//! Batches as they are stored in an object, and as clients get them. Only the first 16 bytes of a batch are rewritten;
+//! the checksum does not cover them.
 //!
-//! In an object, a batch has the object's number in the place of its offset, so that bytes of another object are found
-//! out.
+//! In an object, a batch has the object's id in place of its offset, so that bytes of another object are detected.
 //!
-//! Invariant: what is given out is whole batches, each with the leader epoch of diskless partitions.
+//! Invariant: responses have whole batches, each with the leader epoch of diskless partitions.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fullbore_rules::commit::ObjectId;
@@ -14,22 +13,22 @@ use std::sync::Arc;
 
 use super::response_budget::ResponseBudget;
 
-/// The one epoch of a diskless partition's leaders.
+/// Leader epoch of every diskless partition.
 pub const LEADER_EPOCH: i32 = 0;
-/// Bytes at the front of a batch that are written anew: offset, length, leader epoch.
+/// Bytes at the front of a batch that are rewritten: offset, length, leader epoch.
 const FRONT: usize = 16;
-/// Bytes of a stored batch that have its object's number.
+/// Bytes of a stored batch with the id of its object.
 const MARK: std::ops::Range<usize> = 0..8;
-/// Place of the checksum; the bytes behind it are covered.
+/// Bytes of the checksum, which covers all bytes after it.
 const CRC: std::ops::Range<usize> = 17..21;
-/// A batch up to this size is copied: that is cheaper than a piece of its own on the socket.
+/// Size up to which a batch is copied: a copy costs less than a write of its own on the socket.
 const COPIED_MAX: usize = 4096;
 
-/// Batches on their way to a client.
+/// Batches of a response.
 #[derive(Debug, Default)]
 pub struct Assembly {
     pieces: Vec<Bytes>,
-    /// Next bytes, until a piece is put by reference.
+    /// Copied bytes, until a piece is added by reference.
     copied: BytesMut,
 }
 
@@ -39,11 +38,11 @@ impl Assembly {
         self.pieces.is_empty() && self.copied.is_empty()
     }
 
-    /// The next batch, by its pieces, or by a copy of them.
+    /// Adds a batch from its pieces, by reference or as a copy.
     pub fn add(&mut self, base_offset: i64, parts: Vec<Bytes>, is_copied: bool) {
         let size: usize = parts.iter().map(Bytes::len).sum();
         let mut skipped = 0;
-        // The length stays: it is what the second field says.
+        // The second field is the batch's length, which stays.
         let length = i32::try_from(size.saturating_sub(12)).unwrap_or(i32::MAX);
         self.copied.put_i64(base_offset);
         self.copied.put_i32(length);
@@ -61,7 +60,7 @@ impl Assembly {
         }
     }
 
-    /// All of them.
+    /// Returns all batches. Their bytes count as outstanding in `given` until the client has taken them.
     pub fn finish(self, given: &Arc<ResponseBudget>) -> Records {
         let mut pieces: Vec<Bytes> = self.into_pieces().into_iter().map(|piece| given.give(piece)).collect();
         match pieces.len() {
@@ -77,14 +76,14 @@ impl Assembly {
         self.pieces
     }
 
-    /// Returns the bytes in one piece.
+    /// Returns all batches in one piece.
     pub fn finish_whole(self) -> Bytes {
         let mut pieces = self.into_pieces();
         if pieces.len() == 1 { pieces.remove(0) } else { Bytes::from(pieces.concat()) }
     }
 }
 
-/// Returns a whole batch as it is stored in an object. Copies it only if its bytes are shared.
+/// Returns a whole batch as it is stored in an object. Copies the batch only if its bytes are shared.
 pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
     let mut batch = batch.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
     if let Some(mark) = batch.get_mut(MARK) {
@@ -93,8 +92,8 @@ pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
     batch.freeze()
 }
 
-/// Returns true if these are the pieces of one whole batch with a right checksum, which was put into this object. One
-/// without a mark is of an older broker.
+/// Returns true if the parts are one whole batch with a right checksum that was put into `object`. A batch of an older
+/// broker has no object id, and passes.
 pub fn is_intact(parts: &[Bytes], object: ObjectId) -> bool {
     let whole;
     let batch = match parts {
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_changed_on_its_way_is_found() {
+    fn stored_batch_is_altered_it_is_not_intact() {
         let good = batch(b"records");
         assert!(is_intact(std::slice::from_ref(&good), 5), "of an older broker");
         let good = marked(good, 5);

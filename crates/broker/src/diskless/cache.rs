@@ -1,10 +1,10 @@
-//! Bytes of objects in memory: those that were uploaded here, for who reads the newest records, and blocks that were
-//! fetched for others. Neither pushes the other out.
+//! Bytes of objects in memory: objects uploaded here, for consumers at the log end, and blocks fetched for others.
+//! Neither kind evicts the other.
 //!
-//! Pure: nobody waits here, and nothing is fetched.
+//! Pure: no waits, no I/O.
 //!
-//! Invariant: what is held is what is counted, and at most what was allowed, or what two ranges need that were wanted
-//! as one; but a slice that was given out holds its part or block for as long as it is kept.
+//! Invariant: the bytes of each kind stay within their limit. That of fetched blocks is at least twice the largest
+//! range that was requested as one. Slices outside the cache keep their part or block in memory beyond that.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fullbore_rules::commit::ObjectId;
 
-/// Bytes that are fetched and held together.
+/// Bytes of a block, which is fetched and evicted as one.
 pub const BLOCK: u32 = 1 << 20;
-/// Blocks that one GET gets at most.
+/// Blocks of one GET at most.
 const BLOCKS_MAX: u32 = 8;
-/// Blocks of which an answer has less than one part in so many are not held by it: it has a copy.
+/// Divisor of a block: a response that has less than this share of its blocks is copied, so that it does not hold them.
 const BLOCK_SHARE: usize = 4;
 /// Bytes of an uploaded object, and of each part of it, beside its records.
 const OBJECT_COST: usize = 512;
@@ -27,25 +27,25 @@ const PART_COST: usize = 128;
 #[derive(Debug)]
 pub struct ObjectCache {
     uploaded: HashMap<ObjectId, Arc<UploadedParts>>,
-    /// The oldest first.
+    /// Uploaded objects, the oldest first.
     order: VecDeque<ObjectId>,
     uploaded_bytes: usize,
     uploaded_bytes_max: usize,
     fetched: HashMap<(ObjectId, u32), FetchedBlock>,
-    /// By when they were used last.
+    /// Fetched blocks, by the time of last use.
     used: BTreeMap<u64, (ObjectId, u32)>,
     clock: u64,
     fetched_bytes: usize,
     fetched_bytes_max: usize,
-    /// Bytes of the largest range that was wanted as one: without room for it, who wants it would have it fetched for
-    /// ever.
+    /// Bytes of the largest range that was requested as one. With room for less, its blocks would evict each other, and
+    /// the reader would fetch them forever.
     range_max: usize,
 }
 
-/// Bytes of an object that was uploaded here, which are sliced without the cache's lock.
+/// Object that was uploaded here. Its bytes are sliced without the cache's lock.
 #[derive(Debug)]
 pub struct UploadedParts {
-    /// Each with where it begins.
+    /// Parts, each with its position.
     parts: Vec<(u32, Bytes)>,
     bytes: usize,
 }
@@ -56,17 +56,17 @@ struct FetchedBlock {
     used: u64,
 }
 
-/// A range of an object.
+/// Range of an object.
 #[derive(Clone, Debug)]
 pub struct FoundRange {
-    /// Its bytes, in their order.
+    /// Bytes of the range, in order.
     pub parts: Vec<Bytes>,
-    /// They were never in the store's hands, so that they need no checksum.
+    /// True if the bytes never left this broker, so that they need no checksum.
     pub is_uploaded: bool,
 }
 
 impl ObjectCache {
-    /// An empty one, with room for so many bytes of either kind.
+    /// Creates an empty cache with a limit of bytes for each kind.
     pub fn new(uploaded_bytes_max: usize, fetched_bytes_max: usize) -> ObjectCache {
         ObjectCache {
             uploaded: HashMap::new(),
@@ -82,18 +82,18 @@ impl ObjectCache {
         }
     }
 
-    /// Bytes of fetched blocks that there is room for.
+    /// Returns the limit of fetched bytes.
     pub fn fetched_room(&self) -> usize {
         self.fetched_bytes_max.max(2 * self.range_max)
     }
 
-    /// Bytes that were uploaded, with what is kept beside them, and that were fetched.
+    /// Returns the bytes of uploaded objects, with their bookkeeping, and those of fetched blocks.
     pub fn bytes(&self) -> (usize, usize) {
         (self.uploaded_bytes, self.fetched_bytes)
     }
 
-    /// Holds an object that was uploaded. Returns the objects that it holds no longer, whose bytes are dropped without
-    /// the cache's lock.
+    /// Adds an uploaded object. Returns the evicted objects, so that the caller drops their bytes without the cache's
+    /// lock.
     pub fn insert_uploaded(&mut self, id: ObjectId, object: UploadedParts) -> Vec<(ObjectId, Arc<UploadedParts>)> {
         self.uploaded_bytes += object.bytes;
         match self.uploaded.insert(id, Arc::new(object)) {
@@ -110,12 +110,12 @@ impl ObjectCache {
         gone
     }
 
-    /// An object that was uploaded, as long as it is held.
+    /// Returns an uploaded object, if the cache has it.
     pub fn uploaded(&self, id: ObjectId) -> Option<Arc<UploadedParts>> {
         self.uploaded.get(&id).cloned()
     }
 
-    /// Holds a block of an object that was fetched.
+    /// Adds a fetched block of an object.
     pub fn insert_fetched(&mut self, id: ObjectId, block: u32, bytes: Bytes) {
         self.forget_fetched(id, block);
         self.clock += 1;
@@ -128,7 +128,7 @@ impl ObjectCache {
         }
     }
 
-    /// Holds a block no longer.
+    /// Removes a fetched block.
     pub fn forget_fetched(&mut self, id: ObjectId, block: u32) {
         if let Some(FetchedBlock { bytes, used }) = self.fetched.remove(&(id, block)) {
             self.fetched_bytes -= bytes.len();
@@ -136,7 +136,7 @@ impl ObjectCache {
         }
     }
 
-    /// This range of an object, if all of it is held.
+    /// Returns a range of an object, if the cache has all of it.
     pub fn find(&mut self, id: ObjectId, position: u32, size: u32) -> Option<FoundRange> {
         match self.uploaded.get(&id) {
             Some(object) => object.find(position, size),
@@ -162,15 +162,14 @@ impl ObjectCache {
         Some(parts)
     }
 
-    /// Which ranges have to be fetched to have all of this one: whole blocks, several in one where they lie side by
-    /// side.
+    /// Returns the ranges to fetch for all of `range`: whole blocks, with adjacent ones merged into one GET.
     pub fn missing(&mut self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
         let mut missing: Vec<Range<u32>> = Vec::new();
         if self.uploaded.contains_key(&id) {
             return missing;
         }
         self.range_max = self.range_max.max(blocks(&range).len() * BLOCK as usize);
-        // The last one may end before its block does, where the object ends.
+        // The last block may be short, where the object ends.
         let wanted = |block: u32| (range.end - block * BLOCK).min(BLOCK) as usize;
         let is_held = |block| self.fetched.get(&(id, block)).is_some_and(|held| held.bytes.len() >= wanted(block));
         for block in blocks(&range).filter(|block| !is_held(*block)) {
@@ -184,13 +183,13 @@ impl ObjectCache {
     }
 }
 
-/// The blocks that have bytes of a range.
+/// Returns the blocks that have bytes of a range.
 pub fn blocks(range: &Range<u32>) -> Range<u32> {
     if range.is_empty() { 0..0 } else { range.start / BLOCK..(range.end - 1) / BLOCK + 1 }
 }
 
-/// Returns true if ranges are so little of their blocks that they are better copied: an answer is counted by its own
-/// bytes, and holds each block of which it has a slice until its client has taken it.
+/// Returns true if the ranges are so small a part of their blocks that a copy is better. A response is counted by its
+/// own bytes, but a slice holds its whole block until the client has taken it.
 pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>) -> bool {
     let (mut bytes, mut held) = (0, BTreeSet::new());
     for (id, range) in ranges {
@@ -201,7 +200,7 @@ pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>
 }
 
 impl UploadedParts {
-    /// An object by its parts, one after the other.
+    /// Creates an object from its parts, one after the other.
     pub fn new(parts: &[Bytes]) -> UploadedParts {
         let mut at = 0_u32;
         let place = |part: &Bytes| {
@@ -214,7 +213,7 @@ impl UploadedParts {
         UploadedParts { parts, bytes }
     }
 
-    /// This range of it, if it has all of it.
+    /// Returns a range of the object, if the object has all of it.
     pub fn find(&self, position: u32, size: u32) -> Option<FoundRange> {
         let end = position.checked_add(size)?;
         let first = self.parts.partition_point(|(at, part)| at.saturating_add(part.len() as u32) <= position);
@@ -236,7 +235,7 @@ mod tests {
         (first..first + len).map(|at| (at % 251) as u8).collect::<Vec<_>>().into()
     }
 
-    /// Holds one of these parts; the objects that go.
+    /// Adds an object of these parts. Returns the evicted objects.
     fn insert(cache: &mut ObjectCache, id: ObjectId, parts: &[Bytes]) -> Vec<ObjectId> {
         cache.insert_uploaded(id, UploadedParts::new(parts)).into_iter().map(|(gone, _)| gone).collect()
     }
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_upload_and_the_block_that_was_not_used_for_longest_go() {
+    fn full_cache_evicts_the_oldest_upload_and_the_least_recently_used_block() {
         let cost = OBJECT_COST + PART_COST;
         let mut cache = ObjectCache::new(25 + 2 * cost, 25);
         assert_eq!(insert(&mut cache, 1, &[bytes(10, 0)]), [0; 0]);
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_whole_blocks_merged() {
+    fn missing_range_is_requested_in_whole_blocks_merged() {
         let mut cache = ObjectCache::new(1 << 30, 1 << 30);
         let missing = |cache: &mut ObjectCache, id, range| {
             let missing = cache.missing(id, range).into_iter();
@@ -296,18 +295,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_little_of_its_blocks_is_told() {
+    fn ranges_are_a_small_part_of_their_blocks_they_are_copied() {
         let are_little = |ranges: &[(ObjectId, Range<u32>)]| are_little_of_blocks(ranges.iter().cloned());
         assert!(!are_little(&[]));
         assert!(are_little(&[(1, 0..5000)]) && !are_little(&[(1, 0..BLOCK / 4)]));
-        // Of two blocks, of one, of one each.
+        // A range over two blocks and one in a single block; then two ranges in one block, and in two.
         assert!(are_little(&[(1, BLOCK - 1..BLOCK * 5 / 4)]) && !are_little(&[(1, BLOCK..BLOCK * 5 / 4)]));
         let halves = [(1, 0..BLOCK / 8), (1, BLOCK / 8..BLOCK / 4)];
         assert!(!are_little(&halves) && are_little(&[halves[0].clone(), (2, 0..BLOCK / 8)]));
     }
 
     #[test]
-    fn there_is_room_for_what_is_wanted_as_one() {
+    fn range_larger_than_the_cache_is_requested_the_cache_holds_two_of_it() {
         let mut cache = ObjectCache::new(0, 0);
         assert_eq!(cache.missing(1, 0..3 * BLOCK).len(), 1);
         for id in 1..=3 {

@@ -1,6 +1,7 @@
-//! Change feed of the index: polls the changes of other brokers, and notifies partitions, which wake their waiters.
+//! Change feed of the index: polls the changes of other brokers and applies them to the partitions, whose waiters it
+//! wakes.
 //!
-//! Not here: the refresh before a refusal.
+//! Not here: refreshes on request ([`super::reader`]).
 //!
 //! Invariant: a change of another broker is seen within [`INTERVAL`] and the time of an answer, as long as the index
 //! answers.
@@ -14,12 +15,12 @@ use super::index::IndexChanges;
 use super::reader::Reader;
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Between two questions.
+/// Pause between two polls.
 const INTERVAL: Duration = Duration::from_millis(40);
-/// Interval after a poll that was not answered.
+/// Pause after a failed poll.
 const VAIN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Starts to listen; to be called in a tokio runtime. Ends with the topics.
+/// Spawns the task that polls, until the topics are dropped. The caller is in a tokio runtime.
 pub fn start(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reader) {
     task::spawn(hear(topics, changes, reader));
 }
@@ -41,7 +42,7 @@ async fn hear(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reade
             }
             Err(error) => {
                 if let Some(left_out) = failures.due() {
-                    tracing::warn!(%error, left_out, "it is not heard what other brokers write to diskless topics");
+                    tracing::warn!(%error, left_out, "cannot poll the index for commits of other brokers: consumers get those records late; check the database");
                 }
                 interval = VAIN_INTERVAL;
             }

@@ -1,10 +1,9 @@
-//! Objects that could not be read lately: who reads them in a loop does not ask the store each time.
+//! Objects that could not be read recently, so that readers in a loop do not cost a GET each time.
 //!
-//! An object whose GETs failed is asked for once in [`PAUSE`], whoever wants which part of it, and its readers have the
-//! last error meanwhile. Bytes that were not those that were put, or are not there, concern their blocks alone; wrong
-//! ones are fetched anew once at once.
+//! An object whose GET failed gets one GET each [`PAUSE`], whatever range its readers want, and they get the last error
+//! meanwhile. Wrong or missing bytes concern their blocks alone; wrong bytes are fetched again once without a pause.
 //!
-//! Pure: time comes in as an argument. Invariant: at most [`FAILED_MAX`] are kept.
+//! Pure: time comes in as an argument. Invariant: at most [`FAILED_MAX`] failures are kept.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,28 +19,28 @@ use super::objects::ObjectError;
 pub const PAUSE: Duration = Duration::from_secs(1);
 /// Time after which a failure is forgotten.
 const KEPT: Duration = Duration::from_secs(10);
-/// Failures that are kept; past it, others are asked for each time.
+/// Failures that are kept; further ones cause no pause.
 const FAILED_MAX: usize = 1024;
 
-/// Failures by object, and by block where bytes were wrong.
+/// Failures by object, and by block where bytes were wrong or missing.
 #[derive(Debug, Default)]
 pub struct FailedReads(HashMap<(ObjectId, Option<u32>), FailedRead>);
 
 #[derive(Debug)]
 struct FailedRead {
     error: ObjectError,
-    /// GETs in a row that failed so.
+    /// Failed GETs in a row.
     times: u32,
     /// The earliest time of the next GET.
     next: Instant,
 }
 
 impl FailedReads {
-    /// Returns true if a GET of this range is one of a part that failed lately. It is to be tried once then, and others
-    /// wait for it.
+    /// Returns true if a GET of a part of this range failed recently. The caller then makes one attempt, and others get
+    /// the last error until the next is due.
     ///
     /// # Errors
-    /// The last GET's, while the next one is not due.
+    /// [`ObjectError`] of the last GET, while the next one is not due.
     pub fn check(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> Result<bool, ObjectError> {
         let keys = || std::iter::once(None).chain(blocks(range).map(Some)).map(|block| (id, block));
         let is_early = |failed: &&FailedRead| now < failed.next;
@@ -75,10 +74,10 @@ impl FailedReads {
         }
     }
 
-    /// Notes that bytes of an object were not those that were put. Returns how many GETs in a row have brought such
+    /// Notes that the bytes of a range are not those that were put. Returns the number of GETs in a row with such
     /// bytes.
     pub fn wrong(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> u32 {
-        let error = ObjectError::Unavailable(format!("it gives other bytes of the object {id:016x} than were put"));
+        let error = ObjectError::Unavailable(format!("it returns other bytes of the object {id:016x} than were put"));
         for block in blocks(range) {
             let is_known = self.0.get(&(id, Some(block))).is_some_and(|failed| now < failed.next + KEPT);
             if !is_known {
@@ -106,7 +105,7 @@ mod tests {
     const GONE: ObjectError = ObjectError::NotFound(1);
 
     #[test]
-    fn object_has_failed_it_is_asked_for_once_a_pause_whatever_part_is_wanted() {
+    fn object_has_failed_any_range_of_it_gets_one_get_a_pause() {
         let (mut failed, now) = (FailedReads::default(), Instant::now());
         assert_eq!(failed.check(1, &(0..5), now), Ok(false));
         failed.failed(1, &(0..5), &GONE, now);
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_wrong_they_are_fetched_anew_at_once_and_then_once_a_pause() {
+    fn bytes_are_wrong_they_are_fetched_again_at_once_and_then_once_a_pause() {
         let (mut failed, now) = (FailedReads::default(), Instant::now());
         assert_eq!([failed.wrong(1, &(0..5), now), failed.wrong(1, &(0..5), now)], [1, 1], "of one GET");
         assert_eq!(failed.check(1, &(0..5), now), Ok(true));
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn object_is_short_blocks_before_its_end_are_asked_for() {
+    fn object_is_short_blocks_before_its_end_are_fetched() {
         let (mut failed, now) = (FailedReads::default(), Instant::now());
         let short = ObjectError::Short { id: 1, end: BLOCK };
         failed.failed(1, &(0..3 * BLOCK), &short, now);

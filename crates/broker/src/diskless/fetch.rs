@@ -1,5 +1,9 @@
-//! Fetches ranges of objects into the cache: whole blocks, each once however many want it, and so many GETs at a time.
-//! Objects that cannot be read are asked for seldom ([`FailedReads`]).
+//! Fetches of ranges of objects into the cache: whole blocks, each once for all its readers, with a limit on GETs under
+//! way.
+//!
+//! Not here: pauses between reads of an object that cannot be read ([`FailedReads`]), second tries ([`Tries`]).
+//!
+//! Invariant: at most one fetch of a block is under way.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,12 +23,12 @@ use super::objects::counts::StoreCounts;
 use super::objects::{ObjectError, Objects};
 use super::tries::Tries;
 
-/// How often one is tried.
+/// Attempts of a GET.
 const ATTEMPTS: u32 = 3;
-/// The first pause between two attempts.
+/// First pause between two attempts.
 const BACKOFF: Duration = Duration::from_millis(20);
 
-/// Fetches.
+/// Handle of the fetcher.
 #[derive(Clone)]
 pub struct RangeFetcher {
     shared: Arc<FetcherShared>,
@@ -37,7 +41,7 @@ struct FetcherShared {
     cache: Arc<Mutex<ObjectCache>>,
     slots: Semaphore,
     tries: Arc<Tries>,
-    /// Lock of each block, which its fetch holds.
+    /// Locks of the blocks, each held by the fetch of its block.
     locks: Mutex<HashMap<(ObjectId, u32), Weak<BlockLock>>>,
     failed: Mutex<FailedReads>,
     counts: Arc<StoreCounts>,
@@ -56,7 +60,7 @@ impl RangeFetcher {
         RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, failed, counts }) }
     }
 
-    /// The GETs.
+    /// Returns the attempts of GETs.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.shared.tries
     }
@@ -64,15 +68,15 @@ impl RangeFetcher {
     /// Fetches a range of an object into the cache. Waits for blocks that another fetch has under way.
     ///
     /// # Errors
-    /// The last attempt's, also of a fetch shortly before, or the object ends before the range does: what there is of
-    /// it is in the cache then.
+    /// [`ObjectError`] of the last attempt, or of one shortly before. [`ObjectError::Short`] if the object ends before
+    /// the range does: the bytes up to there are in the cache.
     pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
         let end = range.end;
         let missing = self.shared.cache.lock().missing(id, range);
         for range in missing {
             let _locks = self.lock(id, &range).await;
-            // Another reader may have fetched them under the locks. The last block is shorter where the object ends, so
-            // that whole blocks would always be missing.
+            // Another fetch may have brought the blocks before the locks were taken. Only bytes before `end` are looked
+            // for: the rest of a short last block would always be missing.
             let still = self.shared.cache.lock().missing(id, range.start..range.end.min(end));
             for range in still {
                 let wanted = range.start..range.end.min(end);
@@ -88,18 +92,18 @@ impl RangeFetcher {
         Ok(())
     }
 
-    /// Puts the blocks of a range into the cache, as far as there are bytes of them.
+    /// Adds the blocks of a range to the cache, as far as `bytes` has them.
     fn insert(&self, id: ObjectId, range: &Range<u32>, bytes: &Bytes) {
         let mut cache = self.shared.cache.lock();
         for block in blocks(range) {
             let from = ((block * BLOCK - range.start) as usize).min(bytes.len());
             let to = (from + BLOCK as usize).min(bytes.len());
-            // A copy, since a slice would hold the bytes of all of them.
+            // A copy: a slice would keep the bytes of all blocks in memory.
             cache.insert_fetched(id, block, Bytes::copy_from_slice(&bytes[from..to]));
         }
     }
 
-    /// Drops what was fetched of a range, since it is not what was put. Returns how many GETs in a row have brought
+    /// Drops the fetched bytes of a range, which are not those that were put. Returns the number of GETs in a row with
     /// such bytes.
     pub fn forget(&self, id: ObjectId, range: Range<u32>) -> u32 {
         let times = self.shared.failed.lock().wrong(id, &range, Instant::now());
@@ -108,7 +112,7 @@ impl RangeFetcher {
         times
     }
 
-    /// The locks of all blocks of a range, in their order, so that nobody waits in a circle.
+    /// Locks all blocks of a range in their order, which excludes deadlocks.
     async fn lock(&self, id: ObjectId, range: &Range<u32>) -> Vec<OwnedMutexGuard<()>> {
         let mut guards = Vec::new();
         for block in blocks(range) {
@@ -129,7 +133,7 @@ impl RangeFetcher {
         guards
     }
 
-    /// Gets a range, or fewer than `wanted` bytes if no attempt brought more.
+    /// Gets a range. Returns fewer than `wanted` bytes if no attempt brought more.
     async fn get(&self, id: ObjectId, range: Range<u32>, wanted: usize) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
         let mut slot = shared.slots.acquire().await;
@@ -152,7 +156,7 @@ impl RangeFetcher {
                 }
                 Err(error) => {
                     shared.counts.get_failed(&error);
-                    // A store may take a while to show an object that was put.
+                    // A store may show a new object only after a while.
                     let may_come = error.is_retriable() || matches!(error, ObjectError::NotFound(_));
                     if attempt >= attempts || !may_come {
                         shared.failed.lock().failed(id, &range, &error, Instant::now());
@@ -160,7 +164,7 @@ impl RangeFetcher {
                     }
                 }
             }
-            // Others have the slot meanwhile: of many objects that are gone none waits for the pauses of the others.
+            // Other GETs have the slot during the pause: reads of missing objects do not wait for each other's pauses.
             drop(slot);
             sleep(backoff).await;
             backoff *= 2;
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_several_want_is_fetched_once() {
+    async fn several_readers_want_a_block_it_is_fetched_once() {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, cache) = fetcher(&store, 3 << 20).await;
         let wants = [0..10, 5..BLOCK + 1, 0..3 * BLOCK, 2 * BLOCK..2 * BLOCK + 5].map(|range| fetcher.fetch(1, range));
@@ -201,7 +205,8 @@ mod tests {
         assert!(cache.lock().find(1, 0, 1).is_none() && cache.lock().find(1, BLOCK, 1).is_some());
     }
 
-    /// Nearly all objects end within a block: readers of its runs that waited for one another sent a GET each.
+    /// Nearly all objects end within a block. Readers of the runs in such a block waited for one another, and sent a
+    /// GET each.
     #[tokio::test(start_paused = true)]
     async fn several_want_a_block_that_ends_with_its_object_it_is_fetched_once() {
         let store = StoreDouble::taking(MS(50));
@@ -214,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_goes_on_when_who_fetches_is_gone() {
+    async fn fetching_reader_is_gone_another_goes_on() {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, cache) = fetcher(&store, 10).await;
         assert!(timeout(MS(10), fetcher.fetch(1, 0..10)).await.is_err());
@@ -224,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_fails_is_tried_again_and_what_is_not_there_is_an_error() {
+    async fn get_fails_it_is_repeated_and_a_missing_object_is_an_error() {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, cache) = fetcher(&store, 10).await;
         store.fail_next(2);

@@ -19,7 +19,7 @@ use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 const TOPIC: Uuid = Uuid([1; 16]);
-/// Time of a PUT.
+/// Duration of a PUT.
 const PUT: Duration = Duration::from_secs(1);
 const OBJECT: usize = 1 << 20;
 /// Batches of the paced producer.
@@ -59,7 +59,7 @@ impl Flooded {
     }
 }
 
-/// Does what the index is asked for.
+/// Carries out the requests to the index.
 async fn carry_out(mut index: IndexByHand<SqliteIndex>) {
     loop {
         match index.turn().await {
@@ -76,7 +76,7 @@ fn batch(size: usize) -> Bytes {
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 
-/// Appends a batch over the connection of this port, as soon as it is taken.
+/// Appends a batch over the connection of `port`, once the batch is admitted.
 async fn append(partition: &Arc<DisklessPartition>, batch: &Bytes, port: u16) -> AppendTicket {
     let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], port)));
     loop {
@@ -97,7 +97,7 @@ async fn flood(partition: Arc<DisklessPartition>, port: u16) {
     }
 }
 
-/// The longest time until a batch of the paced producer is answered.
+/// Returns the longest time until a batch of the paced producer is answered, beside this number of flooders.
 async fn longest_beside(flooders: u16) -> Duration {
     let flooded = Flooded::start().await;
     let _flooding: JoinSet<()> = (0..flooders).map(|port| flood(flooded.partition(0), 2 + port)).collect();

@@ -1,9 +1,10 @@
-//! Health of the object store as this broker finds it, by its requests, and by probes where they fail or make no
+//! Health of the object store as this broker sees it: by its requests, and by probes while requests fail or make no
 //! progress.
 //!
-//! A probe puts, reads and deletes an object. It decides: an object that cannot be read is no fault of the store, and a
-//! broker that serves no diskless partition has no other requests. Not here: what a lost store means
-//! (`membership/store.rs`).
+//! A probe puts, reads and deletes an object. Its success ends earlier failures, as of a GET whose object cannot be
+//! read. A broker without diskless partitions has no other requests.
+//!
+//! Not here: the consequences of a lost store (`membership/store.rs`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,15 +20,15 @@ use super::tries::Tries;
 
 /// Time without success after which the store is lost.
 const LOST_AFTER: Duration = Duration::from_secs(4);
-/// Time without success after which probes begin, and between two of them.
+/// Time without success after which probes begin; `PROBE_EVERY` is the pause between two probes.
 const PROBED_AFTER: Duration = Duration::from_secs(1);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// A probe that succeeded so short a time ago shows that the store answers.
+/// Age up to which a successful probe shows that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);
-/// Time between two looks whether a probe is due.
+/// Pause between two checks for a due probe.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The object store as this broker finds it.
+/// Health of the object store.
 pub struct StoreHealth {
     counts: Arc<StoreCounts>,
     puts: Arc<Tries>,
@@ -35,43 +36,43 @@ pub struct StoreHealth {
     state: Mutex<Probes>,
 }
 
-/// Probes of the store.
+/// State of the probes.
 #[derive(Debug, Default)]
 struct Probes {
-    /// True while the broker is left out: probes go on then, also without a fault.
+    /// True while the metadata leaves the broker out: probes then go on even without a fault.
     is_left_out: bool,
-    /// The last probe that succeeded.
+    /// Time of the last successful probe.
     answered: Option<Instant>,
-    /// The error of the last probe, where it failed.
+    /// Error of the last probe, if that failed.
     failed: Option<ObjectError>,
 }
 
 impl StoreHealth {
-    /// A store of which nothing is known.
+    /// Creates the health of a store without requests so far.
     pub fn new(counts: Arc<StoreCounts>, puts: Arc<Tries>, gets: Arc<Tries>) -> StoreHealth {
         StoreHealth { counts, puts, gets, state: Mutex::default() }
     }
 
-    /// Probes the store where that is due, until `health` is dropped.
+    /// Spawns the task that probes the store where that is due, until `health` is dropped.
     pub fn start(health: &Arc<StoreHealth>, objects: Objects) {
         let health = Arc::downgrade(health);
         task::spawn(task::boxed(run(health, objects)));
     }
 
-    /// Returns how long the store has been of no use, once it is lost.
+    /// Returns how long the store has been unusable, if it is lost.
     pub fn lost_for(&self) -> Option<Duration> {
         let failing = self.counts.failing_for().filter(|time| *time >= LOST_AFTER);
         [&self.puts, &self.gets].into_iter().filter_map(|tries| self.silent_for(tries)).chain(failing).max()
     }
 
-    /// Returns how long no request of this kind that is under way has made progress, where that is longer than even a
-    /// slow store takes.
+    /// Returns how long no request of one kind has made progress, if one is under way and that is longer than a slow
+    /// store takes.
     fn silent_for(&self, tries: &Tries) -> Option<Duration> {
         let least = tries.usual_wait().unwrap_or_default().max(LOST_AFTER);
         tries.silent_for(self.state.lock().answered).filter(|time| *time >= least)
     }
 
-    /// Returns the state of the store for a broker that is left out, or not.
+    /// Returns the state of the store, and notes whether the metadata leaves the broker out.
     pub fn state(&self, is_left_out: bool) -> StoreState {
         self.state.lock().is_left_out = is_left_out;
         if self.lost_for().is_some() {
@@ -82,8 +83,8 @@ impl StoreHealth {
         if is_unsure { StoreState::Unsure } else { StoreState::Answers }
     }
 
-    /// Counts PUTs that hang as failed, once the store is reported lost. Returns the error of the last probe, where it
-    /// failed.
+    /// Counts hanging PUTs as failed, after the store was reported as lost. Returns the error of the last probe, if
+    /// that failed.
     pub fn reported_lost(&self) -> Option<ObjectError> {
         if self.silent_for(&self.puts).is_some() {
             self.counts.put_hung(self.puts.under_way());
@@ -153,7 +154,7 @@ mod tests {
             Broker { store, objects, health }
         }
 
-        /// Begins a PUT that hangs, with as many requests after it.
+        /// Begins a PUT that hangs, as do the `behind` requests after it.
         fn put_hangs(&self, behind: usize) -> tokio::task::JoinHandle<()> {
             let (puts, objects) = (Arc::clone(&self.health.puts), self.objects.clone());
             self.store.hang_next(1 + behind);

@@ -1,39 +1,39 @@
-//! When a request that hangs is sent again beside itself.
+//! Decision to send a request again beside itself: after which time, and how often.
 //!
-//! All commits behind an object wait for its PUT, and a reader for its GET. Stores have a long tail: a request that
-//! takes several times the usual is likely to be overtaken by another try. A store that is slow altogether must not be
-//! loaded twice, so that second tries need credit: for one in ten requests, and for one a second while the store is
-//! silent. In a slow store the first try ends first. A second try that overtakes it shows that the first one hangs, and
-//! costs nothing.
+//! All later commits wait for the PUT of an object, and a reader waits for its GET. Stores have a long tail: a request
+//! that takes several times the usual is likely to be overtaken by another try. A slow store must not get twice the
+//! load. Second tries therefore need credit. Ten requests earn the credit of one try, and so does a second in which the
+//! store is silent. In a slow store the first try ends first. A second try that overtakes it shows that the first one
+//! hangs, and costs no credit.
 //!
-//! Not here: clocks and bytes.
+//! Not here: clocks and I/O.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Requests whose median is the usual time.
 const SEEN_MAX: usize = 64;
-/// Before so many are seen, none is usual.
+/// Requests after which a usual time is known.
 const SEEN_MIN: usize = 8;
-/// Part of the time after which a request takes too long that is the usual time.
+/// Usual time as a part of the wait for a second try.
 pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
-/// The least that is waited.
+/// Shortest wait for a second try.
 const WAIT_MIN: Duration = Duration::from_millis(20);
-/// How many may be sent again beside each other, and out of how many in the long run.
+/// Second tries that may begin at once; `ONE_IN` is the number of requests that earn one.
 pub(super) const BURST: u32 = 4;
 pub(super) const ONE_IN: u32 = 10;
 
-/// Bytes from which on a request is of the next class: on a narrow link larger ones take longer.
+/// Bytes from which a request is of the next class: larger ones take longer on a narrow link.
 const CLASSES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 
-/// The time that tries take, and how many more requests may be sent again.
+/// Times that tries took, and the credit for second tries.
 #[derive(Debug)]
 pub struct Hedging {
-    /// By class of size.
+    /// Times by class of size.
     seen: [VecDeque<Duration>; CLASSES.len() + 1],
-    /// In parts of [`ONE_IN`].
+    /// Credit, of which a second try takes [`ONE_IN`].
     credit: u32,
-    /// The last second for which there was credit.
+    /// Time up to which silence has earned credit.
     credited_at: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Default for Hedging {
 }
 
 impl Hedging {
-    /// Notes the time that a try of a request of this many bytes took.
+    /// Notes that a try of a request of `bytes` took `took`.
     pub fn note(&mut self, took: Duration, bytes: u64) {
         let seen = &mut self.seen[class_of(bytes)];
         if seen.len() == SEEN_MAX {
@@ -54,8 +54,8 @@ impl Hedging {
         self.credit = (self.credit + 1).min(BURST * ONE_IN);
     }
 
-    /// The time after which a request of this many bytes takes too long, by those of its class or of a larger one;
-    /// `None` while that is not known.
+    /// Returns the time after which a request of `bytes` takes too long, by the times of its class or a larger one.
+    /// `None` while there are too few.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
         let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
         let mut seen: Vec<_> = seen.iter().copied().collect();
@@ -64,7 +64,7 @@ impl Hedging {
         Some(usual.div_f64(USUAL_OF_WAIT).max(WAIT_MIN))
     }
 
-    /// Takes the credit for one second try at `now`, if there is any. `now` is of any clock that begins at zero;
+    /// Takes the credit for one second try, if there is any. `now` is the time of any clock that begins at zero;
     /// `is_silent` is true while no request makes progress.
     pub fn take(&mut self, now: Duration, is_silent: bool) -> bool {
         if !is_silent {
@@ -79,7 +79,7 @@ impl Hedging {
         may
     }
 
-    /// Returns the credit for the second tries of one request, the last of which has overtaken the first try.
+    /// Gives back the credit for the second tries of one request, the last of which has overtaken the first try.
     pub fn give_back(&mut self, tries: u32) {
         self.credit = tries.saturating_mul(ONE_IN).saturating_add(self.credit).min(BURST * ONE_IN);
     }
@@ -96,7 +96,7 @@ mod tests {
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     #[test]
-    fn what_takes_two_and_a_half_times_the_usual_takes_too_long() {
+    fn request_takes_two_and_a_half_times_the_usual_it_takes_too_long() {
         let mut hedging = Hedging::default();
         (1..SEEN_MIN).for_each(|_| hedging.note(MS(100), 1));
         assert_eq!(hedging.wait(1), None);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_sent_again() {
+    fn all_requests_are_late_few_get_a_second_try() {
         let mut hedging = Hedging::default();
         assert_eq!((0..10).filter(|_| hedging.take(MS(500), true)).count(), 4);
         let sent_again = (0..1000).filter(|_| {

@@ -1,7 +1,9 @@
-//! Periodic work on diskless partitions and objects: the claim of the store, if it failed at the start; retention;
-//! removal of unused objects.
+//! Periodic tasks of diskless topics: retention, expiry of producers, and GC of objects. If the store could not be
+//! verified at the start, another task verifies its ownership marker.
 //!
-//! All of it ends with the broker's runtime, and may be cut off anywhere: the next look finds the rest.
+//! Not here: the decision what is old ([`super::retention`]) or unused ([`super::index`]).
+//!
+//! Each task ends with the broker's runtime, at any await: the next pass does the rest.
 
 use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
@@ -22,22 +24,22 @@ use super::pipeline::Pipeline;
 use fullbore_config::ObjectCleanerConfig;
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// The partitions of each topic.
+/// Partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
-/// Objects that are deleted in a look, before the next one comes at once.
+/// Objects that one query of the index returns to the GC.
 const CLEANED_AT_ONCE: usize = 64;
-/// Objects whose DELETE failed that are tried again at the next look. The index gives them again, too, and those that
-/// are more.
+/// Objects whose DELETE failed that the next pass deletes first. The index returns these again as well, and those past
+/// this limit.
 const FAILED_MAX: usize = 10_000;
 /// DELETEs at a time: each object is deleted twice, and a broker may put dozens a second.
 const DELETES: usize = 8;
-/// Between two attempts to claim the store.
+/// Pause between two attempts to verify the store's ownership marker.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
-/// A DELETE that takes so long is given up, or one that is never answered would be the last.
+/// Time limit of a DELETE, without which one that is never answered would end the GC.
 const DELETE_MAX: Duration = Duration::from_secs(10);
 
-/// Starts all of it; to be called in a tokio runtime.
+/// Spawns the tasks. The caller is in a tokio runtime.
 pub fn start(
     topics: &Arc<DisklessTopics>,
     objects: Objects,
@@ -53,32 +55,32 @@ pub fn start(
     task::spawn(clean(Arc::downgrade(topics), objects, index, cleaner));
 }
 
-/// Claims the store once that can be done. Who waits for records asks again by itself.
+/// Verifies the ownership marker of the store, until that succeeds. Readers that wait for records retry by themselves.
 async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
     let failures = LogRateLimit::default();
     while topics.strong_count() > 0 {
         tokio::time::sleep(CLAIM_INTERVAL).await;
         match objects.claimed_in_time().await {
-            Ok(()) => return tracing::info!("the object store is there"),
+            Ok(()) => return tracing::info!("the object store is in use"),
             Err(error) => {
                 if let Some(left_out) = failures.due() {
-                    tracing::error!(%error, left_out, "the object store is not used, and diskless topics wait for it");
+                    tracing::error!(%error, left_out, "cannot use the object store: diskless topics wait for it; see the error");
                 }
             }
         }
     }
 }
 
-/// Expiration of silent producers.
+/// Expiry of idle producers.
 pub struct Expiring {
-    /// Pipeline that knows producers. The index expires its own.
+    /// Pipeline, whose producers expire here. The index expires its own.
     pub pipeline: Pipeline,
     /// `producer.id.expiration.ms`.
     pub after_ms: Arc<AtomicI64>,
 }
 
-/// Deletes old records and forgets silent producers, at each interval. Waits while the index is away, in which log
-/// starts are.
+/// Deletes old records and forgets idle producers, at each interval. Skips a pass while the index is down, since the
+/// index has the log starts.
 async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Duration, expiring: Expiring) {
     loop {
         tokio::time::sleep(interval).await;
@@ -97,7 +99,7 @@ async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Durat
     }
 }
 
-/// Deletes objects from the store that are out of the index, at each interval.
+/// Runs the GC at each interval, once the store's ownership marker is verified.
 async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner, config: ObjectCleanerConfig) {
     let mut cleaner = Cleaner { objects, index, failures: LogRateLimit::default(), failed: VecDeque::new() };
     loop {
@@ -111,7 +113,7 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
     }
 }
 
-/// Deletes objects that are out of the index.
+/// GC: deletes the objects that are out of the index.
 struct Cleaner {
     objects: Objects,
     index: IndexOwner,
@@ -121,7 +123,7 @@ struct Cleaner {
 }
 
 impl Cleaner {
-    /// Deletes what could not be deleted before, then what the index gives. Ends where the store deletes nothing.
+    /// Repeats failed DELETEs, then deletes the objects that the index returns. Ends early if the store deletes none.
     async fn look(&mut self, for_ms: u64) {
         for _ in 0..self.failed.len().div_ceil(CLEANED_AT_ONCE) {
             let again: Vec<_> = self.failed.drain(..self.failed.len().min(CLEANED_AT_ONCE)).collect();
@@ -129,7 +131,7 @@ impl Cleaner {
                 return;
             }
         }
-        // Callers that need the index report why it cannot be used.
+        // Callers that need the index log why it cannot be used.
         while let Ok(unused) = self.index.unused(CLEANED_AT_ONCE, for_ms).await {
             if !self.delete_all(&unused).await || unused.len() < CLEANED_AT_ONCE {
                 break;
@@ -137,7 +139,7 @@ impl Cleaner {
         }
     }
 
-    /// Deletes these, and forgets those of which nothing more is to be done. Returns false if no DELETE succeeded.
+    /// Deletes objects, and forgets those whose second DELETE succeeded. Returns false if no DELETE succeeded.
     async fn delete_all(&mut self, unused: &[UnusedObject]) -> bool {
         let (mut waiting, mut deleting) = (unused.iter().copied(), JoinSet::new());
         let (mut done, mut failed) = (Vec::new(), Vec::new());
@@ -158,7 +160,7 @@ impl Cleaner {
                         self.failed.push_back(object);
                     }
                     if let Some(left_out) = self.failures.due() {
-                        tracing::warn!(%error, left_out, "an object that nobody uses is not deleted; it is tried again");
+                        tracing::warn!(%error, left_out, "cannot delete an unused object: the GC tries again; check the store");
                     }
                 }
                 Some(Err(_)) => {}
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn delete_fails_twice_the_next_look_deletes_the_object() {
+    async fn delete_fails_twice_the_next_pass_deletes_the_object() {
         let (s3, index) = (S3::start(), OwnIndex::empty());
         let objects = Objects::open(&DisklessStorage::S3(s3_storage(&s3)), "one", index.owner()).await.expect("opened");
         for id in 1..3 {
@@ -244,7 +246,7 @@ mod tests {
         while s3.requests("DELETE") == before {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Nothing else can be done from here on, so that the time passes at once.
+        // No task can go on from here, so that the paused time advances at once.
         tokio::time::pause();
         let late = deleting.await.expect("no panic").expect_err("no answer");
         assert_eq!(late.to_string(), "the object store fails: no answer to a DELETE within 10 s");

@@ -1,10 +1,12 @@
-//! Diskless topics at a broker: records in an object store, their order in the index.
+//! Diskless topics of a broker: records in an object store, their order in the index.
 //!
-//! The way of a batch: [`partition`] offers it to the [`pipeline`], whose objects are uploaded and committed to the
-//! [`index`]. The way back: the [`reader`] finds runs in the index and their bytes in the [`cache`], or [`fetch`]es
-//! them.
+//! Write path: [`partition`] offers a batch to the [`pipeline`], which uploads objects and commits them to the
+//! [`index`]. Read path: the [`reader`] finds runs in the index, and takes their bytes from the [`cache`] or, by
+//! [`fetch`], from the store. A run is the adjacent batches of one partition within one object.
 //!
-//! Invariant: what was acknowledged is in the store and in the index.
+//! Not here: validation of batches, and the choice between classic and diskless partitions (`partitions/`).
+//!
+//! Invariant: an acknowledged batch is in the store and in the index.
 
 mod assemble;
 pub mod cache;
@@ -74,42 +76,42 @@ use pipeline::upload::{UploadSettings, Uploader};
 use reader::{AHEAD_BYTES, Reader};
 use response_budget::ResponseBudget;
 
-/// GETs at a time.
+/// GETs under way at a time.
 const GETS: usize = 16;
-/// Partitions whose rows are read at a time.
+/// Partitions whose rows one query reads.
 const ROWS_LOOKED_AT: usize = 1_000;
 
-/// Every diskless partition of a broker, and what they share.
+/// Diskless partitions of a broker, and the services that they share.
 pub struct Diskless {
     topics: Arc<DisklessTopics>,
     services: Services,
     counts: Arc<StoreCounts>,
     health: Arc<StoreHealth>,
     thread: Mutex<Option<IndexThread>>,
-    /// `producer.id.expiration.ms`; the largest number before it is known.
+    /// `producer.id.expiration.ms`; `i64::MAX` until it is set.
     producers_expire_after_ms: Arc<AtomicI64>,
 }
 
-/// Why diskless topics cannot be served.
+/// Reason for which diskless topics cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenDisklessError {
-    /// The object store.
+    /// Failure of the object store.
     #[error(transparent)]
     Objects(#[from] StartObjectsError),
-    /// The index is an older copy.
+    /// Older copy of the index in the cluster's database.
     #[error(
-        "the index of diskless topics went back to an older state, or is another one: {0}; restore the newest copy, or remove {FILE} from the \
-         data folder of each broker to go on without the records that it lacks", FILE = index::NOTED_CHANGES
+        "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or remove {FILE} from each data directory to go \
+         on without the missing records", FILE = index::NOTED_CHANGES
     )]
     OlderIndex(Lacking),
-    /// The file of the index is an older copy, or its write-ahead log is damaged.
+    /// Older copy of the index file, or damage of its write-ahead log.
     #[error(
-        "cannot use diskless.db: {0}, so that diskless records are missing which were acknowledged; bring back the newest diskless.db with its \
-         diskless.db-wal, which may be damaged, or remove {FILE} from the data folder to go on without them", FILE = index::NOTED_CHANGES
+        "cannot use diskless.db: {0}, so that acknowledged records are missing; restore the newest diskless.db with its diskless.db-wal, which may \
+         be damaged, or remove {FILE} to go on without them", FILE = index::NOTED_CHANGES
     )]
     OlderFile(Lacking),
-    /// The index, or its thread.
-    #[error("the index of diskless topics: {0}")]
+    /// Failure of the index, or of its thread.
+    #[error("cannot use the index of diskless topics: {0}")]
     Index(String),
 }
 
@@ -122,10 +124,10 @@ impl From<OpenFileError> for OpenDisklessError {
     }
 }
 
-/// Index of a start, with the thread to keep.
+/// Opened index: its owner, the finder of runs, the changes of other brokers if there are any, and the thread.
 type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
 
-/// The one in the data folder, or in the cluster's database.
+/// Opens the index in the data directory, or in the cluster's database.
 fn open_index(
     config: &BrokerConfig,
     cluster_id: Uuid,
@@ -148,7 +150,7 @@ fn open_index(
     }
 }
 
-/// Refuses to start on an older copy of a cluster's index, as [`postgres::lacks`] finds it.
+/// Checks that the cluster's database is no older copy of the index, as [`postgres::lacks`] finds it.
 ///
 /// # Errors
 /// [`OpenDisklessError::OlderIndex`].
@@ -156,7 +158,7 @@ pub fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
     let Some(plane) = config.membership.control_plane.as_ref().filter(|_| config.diskless.is_served) else {
         return Ok(());
     };
-    // The control plane refuses a folder without an identity that can be read.
+    // The control plane refuses a directory without a readable identity.
     let Ok(Some(known)) = identity_of(&config.node.data_dir) else { return Ok(()) };
     match postgres::lacks(plane, config.node.id, &config.node.data_dir, known.cluster_id) {
         Some(lacks) => Err(OpenDisklessError::OlderIndex(lacks)),
@@ -164,7 +166,7 @@ pub fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
     }
 }
 
-/// Returns true if a data folder has the index of its broker, and with it diskless partitions.
+/// Returns true if a data directory has an index file, and with it diskless partitions.
 pub fn has_index(data_dir: &Path) -> bool {
     data_dir.join(index::SQLITE_FILE).exists()
 }
@@ -179,18 +181,18 @@ impl fmt::Debug for Diskless {
     }
 }
 
-/// Why an object store is of no use.
+/// Reason for which the object store is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreTrouble {
-    /// The broker could not find out yet whether it is the right one.
+    /// The broker has not verified yet that the store belongs to its cluster.
     Unclaimed,
-    /// Its requests have failed for this long.
+    /// Requests have failed for this duration.
     Failing(Duration),
 }
 
 impl Diskless {
-    /// Opens the object store and the index, in the data folder, with this room on its disk, or in the cluster's
-    /// database, and starts what works on them; to be called in a tokio runtime.
+    /// Opens the object store and the index, and spawns the tasks that work on them. The index is in the data
+    /// directory, on the disk of `space`, or in the cluster's database. The caller is in a tokio runtime.
     ///
     /// # Errors
     /// [`OpenDisklessError`].
@@ -216,8 +218,8 @@ impl Diskless {
         Ok(diskless)
     }
 
-    /// Creates the server of diskless topics over these objects and this index, with the changes of others, if there
-    /// are any.
+    /// Builds the pipeline, the reader and the housekeeping over `objects` and an index. With the changes of other
+    /// brokers, starts the change feed as well.
     fn with_index(
         objects: Objects,
         config: &DisklessConfig,
@@ -225,10 +227,9 @@ impl Diskless {
         retention: Duration,
         metrics: Metrics,
     ) -> Diskless {
-        // Half for what was uploaded here, half for what was fetched.
+        // Half of the cache is for objects uploaded here, half for fetched blocks.
         let uploaded_bytes = config.cache_bytes / 2;
-        // Who reads gets what was fetched from there, so that there is room for what is fetched ahead of a reader,
-        // whatever is set.
+        // Read-ahead needs `AHEAD_BYTES` for fetched blocks, however small the configured cache is.
         let fetched_bytes = uploaded_bytes.max(AHEAD_BYTES as usize);
         let cache = Arc::new(Mutex::new(ObjectCache::new(uploaded_bytes, fetched_bytes)));
         let counts = Arc::new(StoreCounts::default());
@@ -265,8 +266,8 @@ impl Diskless {
         Diskless { topics, services, counts, health, thread: Mutex::default(), producers_expire_after_ms }
     }
 
-    /// Gives a topic `count` partitions and these settings, without waiting. The index gets it in the background, with
-    /// the stops of producers on a deleted classic topic of the name.
+    /// Sets the settings of a topic and gives it `count` partitions, without waiting. The index creates them in the
+    /// background, with the last sequences of producers on a deleted classic topic of the name (`stops_before`).
     pub fn put_topic(
         &self,
         (name, id): (&str, Uuid),
@@ -276,7 +277,7 @@ impl Diskless {
     ) {
         let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
         let window = config.producer_state_batches_to_retain;
-        // What was retained stays so, and the index is not asked for each change of any setting.
+        // The index never retains fewer batches than before: only a larger window is passed on.
         let retains_more = partitions.first().is_some_and(|first| first.known.window() < window);
         partitions.iter().for_each(|partition| partition.known.configure(config));
         if retains_more {
@@ -295,7 +296,7 @@ impl Diskless {
         self.topics.write().insert(id, partitions.clone());
         let (reader, owner) = (self.services.reader.clone(), self.services.index.clone());
         let settle = move |rows: Vec<index::PartitionRow>| {
-            // What was deleted meanwhile is not told again.
+            // Partitions deleted meanwhile are left out.
             let there = || partitions.iter().zip(&rows).filter(|(partition, _)| !partition.known.is_gone());
             let retain = |window| owner.retain_batches(there().map(|(_, row)| row.id).collect(), window);
             retain(window);
@@ -306,7 +307,7 @@ impl Diskless {
                     reader.retired(row.id);
                 }
             }
-            // Who has set more before could not tell the numbers.
+            // A larger window that was set before the ids were known has not been passed on.
             let now = partitions.first().map_or(0, |first| first.known.window());
             if now > window {
                 retain(now);
@@ -323,7 +324,7 @@ impl Diskless {
         }
     }
 
-    /// Sets the time after which silent producers are forgotten; without it none is.
+    /// Sets the time after which idle producers are forgotten. Until it is set, none is.
     pub fn expire_producers_after(&self, ms: u64) {
         let ms = i64::try_from(ms).unwrap_or(i64::MAX);
         if self.producers_expire_after_ms.swap(ms, Ordering::SeqCst) != ms {
@@ -331,14 +332,15 @@ impl Diskless {
         }
     }
 
-    /// Waits until there is room for further deletions.
+    /// Waits until the index accepts further deletions.
     pub async fn deletions_have_room(&self) {
         self.services.index.has_room().await;
     }
 
-    /// Removes the topic's partitions at once; `deleted` is called when no later start need go on with it. Returns the
-    /// sequences at which producers stopped on partitions that may have been written, for a classic topic of the same
-    /// name. For a diskless one the index has them.
+    /// Removes the topic's partitions at once. Calls `deleted` once no later start has to repeat the deletion.
+    ///
+    /// Returns the last sequences of producers on the partitions that may have records, for a classic topic recreated
+    /// under the name. For a diskless one the index keeps them.
     pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), Stops)> {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         let mut stopped = Vec::new();
@@ -346,11 +348,11 @@ impl Diskless {
             partition.known.retire();
             let key = || (partition.known.topic().to_owned(), partition.known.index());
             let Some(number) = partition.known.number() else {
-                // The index has not been read yet, as right after a start.
+                // The index has not returned the id yet, as right after a start.
                 stopped.push((key(), Stops::partial()));
                 continue;
             };
-            // First, so that no reader that looked at it keeps what it found.
+            // The reader forgets the partition first: a concurrent read must not leave its results behind.
             self.services.reader.retired(number);
             if partition.known.offsets().log_end > 0 || self.services.others_commit {
                 stopped.push((key(), self.stops_in(number)));
@@ -362,20 +364,21 @@ impl Diskless {
         stopped
     }
 
-    /// Returns the sequences at which producers stopped, in part: other brokers may have taken more, and so may the
-    /// index.
+    /// Returns the last sequences of the partition's producers. They are partial if other brokers commit as well, or if
+    /// the pipeline has not read the partition's state.
     fn stops_in(&self, number: DisklessPartitionId) -> Stops {
         let known = self.services.pipeline.known(number, |known| known.producers.stops());
         known.filter(|_| !self.services.others_commit).unwrap_or_else(Stops::partial)
     }
 
-    /// The partition, if there is one. Waits for nobody.
+    /// Returns the partition, if there is one. Never waits.
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<DisklessPartition>> {
         let topics = self.topics.read();
         topics.get(topic_id)?.get(usize::try_from(index).ok()?).cloned()
     }
 
-    /// Returns the most records between last stable offset and high watermark, as far as this broker knows.
+    /// Returns the largest distance of any partition from last stable offset to high watermark, as far as this broker
+    /// knows.
     pub fn stable_lag_max(&self) -> u64 {
         let lag = |partition: &Arc<DisklessPartition>| {
             let bounds = partition.known.bounds();
@@ -385,10 +388,10 @@ impl Diskless {
         u64::try_from(most).unwrap_or(0)
     }
 
-    /// Returns the partitions in which the index has open transactions, once the index has all partitions.
+    /// Returns the partitions that have open transactions by the index. Waits first until the index has all partitions.
     ///
     /// # Errors
-    /// [`ReadError::Storage`]: the index cannot be read.
+    /// [`ReadError::Storage`] if the index cannot be read.
     pub async fn with_open_transactions(&self) -> Result<Vec<Arc<DisklessPartition>>, ReadError> {
         let all: Vec<_> = self.topics.read().values().flatten().cloned().collect();
         let mut by_number = HashMap::new();
@@ -411,7 +414,7 @@ impl Diskless {
         self.counts.so_far(self.services.pipeline.bytes())
     }
 
-    /// Returns why the object store is of no use now. `None` where its last answer was a success.
+    /// Returns the reason for which the object store is unusable; `None` while its requests succeed.
     pub fn store_trouble(&self) -> Option<StoreTrouble> {
         match self.services.claim.is_made() {
             false => Some(StoreTrouble::Unclaimed),
@@ -419,25 +422,25 @@ impl Diskless {
         }
     }
 
-    /// The object store as this broker finds it.
+    /// Returns the state of the object store as this broker sees it.
     pub fn health(&self) -> &Arc<StoreHealth> {
         &self.health
     }
 
-    /// Notes that clients are led to other brokers, or to this one again. Batches that wait for a store that does not
-    /// answer are refused: another broker may take them.
+    /// Sets whether the metadata leaves this broker out, so that clients go to other brokers. If it does, batches that
+    /// wait for a silent store are refused: another broker may take them.
     pub fn leave_out(&self, is_left_out: bool) {
         if self.services.left_out.set(is_left_out) {
             self.topics.read().values().flatten().for_each(|partition| partition.known.wake());
         }
     }
 
-    /// The broker stops: what waits for what may not come any more is refused, and the rest is hurried.
+    /// Prepares the stop of the broker: refuses parked batches, and uploads admitted ones at once.
     pub fn dismiss_waiting(&self) {
         self.services.pipeline.hurry();
     }
 
-    /// Waits until the index has done what it was asked for. Blocks.
+    /// Closes the pipeline, and waits until the index has carried out its requests. Blocks.
     pub fn close(&self) {
         self.services.pipeline.close();
         drop(self.thread.lock().take());

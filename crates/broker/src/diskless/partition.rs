@@ -1,4 +1,8 @@
-//! A diskless partition as requests see it: what is known of it, and what writes and reads it.
+//! A diskless partition as requests see it: its view, and the services that write and read it.
+//!
+//! Not here: admission and commit ([`super::pipeline`]), search and fetch of records ([`super::reader`]).
+//!
+//! Invariant: the partition takes no batch until the ownership marker of the store is verified.
 
 use fullbore_host::task;
 use std::sync::Arc;
@@ -25,10 +29,10 @@ use fullbore_log::partition::read::{Isolation, Read, TimestampOffset};
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
-/// Until it is asked again whether a log start was moved.
+/// Pause before a move of the log start with an unknown outcome is repeated.
 const FIND_AGAIN: Duration = Duration::from_secs(1);
 
-/// Diskless partition.
+/// Diskless partition of a broker.
 pub struct DisklessPartition {
     /// State of the partition at this broker.
     pub known: Arc<PartitionView>,
@@ -38,7 +42,8 @@ pub struct DisklessPartition {
 /// Services that the partitions of a broker share.
 #[derive(Clone)]
 pub struct Services {
-    /// Until it is made, nothing is written, nor is anything told: the index may not be that of what is in the store.
+    /// State of the store's ownership marker. Until it is verified, the index may not belong to the objects in the
+    /// store: the partition takes no batch and returns no records.
     pub(super) claim: Arc<Claim>,
     pub(super) pipeline: Pipeline,
     pub(super) reader: Reader,
@@ -54,12 +59,12 @@ impl DisklessPartition {
         DisklessPartition { known: Arc::new(known), services }
     }
 
-    /// Offers one batch of a producer: its answer comes once it is committed. A caller whose batch was
-    /// `Blocked` has waited since: `freshness` is `Current` after a refresh, and `room` is the memory that it was
-    /// given.
+    /// Offers one batch of a producer; the answer comes once the batch is committed. After [`AppendStep::Blocked`] the
+    /// caller waits and offers the batch again: with `freshness` `Current` after a refresh, with `room` after a wait
+    /// for memory.
     ///
     /// # Errors
-    /// [`AppendError`]; nothing of it is or will be in the partition.
+    /// [`AppendError`]; no record of the batch is or will be in the partition.
     pub fn append(
         &self,
         batch: &ValidBatch<'_>,
@@ -84,12 +89,13 @@ impl DisklessPartition {
         self.services.pipeline.append(IndexedPartition { view: &self.known, number }, batch, terms, grant)
     }
 
-    /// Writes the marker of a transaction, and returns once it is committed to the index. It is queued behind what this
-    /// broker has admitted of its producer when the future is polled first, if the partition is settled.
+    /// Writes the marker of a transaction, and returns once the marker is committed to the index. The first poll queues
+    /// it behind the batches of its producer that this broker has admitted, if the partition is ready.
     ///
     /// # Errors
-    /// As [`Pipeline::write_marker`]; [`AppendError::Storage`] until the store is claimed; NOT_LEADER_OR_FOLLOWER once
-    /// the broker is left out, since another one may write the marker while a PUT hangs here.
+    /// Those of [`Pipeline::write_marker`]; [`AppendError::Storage`] until the store's ownership marker is verified.
+    /// NOT_LEADER_OR_FOLLOWER once the metadata leaves the broker out, since another one may write the marker while a
+    /// PUT hangs here.
     pub async fn write_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), AppendError> {
         if !self.services.claim.is_made() {
             return Err(AppendError::Storage);
@@ -101,19 +107,19 @@ impl DisklessPartition {
         self.services.left_out.unless(written).await.map_err(AppendError::Role)?
     }
 
-    /// Returns the state of this broker, which may be left out.
+    /// Returns whether the metadata leaves this broker out.
     pub fn left_out(&self) -> &LeftOut {
         &self.services.left_out
     }
 
-    /// Notes that a batch is refused with this error, before it is checked or since the refresh failed.
+    /// Notes that a batch is refused with `code`, before its check or because the refresh failed.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
             self.services.pipeline.turned_away(number, stamp, code);
         }
     }
 
-    /// Refreshes the state of producers of these partitions of one broker.
+    /// Refreshes the producer state of these partitions of one broker, and adds the results to `refreshed`.
     pub async fn refresh_producers(partitions: &[Arc<DisklessPartition>], refreshed: &mut Refreshed) {
         if let Some(DisklessPartition { services, .. }) = partitions.first().map(Arc::as_ref) {
             let numbers = partitions.iter().filter_map(|partition| partition.known.number());
@@ -121,12 +127,12 @@ impl DisklessPartition {
         }
     }
 
-    /// Returns true if this producer's next batch is blocked until the partition is refreshed.
+    /// Returns true if the next batch of this producer is blocked until the partition is refreshed.
     pub fn is_stale_for(&self, producer_id: i64) -> bool {
         self.known.number().is_some_and(|number| self.services.pipeline.is_stale_for(number, producer_id))
     }
 
-    /// Waits for room for a batch of a producer.
+    /// Waits for `size` bytes of the produce budget. Returns None once the broker stops.
     pub async fn reserve_memory(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.services.pipeline.reserve(producer, size).await
     }
@@ -146,12 +152,12 @@ impl DisklessPartition {
 
 /// Reads.
 impl DisklessPartition {
-    /// Whole batches from the one with `offset` on, up to the offset of the isolation level, about `max_bytes` of them,
-    /// as far as they are in memory; with `at_least_one` the first whatever its size. `None`: they are on their way,
-    /// and waiters are woken when they are there.
+    /// Returns whole batches from the one with `offset` on, up to the end of the isolation level, as far as they are in
+    /// memory. They are about `max_bytes`; with `at_least_one` the first has any size. Returns `None` while they are
+    /// found or fetched, after which the partition's waiters are woken.
     ///
     /// # Errors
-    /// [`ReadError`]; of the store, if it failed since then.
+    /// [`ReadError`]; that of the store if it failed at `since` or later.
     pub fn try_read(
         &self,
         isolation: Isolation,
@@ -172,7 +178,7 @@ impl DisklessPartition {
         let (bounds, failed) = (self.known.bounds(), self.known.failed_since(since));
         let (offsets, end) = (bounds.offsets, bounds.end(isolation));
         if offset > offsets.log_end && self.services.others_commit && !self.known.is_refreshed_since(since) {
-            // Who reads may know more than this broker has heard.
+            // The client may know of commits that this broker has not seen.
             return self.ask(failed, |reader, known| reader.ask_to_refresh(known));
         }
         if offset < offsets.log_start || offset > offsets.log_end {
@@ -191,7 +197,7 @@ impl DisklessPartition {
         if offset >= end {
             let is_heard_of = !self.services.others_commit || self.known.was_refreshed() || failed.is_some();
             if !is_heard_of {
-                // What others committed while its number was told here was told to nobody here.
+                // Commits of other brokers before this one had the partition's id do not come by the change feed.
                 self.services.reader.ask_to_refresh(&self.known);
                 return Ok(None);
             }
@@ -213,7 +219,7 @@ impl DisklessPartition {
         }
     }
 
-    /// Requests what a read lacks, unless the last try has failed.
+    /// Requests the records that a read lacks, by `ask`, unless the last attempt has failed.
     fn ask(
         &self,
         failed: Option<ReadError>,
@@ -228,8 +234,8 @@ impl DisklessPartition {
         }
     }
 
-    /// Returns the bytes of all batches from the one with `offset` on that may be read, or any number over `enough` if
-    /// they have more, without reading them. `None` if only [`DisklessPartition::try_read`] can count them.
+    /// Returns the bytes of all readable batches from the one with `offset` on, without reading them. If they exceed
+    /// `enough`, returns any number over `enough`; `None` if only [`DisklessPartition::try_read`] can count them.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         let is_there = self.known.is_settled() && !self.known.is_gone() && self.services.claim.is_made();
         let bounds = self.known.bounds();
@@ -258,7 +264,7 @@ impl DisklessPartition {
         reader.refresh(&known).await
     }
 
-    /// The first record from the log start on with such a timestamp or a later one; `None` if all are older.
+    /// Returns the first record from the log start on with this timestamp or a later one; `None` if all are older.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -283,20 +289,21 @@ impl DisklessPartition {
         self.services.reader.max_timestamp(&self.known, isolation, long).await
     }
 
-    /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it are gone
-    /// for readers at once. Who asks may give up: what the index has begun is carried out, and known here.
+    /// Moves the log start to `offset`, or to the high watermark for -1, and returns the new log start. Readers no
+    /// longer get records before it. A caller may drop the future: a move that the index has begun is carried out, and
+    /// applied here.
     ///
     /// # Errors
-    /// [`ReadError::OffsetOutOfRange`] past the high watermark; the index.
+    /// [`ReadError::OffsetOutOfRange`] past the high watermark; failures of the index.
     pub async fn delete_records_before(self: &Arc<Self>, offset: i64) -> Result<i64, ReadError> {
         let mut outcomes = Vec::new();
         DisklessPartition::delete_records(&[(Arc::clone(self), offset)], &mut outcomes).await;
         outcomes.pop().unwrap_or(Err(ReadError::Storage))
     }
 
-    /// Deletes as [`DisklessPartition::delete_records_before`] does, of many partitions of one broker: [`MOVED_MAX`] of
-    /// them in one transaction of the index. Adds the outcomes of each transaction in the order of `asked`; a caller
-    /// that gives up has those so far.
+    /// Deletes as [`DisklessPartition::delete_records_before`] does, in many partitions of one broker: [`MOVED_MAX`] of
+    /// them in one transaction of the index. Adds the outcomes of each transaction in the order of `asked`, so that a
+    /// caller that gives up has those so far.
     pub async fn delete_records(asked: &[(Arc<DisklessPartition>, i64)], outcomes: &mut Vec<Result<i64, ReadError>>) {
         for piece in asked.chunks(MOVED_MAX) {
             outcomes.extend(Box::pin(DisklessPartition::delete_piece(piece)).await);
@@ -338,7 +345,7 @@ impl DisklessPartition {
         moving.await.unwrap_or_else(|_| asked.iter().map(|_| Err(ReadError::Storage)).collect())
     }
 
-    /// Deletes what retention does not keep, in whole runs. Records of an open transaction stay, and those behind them.
+    /// Deletes whole runs that retention does not keep. Records of an open transaction, and all after them, stay.
     pub(super) async fn retain(self: &Arc<Self>, now_ms: i64) {
         let (bytes, ms) = self.known.config().retention();
         let since_ms = ms.map(|ms| now_ms.saturating_sub(ms));
@@ -348,13 +355,13 @@ impl DisklessPartition {
         if kept.is_some_and(|kept| kept > self.known.offsets().log_start)
             && let Some(kept) = kept
         {
-            // Why not is told there; it is tried again with the next look.
+            // The failure is logged there; the next pass of retention tries again.
             let _ = self.delete_records_before(kept).await;
         }
     }
 }
 
-/// Takes over the answer of the index to a move of the log start to `offset`; returns the log start.
+/// Applies the answer of the index to a move of the log start to `offset`. Returns the log start.
 fn known_once_moved(
     moved: Result<Option<PartitionRow>, CommitError>,
     known: &Arc<PartitionView>,
@@ -371,7 +378,12 @@ fn known_once_moved(
         }
         Ok(None) => Err(ReadError::Gone),
         Err(error) => {
-            tracing::error!(topic = known.topic(), partition = known.index(), ?error, "the log start is not moved");
+            tracing::error!(
+                topic = known.topic(),
+                partition = known.index(),
+                ?error,
+                "cannot move the log start: old records may stay; check the index"
+            );
             if let CommitError::Unknown(_) = error {
                 task::spawn(find_log_start(Arc::clone(known), index.clone(), number, offset));
             }
@@ -380,7 +392,7 @@ fn known_once_moved(
     }
 }
 
-/// Repeats a move of the log start whose outcome is not known, until it is: records before it may have left the index.
+/// Repeats a move of the log start until its outcome is known: the index may already lack the records before it.
 async fn find_log_start(known: Arc<PartitionView>, index: IndexOwner, number: DisklessPartitionId, offset: i64) {
     while !known.is_gone() {
         tokio::time::sleep(FIND_AGAIN).await;

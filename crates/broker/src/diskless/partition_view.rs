@@ -1,7 +1,9 @@
-//! State of a diskless partition at one broker.
+//! State of a diskless partition at one broker: its offsets, and the positions of its newest records.
 //!
-//! A partition is settled once the index has it; then its view has the end of its records, and the places of the newest
-//! ones while their bytes are in memory. It has no leader epochs but 0, since the index has the one order.
+//! A partition is ready (`settled`) once the index has it. The view keeps runs while their bytes are in memory. The
+//! only leader epoch is 0, since the index is the one authority on the order of records.
+//!
+//! Not here: bytes of records ([`super::cache`]).
 //!
 //! Invariant: records before the next offset are committed.
 
@@ -25,13 +27,13 @@ use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets};
 use fullbore_log::partition::waiters::{Registration, Waiters};
 
-/// View of a partition.
+/// View of a diskless partition.
 pub struct PartitionView {
     topic: Arc<str>,
     topic_id: Uuid,
     index: i32,
     config: RwLock<Arc<TopicConfig>>,
-    /// Its number in the index, once it is known there.
+    /// Internal id in the index, once the index has the partition.
     number: OnceLock<DisklessPartitionId>,
     settled: Notify,
     records: Mutex<KnownRecords>,
@@ -40,7 +42,7 @@ pub struct PartitionView {
     lost: LogRateLimit,
 }
 
-/// Records of a partition, as far as they are known.
+/// Records of a partition, as far as this broker knows.
 #[derive(Debug, Default)]
 struct KnownRecords {
     log_start: i64,
@@ -50,33 +52,33 @@ struct KnownRecords {
     aborted_to: i64,
     bytes: i64,
     max_timestamp: i64,
-    /// By their first offsets, those whose bytes were in memory when they were committed, and may still be.
+    /// Runs by first offset: those whose bytes were in memory at their commit, and may still be.
     runs: BTreeMap<i64, KnownRun>,
-    /// Offsets of the newest runs that have no gap between them.
+    /// Offsets of the newest runs, back to the last gap between runs.
     unbroken: Range<i64>,
-    /// Bytes of all runs that were ever known.
+    /// Bytes of all runs ever inserted.
     run_bytes: u64,
-    /// When it was last not possible to read, and why.
+    /// Time and reason of the last failed read.
     failed: Option<(Instant, ReadError)>,
-    /// When the newest answer of the index was asked for, where others commit, too.
+    /// Request time of the newest answer of the index.
     refreshed: Option<Instant>,
 }
 
-/// A run, and how many bytes of runs were known with it.
+/// Run, and the bytes of all runs inserted up to it.
 #[derive(Debug)]
 struct KnownRun {
     run: Arc<BatchRun>,
     bytes_with_it: u64,
 }
 
-/// Offsets of a partition at one moment, and what consumers read at each isolation level.
+/// Offsets of a partition at one moment, and the ends of what consumers read at each isolation level.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadBounds {
-    /// Log start, high watermark and log end, of which the last two are one.
+    /// Log start, high watermark and log end; the last two are equal.
     pub offsets: LogOffsets,
-    /// The offset before which every transaction is decided.
+    /// Offset before which every transaction is decided.
     pub last_stable_offset: i64,
-    /// Offset of the newest marker that has aborted a transaction; nothing from there on is aborted.
+    /// Offset of the newest marker that aborted a transaction; records from there on are not aborted.
     pub aborted_to: i64,
 }
 
@@ -107,27 +109,27 @@ impl PartitionView {
         }
     }
 
-    /// The topic's name.
+    /// Returns the topic's name.
     pub fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// The topic's id.
+    /// Returns the topic's id.
     pub fn topic_id(&self) -> Uuid {
         self.topic_id
     }
 
-    /// The partition's number within its topic.
+    /// Returns the partition's number within its topic.
     pub fn index(&self) -> i32 {
         self.index
     }
 
-    /// The settings in force.
+    /// Returns the settings in force.
     pub fn config(&self) -> Arc<TopicConfig> {
         self.config.read().clone()
     }
 
-    /// Batches that are retained of each producer by what is set.
+    /// Returns the number of batches that the settings retain of each producer.
     pub(super) fn window(&self) -> usize {
         self.config.read().producer_state_batches_to_retain
     }
@@ -136,12 +138,12 @@ impl PartitionView {
         *self.config.write() = Arc::clone(config);
     }
 
-    /// Its number in the index, once it is settled.
+    /// Returns the internal id in the index; None until the index has the partition.
     pub fn number(&self) -> Option<DisklessPartitionId> {
         self.number.get().copied()
     }
 
-    /// Takes over the row of the index.
+    /// Applies the row of the index, which makes the partition ready.
     pub(super) fn settle(&self, row: &PartitionRow) {
         self.moved(row, Vec::new());
         if self.number.set(row.id).is_ok() {
@@ -150,12 +152,12 @@ impl PartitionView {
         }
     }
 
-    /// Returns true if the index has the partition, so that no caller has to wait.
+    /// Returns true if the index has the partition.
     pub fn is_settled(&self) -> bool {
         self.number.get().is_some()
     }
 
-    /// Waits for that, or until it is gone.
+    /// Waits until the index has the partition, or the partition is deleted.
     pub async fn opened(&self) {
         loop {
             let settled = self.settled.notified();
@@ -166,7 +168,7 @@ impl PartitionView {
         }
     }
 
-    /// Its topic is deleted: nothing is read or written any more.
+    /// Marks the partition as deleted, and ends its waiters.
     pub(super) fn retire(&self) {
         self.is_gone.store(true, Ordering::SeqCst);
         self.records.lock().runs.clear();
@@ -174,7 +176,7 @@ impl PartitionView {
         self.waiters.end();
     }
 
-    /// Returns true if its topic is deleted.
+    /// Returns true if the partition's topic is deleted.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::SeqCst)
     }
@@ -183,26 +185,26 @@ impl PartitionView {
         if self.is_gone() { AppendError::Deleted } else { AppendError::Gone }
     }
 
-    /// Wakes `waiter` each time records are committed or their bytes come, until the registration is dropped.
+    /// Wakes `waiter` each time records are committed or their bytes arrive, until the registration is dropped.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         Registration::new(&self.waiters, waiter)
     }
 
-    /// Wakes who waits for that.
+    /// Wakes the registered waiters.
     pub(super) fn wake(&self) {
         self.waiters.wake();
     }
 }
 
-/// Its records.
+/// Records of the partition.
 impl PartitionView {
-    /// The answer for a batch that was appended before, with this timestamp.
+    /// Returns the answer for a batch that was appended before, at `base_offset` and with `timestamp`.
     pub(super) fn appended_before(&self, base_offset: i64, timestamp: i64) -> Appended {
         let is_log_append_time = self.config().message_timestamp_type == TimestampType::LogAppendTime;
         self.appended(base_offset, if is_log_append_time { timestamp } else { -1 })
     }
 
-    /// The answer for a batch at this offset.
+    /// Returns the answer for a batch at `base_offset`.
     pub(super) fn appended(&self, base_offset: i64, log_append_time_ms: i64) -> Appended {
         Appended {
             base_offset,
@@ -212,10 +214,10 @@ impl PartitionView {
         }
     }
 
-    /// Takes over a newer row of the index, with the places of the newest records.
+    /// Applies a newer row of the index, with the runs of the newest records.
     pub(super) fn moved(&self, row: &PartitionRow, runs: Vec<Arc<BatchRun>>) {
         let mut known = self.records.lock();
-        // What was asked for before may be told later.
+        // Answers may arrive in another order than their requests were sent: no value decreases.
         known.log_start = known.log_start.max(row.log_start);
         known.max_timestamp = known.max_timestamp.max(row.max_timestamp);
         known.last_stable_offset = known.last_stable_offset.max(row.last_stable_offset());
@@ -228,29 +230,29 @@ impl PartitionView {
         }
     }
 
-    /// Notes that the view is as new as an answer to a request of this time.
+    /// Notes that the view is as new as the index was at `asked`.
     pub(super) fn refreshed(&self, asked: Instant) {
         let mut known = self.records.lock();
         known.refreshed = known.refreshed.max(Some(asked));
     }
 
-    /// Returns true if the view is no older than this time.
+    /// Returns true if the view is no older than `time`.
     pub(super) fn is_refreshed_since(&self, time: Instant) -> bool {
         self.records.lock().refreshed.is_some_and(|asked| asked >= time)
     }
 
-    /// Returns true if the view was refreshed since the partition was settled.
+    /// Returns true if the view was refreshed since the partition was ready.
     pub(super) fn was_refreshed(&self) -> bool {
         self.records.lock().refreshed.is_some()
     }
 
-    /// The bytes of a run are not in memory any more.
+    /// Forgets a run whose bytes are no longer in memory.
     pub(super) fn forget_run(&self, base_offset: i64) {
         self.records.lock().runs.remove(&base_offset);
     }
 
-    /// The newest runs, from the one with this offset on, as far as they are known here without a gap: where the answer
-    /// to a commit was lost, it is known later that it was made, and not what it has appended.
+    /// Returns the newest runs from the one with `offset` on, up to the first gap. A lost answer to a commit leaves a
+    /// gap: this broker then learns the new end of the partition, but not the runs.
     pub(super) fn runs_from(&self, offset: i64) -> Vec<Arc<BatchRun>> {
         let known = self.records.lock();
         let Some(KnownRun { run, .. }) = known.run_with(offset) else { return Vec::new() };
@@ -260,21 +262,21 @@ impl PartitionView {
         runs.take_while(is_next).collect()
     }
 
-    /// Returns the bytes of all batches from the one with the first of these offsets to the one that ends with the
-    /// last, if every run up to the log end is known here.
+    /// Returns the bytes of all batches from the one with the first offset to the one that ends with the last. `None`
+    /// unless every run up to the log end is known here.
     pub(super) fn bytes_between(&self, offsets: Range<i64>) -> Option<u64> {
         let known = self.records.lock();
         let behind = if offsets.end < known.next_offset { known.bytes_from(offsets.end)? } else { 0 };
         Some(known.bytes_from(offsets.start)?.saturating_sub(behind))
     }
 
-    /// Notes that the partition cannot be read.
+    /// Notes the failure of a read, and wakes waiters.
     pub(super) fn failed(&self, why: ReadError) {
         self.records.lock().failed = Some((Instant::now(), why));
         self.wake();
     }
 
-    /// Reports records that the object store does not give back.
+    /// Logs the loss of records that the object store does not return.
     pub(super) fn lost(&self, offsets: Range<i64>, why: &str) {
         if let Some(left_out) = self.lost.due() {
             let (topic, partition, from, to) = (&*self.topic, self.index, offsets.start, offsets.end - 1);
@@ -291,12 +293,12 @@ impl PartitionView {
         }
     }
 
-    /// Log start, high watermark and log end, of which the last two are one.
+    /// Returns log start, high watermark and log end; the last two are equal.
     pub fn offsets(&self) -> LogOffsets {
         self.bounds().offsets
     }
 
-    /// Offsets, and where consumers stop at each isolation level.
+    /// Returns the offsets, and the ends of what consumers read at each isolation level.
     pub fn bounds(&self) -> ReadBounds {
         let &KnownRecords { log_start, next_offset, last_stable_offset, aborted_to, .. } = &*self.records.lock();
         ReadBounds {
@@ -306,22 +308,22 @@ impl PartitionView {
         }
     }
 
-    /// Bytes of the records that may be read.
+    /// Returns the bytes of the readable records.
     pub fn size(&self) -> u64 {
         u64::try_from(self.records.lock().bytes).unwrap_or(0)
     }
 
-    /// Why it could not be read, if it was tried at this time or later.
+    /// Returns the reason of a failed read, if the read failed at `time` or later.
     pub(super) fn failed_since(&self, time: Instant) -> Option<ReadError> {
         self.records.lock().failed.filter(|(at, _)| *at >= time).map(|(_, why)| why)
     }
 
-    /// The largest timestamp of all that were appended; -1 before the first.
+    /// Returns the largest timestamp ever appended, or 0 if none is larger.
     pub(super) fn largest_timestamp(&self) -> i64 {
         self.records.lock().max_timestamp
     }
 
-    /// Returns the end of an epoch. No record was ever cut off, so that all are of the only epoch.
+    /// Returns the end of an epoch. Records are never truncated: all are of the only epoch.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
         match leader_epoch == LEADER_EPOCH {
             true => EpochEnd { leader_epoch, end_offset: self.offsets().log_end },
@@ -362,7 +364,7 @@ mod tests {
     use fullbore_config::{BrokerConfig, Properties};
 
     #[test]
-    fn what_is_known_of_the_newest_runs_ends_before_a_gap() {
+    fn lost_answer_to_a_commit_leaves_a_gap_the_newest_runs_end_before_it() {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
         let row = PartitionRow {

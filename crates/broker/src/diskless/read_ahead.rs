@@ -1,7 +1,9 @@
-//! Windows of runs that are read ahead of consumers that are behind, and when the next one is to be found.
+//! Windows of runs that are read ahead of consumers, and the decision when the next window is requested.
 //!
-//! Invariant: at most [`WINDOWS_MAX`] windows, with [`BATCHES_MAX`] batches but for the newest; the window unused for
-//! longest is dropped first.
+//! Not here: search and fetch ([`super::reader`]).
+//!
+//! Invariant: at most [`WINDOWS_MAX`] windows, with at most [`BATCHES_MAX`] batches together unless the newest alone
+//! has more. The least recently used window is dropped first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -11,28 +13,28 @@ use std::time::Duration;
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 use tokio::time::Instant;
 
-/// Windows of all partitions.
+/// Windows of all partitions together.
 const WINDOWS_MAX: usize = 4096;
-/// Batches that all windows know of, of 16 bytes each: one has up to a quarter of a million where batches are small.
+/// Batches of all windows together, of 16 bytes each. A window of small batches has up to a quarter of a million.
 const BATCHES_MAX: usize = 2 << 20;
 /// Time without a read after which a window has no reader.
 const RESTS_AFTER: Duration = Duration::from_secs(5);
 
-/// Runs of a partition that lie behind each other.
+/// Adjacent runs of a partition.
 #[derive(Debug)]
 pub struct Window {
     from: i64,
     end: i64,
     runs: Vec<Arc<BatchRun>>,
-    /// True if its reader has the next window found.
+    /// True if a reader of this window requests the next one.
     wants_next: bool,
     used: u64,
     used_at: Instant,
 }
 
 impl Window {
-    /// Returns a window of `runs`, which have all of `offsets`. With `wants_next` its first reader has the next one
-    /// found.
+    /// Returns a window of `runs`, which have all of `offsets`. With `wants_next` its first reader requests the next
+    /// window.
     pub fn new(offsets: Range<i64>, runs: Vec<Arc<BatchRun>>, wants_next: bool) -> Window {
         Window { from: offsets.start, end: offsets.end, runs, wants_next, used: 0, used_at: Instant::now() }
     }
@@ -42,11 +44,11 @@ impl Window {
     }
 }
 
-/// The windows of all partitions.
+/// Windows of all partitions.
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     of_partition: HashMap<DisklessPartitionId, Vec<Window>>,
-    /// By when they were used last.
+    /// Partitions of the windows, by the time of last use.
     order: BTreeMap<u64, DisklessPartitionId>,
     count: usize,
     batches: usize,
@@ -54,7 +56,7 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Takes one in the place of what was asked for from the same offset.
+    /// Adds a window, in place of one from the same offset.
     pub fn insert(&mut self, partition: DisklessPartitionId, window: Window) {
         self.clock += 1;
         self.remove(partition, |other| other.from == window.from);
@@ -66,8 +68,8 @@ impl ReadAhead {
         }
     }
 
-    /// The runs of a window from the one with this offset on; and where the next window begins, if that is to be asked
-    /// for now.
+    /// Returns the runs of a window from the one with `offset` on. With them comes the start of the next window, if the
+    /// caller is to request that now.
     pub fn runs_from(&mut self, partition: DisklessPartitionId, offset: i64) -> (Vec<Arc<BatchRun>>, Option<i64>) {
         self.clock += 1;
         let Some(windows) = self.of_partition.get_mut(&partition) else { return (Vec::new(), None) };
@@ -83,7 +85,7 @@ impl ReadAhead {
         (runs, (wants_next && !has_next).then_some(end))
     }
 
-    /// Partitions that are read, with this one.
+    /// Returns the number of partitions that are read, this one included.
     pub fn readers(&self, partition: DisklessPartitionId) -> usize {
         let now = Instant::now();
         let reads = |windows: &[Window]| windows.iter().any(|window| now - window.used_at < RESTS_AFTER);
@@ -91,7 +93,7 @@ impl ReadAhead {
         others.count() + 1
     }
 
-    /// Forgets those of a partition.
+    /// Forgets the windows of a partition.
     pub fn forget(&mut self, partition: DisklessPartitionId) {
         self.remove(partition, |_| true);
     }
@@ -135,7 +137,7 @@ mod tests {
         let held: usize = windows.of_partition.values().flatten().map(Window::batches).sum();
         assert_eq!((held, windows.batches), (8 * 240_000, held), "of 16 bytes each");
         assert_eq!(windows.of_partition.values().map(Vec::len).sum::<usize>(), windows.count);
-        // One that is larger than all the room is the only one, and is there.
+        // A window that exceeds the limit alone is the only one, and stays.
         windows.insert(1, Window::new(900..901, vec![run; 300], true));
         assert_eq!((windows.count, windows.runs_from(1, 900).0.len()), (1, 300));
         windows.forget(1);

@@ -1,13 +1,13 @@
-//! The way of records to who reads them: from memory at once, or found in the index and fetched from the store first.
+//! Reads of diskless records: from memory, or from the store after a search in the index.
 //!
-//! What was uploaded here stays in the cache for a while, so that who reads the newest records sends no GET. Who reads
-//! older ones is read ahead of: a window of runs is found and fetched at a time, and the next one while that is read.
-//! Who reads at the same time shares the room for that, so that nothing is pushed out of the cache before it is read.
+//! Objects uploaded here stay in the cache for a while, so that consumers at the log end cause no GET. For older
+//! records the reader reads ahead: while the client reads a window of runs, the reader finds and fetches the next one.
+//! Concurrent readers share the cache, so that no block is evicted before it is read.
 //!
-//! Not here: who waits; a partition wakes them when something came.
+//! Not here: waiting requests. The partition wakes them when records arrive.
 //!
-//! Invariant: what is given out is whole batches in the order of their offsets without a gap, and what came from the
-//! store was checked.
+//! Invariant: a response has whole batches in the order of their offsets without a gap. Bytes from the store were
+//! verified.
 
 pub mod aborted;
 mod by_time;
@@ -37,60 +37,60 @@ use super::response_budget::ResponseBudget;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::partition::error::ReadError;
 
-/// Blocks that are fetched ahead of a reader at most, in each of two windows.
+/// Blocks of a read-ahead window at most; a reader has two windows.
 const AHEAD_BLOCKS: usize = 24;
-/// The least room that there is for what is fetched ahead.
+/// Bytes that read-ahead has at least.
 pub const AHEAD_BYTES: u64 = 16 << 20;
-/// Windows that are found at a time.
+/// Searches in the index at a time.
 const FINDS: usize = 16;
 /// Batches of windows that are found and not fetched yet, of 16 bytes each.
 const FOUND_BATCHES_MAX: usize = 1 << 20;
-/// Memory that the fetch of a run takes beside its batches, in batches.
+/// Memory of the fetch of a run beside its batches, counted in batches.
 const RUN_COST: usize = 64;
-/// Windows of a partition that wait for that at a time, or are under way.
+/// Read-ahead requests of a partition that wait or are under way.
 const ASKED_MAX: usize = 16;
 /// GETs in a row with wrong bytes after which a batch counts as lost.
 const WRONG_MAX: u32 = 3;
 
-/// Result of a look for an offset in memory.
+/// Result of a search in memory.
 pub enum Found {
-    /// Its batch and those behind it, and the offset after them; none if the first is larger than what may be given.
+    /// Batches from the offset on, and the offset after them; none if the first is larger than the limit.
     Records(Records, i64),
-    /// Its batch is not in memory.
+    /// The batch with the offset is not in memory.
     Missing,
 }
 
-/// Reads.
+/// Reader of all diskless partitions.
 #[derive(Clone)]
 pub struct Reader {
     shared: Arc<ReaderShared>,
 }
 
-/// A run that a partition knows, by its first offset.
+/// Run that a partition's view has, by its first offset.
 type KnownRun = (Weak<PartitionView>, i64);
 
 struct ReaderShared {
     cache: Arc<Mutex<ObjectCache>>,
-    /// Budget of bytes that clients hold.
+    /// Budget of bytes in outstanding responses.
     given: Arc<ResponseBudget>,
     fetcher: RangeFetcher,
     finder: RunFinder,
-    /// By number, those that are settled.
+    /// Ready partitions, by internal id.
     partitions: RwLock<HashMap<DisklessPartitionId, Weak<PartitionView>>>,
-    /// The runs that partitions know, by the uploaded object in the cache that has them.
+    /// Runs in the views of partitions, by the uploaded object in the cache that has their bytes.
     uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
     windows: Mutex<ReadAhead>,
     aborted: Mutex<AbortedRanges>,
     to_refresh: Mutex<ToRefresh>,
-    /// Partitions and offsets that are being found and fetched.
+    /// Partitions and offsets whose read-ahead is under way.
     under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,
     finds: Semaphore,
-    /// Room for batches of windows that are found and not fetched yet.
+    /// Permits for batches of windows that are found and not fetched yet.
     found: Semaphore,
     failures: LogRateLimit,
 }
 
-/// Partitions of which what is known is to be brought up to date, all of them with the next question.
+/// Partitions that wait for a refresh; the next query is for all of them.
 #[derive(Default)]
 struct ToRefresh {
     partitions: HashMap<DisklessPartitionId, Arc<PartitionView>>,
@@ -98,7 +98,7 @@ struct ToRefresh {
     is_under_way: bool,
 }
 
-/// A batch to be read: where it is, and its first offset.
+/// Position of a batch in the store, and its offsets.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     object: ObjectId,
@@ -108,7 +108,7 @@ struct Place {
     end_offset: i64,
 }
 
-/// The cache, of which the object that was uploaded and used last is held: its many ranges take the lock once.
+/// Cache, with the uploaded object that was used last: its many ranges take the lock once.
 struct HeldObject<'c> {
     cache: &'c Mutex<ObjectCache>,
     uploaded: Option<(ObjectId, Arc<UploadedParts>)>,
@@ -145,8 +145,8 @@ struct PartAhead {
     end_offset: i64,
 }
 
-/// Returns the parts of runs to fetch, from the batch with this offset on: whole runs as long as there are blocks left,
-/// and of the first one in any case as many batches as there is room for, and one at least.
+/// Returns the parts of `runs` to fetch, from the batch with `offset` on: whole runs, up to `blocks_max` blocks. The
+/// first run may be cut to the batches that fit, of which there is at least one.
 fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhead> {
     let (mut parts, mut left) = (Vec::<PartAhead>::new(), blocks_max);
     for run in runs {
@@ -168,7 +168,7 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
         }
         let Some(part) = part else { continue };
         let count = blocks(&part.range).len();
-        // A later run that is smaller would leave a hole.
+        // A later, smaller run would leave a hole.
         if !parts.is_empty() && (!is_whole || count > left) {
             break;
         }
@@ -181,8 +181,8 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
     parts
 }
 
-/// Returns the loss of the record with this offset and of those behind it, given the first offset and the end of each
-/// lost run. Runs that adjoin are one loss, so that a reader passes them together.
+/// Returns the loss that has the record at `offset`. `lost` maps the first offset of each lost run to the end of the
+/// run. Adjacent runs are one loss, so that a reader skips them together.
 fn lost_at(offset: i64, lost: &BTreeMap<i64, i64>) -> Option<ReadError> {
     let (from, mut next) = lost.range(..=offset).next_back().map(|(from, next)| (*from, *next))?;
     while let Some(end) = lost.get(&next).filter(|end| **end > next) {
@@ -217,19 +217,19 @@ impl Reader {
         Reader { shared: Arc::new(shared) }
     }
 
-    /// A partition has this number in the index.
+    /// Registers a ready partition under its internal id.
     pub fn settled(&self, number: DisklessPartitionId, partition: &Arc<PartitionView>) {
         self.shared.partitions.write().insert(number, Arc::downgrade(partition));
     }
 
-    /// There is no partition of this number any more.
+    /// Forgets a deleted partition.
     pub fn retired(&self, number: DisklessPartitionId) {
         self.shared.partitions.write().remove(&number);
         self.shared.windows.lock().forget(number);
         self.shared.aborted.lock().forget(number);
     }
 
-    /// Objects were committed, with their bytes: partitions are told what they have.
+    /// Adds committed objects to the cache, and applies the rows and runs of the commit to the partitions' views.
     pub fn committed(&self, objects: Vec<(ObjectId, Vec<Bytes>)>, rows: &[PartitionRow], runs: Vec<BatchRun>) {
         let shared = &self.shared;
         let mut of_partition: HashMap<DisklessPartitionId, Vec<Arc<BatchRun>>> = HashMap::new();
@@ -260,12 +260,12 @@ impl Reader {
         partitions.iter().for_each(|(_, partition)| partition.wake());
     }
 
-    /// The partition of this number, if it is settled.
+    /// Returns the partition with this internal id, if it is ready.
     pub fn partition(&self, number: DisklessPartitionId) -> Option<Arc<PartitionView>> {
         self.shared.partition(number)
     }
 
-    /// Another broker has changed a partition.
+    /// Applies a change of another broker.
     pub fn heard(&self, row: &PartitionRow) {
         if let Some(partition) = self.shared.partition(row.id) {
             partition.moved(row, Vec::new());
@@ -281,7 +281,7 @@ impl Reader {
         self.shared.refresh(partitions).await
     }
 
-    /// Requests a refresh for a waiter of the partition, without waiting.
+    /// Requests a refresh for a waiter of the partition, without waiting. Waiters are woken after it.
     pub fn ask_to_refresh(&self, partition: &Arc<PartitionView>) {
         let Some(number) = partition.number() else { return };
         {
@@ -305,8 +305,8 @@ impl Reader {
         });
     }
 
-    /// Returns the records in memory from the batch with the first of these offsets up to their end, which is at most
-    /// the high watermark: the index may have more, which are not announced yet.
+    /// Returns the records in memory from the batch with the first offset up to the end of `offsets`. That end is at
+    /// most the high watermark: the index may have more records, which are not announced yet.
     pub fn find(
         &self,
         partition: &Arc<PartitionView>,
@@ -347,9 +347,8 @@ impl Reader {
         }
     }
 
-    /// Returns the bytes of the batches from the one with the first of these offsets up to their end, which is the high
-    /// watermark or the last stable offset, or any number over `enough` if they have more. `None` if that is not known
-    /// without a look at the index.
+    /// Returns the bytes of the batches in `offsets`, whose end is the high watermark or the last stable offset. If
+    /// they exceed `enough`, returns any number over `enough`; `None` if only a query of the index gives them.
     pub fn count(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, enough: u64) -> Option<u64> {
         let (mut at, mut bytes) = (offsets.start, 0);
         while at < offsets.end && bytes <= enough {
@@ -363,11 +362,11 @@ impl Reader {
             bytes += runs.iter().map(|run| run.bytes_from(at)).sum::<u64>();
             at = runs.last()?.end_offset();
         }
-        // The index may have more than may be given.
+        // The index may have more than consumers may read.
         (at <= offsets.end).then_some(bytes)
     }
 
-    /// Returns the places of the batches with these offsets, about `max_bytes` of them.
+    /// Returns the positions of the batches in `offsets`, about `max_bytes` of them.
     fn places(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, max_bytes: u32) -> Vec<Place> {
         let Range { start: offset, end: log_end } = offsets;
         let mut runs = partition.runs_from(offset);
@@ -387,7 +386,7 @@ impl Reader {
                 if end_offset <= offset {
                     continue;
                 }
-                // Nothing is read in the place of records that are not here.
+                // Records before this batch are missing: the answer ends at the gap.
                 let is_gap = base_offset > next;
                 if is_gap || base_offset >= log_end || bytes >= u64::from(max_bytes) && !places.is_empty() {
                     return places;
@@ -400,14 +399,14 @@ impl Reader {
         places
     }
 
-    /// Requests that the batch with this offset, and those behind it, are found and fetched, without waiting; then the
-    /// partition's waiters are woken. With many such offsets of a partition the request is dropped, and a waiter that
-    /// is woken by one of them repeats it.
+    /// Requests a search and fetch of the batch with `offset` and of those after it, without waiting. Waiters are woken
+    /// after it. Beyond `ASKED_MAX` requests of a partition the request is dropped: a waiter that another one wakes
+    /// repeats it.
     pub fn ask(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         {
             let mut under_way = self.shared.under_way.lock();
-            // Who asked may be gone, so that the number of readers is no limit.
+            // Clients that have requested an offset may be gone, so that the number of clients is no limit.
             let of_partition = under_way.range((number, 0)..=(number, i64::MAX)).count();
             if of_partition >= ASKED_MAX || !under_way.insert((number, offset)) {
                 return;
@@ -434,7 +433,7 @@ impl ReaderShared {
         self.partitions.read().get(&number)?.upgrade()
     }
 
-    /// Returns the partitions requested meanwhile; `None` if there are none, which ends the task.
+    /// Takes the partitions requested meanwhile. Returns `None` if there are none, which ends the task.
     fn next_to_refresh(&self) -> Option<Vec<Arc<PartitionView>>> {
         let mut asked = self.to_refresh.lock();
         asked.is_under_way = !asked.partitions.is_empty();
@@ -455,14 +454,15 @@ impl ReaderShared {
                     partition.refreshed(asked);
                     partition.wake();
                 }
-                // It is deleted, which the metadata says soon: who reads would ask again and again until then.
+                // The partition is deleted, and the metadata image will show it. Until then, readers would request a
+                // refresh again and again.
                 None => partition.failed(ReadError::Gone),
             }
         }
         Ok(())
     }
 
-    /// Finds what lies from this offset on, and fetches it, waking who waits as it comes.
+    /// Finds the window from `offset` on and fetches it. Wakes waiters at each part.
     async fn read_ahead(
         self: &Arc<Self>,
         number: DisklessPartitionId,
@@ -489,10 +489,10 @@ impl ReaderShared {
                 Err(_) => failed = failed.or(Some(ReadError::Storage)),
             }
         }
-        // A fault where the reader is matters most. Records before a loss are read first.
+        // A loss at the reader's offset goes first. Other losses wait: the records before them are read first.
         match lost_at(offset, &lost).or(failed) {
             Some(why) => {
-                // The place of the records may have changed.
+                // The positions of the records may have changed.
                 self.windows.lock().forget(number);
                 Err(why)
             }
@@ -500,9 +500,9 @@ impl ReaderShared {
         }
     }
 
-    /// Finds the window of a partition from this offset on. Waits for no GET while there is room for batches: a window
-    /// whose blocks are in memory, or under way for another partition, needs none. Returns `None` if the index has
-    /// nothing there.
+    /// Finds the window of a partition from `offset` on. Waits for other fetches only if `FOUND_BATCHES_MAX` batches
+    /// are being fetched: a window in memory, or under way for another partition, needs no GET. Returns `None` if the
+    /// index has no run there.
     async fn find_ahead(
         &self,
         number: DisklessPartitionId,
@@ -511,7 +511,7 @@ impl ReaderShared {
     ) -> Result<Option<(Vec<PartAhead>, SemaphorePermit<'_>)>, ReadError> {
         let _turn = self.finds.acquire().await.map_err(|_| ReadError::Storage)?;
         let readers = self.windows.lock().readers(number);
-        // Two windows of each, so that one is fetched while the other is read.
+        // Two windows for each reader: one is fetched while the other is read.
         let share = self.cache.lock().fetched_room() / BLOCK as usize / 2 / readers;
         let mut runs = partition.runs_from(offset);
         if runs.is_empty() {
@@ -519,8 +519,7 @@ impl ReaderShared {
             let found = found.map_err(|error| self.find_failed(&error))?;
             runs = found.into_iter().map(Arc::new).collect();
         }
-        // No run has the offset if records were deleted meanwhile, by this broker or another: the refresh then finds
-        // the log start.
+        // If records were deleted meanwhile, no run has the offset; the refresh then brings the new log start.
         let is_there = runs.first().is_some_and(|first| first.base_offset <= offset);
         let ahead = if is_there { ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS)) } else { Vec::new() };
         let Some(end) = ahead.last().map(|part| part.end_offset) else { return Ok(None) };
@@ -531,7 +530,7 @@ impl ReaderShared {
         Ok(Some((ahead, room)))
     }
 
-    /// Reads one batch of a partition, with its offset.
+    /// Returns the bytes of one batch, with its offset.
     async fn batch(&self, partition: &PartitionView, place: Place) -> Result<Bytes, ReadError> {
         let range = place.range();
         for _ in 0..WRONG_MAX {
@@ -553,8 +552,8 @@ impl ReaderShared {
         Err(ReadError::Storage)
     }
 
-    /// Drops bytes that are not what was put, so that they are fetched anew. Returns why the batch cannot be read: it
-    /// is lost if several GETs have brought such bytes.
+    /// Drops wrong bytes, so that they are fetched again. Returns the error of the read: the batch is lost after
+    /// `WRONG_MAX` GETs with wrong bytes.
     fn is_wrong(&self, partition: &PartitionView, place: Place) -> ReadError {
         let Place { object, position, base_offset, end_offset, .. } = place;
         if self.fetcher.forget(object, place.range()) < WRONG_MAX {
@@ -565,7 +564,7 @@ impl ReaderShared {
         ReadError::Lost { from: base_offset, next: end_offset }
     }
 
-    /// Returns why a run cannot be read: what is not in the store of its object is lost.
+    /// Returns the error of a run's read: batches that its object does not have in the store are lost.
     fn run_failed(&self, partition: &PartitionView, run: &BatchRun, error: &ObjectError) -> ReadError {
         let end = match *error {
             ObjectError::NotFound(_) => 0,
@@ -581,14 +580,14 @@ impl ReaderShared {
 
     fn fetch_failed(&self, error: &ObjectError) -> ReadError {
         if let Some(left_out) = self.failures.due() {
-            tracing::error!(%error, left_out, "records cannot be fetched from the object store");
+            tracing::error!(%error, left_out, "cannot fetch records from the object store: consumers get KAFKA_STORAGE_ERROR and retry; check the store");
         }
         ReadError::Storage
     }
 
     fn find_failed(&self, error: &fullbore_db::StoreError) -> ReadError {
         if let Some(left_out) = self.failures.due() {
-            tracing::error!(%error, left_out, "records cannot be found in the index of diskless topics");
+            tracing::error!(%error, left_out, "cannot search the index of diskless topics: consumers get KAFKA_STORAGE_ERROR and retry; check the index");
         }
         ReadError::Storage
     }

@@ -1,25 +1,27 @@
-//! Budget of bytes in memory that are under way to clients: a client that does not read holds its answers, so that
-//! answers get small once clients hold much.
+//! Budget of response bytes in memory. A client that does not read holds its responses: responses get small once
+//! clients hold much.
 //!
-//! Invariant: bytes count from when they are given until the last reference to them is dropped.
+//! Not here: memory that a response holds beyond its own bytes, such as the rest of a block.
+//!
+//! Invariant: bytes count from [`ResponseBudget::give`] until the last reference to them is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-/// Bytes of an answer, beside the rest of a batch, while clients hold as much as they may.
+/// Bytes of a response while the budget is used up; the first batch may be larger.
 const LEAST: u32 = 256 << 10;
 
-/// Bytes that clients were given.
+/// Bytes of outstanding responses, and their limit.
 #[derive(Debug)]
 pub struct ResponseBudget {
     bytes: AtomicU64,
-    /// Bytes that clients hold together before answers get small.
+    /// Outstanding bytes from which on responses get small.
     max: u64,
 }
 
-/// Some of them.
+/// Bytes that count until they are dropped.
 struct Given {
     bytes: Bytes,
     of: Arc<ResponseBudget>,
@@ -38,12 +40,13 @@ impl Drop for Given {
 }
 
 impl ResponseBudget {
-    /// None yet, of so many.
+    /// Creates a budget of `max` bytes.
     pub fn new(max: u64) -> Arc<ResponseBudget> {
         Arc::new(ResponseBudget { bytes: AtomicU64::new(0), max })
     }
 
-    /// Returns how many of `wanted` bytes an answer may have; more if these are its first.
+    /// Returns how many of `wanted` bytes a response may have. The first bytes of a response are granted even if the
+    /// budget is used up.
     pub fn share(&self, wanted: u32, are_first: bool) -> u32 {
         match self.bytes.load(Ordering::Relaxed) < self.max {
             true => wanted,
@@ -52,7 +55,7 @@ impl ResponseBudget {
         }
     }
 
-    /// Returns the bytes, which count from here on.
+    /// Returns `bytes` as outstanding: they count from now on.
     pub fn give(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Bytes::from_owner(Given { bytes, of: Arc::clone(self) })
@@ -64,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_much_together_is_given_little_until_it_is_dropped() {
+    fn budget_is_used_up_responses_are_small_until_bytes_are_dropped() {
         let given = ResponseBudget::new(1000);
         let first = given.give(Bytes::from(vec![1; 999]));
         assert_eq!(given.share(u32::MAX, false), u32::MAX);

@@ -1,8 +1,9 @@
-//! From which offset on records of a partition are kept, by the bytes and the age that retention leaves.
+//! Offset from which retention keeps the records of a partition, by their bytes and their age.
 //!
-//! Not here: who asks when (`housekeeping`), and how the log start is moved. Runs before the log start go from the
-//! index piece by piece and at leisure, and until then the bytes of a partition have them in, whoever has moved it.
-//! Invariant: a run is counted once, however often, and by how many brokers, it is looked at before it goes.
+//! Not here: the schedule (`housekeeping`), and the move of the log start.
+//!
+//! The index deletes runs before the log start later and in pieces; until then the bytes of a partition include them.
+//! Invariant: such a run is counted once, even if several brokers check the partition several times before it goes.
 
 use std::ops::Range;
 
@@ -11,11 +12,11 @@ use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 use super::index::RunFinder;
 use super::partition_view::PartitionView;
 
-/// Runs that are looked through at a time.
+/// Runs that one query returns.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Returns the offset from which on records are kept, where those past `bytes_max`, and those older than `since_ms`,
-/// are not. Whole runs are kept; `None` if the offset is not known.
+/// Returns the offset from which records are kept, in whole runs. The runs before it are beyond `bytes_max`, or have
+/// only records older than `since_ms`. `None` if the offset is not known.
 pub async fn kept_from(
     finder: &RunFinder,
     partition: &PartitionView,
@@ -34,13 +35,14 @@ pub async fn kept_from(
     Some(from)
 }
 
-/// Returns the offset from which on records are kept, where those older than `since_ms` are not. The oldest run with a
-/// younger record keeps itself and all behind it, as a segment does in Kafka.
+/// Returns the offset from which records are kept, without those older than `since_ms`. The oldest run with a younger
+/// record is kept with all runs after it, as a segment is in Kafka.
 async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<i64>, since_ms: i64) -> Option<i64> {
     let (log_start, log_end) = (log.start, log.end);
     let found = finder.first_run_at(number, log_start..log_end, since_ms).await.ok()?;
     let mut from = found.map_or(log_end, |run| run.base_offset.max(log_start));
-    // Runs behind a deleted record that was younger are all found by it: each is judged by its own records.
+    // A deleted record with a later timestamp makes the search find all runs after it. Each is therefore checked by its
+    // own records.
     while from < log_end {
         let runs = finder.runs_from(number, from, RUNS_LOOKED_AT).await.ok()?;
         let Some(last) = runs.last() else { break };
@@ -52,18 +54,19 @@ async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<
     Some(from.min(log_end))
 }
 
-/// Returns true if a batch that ends behind the log start has this timestamp or a later one.
+/// Returns true if a batch that ends after the log start has a timestamp of at least `since_ms`.
 fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
     run.placed().any(|(_, base_offset, batch)| {
         batch.max_timestamp >= since_ms && base_offset + i64::from(batch.record_count) > log_start
     })
 }
 
-/// Returns the end of the last run that is past `bytes_max`; `None` also where runs went from the index meanwhile.
+/// Returns the offset before which runs are beyond `bytes_max`: without them at least `bytes_max` bytes stay. `None` if
+/// the index fails, or if runs left the index meanwhile.
 async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -> Option<i64> {
     let number = partition.number()?;
     let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };
-    // Read later than the first run, so that a run that goes in between is missed below.
+    // Read after the first run: a run that the index deletes in between is found missing below.
     let row = finder.partitions(vec![number]).await.ok()?.pop()?;
     partition.moved(&row, Vec::new());
     let mut over = u64::try_from(row.bytes).unwrap_or(0).saturating_sub(bytes_max);
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_cut_off_before_and_is_still_there_is_not_cut_off_once_more() {
+    async fn deleted_runs_are_still_in_the_index_retention_counts_them_once() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let open = || SqliteIndex::open(folder.path()).expect("opened");
         let mut store = open();
@@ -143,7 +146,7 @@ mod tests {
         let mut store = SqliteIndex::open(folder.path()).expect("opened");
         let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-        // More runs than are looked at in one page.
+        // More runs than one query returns.
         let times: Vec<i64> = [10, 1_000_000].into_iter().chain(20..120).collect();
         let objects = store.register(times.len(), 0).expect("registered");
         let uploaded = |(id, max_timestamp): (&i64, &i64)| {

@@ -1,5 +1,5 @@
-//! The broker's side of diskless topics over an index that is carried out by hand: what is known where others commit,
-//! too, and what waits.
+//! Diskless topics of a broker over an index that the test carries out by hand: state that other brokers change, and
+//! waits.
 
 use bytes::BytesMut;
 use std::ops::Range;
@@ -26,7 +26,7 @@ use fullbore_log::validation::ValidBatch;
 
 const ONE: Uuid = Uuid([1; 16]);
 
-/// With an index that is carried out by hand.
+/// Broker over an index that is carried out by hand.
 struct ByHand {
     diskless: Diskless,
     index: IndexByHand<SqliteIndex>,
@@ -34,7 +34,7 @@ struct ByHand {
     folder: tempfile::TempDir,
 }
 
-/// Says nothing.
+/// Change feed without changes.
 struct Unheard;
 
 impl ChangeSource for Unheard {
@@ -48,7 +48,7 @@ impl ByHand {
         ByHand::beside(None)
     }
 
-    /// Beside other brokers, of which this is heard.
+    /// Creates a broker beside others, with their changes.
     fn beside(changes: Option<IndexChanges>) -> ByHand {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
@@ -66,7 +66,7 @@ impl ByHand {
         self.diskless.put_topic(("topic", id), count, &self.config, Box::new(|_| Stops::default()));
     }
 
-    /// Another broker commits batches of one record with these sequences of producer 7, one an object.
+    /// Commits batches of one record by another broker, one an object, with these sequences of producer 7.
     fn committed_elsewhere(&self, sequences: Range<i32>) {
         let partition = self.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
         let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
@@ -126,7 +126,7 @@ impl ByHand {
         answered.await.expect("no panic")
     }
 
-    /// The index does what it is asked for until then.
+    /// Carries out the requests to the index until `is_done`.
     async fn until(&mut self, is_done: impl Fn() -> bool, now_ms: i64) {
         while !is_done() {
             match self.index.turn().await {
@@ -145,19 +145,19 @@ async fn refreshed(partition: Arc<DisklessPartition>) -> Result<(), AppendError>
     refreshed.into_values().next().expect("it has a number")
 }
 
-/// The offset of a batch, once its answer has come.
+/// Waits for the answer of a batch. Returns its offset.
 async fn answered(ticket: AppendTicket) -> Result<i64, AppendError> {
     let far = tokio::time::Instant::now() + Duration::from_secs(3600);
     ticket.wait(far, std::future::pending(), &Metrics::default()).await.map(|appended| appended.base_offset)
 }
 
 #[tokio::test]
-async fn commit_is_heard_of_before_an_older_refresh_is_not_missed() {
+async fn answer_to_a_commit_overtakes_an_older_refresh_the_commit_is_not_missed() {
     let mut broker = ByHand::new();
     broker.put(ONE, 1);
     broker.carry_out().await;
     let partition = broker.diskless.find(&ONE, 0).expect("it is there");
-    // The index has answered, and its caller takes the answer later.
+    // The index answers, and the caller takes the answer later.
     let mut refreshing = Box::pin(refreshed(partition));
     assert!(tokio::time::timeout(Duration::ZERO, &mut refreshing).await.is_err());
     broker.carry_out().await;
@@ -170,7 +170,7 @@ async fn commit_is_heard_of_before_an_older_refresh_is_not_missed() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_in_memory_of_a_topic_that_is_deleted() {
+async fn topic_is_deleted_no_memory_of_it_is_kept() {
     let mut broker = ByHand::new();
     broker.put(ONE, 2);
     broker.carry_out().await;
@@ -180,7 +180,7 @@ async fn nothing_is_kept_in_memory_of_a_topic_that_is_deleted() {
     refreshing.await.expect("no panic").expect("refreshed");
     assert_eq!(broker.index.kept(), [1, 2, 0]);
     let number = broker.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
-    // One is refreshed while it is deleted, and another topic is deleted before it is made in the index.
+    // A partition is refreshed while it is deleted, and another topic is deleted before the index has it.
     let refreshing = broker.refresh(0);
     yield_now().await;
     broker.diskless.delete_topic(ONE, Box::new(|| {}));
@@ -193,7 +193,7 @@ async fn nothing_is_kept_in_memory_of_a_topic_that_is_deleted() {
 }
 
 #[tokio::test]
-async fn after_a_clock_that_jumped_one_object_is_refused_and_not_all_that_were_registered() {
+async fn clock_jumps_one_object_is_refused_and_not_all_registered_ones() {
     let mut broker = ByHand::new();
     broker.put(ONE, 1);
     broker.carry_out().await;
@@ -209,7 +209,7 @@ async fn after_a_clock_that_jumped_one_object_is_refused_and_not_all_that_were_r
 }
 
 #[tokio::test]
-async fn a_commit_waits_for_few_log_starts_however_many_were_to_be_moved_and_given_up() {
+async fn many_moves_of_log_starts_are_given_up_a_commit_waits_for_few_of_them() {
     let mut broker = ByHand::new();
     broker.put(ONE, 50);
     broker.carry_out().await;
@@ -220,7 +220,7 @@ async fn a_commit_waits_for_few_log_starts_however_many_were_to_be_moved_and_giv
     }
     let carried_out = broker.carry_out().await;
     assert!((1..=2).contains(&carried_out), "{carried_out} before a commit");
-    // Those that come later have their turns.
+    // Later requests are carried out as well.
     let partition = broker.diskless.find(&ONE, 7).expect("it is there");
     let moving = tokio::spawn(async move { partition.delete_records_before(0).await });
     broker.until(|| moving.is_finished(), 0).await;
@@ -228,7 +228,7 @@ async fn a_commit_waits_for_few_log_starts_however_many_were_to_be_moved_and_giv
 }
 
 #[tokio::test]
-async fn a_log_start_that_is_moved_after_who_asked_has_given_up_is_known() {
+async fn caller_gives_up_a_move_of_the_log_start_its_result_is_applied() {
     let mut broker = ByHand::new();
     broker.put(ONE, 1);
     broker.carry_out().await;
@@ -243,7 +243,7 @@ async fn a_log_start_that_is_moved_after_who_asked_has_given_up_is_known() {
 }
 
 #[tokio::test]
-async fn what_others_commit_while_a_partition_gets_its_number_is_read() {
+async fn others_commit_before_the_partition_is_ready_their_records_are_read() {
     let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
     broker.put(ONE, 1);
     broker.carry_out().await;
@@ -259,9 +259,9 @@ async fn what_others_commit_while_a_partition_gets_its_number_is_read() {
     assert_eq!(partition.known.offsets().log_end, 3);
 }
 
-/// The broker was told 0 alone; 1 and 2 went over another one, and the answer of 1 was lost.
+/// The broker knows of 0 alone: 1 and 2 were committed by another one, and the answer of 1 was lost.
 #[tokio::test]
-async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_in_vain() {
+async fn missing_batch_is_committed_elsewhere_the_parked_one_is_released() {
     let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
     broker.put(ONE, 1);
     broker.carry_out().await;
@@ -306,7 +306,7 @@ async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_i
 }
 
 #[tokio::test]
-async fn refreshes_are_given_up_at_once_their_questions_do_not_gather() {
+async fn refreshes_are_given_up_at_once_their_queries_do_not_pile_up() {
     let mut broker = ByHand::new();
     broker.put(ONE, 50);
     broker.carry_out().await;
@@ -320,7 +320,7 @@ async fn refreshes_are_given_up_at_once_their_questions_do_not_gather() {
 }
 
 #[tokio::test]
-async fn the_index_is_told_of_settings_that_concern_it_and_of_no_others() {
+async fn settings_change_the_index_gets_only_a_larger_window() {
     let mut broker = ByHand::new();
     let retain = |broker: &mut ByHand, window| {
         Arc::make_mut(&mut broker.config).producer_state_batches_to_retain = window;
@@ -335,7 +335,7 @@ async fn the_index_is_told_of_settings_that_concern_it_and_of_no_others() {
     retain(&mut broker, 500);
     broker.put(ONE, 2);
     assert_eq!(broker.carry_out().await, 1);
-    // More is set before the partitions have their numbers.
+    // A larger window is set before the partitions have their ids.
     let two = Uuid([2; 16]);
     broker.put(two, 2);
     retain(&mut broker, 600);
@@ -412,8 +412,8 @@ async fn request_has_many_partitions_they_are_refreshed_together_and_a_deleted_o
     assert!(partitions[1].is_stale_for(7), "a first batch asks where others commit, too");
 }
 
-/// Refreshes 16 partitions by one question. The index refuses the questions for which `is_refused` returns true, given
-/// their number. Returns the size of each question, and the outcome by partition, in order.
+/// Refreshes 16 partitions by one query. The index refuses the queries for whose number `is_refused` returns true.
+/// Returns the size of each query, and the outcome by partition, in order.
 async fn refreshed_while_refused(is_refused: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<Result<(), AppendError>>) {
     let mut broker = ByHand::new();
     broker.put(ONE, 16);

@@ -1,5 +1,5 @@
-//! Transactions on a diskless partition at one broker: what is verified, where markers go, and what is read, in virtual
-//! time.
+//! Transactions on a diskless partition at one broker, in virtual time: confirmations, the positions of markers, and
+//! reads.
 
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::commit::admission::Freshness;
@@ -89,7 +89,7 @@ impl OneBroker {
         self.partition(index).append(&batch, terms, producer, Freshness::Current, None)
     }
 
-    /// Offers a batch of the next epoch ahead of the coordinator's word.
+    /// Offers a batch of the next epoch before the coordinator's confirmation.
     fn offer_ahead(&self, base_sequence: i32, word: &AwaitedWord) -> Result<AppendStep, AppendError> {
         let stamp = Stamp { producer_epoch: 1, ..stamp(7, base_sequence) };
         let terms = AppendTerms::in_turn(Acks::All, 0);
@@ -97,7 +97,7 @@ impl OneBroker {
         self.offer_on(0, &batch(stamp, true, 10), terms)
     }
 
-    /// Begins to write the marker with which epoch 1 begins, and returns once its object is being uploaded.
+    /// Begins to write the marker with which epoch 1 begins. Returns once the marker's object is being uploaded.
     async fn begin_to_end(&self) -> JoinHandle<Result<(), AppendError>> {
         let (partition, puts) = (self.partition(0), self.store.puts());
         let of = Marker { producer_epoch: 1, ..marker(stamp(7, 0), true) };
@@ -108,7 +108,7 @@ impl OneBroker {
         end
     }
 
-    /// The offset of a batch in a transaction that the coordinator has confirmed.
+    /// Writes a batch in a transaction that the coordinator has confirmed. Returns its offset.
     async fn write(&self, stamp: Stamp) -> i64 {
         committed(self.offer(stamp, true, Verification::Verified)).await.expect("committed")
     }
@@ -117,7 +117,7 @@ impl OneBroker {
         self.partition(0).write_marker(&marker(stamp, is_commit), 1).await
     }
 
-    /// Reads at read_committed, once what is missing has come.
+    /// Reads at read_committed, once the missing records have arrived.
     async fn read(&self, offset: i64) -> Read {
         let (partition, since) = (self.partition(0), std::time::Instant::now());
         loop {
@@ -128,7 +128,7 @@ impl OneBroker {
         }
     }
 
-    /// First offsets of the aborted transactions of [`OneBroker::read`].
+    /// Returns the first offsets of the aborted transactions of [`OneBroker::read`].
     async fn aborted(&self, offset: i64) -> Vec<i64> {
         let read = self.read(offset).await;
         read.aborted.expect("asked for").iter().map(|aborted| aborted.first_offset).collect()
@@ -193,7 +193,7 @@ async fn batch_begins_a_transaction_it_waits_for_the_coordinator_and_those_behin
 }
 
 #[tokio::test(start_paused = true)]
-async fn transaction_ends_between_the_coordinators_word_and_the_commit_the_batch_is_sent_again() {
+async fn transaction_ends_between_its_confirmation_and_the_commit_the_batch_is_sent_again() {
     let broker = OneBroker::start(64 << 20, 1).await;
     broker.write(stamp(7, 0)).await;
     let known = broker.partition(0).known.offsets().log_end;
@@ -236,9 +236,9 @@ async fn marker_is_in_an_object_that_is_not_uploaded_it_fails_and_the_next_try_i
     assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
 }
 
-/// Others have the store: the coordinator has one of them write the marker, rather than wait for a PUT that hangs.
+/// Another broker has the store: the coordinator lets it write the marker, rather than wait for a PUT that hangs.
 #[tokio::test(start_paused = true)]
-async fn broker_loses_the_store_with_a_marker_under_way_its_coordinator_is_told_at_once() {
+async fn broker_loses_the_store_with_a_marker_under_way_its_coordinator_gets_an_error_at_once() {
     let broker = OneBroker::start(64 << 20, 1).await;
     broker.write(stamp(7, 0)).await;
     broker.store.hang_next(1_000);
@@ -278,7 +278,7 @@ async fn transaction_is_open_retention_leaves_its_records_until_it_ends() {
     );
 }
 
-/// A refused batch takes those behind it along, and not the end of their transaction.
+/// A refused batch takes those behind it along, but not the end of their transaction.
 #[tokio::test(start_paused = true)]
 async fn batch_before_a_marker_is_not_uploaded_the_marker_is_written() {
     let broker = OneBroker::start(64 << 20, 1).await;

@@ -1,9 +1,12 @@
-//! Request of the object store, with a second try beside it where it takes too long: the first that succeeds counts.
+//! Hedged requests to the object store: a request that takes too long gets a second try beside the first, and the first
+//! success counts.
 //!
-//! A try takes too long while its bytes do not move, or trickle, not because a link is slow. Who has not answered in an
-//! outage may never do, and what is sent after it is answered soon: a second try that takes too long, too, is given up
-//! for another one, after twice the time each, and the first goes on. One that fails is replaced after the same pause.
-//! All of them need credit, which [`Hedging`] counts.
+//! A try takes too long while its bytes stall or trickle, not because a link is slow. After an outage an old try may
+//! hang forever, while a new one is answered soon. A second try that takes too long is therefore replaced by another
+//! one, each time after twice the pause, and the first goes on. A failed try is replaced after the same pause. Each
+//! second try needs credit, which [`Hedging`] counts.
+//!
+//! Not here: requests themselves, and attempts after a failure of all tries.
 //!
 //! Invariant: at most two tries of a request are under way.
 
@@ -22,20 +25,20 @@ use fullbore_host::task;
 pub const SILENT_MAX: Duration = Duration::from_secs(5);
 /// Time without progress after which a request is given up.
 pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
-/// Bytes of a PUT that the system takes and has not sent, at most (`tcp_wmem`), and the bytes a second at which they
-/// leave at least: meanwhile nothing is seen to move.
+/// Most bytes of a PUT that are in the system's send buffer (`tcp_wmem`). They leave at `BUFFER_LEAVES` bytes a second
+/// or faster, without visible progress.
 pub const BUFFERED_MAX: u64 = 4 << 20;
 const BUFFER_LEAVES: u64 = 256 << 10;
-/// Pause after a second try was due and there was no credit: another request may give some back.
+/// Pause after a second try was due without credit: another request may give some back.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
-/// The least time without progress of any request after which the store is silent.
+/// Shortest time without progress of any request that shows a silent store.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// Silence as a number of waits for a second try, where that is longer.
+/// Number of waits for a second try that show a silent store, if they last longer.
 const WAITS_OF_SILENCE: u32 = 4;
-/// Second tries of a request from which on their time is not doubled any more.
+/// Second tries of a request after which the pause is no longer doubled.
 const DOUBLED_MAX: u32 = 8;
 
-/// The requests of one kind.
+/// Requests of one kind.
 #[derive(Debug)]
 pub struct Tries {
     /// Name of a try in log lines.
@@ -49,15 +52,15 @@ pub struct Tries {
     began: Instant,
 }
 
-/// Requests that are under way.
+/// Requests under way.
 #[derive(Debug)]
 struct UnderWay {
     count: usize,
-    /// The time at which the first of them began, after which there was always one.
+    /// Time at which the first of them began; since then at least one was under way.
     since: Instant,
 }
 
-/// Request that is under way, until it is dropped.
+/// Request that counts as under way, until this is dropped.
 struct Counted<'t>(&'t Tries);
 
 impl Drop for Counted<'_> {
@@ -66,20 +69,20 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Try that is under way.
+/// Try under way.
 struct Try {
     progress: BodyProgress,
     handle: AbortHandle,
     is_first: bool,
 }
 
-/// The tries of one request: one or two under way, the older first.
+/// Tries of one request: one or two under way, the older first.
 struct TriedRequest {
     bytes: u64,
     /// Progress of the first try, also after that has failed.
     first: BodyProgress,
     tries: Vec<Try>,
-    /// Second tries so far, for each of which credit was taken.
+    /// Second tries so far, each of which took credit.
     seconds: u32,
     /// The earliest time of the next second try.
     not_before: Instant,
@@ -91,17 +94,17 @@ impl TriedRequest {
         &self.tries[self.tries.len() - 1]
     }
 
-    /// Returns the factor of a usual pause before the next second try.
+    /// Returns the factor on the pause before the next second try.
     fn doubled(&self) -> u32 {
         1 << self.seconds.saturating_sub(1).min(DOUBLED_MAX)
     }
 
-    /// Returns the time at which the request is given up, if no byte moves until then.
+    /// Returns the time at which the request is given up, unless a byte moves before.
     fn ends(&self) -> Instant {
         moved_last(&self.first, &self.newest().progress) + GIVEN_UP_AFTER
     }
 
-    /// Takes out a try that has ended, if it is one of them.
+    /// Removes a try that has ended, and returns it. `None` if the try was given up.
     fn take(&mut self, id: Id) -> Option<Try> {
         let at = self.tries.iter().position(|one| one.handle.id() == id)?;
         Some(self.tries.remove(at))
@@ -109,7 +112,7 @@ impl TriedRequest {
 }
 
 impl Tries {
-    /// No request was made yet. `buffered_max` bytes of a body may be seen to move before they leave.
+    /// Creates the state before the first request. `buffered_max` bytes of a body may seem to move before they leave.
     pub fn new(name: &'static str, buffered_max: u64) -> Tries {
         let (hedging, silences, any) = (Mutex::default(), LogRateLimit::default(), AnyProgress::default());
         let began = Instant::now();
@@ -117,8 +120,8 @@ impl Tries {
         Tries { name, hedging, silences, buffered_max, any, under_way, began }
     }
 
-    /// Returns how long requests have been under way of which none has made progress or succeeded, counted from
-    /// `answered` at the earliest. `None` if none is under way.
+    /// Returns how long no request under way has made progress or succeeded, counted from `answered` at the earliest.
+    /// `None` if no request is under way.
     pub fn silent_for(&self, answered: Option<Instant>) -> Option<Duration> {
         let since = {
             let under_way = self.under_way.lock();
@@ -127,7 +130,7 @@ impl Tries {
         Some(answered.unwrap_or(since).max(since).max(self.any.last()).elapsed())
     }
 
-    /// Returns the time after which a small request takes too long, as far as that is known.
+    /// Returns the time after which a small request takes too long; `None` while that is unknown.
     pub fn usual_wait(&self) -> Option<Duration> {
         self.hedging.lock().wait(0)
     }
@@ -146,11 +149,11 @@ impl Tries {
         Counted(self)
     }
 
-    /// Runs a request with a body of this many bytes until one of its tries succeeds, or the last one fails. `second`
-    /// is called for each try but the first. Dropping the future gives all of them up.
+    /// Runs a request with a body of `bytes` until one of its tries succeeds, or the last one fails. Calls `second` for
+    /// each try but the first. Dropping the future gives up all tries.
     ///
     /// # Errors
-    /// The last try's, or no progress for [`GIVEN_UP_AFTER`].
+    /// [`ObjectError`] of the last try, or after [`GIVEN_UP_AFTER`] without progress.
     pub async fn run<T, F>(
         &self,
         bytes: u64,
@@ -187,7 +190,7 @@ impl Tries {
                         Err(_) if request.tries.is_empty() => {
                             return Err(ObjectError::Unavailable(format!("a {} was not carried out", self.name)));
                         }
-                        // The other try may succeed; one that was given up says nothing.
+                        // The other try may succeed. A try that was given up changes nothing.
                         _ if ended.is_some() => request.not_before = Instant::now() + self.pause(&request),
                         _ => {}
                     }
@@ -214,7 +217,7 @@ impl Tries {
         }
     }
 
-    /// Notes that a try of this request has succeeded, which is none of those that are left.
+    /// Notes that try `ended` of a request has succeeded. `None` is a try that was given up.
     fn succeeded(&self, request: &TriedRequest, ended: Option<&Try>) {
         let Some(ended) = ended else { return };
         self.note(ended.progress.began().elapsed(), request.bytes);
@@ -223,13 +226,13 @@ impl Tries {
         }
     }
 
-    /// Notes the time that a try of a request of this many bytes took.
+    /// Notes that a try of a request of `bytes` took `took`.
     fn note(&self, took: Duration, bytes: u64) {
         self.any.moved();
         self.hedging.lock().note(took, bytes);
     }
 
-    /// Takes the credit for a second try of a request of this many bytes, if there is any.
+    /// Takes the credit for a second try of a request of `bytes`, if there is any.
     fn take_credit(&self, bytes: u64) -> bool {
         let mut hedging = self.hedging.lock();
         let silence = hedging.wait(bytes).map_or(SILENT_MAX, |wait| wait.saturating_mul(WAITS_OF_SILENCE));
@@ -237,20 +240,21 @@ impl Tries {
         hedging.take(self.began.elapsed(), is_silent)
     }
 
-    /// Returns the pause before a try that failed is replaced while the other one goes on.
+    /// Returns the pause before a failed try is replaced while the other one goes on.
     fn pause(&self, request: &TriedRequest) -> Duration {
         let wait = self.hedging.lock().wait(request.bytes).unwrap_or(STORE_SILENT_MIN);
         wait.saturating_mul(request.doubled()).min(SILENT_MAX)
     }
 
-    /// The time at which a second try is due, if no byte of the newest one moves until then. It counts from the start.
-    /// Bytes in the system's buffer take about as long again as those before them took.
+    /// Returns the time at which a second try is due, unless a byte of the newest try moves before. The wait counts
+    /// from the start of the newest try. Bytes in the system's buffer take about as long again as those before them
+    /// took.
     fn second_due(&self, request: &TriedRequest) -> Instant {
         let progress = &request.newest().progress;
         let (began, (last, bytes)) = (progress.began(), progress.last());
         let buffered = Duration::from_millis(bytes.min(self.buffered_max) * 1000 / BUFFER_LEAVES);
         let silent = last + SILENT_MAX + buffered;
-        // A store that usually takes seconds is slow, and a second try would make it slower.
+        // A store that usually takes seconds is slow: a second try would only add load.
         let wait = self.hedging.lock().wait(request.bytes).filter(|wait| *wait < SILENT_MAX);
         let late = wait.map(|wait| {
             let quiet = wait.mul_f64(USUAL_OF_WAIT).max((last - began) * 3 / 2);
@@ -268,7 +272,7 @@ impl Tries {
     }
 }
 
-/// The last time that bytes moved. Those that a second try hands to the system at its start say nothing.
+/// Returns the last time that bytes moved. Bytes that a second try hands to the system at its start do not count.
 fn moved_last(first: &BodyProgress, newest: &BodyProgress) -> Instant {
     let (began, (first, _), (last, _)) = (newest.began(), first.last(), newest.last());
     if last - began >= SILENT_MAX { last.max(first) } else { first }
@@ -283,7 +287,8 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
-    /// Runs a request whose bytes move each `step` for `takes`, and then answers; the number of its tries.
+    /// Runs a request whose bytes move each `step` for `takes`, and which then succeeds. Returns the outcome and the
+    /// number of tries.
     async fn tries_of(step: Duration, takes: Duration) -> (Result<(), ObjectError>, usize) {
         let (tries, count) = (Tries::new("PUT", BUFFERED_MAX), AtomicUsize::new(1));
         let request = |progress: BodyProgress| async move {
@@ -365,7 +370,7 @@ mod tests {
         assert_eq!((began.elapsed(), count.into_inner()), (GIVEN_UP_AFTER, 8));
     }
 
-    /// Store double: each try takes 10 ms, or hangs where a random number is below `hanging` of a hundred.
+    /// Puts to a store double: takes 10 ms, or hangs in `hanging` percent of the calls.
     async fn put(store: &Mutex<u64>, hanging: u64) -> Result<(), ObjectError> {
         let drawn = {
             let mut state = store.lock();
@@ -392,7 +397,7 @@ mod tests {
                 };
                 tries.run(70_000, request, || ()).await.expect("put");
                 longest = longest.max(one.elapsed());
-                // As producers that wait for their answers.
+                // The pause of a producer that waits for its answers.
                 tokio::time::sleep(Duration::from_millis(90)).await;
             }
             let of_well = f64::from(REQUESTS) * 0.1 / began.elapsed().as_secs_f64();

@@ -1,4 +1,4 @@
-//! The table of metrics as a page of documentation; a test holds the committed page to it.
+//! The table of metrics as a documentation page. A test compares the committed page with it.
 
 use super::families::FAMILIES;
 use prometheus_client::registry::Unit;
@@ -6,20 +6,24 @@ use prometheus_client::registry::Unit;
 const HEAD: &str = "\
 # Metrics
 
-The broker shows these at `http://127.0.0.1:9644/metrics` (`fullbore.admin.listener`), as text for Prometheus
+The broker serves these at `http://127.0.0.1:9644/metrics` (`fullbore.admin.listener`), as text for Prometheus
 (OpenMetrics 1.0). Counters start at zero with the process. A histogram `x` has the samples `x_bucket`, `x_sum` and
-`x_count`. `/readyz` beside it (`/healthz` is the same) answers 200 while the broker takes records, else 503 with the reason, so on a full disk,
-too, where reads and deletions go on and a new start changes nothing: it tells who sends clients where. `/livez` tells who restarts
-brokers: 200 unless only a new start would help. While the database of a cluster is away both answer 200, since all brokers go on
-without it; `/readyz` says so in a second line, and the same of the object store of diskless topics. The page stays up while a stopping broker still answers its clients.
-Generated from the table in `crates/broker/src/exposition/families.rs`; a test compares this page with it. To write it
-anew: `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
+`x_count`.
+
+`/readyz` (`/healthz` is the same) is for load balancers: 200 while the broker accepts records, else 503 with the
+reason. It is 503 on a full disk as well, although reads and deletions continue and a restart changes nothing. `/livez`
+is for supervisors: 200 unless only a restart helps. While the database of a cluster is away, both return 200, since all
+brokers continue without it. `/readyz` then has a second line about it, as about an unreachable object store of diskless
+topics. The page stays up while a stopping broker still answers its clients.
+
+Generated from the table in `crates/broker/src/exposition/families.rs`; a test compares this page with it. To write the
+page: `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
 
 | name | type | unit | labels | meaning |
 |---|---|---|---|---|
 ";
 
-/// The text of `docs/metrics.md`.
+/// Returns the text of `docs/metrics.md`.
 pub fn markdown() -> String {
     let mut text = HEAD.to_owned();
     for family in FAMILIES {

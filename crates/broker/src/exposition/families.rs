@@ -1,6 +1,6 @@
-//! The table of metrics: every family the page shows, in its order.
+//! The table of metrics: every family of the page, in its order.
 //!
-//! Invariant: a row says all there is to say of a family; the page and `docs/metrics.md` add nothing.
+//! Invariant: a row has everything about a family; the page and `docs/metrics.md` add nothing.
 
 use super::gauges::Page;
 use crate::transactions::TransactionCounts;
@@ -14,14 +14,14 @@ use std::fmt;
 
 /// Family of metrics: a name, and samples with labels.
 pub(super) struct Family {
-    /// Without the unit, and without what the type adds (`_total`, `_info`).
+    /// Name without the unit, and without the suffix of its type (`_total`, `_info`).
     pub name: &'static str,
     pub unit: Option<&'static Unit>,
     pub kind: MetricType,
     pub labels: &'static [&'static str],
-    /// A sentence.
+    /// Sentence with the meaning.
     pub help: &'static str,
-    /// Writes the samples.
+    /// Function that writes the samples.
     pub write: fn(&Page, MetricEncoder<'_>) -> fmt::Result,
 }
 
@@ -38,7 +38,7 @@ const TRANSACTIONAL_ID: &[&str] = &["transactional_id"];
 #[rustfmt::skip]
 pub(super) static FAMILIES: &[Family] = &[
     Family { name: "fullbore_broker", unit: None, kind: Info, labels: &["cluster_id", "node_id", "version"],
-        help: "Which broker of which cluster this is, and its version; always 1.",
+        help: "Cluster, broker and version in the labels; always 1.",
         write: |page, mut encoder| encoder.encode_info(&[
             ("cluster_id", page.gauges.cluster_id.as_str()),
             ("node_id", &page.gauges.node_id.to_string()),
@@ -49,21 +49,21 @@ pub(super) static FAMILIES: &[Family] = &[
         write: |page, encoder| gauge(encoder, page.counters().started.elapsed().as_secs_f64()) },
 
     Family { name: "fullbore_connections_open", unit: None, kind: Gauge, labels: &[],
-        help: "Connections of clients now.",
+        help: "Open connections of clients.",
         write: |page, encoder| gauge(encoder, page.metrics.connections_open()) },
     Family { name: "fullbore_connections_accepted", unit: None, kind: Counter, labels: &[],
-        help: "Connections let in.",
+        help: "Connections accepted.",
         write: |page, encoder| counter(encoder, page.counters().connections.accepted.get()) },
     Family { name: "fullbore_connections_refused", unit: None, kind: Counter, labels: &[],
         help: "Connections closed at once: over max.connections or max.connections.per.ip.",
         write: |page, encoder| counter(encoder, page.counters().connections.refused.get()) },
 
     Family { name: "fullbore_request_duration", unit: Some(&SECONDS), kind: Histogram, labels: API,
-        help: "From a request read whole to its answer handed to the system, waiting for earlier answers and long polls \
-               included; its count is the number of requests answered.",
+        help: "Time from the last byte of a request to the write of its response, with waits for earlier responses and long polls; \
+               its count is the number of answered requests.",
         write: durations },
     Family { name: "fullbore_response", unit: Some(&BYTES), kind: Counter, labels: API,
-        help: "Responses, length prefixes included.",
+        help: "Bytes of responses, with length prefixes.",
         write: response_bytes },
 
     Family { name: "fullbore_produce_batches", unit: None, kind: Counter, labels: &[],
@@ -73,7 +73,7 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Records in those batches.",
         write: |page, encoder| counter(encoder, page.counters().produce.records.get()) },
     Family { name: "fullbore_produce", unit: Some(&BYTES), kind: Counter, labels: &[],
-        help: "Those batches as they are on disk: compressed as they came, or as compression.type says.",
+        help: "Size of those batches on disk: compressed by the producer, or by compression.type.",
         write: |page, encoder| counter(encoder, page.counters().produce.bytes.get()) },
     Family { name: "fullbore_produce_unanswered", unit: None, kind: Counter, labels: &[],
         help: "Produce requests with acks=0, which are not in fullbore_request_duration_seconds.",
@@ -83,95 +83,95 @@ pub(super) static FAMILIES: &[Family] = &[
         write: |page, encoder| errors(encoder, &page.counters().produce.errors) },
 
     Family { name: "fullbore_reorder_parked_batches", unit: None, kind: Gauge, labels: &[],
-        help: "Batches that came before their turn and wait now for those before them.",
+        help: "Out-of-order batches that wait for earlier ones now.",
         write: |page, encoder| gauge(encoder, page.counters().produce.reorder.batches_now()) },
     Family { name: "fullbore_reorder_parked", unit: Some(&BYTES), kind: Gauge, labels: &[],
-        help: "Memory those batches hold; at most fullbore.reorder.bytes.max.",
+        help: "Memory of those batches; at most fullbore.reorder.bytes.max.",
         write: |page, encoder| gauge(encoder, page.counters().produce.reorder.bytes_now()) },
     Family { name: "fullbore_reorder_batches", unit: None, kind: Counter, labels: &[],
-        help: "Batches that came before their turn and were held.",
+        help: "Out-of-order batches that had to wait.",
         write: |page, encoder| counter(encoder, page.counters().produce.reorder.parked.get()) },
     Family { name: "fullbore_reorder_expired_batches", unit: None, kind: Counter, labels: &[],
-        help: "Batches held that waited for fullbore.reorder.wait.ms in vain.",
+        help: "Out-of-order batches refused after fullbore.reorder.wait.ms.",
         write: |page, encoder| counter(encoder, page.counters().produce.reorder.expired.get()) },
 
     Family { name: "fullbore_fetch", unit: Some(&BYTES), kind: Counter, labels: &[],
-        help: "Record batches in the responses to fetches, as they are on disk.",
+        help: "Size on disk of record batches in fetch responses.",
         write: |page, encoder| counter(encoder, page.counters().fetch.bytes.get()) },
     Family { name: "fullbore_fetch_errors", unit: None, kind: Counter, labels: CODE,
         help: "Partitions or sessions of fetch requests that failed, by Kafka's error code; a code shows once it occurred.",
         write: |page, encoder| errors(encoder, &page.counters().fetch.errors) },
     Family { name: "fullbore_fetch_sessions", unit: None, kind: Gauge, labels: &[],
-        help: "Fetch sessions (KIP-227) now; at most max.incremental.fetch.session.cache.slots.",
+        help: "Open fetch sessions (KIP-227); at most max.incremental.fetch.session.cache.slots.",
         write: |page, encoder| gauge(encoder, page.gauges.fetch_sessions) },
 
     Family { name: "fullbore_replication_in", unit: Some(&BYTES), kind: Counter, labels: &[],
-        help: "Record batches that came from leaders of partitions that this broker follows.",
+        help: "Bytes of record batches fetched from leaders as a follower.",
         write: |page, encoder| counter(encoder, page.counters().replication.bytes_in.get()) },
     Family { name: "fullbore_replication_out", unit: Some(&BYTES), kind: Counter, labels: &[],
-        help: "Record batches sent to followers of partitions that this broker leads.",
+        help: "Bytes of record batches sent to followers as a leader.",
         write: |page, encoder| counter(encoder, page.counters().replication.bytes_out.get()) },
     Family { name: "fullbore_replication_max_lag_records", unit: None, kind: Gauge, labels: &[],
-        help: "The most records that a partition is behind its leader, of those that this broker follows, as of each one's last answer.",
+        help: "Largest number of records by which a followed partition is behind its leader, as of the leader's last response.",
         write: |page, encoder| gauge(encoder, page.gauges.replication.max_lag) },
     Family { name: "fullbore_isr_shrinks", unit: None, kind: Counter, labels: &[],
-        help: "Times this broker as a leader took replicas out of the ISR that were behind for replica.lag.time.max.ms.",
+        help: "Times this broker as a leader removed replicas from the ISR that were behind for replica.lag.time.max.ms.",
         write: |page, encoder| counter(encoder, page.counters().replication.isr_shrinks.get()) },
     Family { name: "fullbore_isr_expands", unit: None, kind: Counter, labels: &[],
-        help: "Times this broker as a leader took a replica into the ISR that had caught up.",
+        help: "Times this broker as a leader added a replica to the ISR that had caught up.",
         write: |page, encoder| counter(encoder, page.counters().replication.isr_expands.get()) },
     Family { name: "fullbore_partitions_under_replicated", unit: None, kind: Gauge, labels: &[],
-        help: "Partitions that this broker leads and of which not all replicas are in sync.",
+        help: "Partitions that this broker leads and that have replicas out of sync.",
         write: |page, encoder| gauge(encoder, page.gauges.replication.under_replicated) },
     Family { name: "fullbore_partitions_under_min_isr", unit: None, kind: Gauge, labels: &[],
-        help: "Partitions that this broker leads and of which fewer replicas are in sync than min.insync.replicas: acks=all fails.",
+        help: "Partitions that this broker leads and that have fewer in-sync replicas than min.insync.replicas: acks=all fails.",
         write: |page, encoder| gauge(encoder, page.gauges.replication.under_min_isr) },
     Family { name: "fullbore_partitions_offline", unit: None, kind: Gauge, labels: &[],
-        help: "Partitions of the cluster that nobody leads.",
+        help: "Partitions of the cluster without a leader.",
         write: |page, encoder| gauge(encoder, page.gauges.replication.offline) },
 
     Family { name: "fullbore_telemetry_pushes", unit: None, kind: Counter, labels: &[],
-        help: "Pushes of clients' own metrics (KIP-714) that were taken.",
+        help: "Pushes of clients' own metrics (KIP-714) that were accepted.",
         write: |page, encoder| counter(encoder, page.counters().telemetry.pushes.get()) },
     Family { name: "fullbore_telemetry", unit: Some(&BYTES), kind: Counter, labels: &[],
-        help: "Those metrics as they came, that is, compressed if the client compressed them.",
+        help: "Bytes of those pushes, compressed if the client compressed them.",
         write: |page, encoder| counter(encoder, page.counters().telemetry.bytes.get()) },
     Family { name: "fullbore_telemetry_errors", unit: None, kind: Counter, labels: CODE,
         help: "Pushes of clients' own metrics that were refused, by Kafka's error code; a code shows once it occurred.",
         write: |page, encoder| errors(encoder, &page.counters().telemetry.errors) },
     Family { name: "fullbore_offset_commits", unit: None, kind: Counter, labels: &[],
-        help: "Offsets committed by groups, a partition each.",
+        help: "Offsets committed by groups; each partition counts.",
         write: |page, encoder| counter(encoder, page.counters().offsets.committed.get()) },
     Family { name: "fullbore_offset_commit_errors", unit: None, kind: Counter, labels: CODE,
         help: "Partitions of offset commits that failed, by Kafka's error code; a code shows once it occurred.",
         write: |page, encoder| errors(encoder, &page.counters().offsets.errors) },
     Family { name: "fullbore_committed_offsets", unit: None, kind: Gauge, labels: &[],
-        help: "Committed offsets held, of all groups; at most fullbore.offsets.max.",
+        help: "Committed offsets of all groups; at most fullbore.offsets.max.",
         write: |page, encoder| gauge(encoder, page.gauges.offsets_held) },
     Family { name: "fullbore_committed_offset_metadata", unit: Some(&BYTES), kind: Gauge, labels: &[],
-        help: "Metadata beside committed offsets, of all groups; at most fullbore.offsets.metadata.bytes.max.",
+        help: "Bytes of metadata with committed offsets of all groups; at most fullbore.offsets.metadata.bytes.max.",
         write: |page, encoder| gauge(encoder, page.gauges.offset_metadata_bytes) },
 
     Family { name: "fullbore_groups", unit: None, kind: Gauge, labels: STATE,
-        help: "Groups in each state, those that only have offsets under Empty; at most fullbore.groups.max.",
+        help: "Groups by state; groups that only have offsets are Empty; at most fullbore.groups.max.",
         write: groups },
     Family { name: "fullbore_transactional_ids", unit: None, kind: Gauge, labels: STATE,
         help: "Transactional ids that this broker coordinates, by the state of their transaction; at most fullbore.transactional.ids.max.",
         write: transactional_ids },
     Family { name: "fullbore_transaction_oldest_open", unit: Some(&SECONDS), kind: Gauge, labels: TRANSACTIONAL_ID,
-        help: "Age of the eldest transaction that is open or whose markers are not all written, of those that this broker coordinates; 0 without one. Its id is named once it is open for 10 s, so that ordinary transactions make no series of their own.",
+        help: "Age of the oldest transaction coordinated by this broker that is open or lacks markers; 0 without one. The label has its id from 10 s on, so that ordinary transactions create no series.",
         write: oldest_open },
     Family { name: "fullbore_transaction_commit_duration", unit: Some(&SECONDS), kind: Histogram, labels: PART,
-        help: "Time of a commit by part: decision, until it is on record (and on the disk with fullbore.transaction.flush); markers, from then until every partition has its marker.",
+        help: "Time of a commit by part: decision, until it is stored (and flushed with fullbore.transaction.flush); markers, from then until every partition has its marker.",
         write: commit_durations },
     Family { name: "fullbore_last_stable_offset_lag_max", unit: None, kind: Gauge, labels: &[],
-        help: "The most records between last stable offset and high watermark of a classic partition that this broker leads, or of a diskless one: those that consumers at read_committed wait for.",
+        help: "Largest number of records between last stable offset and high watermark of a partition that this broker leads, or of a diskless one. Consumers at read_committed wait for these records.",
         write: |page, encoder| gauge(encoder, page.gauges.stable_lag_max) },
     Family { name: "fullbore_group_rebalances", unit: None, kind: Counter, labels: &[],
         help: "Times a group of the classic protocol became stable with a new assignment.",
         write: |page, encoder| counter(encoder, page.counters().groups.stable.get()) },
     Family { name: "fullbore_group_expired_members", unit: None, kind: Counter, labels: &[],
-        help: "Members of groups removed because no heartbeat, or no next step of a rebalance, came from them in time.",
+        help: "Group members removed because their heartbeat, or their next step of a rebalance, was late.",
         write: |page, encoder| counter(encoder, page.counters().groups.expired_members.get()) },
 
     Family { name: "fullbore_topics", unit: None, kind: Gauge, labels: &[],
@@ -181,49 +181,49 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Partitions of those topics.",
         write: |page, encoder| gauge(encoder, page.gauges.partitions) },
     Family { name: "fullbore_partitions_failed", unit: None, kind: Gauge, labels: &[],
-        help: "Partitions that take no records until the next start, because a write or an fsync has failed.",
+        help: "Partitions that accept no records until the next start, because a write or an fsync has failed.",
         write: |page, encoder| gauge(encoder, page.gauges.partitions_failed) },
     Family { name: "fullbore_partitions_unwritable", unit: None, kind: Gauge, labels: &[],
-        help: "Partitions whose appends or reads have failed for seconds though their logs are whole: their directories take no files, or their files cannot be opened or read. Others lead them where they are in sync.",
+        help: "Partitions whose appends or reads have failed for seconds, with intact logs: their directories accept no files, or their files cannot be opened or read. Other in-sync replicas lead them.",
         write: |page, encoder| gauge(encoder, page.gauges.partitions_unwritable) },
     Family { name: "fullbore_partitions_refused", unit: None, kind: Gauge, labels: &[],
-        help: "Partitions found so far whose files are damaged: neither read nor written until somebody repairs them; the broker's log names file and byte.",
+        help: "Partitions known to have damaged files: neither read nor written until they are repaired; the broker's log names file and byte.",
         write: |page, encoder| gauge(encoder, page.gauges.partitions_refused) },
     Family { name: "fullbore_set_aside_files", unit: None, kind: Gauge, labels: &[],
-        help: "Files with records behind a hole that a power cut has left, kept beside their logs as OFFSET.log.aside-N; topics describe tells where. They may be removed.",
+        help: "Files with records behind a hole that a power loss has left, stored beside their logs as OFFSET.log.aside-N; `topics describe` lists them. They may be removed.",
         write: |page, encoder| gauge(encoder, page.gauges.set_aside.files) },
     Family { name: "fullbore_set_aside", unit: Some(&BYTES), kind: Gauge, labels: &[],
         help: "Bytes of those files.",
         write: |page, encoder| gauge(encoder, page.gauges.set_aside.bytes) },
     Family { name: "fullbore_disk_full", unit: None, kind: Gauge, labels: &[],
-        help: "1 while the disk of the data folder is full: a write found no room or took some of the reserve, and there is not much more now.",
+        help: "1 while the disk of the data directory is full: a write has failed for lack of space or used the reserve, and little space is free now.",
         write: |page, encoder| gauge(encoder, usize::from(page.gauges.disk_full)) },
     Family { name: "fullbore_disk_hung", unit: None, kind: Gauge, labels: &[],
-        help: "1 while the disk of the data folder hangs: a write has not come back for 4 s.",
+        help: "1 while the disk of the data directory hangs: a write has not returned for 4 s.",
         write: |page, encoder| gauge(encoder, usize::from(page.gauges.disk_hung)) },
     Family { name: "fullbore_disk_reserve", unit: Some(&BYTES), kind: Gauge, labels: &[],
-        help: "Room kept for what frees space on a full disk; less than fullbore.disk.reserve.bytes while some of it is used.",
+        help: "Space reserved for operations that free space on a full disk; less than fullbore.disk.reserve.bytes while a part is in use.",
         write: |page, encoder| gauge(encoder, page.gauges.disk_reserve_bytes) },
     Family { name: "fullbore_cleaner_runs", unit: None, kind: Counter, labels: &[],
-        help: "Compactions of a log that came to their end.",
+        help: "Completed compactions of a log.",
         write: |page, encoder| counter(encoder, page.gauges.cleaner.runs) },
     Family { name: "fullbore_cleaner_failures", unit: None, kind: Counter, labels: &[],
-        help: "Compactions that ended early because of a damaged batch or because the system refused something.",
+        help: "Compactions that failed because of a damaged batch or an error of the system.",
         write: |page, encoder| counter(encoder, page.gauges.cleaner.failures) },
     Family { name: "fullbore_cleaner_read", unit: Some(&BYTES), kind: Counter, labels: &[],
-        help: "Bytes read to compact logs; each is read once for its keys if it is new, and once to be written anew.",
+        help: "Bytes read to compact logs: once for the keys of new records, and once to rewrite.",
         write: |page, encoder| counter(encoder, page.gauges.cleaner.bytes_read) },
     Family { name: "fullbore_cleaner_written", unit: Some(&BYTES), kind: Counter, labels: &[],
         help: "Bytes written by compaction.",
         write: |page, encoder| counter(encoder, page.gauges.cleaner.bytes_written) },
     Family { name: "fullbore_cleaner_removed_records", unit: None, kind: Counter, labels: &[],
-        help: "Records that compaction has taken out of logs.",
+        help: "Records that compaction has removed from logs.",
         write: |page, encoder| counter(encoder, page.gauges.cleaner.records_removed) },
     Family { name: "fullbore_cleaner_max_dirty_ratio", unit: None, kind: Gauge, labels: &[],
-        help: "The dirty share of the dirtiest compacted log when the cleaner looked last; from 0 to 1.",
+        help: "Dirty ratio of the dirtiest compacted log at the cleaner's last check; from 0 to 1.",
         write: |page, encoder| gauge(encoder, page.gauges.cleaner.max_dirty_ratio) },
     Family { name: "fullbore_cleaner_uncleanable_partitions", unit: None, kind: Gauge, labels: &[],
-        help: "Partitions that are not compacted because it has failed: for a minute, or until the next start where a batch is damaged.",
+        help: "Partitions whose compaction has failed and is suspended: for a minute, or until the next start if a batch is damaged.",
         write: |page, encoder| gauge(encoder, page.gauges.cleaner.uncleanable_partitions) },
     Family { name: "fullbore_diskless_puts", unit: None, kind: Counter, labels: &[],
         help: "Objects of diskless topics put into the object store.",
@@ -232,75 +232,75 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Bytes of those objects.",
         write: |page, encoder| counter(encoder, page.gauges.store.put_bytes) },
     Family { name: "fullbore_diskless_put_failures", unit: None, kind: Counter, labels: &[],
-        help: "Attempts to put an object that failed; it is tried again up to diskless.produce.max.upload.attempts times.",
+        help: "Failed attempts to put an object; each object has up to diskless.produce.max.upload.attempts attempts.",
         write: |page, encoder| counter(encoder, page.gauges.store.put_failures) },
     Family { name: "fullbore_diskless_hedged_puts", unit: None, kind: Counter, labels: &[],
-        help: "Objects that were put a second time beside the first, which took several times the usual.",
+        help: "Objects whose slow PUT was raced by a second one.",
         write: |page, encoder| counter(encoder, page.gauges.store.hedged_puts) },
     Family { name: "fullbore_diskless_gets", unit: None, kind: Counter, labels: &[],
-        help: "Reads of the object store, for consumers that are behind.",
+        help: "Reads of the object store, for consumers that are behind the cache.",
         write: |page, encoder| counter(encoder, page.gauges.store.gets) },
     Family { name: "fullbore_diskless_get", unit: Some(&BYTES), kind: Counter, labels: &[],
-        help: "Bytes that were read.",
+        help: "Bytes of those reads.",
         write: |page, encoder| counter(encoder, page.gauges.store.get_bytes) },
     Family { name: "fullbore_diskless_get_failures", unit: None, kind: Counter, labels: &[],
-        help: "Attempts to read that failed.",
+        help: "Failed attempts to read.",
         write: |page, encoder| counter(encoder, page.gauges.store.get_failures) },
     Family { name: "fullbore_diskless_uncommitted", unit: Some(&BYTES), kind: Gauge, labels: &[],
-        help: "Bytes of batches of diskless topics that are not committed; at most diskless.produce.memory.bytes, past which producers are not read.",
+        help: "Bytes of uncommitted batches of diskless topics; at diskless.produce.memory.bytes the broker stops reading from producers.",
         write: |page, encoder| gauge(encoder, page.gauges.store.uncommitted_bytes) },
     Family { name: "fullbore_metadata_epoch", unit: None, kind: Gauge, labels: &[],
-        help: "Goes up with every change of the metadata and every start.",
+        help: "Version of the metadata, which grows with every change and every start.",
         write: |page, encoder| gauge(encoder, page.gauges.metadata_epoch) },
 
     Family { name: "fullbore_control_plane_up", unit: None, kind: Gauge, labels: &[],
-        help: "1 while the database of the cluster answers this broker's beats; 0 as well where it is an older copy. Left out on one machine, as are \
-               all that begin so.",
+        help: "1 while the database of the cluster answers this broker's heartbeats and is no older copy, else 0. A standalone broker has no \
+               metrics with this prefix.",
         write: |page, encoder| known(encoder, page.gauges.plane.map(|plane| u64::from(plane.answers))) },
     Family { name: "fullbore_control_plane_answer_age", unit: Some(&SECONDS), kind: Gauge, labels: &[],
-        help: "Time since the database last answered a beat.",
+        help: "Time since the database last answered a heartbeat.",
         write: |page, encoder| known(encoder, page.gauges.plane.map(|plane| plane.since_answer.as_secs_f64())) },
     Family { name: "fullbore_control_plane_newest_version", unit: None, kind: Gauge, labels: &[],
-        help: "The newest version of the metadata as of that answer; the broker shows it once fullbore_metadata_epoch is the same.",
+        help: "Newest version of the metadata as of that answer; the broker has it once fullbore_metadata_epoch is the same.",
         write: |page, encoder| known(encoder, page.gauges.plane.map(|plane| plane.newest)) },
     Family { name: "fullbore_control_plane_call_duration", unit: Some(&SECONDS), kind: Histogram, labels: CONNECTION,
-        help: "From a call to the database to its answer, waiting for the lock on the metadata included; connection is metadata or beats.",
+        help: "Time of a call to the database, with waits for the lock on the metadata; connection is metadata or beats.",
         write: plane_durations },
     Family { name: "fullbore_control_plane_call_failures", unit: None, kind: Counter, labels: CONNECTION,
         help: "Calls to the database that were refused or not answered within control.plane.timeout.ms, and attempts to connect that failed.",
         write: plane_failures },
     Family { name: "fullbore_control_plane_broker_epoch", unit: None, kind: Gauge, labels: &[],
-        help: "The epoch in which this process is registered as the broker; goes up with each start.",
+        help: "Epoch in which this process is registered as the broker; grows with each start.",
         write: |page, encoder| known(encoder, page.gauges.plane.map(|_| page.gauges.membership.broker_epoch)) },
     Family { name: "fullbore_control_plane_fenced", unit: None, kind: Gauge, labels: &[],
-        help: "1 while the cluster holds this broker for dead, as far as the broker has heard: it leads nothing then.",
+        help: "1 while this broker is fenced, by the metadata that it has: it then leads nothing.",
         write: |page, encoder| known(encoder, page.gauges.plane.map(|_| u64::from(page.gauges.membership.is_fenced))) },
     Family { name: "fullbore_control_plane_disk_full", unit: None, kind: Gauge, labels: &[],
-        help: "1 while the cluster goes by this broker's disk being full, as far as the broker has heard: others lead what they have in sync, and nobody waits for this one.",
+        help: "1 while the metadata has this broker's disk as full: other in-sync replicas lead, and no leader waits for this broker.",
         write: |page, encoder| known(encoder, page.gauges.plane.map(|_| u64::from(page.gauges.membership.is_full))) },
     Family { name: "fullbore_control_plane_brokers", unit: None, kind: Gauge, labels: &[],
         help: "Brokers that are registered in the cluster.",
         write: |page, encoder| known(encoder, page.gauges.plane.map(|_| page.gauges.membership.registered as u64)) },
     Family { name: "fullbore_control_plane_brokers_fenced", unit: None, kind: Gauge, labels: &[],
-        help: "Those of them that are held for dead, or are stopped.",
+        help: "Registered brokers that are fenced: failed or stopped.",
         write: |page, encoder| known(encoder, page.gauges.plane.map(|_| page.gauges.membership.fenced as u64)) },
 
     Family { name: "fullbore_process_cpu", unit: Some(&SECONDS), kind: Counter, labels: &[],
         help: "Processor time of all threads.",
         write: |page, encoder| counter(encoder, page.gauges.process.cpu_s) },
     Family { name: "fullbore_process_resident_memory", unit: Some(&BYTES), kind: Gauge, labels: &[],
-        help: "Memory in use that is not swapped out; without the page cache, where the logs are. Linux only.",
+        help: "Resident memory of the process, without the page cache of the logs. Linux only.",
         write: |page, encoder| known(encoder, page.gauges.process.resident_bytes) },
     Family { name: "fullbore_process_open_fds", unit: None, kind: Gauge, labels: &[],
         help: "File descriptors in use: connections and the files of the logs. Linux only.",
         write: |page, encoder| known(encoder, page.gauges.process.open_fds) },
     Family { name: "fullbore_process_max_fds", unit: None, kind: Gauge, labels: &[],
-        help: "File descriptors this process may use (RLIMIT_NOFILE); left out when unlimited.",
+        help: "Limit of file descriptors (RLIMIT_NOFILE); absent if unlimited.",
         write: |page, encoder| known(encoder, page.gauges.process.max_fds) },
 ];
 
 impl Family {
-    /// The name samples have, but for what a histogram adds.
+    /// Returns the name of the samples, without the suffixes of a histogram.
     pub fn full_name(&self) -> String {
         let unit = self.unit.map_or(String::new(), |unit| format!("_{}", unit.as_str()));
         let suffix = match self.kind {
@@ -316,7 +316,7 @@ fn gauge(mut encoder: MetricEncoder<'_>, value: impl EncodeGaugeValue) -> fmt::R
     encoder.encode_gauge(&value)
 }
 
-/// No sample when there is nothing to say.
+/// Writes no sample if there is no value.
 fn known(encoder: MetricEncoder<'_>, value: Option<impl EncodeGaugeValue>) -> fmt::Result {
     value.map_or(Ok(()), |value| gauge(encoder, value))
 }
@@ -354,7 +354,7 @@ fn transactional_ids(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result
     })
 }
 
-/// Age in seconds from which on the eldest transaction is named.
+/// Age in seconds from which the oldest transaction is named.
 const NAMED_FROM_S: f64 = 10.0;
 
 fn oldest_open(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
@@ -388,7 +388,7 @@ fn plane_failures(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
     })
 }
 
-/// Returns each connection to the database with what its calls came to; none on one machine.
+/// Returns each connection to the database with its calls; none on a standalone broker.
 fn of_connections(page: &Page) -> impl Iterator<Item = (PlaneConnection, &CallsOfConnection)> {
     let calls = page.gauges.plane_calls.as_ref().filter(|_| page.gauges.plane.is_some());
     calls.into_iter().flat_map(|calls| PlaneConnection::ALL.map(|connection| (connection, calls.of(connection))))

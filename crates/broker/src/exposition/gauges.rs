@@ -1,4 +1,4 @@
-//! Sources of a page: the counters, and the gauges that are looked up at a request.
+//! Sources of a page: the counters, and the gauges that are read at each request.
 
 use crate::diskless::{Diskless, StoreUse};
 use crate::node::Node;
@@ -11,73 +11,73 @@ use fullbore_rules::group::GroupState;
 use fullbore_wire::api::ApiKey;
 use std::sync::Arc;
 
-/// Gauges that are looked up at a request.
+/// Gauges that are read at each request.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
-    /// The APIs that are served, each with counters.
+    /// Served APIs, each with counters.
     pub served: &'static [ApiKey],
-    /// The cluster's id.
+    /// Id of the cluster.
     pub cluster_id: String,
-    /// The broker's id.
+    /// Id of the broker.
     pub node_id: i32,
-    /// Topics of the cluster.
+    /// Number of topics of the cluster.
     pub topics: usize,
-    /// Partitions of all topics.
+    /// Number of partitions of all topics.
     pub partitions: usize,
-    /// Partitions that take no records until the next start.
+    /// Partitions that accept no records until the next start.
     pub partitions_failed: usize,
-    /// Partitions whose directories take no files.
+    /// Partitions whose directories do not accept files.
     pub partitions_unwritable: usize,
     /// Partitions whose files are damaged.
     pub partitions_refused: usize,
-    /// Files that power cuts have left beside the logs.
+    /// Files that a power loss has left beside the logs.
     pub set_aside: SetAside,
     /// True if the disk of the data directory is full.
     pub disk_full: bool,
     /// True if a write to that disk hangs.
     pub disk_hung: bool,
-    /// Bytes of the disk's reserve.
+    /// Size of the disk's reserve in bytes.
     pub disk_reserve_bytes: u64,
-    /// Work of compaction.
+    /// Work of the log cleaner.
     pub cleaner: CleanerStatus,
     /// Requests to the object store.
     pub store: StoreUse,
-    /// The epoch of the metadata.
+    /// Version of the metadata.
     pub metadata_epoch: u64,
-    /// The database of the cluster; `None` on one machine.
+    /// State of the cluster's database; `None` on a standalone broker.
     pub plane: Option<PlaneSeen>,
     /// Counts of calls to that database.
     pub plane_calls: Option<Arc<PlaneCalls>>,
-    /// This broker among the others.
+    /// Brokers of the cluster.
     pub membership: MembershipGauges,
     /// Fetch sessions in the cache.
     pub fetch_sessions: usize,
-    /// How partitions are replicated.
+    /// State of replication.
     pub replication: ReplicationGauges,
     /// Groups in each state, in the order of [`GroupState::ALL`].
     pub groups: [usize; GroupState::ALL.len()],
     /// Transactional ids that this broker coordinates.
     pub transactions: TransactionCounts,
-    /// The most records between last stable offset and high watermark, of partitions that this broker leads.
+    /// Largest number of records between last stable offset and high watermark of a partition that this broker leads.
     pub stable_lag_max: u64,
     /// Committed offsets of all groups.
     pub offsets_held: usize,
-    /// Bytes of metadata beside committed offsets.
+    /// Bytes of metadata with committed offsets.
     pub offset_metadata_bytes: usize,
-    /// This process.
+    /// Resources of this process.
     pub process: Process,
 }
 
-/// The brokers of the cluster, as the metadata have them.
+/// Brokers of the cluster in the metadata.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MembershipGauges {
-    /// The one in which this process is registered.
+    /// Epoch in which this process is registered.
     pub broker_epoch: i64,
     /// True if this broker is fenced.
     pub is_fenced: bool,
-    /// True if this broker has handed its leaderships over because its disk is full.
+    /// True if this broker has handed over its leaderships because its disk is full.
     pub is_full: bool,
-    /// Brokers that are registered.
+    /// Registered brokers.
     pub registered: usize,
     /// Fenced brokers.
     pub fenced: usize,
@@ -97,21 +97,21 @@ impl MembershipGauges {
     }
 }
 
-/// How partitions are replicated.
+/// State of replication.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplicationGauges {
     /// Partitions that this broker leads and that have replicas out of sync.
     pub under_replicated: usize,
-    /// Partitions that this broker leads and that have fewer replicas in sync than min.insync.replicas.
+    /// Partitions that this broker leads and that have fewer in-sync replicas than `min.insync.replicas`.
     pub under_min_isr: usize,
-    /// Partitions of the cluster that nobody leads.
+    /// Partitions of the cluster without a leader.
     pub offline: usize,
-    /// The most records that a partition is behind its leader, of those that this broker follows.
+    /// Largest number of records by which a followed partition is behind its leader.
     pub max_lag: u64,
 }
 
 impl ReplicationGauges {
-    /// Returns the counts of partitions with replicas in an image: diskless ones have none.
+    /// Counts the replicated partitions of an image; diskless ones are not replicated.
     fn of(image: &Image, node_id: i32) -> Self {
         let mut gauges = Self::default();
         for topic in image.topics().filter(|topic| !topic.config.diskless) {
@@ -128,7 +128,7 @@ impl ReplicationGauges {
     }
 }
 
-/// Gauges for which the disk is looked at, or locks are waited for that are held during writes: to read them may hang.
+/// Gauges that need the disk, or locks that are held during writes: reading them may hang.
 #[derive(Clone, Debug, Default)]
 pub struct SlowGauges {
     set_aside: SetAside,
@@ -138,7 +138,7 @@ pub struct SlowGauges {
 }
 
 impl SlowGauges {
-    /// Looks at a broker. May hang where its disk does.
+    /// Reads the gauges of a broker. Hangs if the disk hangs.
     pub fn read(broker: &Node) -> Self {
         SlowGauges {
             set_aside: broker.partitions.set_aside(),
@@ -150,7 +150,7 @@ impl SlowGauges {
 }
 
 impl Gauges {
-    /// Looks at a broker, of which the rest is known. May take milliseconds ([`Process::read`]), and waits for no disk.
+    /// Reads the other gauges of a broker. May take milliseconds ([`Process::read`]), and does not wait for the disk.
     pub fn read(broker: &Node, slow: SlowGauges) -> Self {
         let image = broker.control.image();
         Gauges {
@@ -210,7 +210,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_diskless_partition_lacks_neither_a_leader_nor_a_replica() {
+    fn diskless_partitions_do_not_count_as_offline_or_under_replicated() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let defaults = broker.topics.defaults;
         let led = PartitionRegistration { replicas: vec![1, 2], isr: vec![1], leader: Some(1), ..Default::default() };

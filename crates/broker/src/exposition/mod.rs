@@ -1,7 +1,7 @@
-//! The counters as text for Prometheus (OpenMetrics 1.0, which the 0.0.4 parsers read too).
+//! The counters as text for Prometheus (OpenMetrics 1.0, which parsers of 0.0.4 can read as well).
 //!
-//! Every family shown is a row of `families`, from which the page and `docs/metrics.md` both come; `gauges` are looked
-//! up when somebody asks. Invariant: a page is made from one look at the counters; nothing is kept between two of them.
+//! Every family is a row of `families`, from which the page and `docs/metrics.md` are made; `gauges` are read at each
+//! request. Invariant: a page is made from one read of the counters; nothing is cached between pages.
 
 mod docs;
 mod families;
@@ -27,7 +27,7 @@ impl Collector for Page {
     }
 }
 
-/// The page, of media type `application/openmetrics-text; version=1.0.0; charset=utf-8`.
+/// Returns the page, of media type `application/openmetrics-text; version=1.0.0; charset=utf-8`.
 pub fn page(metrics: &Metrics, gauges: Gauges) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Page { metrics: metrics.clone(), gauges }));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_recorded_is_shown() {
+    fn page_has_every_recorded_value() {
         let text = shown();
         for line in [
             "fullbore_connections_open 1",
@@ -228,9 +228,9 @@ mod tests {
         assert!(text.contains("cluster_id=\"c\\\"1\",node_id=\"7\",version="), "{text}");
     }
 
-    /// What a scraper relies on: samples only under the family declared before them, no sample twice, one end.
+    /// Checks the rules of a scraper: samples only under their declared family, no sample twice, one end.
     #[test]
-    fn the_page_is_well_formed() {
+    fn page_keeps_the_rules_of_openmetrics() {
         let text = shown();
         let (mut types, mut samples) = (HashMap::new(), HashSet::new());
         for line in text.lines().filter(|line| *line != "# EOF") {

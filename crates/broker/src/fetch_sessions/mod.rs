@@ -1,16 +1,19 @@
-//! Fetch sessions (KIP-227): the broker remembers what a consumer reads, so that neither side repeats it.
+//! Fetch sessions (KIP-227): the broker remembers the partitions that a consumer reads, so that neither side repeats
+//! them.
 //!
-//! A session is a list of partitions with what was last said of each. Its epoch counts requests, so that a lost one is
-//! noticed. Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and at most [`PARTITIONS_MAX`]
-//! partitions in all of them; where there is no room a fetch is served without a session. A full cache forgets the
-//! longest unused session, and the client starts another. The cache's lock is held for no longer than a look at each
-//! session takes, and no session is locked or freed under it: one may have half a million partitions. However many
-//! fetches of a session are pending, its list is there once, and registered with its partitions once: a fetch refers to
-//! the session as it is, and is refused once the session has gone on without it, as Kafka does.
+//! A session is a list of partitions with the offsets last sent for each. Its epoch counts requests, so that a lost one
+//! is noticed. Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and at most [`PARTITIONS_MAX`]
+//! partitions in all of them. Past a limit, a fetch is served without a session. A full cache evicts the session unused
+//! for longest, and its client opens another.
 //!
-//! In a session that reads ahead (a field of ours) each answer moves its partitions to where their records ended, so
-//! that a client may send the next fetches without having read the answers. Such an answer has whole batches only,
-//! and a partition that has an error leaves the session, which ends with the connection that opened it.
+//! The cache's lock is held only for a pass over the sessions. No session is locked or freed under it, since one may
+//! have half a million partitions. A session's list exists once, and is registered with its partitions once, whatever
+//! the number of its pending fetches. A fetch refers to the session's current state, and is refused once the session
+//! has moved on, as in Kafka.
+//!
+//! In a session that reads ahead (a field of ours), each response moves its partitions to the ends of their records. So
+//! a client may send further fetches before it has read the responses. Such a response has whole batches only. A
+//! partition with an error leaves the session, which ends with the connection that opened it.
 
 mod partition;
 mod request;
@@ -30,19 +33,20 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Partitions of all sessions: about 24 MB beside the topics' names, and 30 MB while all of them are waited for.
+/// Limit of the partitions of all sessions: about 24 MB besides the topics' names, and 30 MB while fetches wait for
+/// all.
 const PARTITIONS_MAX: usize = 500_000;
-/// A session unused for this long gives way to a new one (Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
+/// Time without use after which a session gives way to a new one (Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
-/// The epochs with a meaning of their own.
+/// Epochs with a meaning of their own.
 const FINAL_EPOCH: i32 = -1;
 const INITIAL_EPOCH: i32 = 0;
-/// The id that is none.
+/// Id for no session.
 const NO_SESSION: i32 = 0;
 
-/// Bytes that a registration takes, here and in the list of its partition.
+/// Bytes of a registration, here and in the list of its partition.
 const REGISTRATION_BYTES: usize = 64;
-/// A session, and what is known of it without its lock.
+/// Session, and the part of its state that needs no lock.
 struct SharedSession {
     state: Mutex<Session>,
     last_used_ms: AtomicI64,
@@ -57,13 +61,13 @@ impl SharedSession {
 
 /// Fetch session of one consumer, on one connection or over several.
 struct Session {
-    /// In the order in which they are looked at. Shared only with who looks at them at the moment.
+    /// Partitions in the order of the reads. Shared only with the fetch that reads them at the moment.
     wanted: Arc<Vec<PartitionFetch>>,
-    /// True if each answer moves the partitions to where it ended.
+    /// True if each response moves the partitions to the ends of their records.
     reads_ahead: bool,
-    /// How many of the broker's session partitions these are.
+    /// Share of the broker's session partitions.
     share: PartitionsPermit,
-    /// The epoch the next request must have.
+    /// Epoch that the next request must have.
     next_epoch: i32,
     /// Requests admitted and not yet answered.
     unanswered: usize,
@@ -83,7 +87,7 @@ impl SessionWaiter {
     }
 }
 
-/// A part of [`PARTITIONS_MAX`], given back when dropped.
+/// Share of [`PARTITIONS_MAX`], given back when it is dropped.
 struct PartitionsPermit {
     all: Arc<AtomicUsize>,
     partitions: usize,
@@ -94,7 +98,7 @@ impl PartitionsPermit {
         PartitionsPermit { all: Arc::clone(all), partitions: 0 }
     }
 
-    /// Changes the part to this many partitions, if there is room.
+    /// Changes the share to `partitions`. Returns false if they do not fit.
     #[must_use]
     fn resize(&mut self, partitions: usize) -> bool {
         let others = |all: usize| all - self.partitions;
@@ -124,7 +128,8 @@ pub struct Sessions {
 #[derive(Default)]
 struct Cache {
     sessions: HashMap<i32, Arc<SharedSession>>,
-    /// How many there were, and what makes ids of that which nobody can guess: who knows an id can disturb the session.
+    /// Number of sessions opened so far. With `ids` it makes ids that clients cannot guess: knowing one, a client could
+    /// disturb the session.
     opened: u64,
     ids: RandomState,
 }
@@ -154,49 +159,49 @@ impl Drop for ConnectionSession {
 pub enum FetchAdmission {
     /// The fetch may be carried out.
     Planned(FetchPlan),
-    /// Another of its session is not answered yet: it is to be planned when its turn comes.
+    /// Another fetch of its session is not answered yet: this one is planned after that.
     Behind(Behind),
 }
 
-/// A fetch behind another of its session.
+/// Fetch behind another of its session.
 pub struct Behind {
     asked: SessionRequest,
     turn: SessionTurn,
 }
 
 impl Behind {
-    /// Bytes of memory it takes.
+    /// Returns the bytes of memory that it takes.
     pub fn bytes_held(&self) -> usize {
         self.asked.bytes_held()
     }
 
-    /// Partitions that it names, and those of its session.
+    /// Returns the number of partitions that it names, plus those of its session.
     pub fn partitions(&self) -> usize {
         self.asked.partitions() + self.turn.session.partitions.load(Ordering::Relaxed)
     }
 }
 
-/// Partitions of one fetch, and the limits of its answer.
+/// Partitions of one fetch, and the limits of its response.
 pub struct FetchPlan {
-    /// The session to name in the response; 0 for none.
+    /// Session id for the response; 0 for none.
     pub session_id: i32,
-    /// True if the session wants whole batches, and no reads of partitions for which the answer has no room.
+    /// True if the session takes whole batches only, and no reads of partitions for which the response has no space.
     pub reads_ahead: bool,
-    /// Set when only what changed is to be shown.
+    /// True if the response shows only changes.
     incremental: bool,
     reads: Reads,
-    /// Without a session, while it waits.
+    /// Waiter of a fetch without a session, while it waits.
     waiting: Option<SessionWaiter>,
 }
 
 enum Reads {
-    /// A list of its own, whose names take so many bytes.
+    /// A list of its own, and the bytes of its names.
     Once(Arc<Vec<PartitionFetch>>, usize),
-    /// That of a session.
+    /// The list of a session.
     Session(SessionTurn),
 }
 
-/// A request of a session that is not answered yet.
+/// Request of a session that is not answered yet.
 struct SessionTurn {
     session: Arc<SharedSession>,
     /// Epoch that the session expects next while this is its last request; 0 before it was planned.
@@ -209,7 +214,7 @@ impl SessionTurn {
         SessionTurn { session: Arc::clone(session), next_epoch }
     }
 
-    /// The session, as long as this is its last request (as in Kafka's `IncrementalFetchContext`).
+    /// Returns the locked session, as long as this is its last request (as in Kafka's `IncrementalFetchContext`).
     fn lock(&self) -> Result<MutexGuard<'_, Session>, ErrorCode> {
         let state = self.session.lock();
         if state.next_epoch == self.next_epoch { Ok(state) } else { Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH) }
@@ -227,25 +232,25 @@ impl Drop for SessionTurn {
 }
 
 impl Sessions {
-    /// A cache of so many slots.
+    /// Creates a cache of `slots` slots.
     pub fn new(slots: usize) -> Self {
         Sessions { cache: Arc::default(), slots, partitions: Arc::default() }
     }
 
-    /// Sessions in the cache.
+    /// Returns the number of sessions in the cache.
     pub fn count(&self) -> usize {
         self.cache.lock().sessions.len()
     }
 
-    /// Partitions of a session; 0 if there is no such session.
+    /// Returns the number of partitions of a session; 0 if there is no such session.
     pub fn partitions_of(&self, id: i32) -> usize {
         self.find(id).map_or(0, |session| session.partitions.load(Ordering::Relaxed))
     }
 
-    /// Takes a session out of the cache.
+    /// Removes a session from the cache.
     fn remove(&self, id: i32) {
         let ended = self.cache.lock().sessions.remove(&id);
-        // Not under the lock.
+        // Freed after the lock is released.
         drop(ended);
     }
 
@@ -253,7 +258,7 @@ impl Sessions {
         self.cache.lock().sessions.get(&id).cloned()
     }
 
-    /// Returns the session that this plan has opened, if it reads ahead. Its connection is to keep it.
+    /// Returns the session that this plan has opened, if it reads ahead. The connection must keep it.
     pub fn opened_by(&self, plan: &FetchPlan) -> Option<ConnectionSession> {
         match &plan.reads {
             Reads::Session(turn) if plan.reads_ahead && !plan.incremental => Some(ConnectionSession {
@@ -265,7 +270,7 @@ impl Sessions {
         }
     }
 
-    /// Settles which session a request belongs to and what it reads, unless it must wait for its turn.
+    /// Finds the session of a request and plans its reads, unless the request must wait for others of the session.
     ///
     /// # Errors
     /// FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
@@ -302,7 +307,7 @@ impl Sessions {
         }
         state.next_epoch = next(epoch);
         session.last_used_ms.store(now_ms, Ordering::Relaxed);
-        // Of a request on another connection, which hears that the session has gone on.
+        // Waiter of a request on another connection, which is refused since the session has moved on.
         let before = state.waiting.take();
         let has_room = state.update(asked);
         session.partitions.store(state.wanted.len(), Ordering::Relaxed);
@@ -320,7 +325,7 @@ impl Sessions {
         Ok(FetchPlan { session_id: id, reads_ahead, incremental: true, reads: Reads::Session(turn), waiting: None })
     }
 
-    /// A full fetch; opens a session for the next ones if there is room.
+    /// Plans a full fetch; opens a session for the next ones if the limits allow.
     fn open(&self, asked: SessionRequest, now_ms: i64) -> FetchPlan {
         if asked.wanted.is_empty() {
             return FetchPlan::once(asked);
@@ -358,7 +363,7 @@ impl Sessions {
 }
 
 impl Cache {
-    /// Forgets the session that was unused for longest, if that is long enough. It is to be freed without the lock.
+    /// Evicts the session unused for longest, if that is long enough. The caller frees it without the lock.
     fn evict(&mut self, now_ms: i64) -> Option<Arc<SharedSession>> {
         let last_used_ms = |session: &SharedSession| session.last_used_ms.load(Ordering::Relaxed);
         let (used, id) = self.sessions.iter().map(|(id, session)| (last_used_ms(session), *id)).min()?;
@@ -377,7 +382,8 @@ impl Cache {
 }
 
 impl Session {
-    /// Takes over what an incremental request adds, changes and forgets. False if there is no room for it.
+    /// Takes over the partitions that an incremental request adds, changes and forgets. Returns false if they do not
+    /// fit.
     #[must_use]
     fn update(&mut self, asked: SessionRequest) -> bool {
         let SessionRequest { wanted: changed, forgotten, .. } = asked;
@@ -404,13 +410,13 @@ impl Session {
             }
         }
         let mut is_new = is_new.into_iter();
-        // One that is to be read on, and is not in the session, had an error, which the client reads later.
+        // A partition to be read on that is not in the session had an error, which the client reads later.
         changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on));
         wanted.append(&mut changed);
     }
 
-    /// Takes over what an answer says of the first `fetched` partitions, in the same order: what the client is sent,
-    /// where those of a session that reads ahead go on, and who comes last next time. Returns the part that is news.
+    /// Takes over a response for the first `fetched` partitions, in the same order. Notes the offsets sent, moves a
+    /// session that reads ahead, and orders the partitions for the next response. Returns those that have changed.
     fn answered(&mut self, mut fetched: Vec<Fetched>, shows_all: bool) -> Vec<Fetched> {
         let (mut at, reads_ahead) = (0, self.reads_ahead);
         let (mut served, mut failed) = (Vec::new(), Vec::new());
@@ -436,9 +442,9 @@ impl Session {
     }
 }
 
-/// Moves the `served` ones of the first `looked_at` partitions to the end, so that none starves behind a busy one,
-/// unless all are served. Partitions in `failed` leave a session that reads ahead, which would return their error with
-/// each answer.
+/// Moves the `served` ones of the first `looked_at` partitions to the end, unless all are served, so that none starves
+/// behind a busy one. Removes the `failed` ones from a session that reads ahead, which would return their error in each
+/// response.
 fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usize], failed: &[usize]) {
     let rotates = !served.is_empty() && served.len() < wanted.len() - failed.len();
     if !rotates && failed.is_empty() {
@@ -460,16 +466,16 @@ fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usiz
 }
 
 impl FetchPlan {
-    /// Without a session.
+    /// Creates a plan without a session.
     fn once(asked: SessionRequest) -> FetchPlan {
         let reads = Reads::Once(Arc::new(asked.wanted), asked.topics_bytes);
         FetchPlan { session_id: 0, reads_ahead: false, incremental: false, reads, waiting: None }
     }
 
-    /// The partitions, in order; not to be kept while it waits.
+    /// Returns the partitions, in order. The caller must not keep them while it waits.
     ///
     /// # Errors
-    /// INVALID_FETCH_SESSION_EPOCH when the session has gone on.
+    /// INVALID_FETCH_SESSION_EPOCH if the session has moved on.
     pub fn wanted(&self) -> Result<Arc<Vec<PartitionFetch>>, ErrorCode> {
         match &self.reads {
             Reads::Once(wanted, _) => Ok(Arc::clone(wanted)),
@@ -477,11 +483,11 @@ impl FetchPlan {
         }
     }
 
-    /// Keeps the waiter registered with these partitions for as long as there is the plan, or until its session goes
-    /// on, which wakes it.
+    /// Keeps the waiter registered with these partitions until the plan is dropped, or its session moves on and wakes
+    /// it.
     ///
     /// # Errors
-    /// As of [`FetchPlan::wanted`].
+    /// Errors of [`FetchPlan::wanted`].
     pub fn keep_registered(&mut self, waiter: Arc<Notify>, registered: Vec<Registration>) -> Result<(), ErrorCode> {
         let waiting = Some(SessionWaiter { waiter, registered });
         match &self.reads {
@@ -491,7 +497,7 @@ impl FetchPlan {
         Ok(())
     }
 
-    /// Returns true if one of the partitions that it is registered with is gone.
+    /// Returns true if a partition that its waiter is registered with is gone.
     ///
     /// # Errors
     /// Errors of [`FetchPlan::wanted`].
@@ -502,13 +508,13 @@ impl FetchPlan {
         })
     }
 
-    /// Partitions that it reads.
+    /// Returns the number of partitions that it reads.
     pub fn partitions(&self) -> usize {
         self.wanted().map_or(0, |wanted| wanted.len())
     }
 
-    /// Bytes of memory it takes while it waits. What is its session's is not the fetch's: there is one list and one
-    /// waiting fetch a session.
+    /// Returns the bytes of memory that it takes while it waits. The session's list does not count: each session has
+    /// one list and one waiting fetch.
     pub fn bytes_held(&self) -> usize {
         match &self.reads {
             Reads::Once(wanted, names) => {
@@ -518,10 +524,10 @@ impl FetchPlan {
         }
     }
 
-    /// The part of the outcome the client has to be told.
+    /// Returns the part of the outcome that the client needs.
     ///
     /// # Errors
-    /// As of [`FetchPlan::wanted`].
+    /// Errors of [`FetchPlan::wanted`].
     pub fn shown(&self, fetched: Vec<Fetched>) -> Result<Vec<Fetched>, ErrorCode> {
         let Reads::Session(turn) = &self.reads else { return Ok(fetched) };
         Ok(turn.lock()?.answered(fetched, !self.incremental))

@@ -1,31 +1,31 @@
-//! A partition in a fetch: its name, what is wanted of it, and what came of it.
+//! Partition in a fetch: its name, the requested offsets, and the outcome.
 //!
-//! Lists of a million of them are legal, so that an entry is small and shares its topic with its neighbours.
+//! Lists of a million entries are legal, so an entry is small and shares its topic with its neighbours.
 
 use fullbore_wire::apis::fetch::{FetchPartition, PartitionData};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-/// A topic as requests name it: by name or by id, whichever the version has.
+/// Topic as requests name it: by name or by id, depending on the version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopicKey {
-    /// The name, or empty.
+    /// Name, or empty.
     pub name: Text,
-    /// The id, or zero.
+    /// Id, or zero.
     pub id: Uuid,
 }
 
-/// A topic of a fetch.
+/// Topic of a fetch.
 #[derive(Debug)]
 pub struct FetchedTopic {
     key: Arc<TopicKey>,
-    /// The name of the topic that had the id when it was first found.
+    /// Name of the topic that had the id at the first lookup.
     resolved: OnceLock<Box<str>>,
 }
 
 impl FetchedTopic {
-    /// A topic that was not looked for yet.
+    /// Creates a topic that was not looked up yet.
     pub fn new(key: TopicKey) -> FetchedTopic {
         FetchedTopic { key: Arc::new(key), resolved: OnceLock::new() }
     }
@@ -37,7 +37,7 @@ impl FetchedTopic {
         }
     }
 
-    /// Returns the name of the topic that had the id, where one was found.
+    /// Returns the name of the topic that had the id, if one was found.
     pub fn resolved(&self) -> Option<&str> {
         self.resolved.get().map(|name| &**name)
     }
@@ -57,16 +57,16 @@ impl Deref for FetchedTopic {
     }
 }
 
-/// A partition of a topic as requests name it.
+/// Partition of a topic as requests name it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PartitionKey {
-    /// Its topic.
+    /// Topic of the partition.
     pub topic: Arc<TopicKey>,
-    /// Its index.
+    /// Number of the partition.
     pub index: i32,
 }
 
-/// Offsets that a session's client has last been sent of a partition.
+/// Offsets of a partition that a session's client was last sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SentOffsets {
     high_watermark: i64,
@@ -74,7 +74,7 @@ pub(super) struct SentOffsets {
 }
 
 impl SentOffsets {
-    /// Offsets that no partition has: nothing was sent.
+    /// Offsets that no partition has, for a client that was sent none.
     pub(super) const NEVER: SentOffsets = SentOffsets { high_watermark: i64::MIN, log_start_offset: i64::MIN };
 
     fn of(fetched: &Fetched) -> SentOffsets {
@@ -86,23 +86,23 @@ impl SentOffsets {
 /// Partition to fetch from.
 #[derive(Clone, Debug)]
 pub struct PartitionFetch {
-    /// Its topic.
+    /// Topic of the partition.
     pub topic: Arc<FetchedTopic>,
-    /// The partition.
+    /// Number of the partition.
     pub index: i32,
-    /// Bytes that the answer should not exceed.
+    /// Bytes that the response should not exceed.
     pub partition_max_bytes: i32,
-    /// The first offset wanted.
+    /// First requested offset.
     pub fetch_offset: i64,
-    /// The leader epoch that the client knows, or -1.
+    /// Leader epoch that the client knows, or -1.
     pub current_leader_epoch: i32,
-    /// True if a session that reads ahead is to go on where it is.
+    /// True if a session that reads ahead keeps its position.
     pub(super) reads_on: bool,
     pub(super) told: SentOffsets,
 }
 
 impl PartitionFetch {
-    /// A partition as a request has it.
+    /// Creates a partition from its request.
     pub(super) fn new(topic: &Arc<FetchedTopic>, asked: &FetchPartition) -> PartitionFetch {
         PartitionFetch {
             topic: Arc::clone(topic),
@@ -115,7 +115,7 @@ impl PartitionFetch {
         }
     }
 
-    /// Its key.
+    /// Returns its key.
     pub(super) fn key(&self) -> PartitionKey {
         PartitionKey { topic: Arc::clone(&self.topic.key), index: self.index }
     }
@@ -142,11 +142,11 @@ impl PartitionFetch {
     }
 }
 
-/// The outcome for one partition.
+/// Outcome for one partition.
 pub struct Fetched {
-    /// Its topic.
+    /// Topic of the partition.
     pub topic: Arc<FetchedTopic>,
-    /// The partition.
+    /// Number of the partition.
     pub index: i32,
     /// Outcome in the response.
     pub outcome: PartitionOutcome,
@@ -154,24 +154,24 @@ pub struct Fetched {
 
 /// Outcome of a fetch from one partition.
 pub enum PartitionOutcome {
-    /// An error.
+    /// Error for the partition.
     Failed {
-        /// The error's code.
+        /// Code of the error.
         code: ErrorCode,
-        /// The offset that was to be read, in a session that reads ahead, or -1.
+        /// Offset that was to be read, in a session that reads ahead, or -1.
         from_offset: i64,
-        /// The offset after records that are lost, in a session that reads ahead, or -1.
+        /// Offset after records that are lost, in a session that reads ahead, or -1.
         next_offset: i64,
     },
-    /// The broker to fetch from instead.
+    /// Broker to fetch from instead.
     Elsewhere(i32),
-    /// Offsets and records, as they go into the response. In a session that reads ahead `next_offset` is the one after
-    /// the records.
+    /// Offsets and records, as they go into the response. In a session that reads ahead, `next_offset` is the offset
+    /// after the records.
     Read(Box<PartitionData>),
 }
 
 impl PartitionOutcome {
-    /// Offsets that are not known: clients keep what they had.
+    /// Offset that is unknown: clients keep their own.
     pub const UNKNOWN: i64 = -1;
 
     fn offsets(&self) -> (i64, i64) {
@@ -181,13 +181,12 @@ impl PartitionOutcome {
         }
     }
 
-    /// Returns true if there is an error.
+    /// Returns true for an error.
     pub(super) fn is_failed(&self) -> bool {
         matches!(self, PartitionOutcome::Failed { .. })
     }
 
-    /// Returns the offset after the records if it is another one than they were read from, in a session that reads
-    /// ahead.
+    /// Returns the offset after the records in a session that reads ahead, if the read has moved it.
     pub(super) fn moves_to(&self) -> Option<i64> {
         match self {
             PartitionOutcome::Read(data)
@@ -199,7 +198,7 @@ impl PartitionOutcome {
         }
     }
 
-    /// Bytes of records.
+    /// Returns the bytes of the records.
     pub fn records_bytes(&self) -> usize {
         match self {
             PartitionOutcome::Read(data) => data.records.as_ref().map_or(0, |records| records.len()),

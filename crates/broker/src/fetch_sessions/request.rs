@@ -1,7 +1,8 @@
 //! Session and partitions of a fetch request.
 //!
-//! Not here: what becomes of it (see [`Sessions`](super::Sessions)). Invariant: each partition is in the list once, and
-//! nothing of the request's frame is kept: a session outlives the request, and a slice would keep all of the frame.
+//! Not here: its handling (see [`Sessions`](super::Sessions)). Invariant: each partition is in the list once, and
+//! nothing shares memory with the request's frame. A session outlives the request, and a slice would keep the whole
+//! frame.
 
 use super::partition::{FetchedTopic, PartitionFetch, PartitionKey, TopicKey};
 use fullbore_wire::apis::fetch::{FetchRequest, ForgottenTopic};
@@ -10,7 +11,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// Bytes that a topic takes beside its name.
+/// Bytes of a topic besides its name.
 const TOPIC_BYTES: usize = 128;
 
 /// Session and partitions of a fetch.
@@ -24,7 +25,7 @@ pub struct SessionRequest {
 }
 
 impl SessionRequest {
-    /// Content of this request.
+    /// Returns the session and partitions of a request.
     pub fn of(request: FetchRequest) -> SessionRequest {
         let FetchRequest { session_id, session_epoch, read_ahead, .. } = request;
         let forgotten = Forgotten::of(request.forgotten_topics_data);
@@ -43,18 +44,18 @@ impl SessionRequest {
         SessionRequest { session_id, session_epoch, read_ahead, wanted, forgotten, topics_bytes }
     }
 
-    /// Bytes of memory it takes.
+    /// Returns the bytes of memory that it takes.
     pub fn bytes_held(&self) -> usize {
         self.topics_bytes + self.wanted.capacity() * size_of::<PartitionFetch>() + self.forgotten.bytes_held()
     }
 
-    /// Partitions that it names.
+    /// Returns the number of partitions that it names.
     pub fn partitions(&self) -> usize {
         self.wanted.len() + self.forgotten.partitions
     }
 }
 
-/// The topic of a request, and whether it is the first of this key among those known.
+/// Returns the topic of a request, and true if `known` had none of this key.
 fn topic_of(name: &Text, id: Uuid, known: &mut HashMap<TopicKey, Arc<FetchedTopic>>) -> (Arc<FetchedTopic>, bool) {
     match known.entry(TopicKey { name: name.clone(), id }) {
         Entry::Occupied(topic) => (Arc::clone(topic.get()), false),
@@ -65,8 +66,8 @@ fn topic_of(name: &Text, id: Uuid, known: &mut HashMap<TopicKey, Arc<FetchedTopi
     }
 }
 
-/// Keeps the last entry of a partition that is named twice, at the place of the first, as Kafka does. Topics of one key
-/// are the same.
+/// Keeps the last entry of a partition that is named twice, at the position of the first, as Kafka does. Topics of one
+/// key are identical.
 fn keep_last(wanted: &mut Vec<PartitionFetch>) {
     let key = |at: u32| (Arc::as_ptr(&wanted[at as usize].topic), wanted[at as usize].index);
     let mut order: Vec<u32> = (0..u32::try_from(wanted.len()).expect("a frame has fewer")).collect();
@@ -89,7 +90,7 @@ fn keep_last(wanted: &mut Vec<PartitionFetch>) {
 /// Partitions that leave the session.
 #[derive(Default)]
 pub(super) struct Forgotten {
-    /// Indexes by topic, ascending.
+    /// Ascending partition numbers by topic.
     topics: HashMap<TopicKey, Vec<i32>>,
     partitions: usize,
     names_bytes: usize,
@@ -126,7 +127,7 @@ impl Forgotten {
     }
 }
 
-/// The places of partitions in a list.
+/// Returns the positions of partitions in a list.
 pub(super) fn places(wanted: &[PartitionFetch]) -> HashMap<PartitionKey, usize> {
     wanted.iter().enumerate().map(|(at, wanted)| (wanted.key(), at)).collect()
 }

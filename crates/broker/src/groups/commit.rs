@@ -1,7 +1,7 @@
-//! Committed offsets: who may commit which, and their way into the log and out of it.
+//! Commits of offsets: their checks, and their path into the log and out of it.
 //!
-//! Invariant: an offset is seen once it is kept, and forgotten once that is. What was decided under a group's lock is
-//! asked for under it, so that it comes before or after whatever else is.
+//! Invariant: an offset is visible once it is written, and gone once its deletion is written. Decisions under a group's
+//! lock queue their writes under that lock, so that the writes have the order of the decisions.
 
 use super::entry::Entry;
 use super::offsets::{CommitOffset, GroupOffsets, OffsetAndMetadata, OffsetsView, TopicName, TopicOffsets};
@@ -16,20 +16,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// From this version of OffsetCommit on a group that is not there is an error of its own.
+/// First version of OffsetCommit in which a missing group has an error of its own.
 const GROUP_ID_NOT_FOUND: i16 = 9;
 
-/// Bytes of the records of one commit or deletion: each has the group's id, which may be long. Kafka takes
+/// Limit for the records of one commit or deletion, in bytes: each has the group's id, which may be long. Kafka takes
 /// `max.message.bytes`, a MiB.
 pub const COMMIT_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of records of all commits on their way, past which further ones are told to come again.
+/// Bytes of the records of all commits under way, past which clients must retry further commits.
 const COMING_BYTES_MAX: usize = 64 << 20;
 
 /// Offsets that were not committed, as index and reason.
 type RefusedOffsets = Vec<(usize, ErrorCode)>;
 
-/// Room for committed offsets.
+/// Capacity left for committed offsets.
 #[derive(Debug, Clone, Copy, Default)]
 struct OffsetsRoom {
     offsets: usize,
@@ -38,7 +38,7 @@ struct OffsetsRoom {
 }
 
 impl OffsetsRoom {
-    /// Returns what `committed` needs beyond that of the offset whose place it takes: none, unless it is larger.
+    /// Returns the capacity that `committed` needs beyond that of the offset it replaces: none, unless it is larger.
     fn between(before: Option<&OffsetAndMetadata>, committed: &OffsetAndMetadata) -> OffsetsRoom {
         let held = before.map_or(0, |before| before.metadata.len());
         OffsetsRoom { offsets: usize::from(before.is_none()), bytes: committed.metadata.len().saturating_sub(held) }
@@ -61,19 +61,19 @@ pub struct DeleteOffset {
     pub committed_ms: Option<i64>,
 }
 
-/// A commit on its way.
+/// Commit under way.
 pub struct PendingCommit {
     pending: PendingWrite<Result<RefusedOffsets, ErrorCode>>,
     /// Index in the request of each offset under way.
     places: Vec<usize>,
-    /// Offsets that are refused, whatever becomes of the others.
+    /// Offsets that are refused, whatever the outcome of the others.
     refused: RefusedOffsets,
-    /// Bytes of its records.
+    /// Bytes of the commit's records.
     bytes: usize,
 }
 
 impl PendingCommit {
-    /// Memory that it holds until it is written.
+    /// Returns the memory that the commit holds until it is written.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -81,7 +81,7 @@ impl PendingCommit {
     /// Waits for the commit; returns the offsets that were not committed, as index and reason.
     ///
     /// # Errors
-    /// No offset was committed.
+    /// Code for which no offset was committed.
     pub async fn done(mut self) -> Result<RefusedOffsets, ErrorCode> {
         let refused = self.pending.kept().await.map_err(not_kept)??;
         self.refused.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
@@ -90,10 +90,10 @@ impl PendingCommit {
 }
 
 impl Groups {
-    /// Queues a commit of these offsets if the group allows it, in the transaction of the producer if there is one.
+    /// Queues a commit of `offsets` if the group allows it, in the transaction of `producer` if there is one.
     ///
     /// # Errors
-    /// None of them can be.
+    /// Code for which no offset can be committed.
     pub fn commit(
         self: &Arc<Self>,
         id: &Text,
@@ -109,7 +109,7 @@ impl Groups {
                 if self.bytes_coming.load(Relaxed) > COMING_BYTES_MAX {
                     return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
                 }
-                // Under the lock: what is asked for topics made later comes after this.
+                // Read under the lock, so that writes for topics created later come after this one.
                 let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
                 for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
@@ -135,7 +135,7 @@ impl Groups {
         }
     }
 
-    /// The offsets that there is room for are asked to be kept; the others are refused like those that are already.
+    /// Queues the write of the offsets that fit; the others are added to `refused`.
     fn write_commit(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -149,7 +149,7 @@ impl Groups {
         let (mut bytes, mut is_unfit) = (0, false);
         self.offsets.read(&group, |held| {
             for (index, offset) in wanted {
-                // An offset in a transaction replaces none before the transaction has ended.
+                // An offset in a transaction replaces none before the transaction ends.
                 let before = find(held, offset.topic.id, offset.partition).filter(|_| producer.is_none());
                 let needed = OffsetsRoom::between(before, &offset.committed);
                 is_unfit |= !room.has(needed);
@@ -169,8 +169,7 @@ impl Groups {
                     }
                 }
                 room = OffsetsRoom { offsets: room.offsets - needed.offsets, bytes: room.bytes - needed.bytes };
-                // All of the metadata: what another commit, on its way before this one, gives back is not to be had
-                // twice.
+                // All of the metadata is counted, since an earlier commit under way may free the same replaced bytes.
                 taken.offsets += needed.offsets;
                 taken.bytes += offset.committed.metadata.len();
                 places.push(index);
@@ -192,7 +191,7 @@ impl Groups {
         let pending = entry.shard.write(records, move |kept| {
             groups.bytes_coming.fetch_sub(bytes, Relaxed);
             let kept = kept.map_err(not_kept).map(|()| groups.put(&of.shard, &group, producer, accepted));
-            // Behind that, so that no other commit takes the same room in between.
+            // After `put`, so that no other commit takes the same capacity in between.
             groups.offsets_coming.fetch_sub(taken.offsets, Relaxed);
             groups.metadata_bytes_coming.fetch_sub(taken.bytes, Relaxed);
             of.commits.fetch_sub(1, Release);
@@ -201,7 +200,7 @@ impl Groups {
         PendingCommit { pending, places, refused, bytes }
     }
 
-    /// Returns the room that is left, without what commits on their way take.
+    /// Returns the capacity that is left beside that of commits under way.
     fn room(&self) -> OffsetsRoom {
         let offsets = self.offsets.held() + self.offsets.pending() + self.offsets_coming.load(Relaxed);
         let bytes = self.offsets.metadata_bytes() + self.metadata_bytes_coming.load(Relaxed);
@@ -211,7 +210,7 @@ impl Groups {
         }
     }
 
-    /// Logs, not too often, that committed offsets take all the room they may.
+    /// Logs, rate-limited, that committed offsets have reached a limit.
     fn note_unfit(&self) {
         if let Some(left_out) = self.unfit.due() {
             let (offsets, metadata_bytes) = (self.offsets.held(), self.offsets.metadata_bytes());
@@ -225,8 +224,8 @@ impl Groups {
         }
     }
 
-    /// Shows offsets that are kept, in the transaction of `producer` if there is one. Those of topics that were deleted
-    /// meanwhile are refused: the deletion has passed here already, or comes after this.
+    /// Shows offsets that are written, in the transaction of `producer` if there is one. Refuses those of topics
+    /// deleted meanwhile: a deletion has either passed here already, or comes after this.
     fn put(
         &self,
         shard: &Shard,
@@ -247,7 +246,7 @@ impl Groups {
         refused
     }
 
-    /// Asks for these offsets to be forgotten, as far as they are there once all that was asked for before is done.
+    /// Queues the deletion of `wanted`, as far as the offsets exist once all earlier writes are done.
     pub fn forget_offsets(
         self: &Arc<Self>,
         shard: &Arc<Shard>,
@@ -257,7 +256,7 @@ impl Groups {
         let (groups, of, group): (_, _, Arc<str>) = (Arc::clone(self), Arc::clone(shard), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
         let named = Arc::clone(&group);
-        // What the first finds is what the second forgets.
+        // The callback forgets exactly the offsets that `records` has found.
         let (found, find) = std::sync::mpsc::channel();
         let records = move || {
             let due: Vec<_> = wanted.into_iter().filter(|wanted| late.is_meant(&of_group, wanted)).collect();
@@ -288,7 +287,7 @@ impl Groups {
         })
     }
 
-    /// Returns the names under which the group has offsets of more than one topic, also pending ones.
+    /// Returns the names under which the group has offsets of more than one topic, including pending ones.
     fn names_of_several(&self, group: &str) -> HashSet<Arc<str>> {
         self.offsets.view(group, |view| {
             let (mut seen, mut several) = (HashMap::new(), HashSet::new());
@@ -301,8 +300,8 @@ impl Groups {
         })
     }
 
-    /// Returns true if the group has an offset for the same partition of a newer topic of that name, which may be
-    /// pending. Records go by the name: a tombstone would be that one's.
+    /// Returns true if the group has an offset, perhaps a pending one, for the same partition of a newer topic of that
+    /// name. Records have only names, so a tombstone would delete that offset.
     fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
         let is_other = |id: Uuid, name: &Arc<str>| id != due.topic.id && *name == due.topic.name;
         self.offsets.view(group, |view| {
@@ -313,8 +312,7 @@ impl Groups {
         })
     }
 
-    /// Asks for a group to be forgotten, and with `offsets` all it has committed once all that was asked for before is
-    /// done.
+    /// Queues the deletion of a group and, with `offsets`, of all that earlier writes have committed.
     pub(super) fn forget_group(
         self: &Arc<Self>,
         shard: &Arc<Shard>,
@@ -339,22 +337,25 @@ impl Groups {
         })
     }
 
-    /// Forgets what all groups have committed of a topic that is deleted.
+    /// Deletes the committed offsets of all groups for a deleted topic.
     pub(super) async fn forget_topic(self: &Arc<Self>, topic: Uuid) {
         for group in self.offsets.groups_of(topic) {
             let Ok(shard) = self.serving(&group) else { continue };
             let all = self.offsets.view(&group, |view| all_of_topic(view, topic));
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
-                // Nobody finds them by the topic's new id, and they go with the group's next expiry, or with the next
-                // start.
-                tracing::warn!(group = &*group, "committed offsets of a deleted topic stay in the log");
+                // Requests look offsets up by topic id and miss them. The group's next expiry, or the next start,
+                // removes them.
+                tracing::warn!(
+                    group = &*group,
+                    "cannot delete committed offsets of a deleted topic: they stay in the log until the group's next expiry"
+                );
             }
         }
     }
 }
 
-/// Returns the topics of which a group has offsets, also pending ones, by id and name; some several times.
+/// Returns the topics of which a group has offsets, including pending ones, by id and name; some several times.
 fn topics_of(view: OffsetsView<'_>) -> impl Iterator<Item = (Uuid, &Arc<str>)> {
     let committed = view.committed.into_iter().flatten().map(|(id, topic)| (*id, &topic.name));
     let pending = view.pending.into_iter().flat_map(PendingOffsets::keys);
@@ -370,7 +371,7 @@ fn check_topic(image: &Image, offset: &CommitOffset) -> Result<(), ErrorCode> {
     image.topic_by_id(offset.topic.id).map(drop).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }
 
-/// Returns each partition of which a group has an offset, also one that is pending.
+/// Returns each partition of which a group has an offset, including pending ones.
 fn names_and_partitions(view: OffsetsView<'_>) -> BTreeSet<(Arc<str>, i32)> {
     let topics = view.committed.into_iter().flat_map(GroupOffsets::values);
     let of_topic = |topic: &TopicOffsets| topic.partitions.keys().map(|&at| (Arc::clone(&topic.name), at)).collect();
@@ -380,7 +381,7 @@ fn names_and_partitions(view: OffsetsView<'_>) -> BTreeSet<(Arc<str>, i32)> {
     all
 }
 
-/// Returns all that a group has committed of a topic, and what is pending.
+/// Returns all offsets of a group for a topic, including pending ones.
 fn all_of_topic(view: OffsetsView<'_>, topic: Uuid) -> Vec<DeleteOffset> {
     let mut all = BTreeMap::new();
     if let Some(of_topic) = view.committed.and_then(|committed| committed.get(&topic)) {
@@ -397,7 +398,7 @@ fn find(held: Option<&GroupOffsets>, topic: Uuid, partition: i32) -> Option<&Off
     held?.get(&topic)?.partitions.get(&partition)
 }
 
-/// None for names that are in no record, since they are too long for one.
+/// Returns the tombstone of an offset; `None` for names too long for any record.
 fn tombstone(group: &str, topic: &str, partition: i32) -> Option<KeyValue> {
     records::offset(OffsetKey { group, topic, partition }, None).ok()
 }

@@ -1,4 +1,4 @@
-//! The task that does what is due in groups, when it is.
+//! Task that handles deadlines of groups.
 
 use super::Groups;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// The longest sleep; the clock is looked at again after it.
+/// Longest sleep, after which the clock is read again.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
-/// Until the broker stops.
+/// Handles deadlines until the broker stops.
 pub(super) async fn run(groups: Arc<Groups>, mut stop: watch::Receiver<bool>) {
     loop {
         let now = groups.now_ms();
         let next = match groups.timer.due(now) {
             Ok(alarm) => {
                 groups.fire(&alarm);
-                // Thousands may be due at once, and requests are waiting.
+                // Thousands of deadlines may have passed at once while requests wait.
                 tokio::task::yield_now().await;
                 continue;
             }

@@ -13,9 +13,10 @@ pub(super) struct Entry {
     /// Shard that keeps the group.
     pub shard: Arc<Shard>,
     inner: Mutex<EntryState>,
-    /// The earliest deadline the timer has for this group; `i64::MAX` for none. Written under the group's lock.
+    /// Earliest deadline that the timer has for this group; `i64::MAX` for none. Written under the group's lock.
     pub alarm: AtomicI64,
-    /// The group's commits on their way. They are counted under its lock, and not any more once their offsets are seen.
+    /// Number of the group's commits under way. Raised under the group's lock, and lowered once their offsets are
+    /// visible.
     pub commits: AtomicUsize,
 }
 
@@ -24,7 +25,7 @@ pub(super) struct EntryState {
     pub waiting: Waiting<GroupAnswer>,
     /// Bytes that the group last held for its members.
     pub bytes: usize,
-    /// Effects not done yet, in order; while there are any, a task writes a snapshot.
+    /// Effects that are not carried out yet, in order; while there are any, a task writes a snapshot.
     pub outbox: VecDeque<Effect>,
     /// True while a task writes a snapshot.
     pub is_keeping: bool,
@@ -52,13 +53,13 @@ impl Entry {
 }
 
 impl EntryState {
-    /// Returns a ticket, and the answer to come.
+    /// Returns a ticket and its pending answer.
     pub fn ticket(&mut self) -> (RequestTicket, PendingAnswer) {
         let (number, pending) = self.waiting.ticket();
         (RequestTicket(number), PendingAnswer(Ok(pending)))
     }
 
-    /// Refuses every request that waits: the coordinator is not available.
+    /// Refuses every waiting request: the coordinator is not available.
     pub fn refuse_all(&mut self) {
         self.waiting.answer_all(|| GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     }
@@ -68,7 +69,7 @@ impl EntryState {
     }
 }
 
-/// An answer to come, or the refusal of a request that no group has taken.
+/// Pending answer, or the refusal of a request that no group has taken.
 pub struct PendingAnswer(Result<coordinator::PendingAnswer<GroupAnswer>, ErrorCode>);
 
 impl PendingAnswer {

@@ -1,7 +1,7 @@
-//! The task that forgets committed offsets that have served their time, and groups with neither members nor offsets.
+//! Task that deletes expired committed offsets, and groups with neither members nor offsets.
 //!
-//! When that is, is `rules::group::expiry`'s to say. Invariant: an offset is forgotten only as it was looked at; one
-//! committed meanwhile stays.
+//! `rules::group::expiry` decides when an offset expires. Invariant: an offset is deleted only if it is the one that
+//! was checked; one committed meanwhile stays.
 
 use super::clock::wall_ms;
 use super::{DeleteOffset, Groups, OffsetAndMetadata, TopicName, not_kept};
@@ -28,7 +28,7 @@ impl Groups {
         let image = self.control.image();
         let due = |group: &Group| self.due(&image, id, group, retention_ms, now);
         if self.peek(id, |group| !due(group).is_empty()).unwrap_or(false) {
-            // Again, under the lock under which it is asked: a member may have joined that reads the topic.
+            // Checked again under the lock that orders the write: a member that reads the topic may have joined.
             let asked = self.touch(id, |group, shard, _| {
                 let offsets = due(group);
                 tracing::info!(group = %id, offsets = offsets.len(), "committed offsets have expired");
@@ -36,7 +36,7 @@ impl Groups {
             });
             let Ok(Some(asked)) = asked else { return };
             if let Err(error) = asked.kept().await.map_err(not_kept).and_then(|forgotten| forgotten) {
-                tracing::error!(group = %id, %error, "expired offsets could not be deleted; they are looked at again");
+                tracing::error!(group = %id, %error, "cannot delete expired offsets: the next round tries again");
                 return;
             }
         }
@@ -54,7 +54,7 @@ impl Groups {
         self.offsets.view(id, |view| {
             let mut due = Vec::new();
             for (topic, of_topic) in view.committed.into_iter().flatten() {
-                // A deleted topic takes its offsets along; what is left of it nobody could forget at that time.
+                // Offsets of a deleted topic are due: their deletion with the topic has failed.
                 let name = image.topic_by_id(*topic).map(|topic| &topic.name);
                 let is_over = |(partition, committed): &(&i32, &OffsetAndMetadata)| {
                     name.is_none() || is_due(committed) && !view.is_pending(*topic, **partition)

@@ -1,6 +1,6 @@
-//! Doing what a group's machine said: answers at once, snapshots through its shard, one after another.
+//! Effects of a group's state machine: answers go out at once, snapshots through the group's shard, one after another.
 //!
-//! Invariant: effects of one group are done in order. While its outbox has any, a task writes its snapshot.
+//! Invariant: effects of one group are carried out in order. While its outbox has any, a task writes its snapshot.
 
 use super::entry::{Entry, EntryState};
 use super::{Groups, records, timer};
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Groups {
-    /// Puts an event to a group's machine, and does what follows. One that panics costs its group all members: what the
-    /// machine is in then, nobody knows, and who did this, a request or the one task of the timer, goes on for all
-    /// other groups.
+    /// Passes an event to a group's state machine, and carries out the effects. After a panic the machine's state is
+    /// unknown, so the group loses all members. The caller, a request or the timer's task, goes on serving other
+    /// groups.
     pub(super) fn happen(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -33,9 +33,9 @@ impl Groups {
         }
     }
 
-    /// The group's members join anew, and what it committed stays.
+    /// Empties the group: its members join again, and its committed offsets stay.
     fn give_up(self: &Arc<Self>, entry: &Arc<Entry>, mut inner: MutexGuard<'_, EntryState>) {
-        tracing::error!(group = %entry.id, "an event of this group has panicked; its members join anew");
+        tracing::error!(group = %entry.id, "cannot handle a group's event, which has panicked: the group's members join again");
         inner.group = inner.group.emptied(self.now_ms());
         inner.refuse_all();
         let mut effects = Effects::new();
@@ -45,7 +45,7 @@ impl Groups {
         self.follow(entry, inner, effects);
     }
 
-    /// Does the effects, and sees to the next deadline.
+    /// Carries out the effects, and sets the timer for the next deadline.
     pub(super) fn follow(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -60,14 +60,14 @@ impl Groups {
             task::spawn(async move { groups.drain(&entry).await });
         }
         let is_blank = inner.group.is_blank() && inner.waiting.is_empty() && inner.outbox.is_empty();
-        // In this order: a commit that is not on its way any more has its offsets there.
+        // Order matters: a commit shows its offsets before it lowers `commits`.
         if is_blank && entry.commits.load(Ordering::Acquire) == 0 && !self.has_offsets(&entry.id) {
             self.remove(entry, &mut inner);
         }
         self.arm(entry, &inner);
     }
 
-    /// Does effects up to the first snapshot; whether somebody sees to the rest, or there is none.
+    /// Carries out effects up to the first snapshot. Returns true if no effect is left, or a task carries out the rest.
     pub(super) fn drain_now(&self, entry: &Entry, inner: &mut EntryState) -> bool {
         if inner.is_keeping {
             return true;
@@ -85,21 +85,21 @@ impl Groups {
         true
     }
 
-    /// The task of a group with something to keep: until its outbox is empty. It asks under the group's lock, so that
-    /// whatever else is asked under that lock comes before or after it.
+    /// Writes snapshots until the outbox is empty, as the group's task. It queues them under the group's lock, in order
+    /// with all other writes that are queued under it.
     async fn drain(&self, entry: &Entry) {
         loop {
             let asked = {
                 let mut inner = entry.lock();
                 inner.is_keeping = false;
                 if self.drain_now(entry, &mut inner) {
-                    // Groups that are left stay for a while, and there may be many.
+                    // Groups without members stay for a while, and there may be many.
                     inner.outbox.shrink_to_fit();
                     return;
                 }
                 inner.is_keeping = true;
                 let Some(snapshot) = newest_snapshot(&mut inner) else {
-                    // Of a group that was deleted a tombstone is kept instead; of one that another broker has, nothing.
+                    // A deleted group gets a tombstone instead, and a group that another broker serves gets nothing.
                     if entry.shard.status() != Status::Serving {
                         refuse_next(&mut inner);
                     }
@@ -109,21 +109,21 @@ impl Groups {
                 entry.shard.write(Records::Known(vec![record]), std::convert::identity)
             };
             if let Err(error) = asked.kept().await.and_then(|kept| kept) {
-                // Its members try again at once, and so do those of all other groups.
+                // Members retry at once, as do those of all other groups.
                 if let Some(left_out) = self.unkept.due() {
-                    tracing::error!(group = %entry.id, %error, left_out, "the group could not be kept; after a restart its members join anew");
+                    tracing::error!(group = %entry.id, %error, left_out, "cannot write a group's snapshot: after a restart its members join again");
                 }
                 refuse_next(&mut entry.lock());
             }
         }
     }
 
-    /// Returns true if the group has committed offsets, and so stays although it has no members.
+    /// Returns true if the group has committed offsets, which keep it although it has no members.
     pub(super) fn has_offsets(&self, group_id: &str) -> bool {
         self.offsets.has(group_id)
     }
 
-    /// Sees to it that the timer looks at this group when something of it is due.
+    /// Sets the timer for the group's next deadline.
     pub(super) fn arm(&self, entry: &Arc<Entry>, inner: &MutexGuard<'_, EntryState>) {
         let next = if inner.is_gone { None } else { inner.group.next_deadline() };
         if let Some(next) = next
@@ -134,12 +134,12 @@ impl Groups {
         }
     }
 
-    /// The timer's time has come for this group.
+    /// Handles an alarm of the timer.
     pub(super) fn fire(self: &Arc<Self>, alarm: &timer::Alarm) {
         let Some(entry) = alarm.entry.upgrade() else { return };
         let inner = entry.lock();
         if entry.alarm.load(Ordering::Relaxed) != alarm.deadline {
-            // An earlier alarm was set since, and has seen to what comes after it.
+            // An earlier alarm was set since, and has handled what follows.
             return;
         }
         entry.alarm.store(i64::MAX, Ordering::Relaxed);
@@ -172,7 +172,7 @@ impl Groups {
     }
 }
 
-/// The last of snapshots right behind one another: only that is worth writing.
+/// Returns the last of the snapshots at the front of the outbox: only that one is worth a write.
 fn newest_snapshot(inner: &mut EntryState) -> Option<Snapshot> {
     let mut newest = None;
     while let Some(Effect::Keep(_)) = inner.outbox.front()
@@ -180,11 +180,11 @@ fn newest_snapshot(inner: &mut EntryState) -> Option<Snapshot> {
     {
         newest = Some(snapshot);
     }
-    // A group that was taken out of service has no row any more.
+    // A group out of service is no longer written.
     newest.filter(|_| !inner.is_gone)
 }
 
-/// Answers COORDINATOR_NOT_AVAILABLE to requests that wait for the snapshot.
+/// Refuses the requests that wait for the snapshot with COORDINATOR_NOT_AVAILABLE.
 fn refuse_next(inner: &mut EntryState) {
     for effect in &mut inner.outbox {
         match effect {

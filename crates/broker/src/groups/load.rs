@@ -1,5 +1,4 @@
-//! Content of the shards that groups are in: groups and offsets as a shard's log has them, and their end with the
-//! shard.
+//! Contents of the shards that groups are in: groups and offsets from a shard's log, and their removal with the shard.
 //!
 //! Not here: which shards there are ([`CoordinatorTopic`]).
 
@@ -33,7 +32,7 @@ impl Coordinator for Groups {
         })?;
         self.topic.having(shard, |topic| {
             if shard.is_successor() {
-                // Drops late outcomes of the time when the partition was led here before.
+                // Removes late outcomes of this broker's earlier leadership of the partition.
                 self.forget_shards(topic, std::slice::from_ref(shard));
             }
             for (id, snapshot) in found.snapshots {
@@ -45,8 +44,8 @@ impl Coordinator for Groups {
         Ok(())
     }
 
-    /// Takes every group of these shards' partitions out of service, and forgets what was committed there: over
-    /// `fullbore.groups.max` also by groups that are not listed.
+    /// Takes every group of these shards' partitions out of service, and forgets its committed offsets. Past
+    /// `fullbore.groups.max` that includes groups that are not listed.
     fn forget_shards(&self, topic: &InternalTopic, shards: &[Arc<Shard>]) {
         let indices: HashSet<i32> = shards.iter().map(|shard| shard.partition().index()).collect();
         let is_of_them = |shard: &Arc<Shard>| indices.contains(&shard.partition().index());
@@ -67,8 +66,8 @@ impl Coordinator for Groups {
 }
 
 impl Groups {
-    /// Sees to the topic as it is now, and from then on as it changes, until the broker stops. What is committed of
-    /// topics that are deleted is forgotten meanwhile: that may wait for replicas, and who leads by now does not.
+    /// Follows the topic's partitions until the broker stops. Offsets of deleted topics are deleted concurrently: that
+    /// may wait for replicas, which must not delay changes of leaders.
     pub async fn run_topics(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => {}
@@ -77,7 +76,7 @@ impl Groups {
         }
     }
 
-    /// Until there are no more images.
+    /// Deletes the offsets of deleted topics, until there are no more images.
     async fn forget_deleted_topics(self: &Arc<Self>) {
         let mut images = self.control.watch();
         let mut before = Arc::clone(&images.borrow_and_update());
@@ -90,10 +89,10 @@ impl Groups {
         }
     }
 
-    /// Waits a while until these groups are loaded. Where a group may begin, the topic is made first if there is none.
+    /// Waits a while until these groups are loaded. First creates the topic if it is missing and a group may begin.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE: the topic cannot be made.
+    /// COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
     pub async fn prepare<'a>(
         self: &Arc<Self>,
         missing: Missing,
@@ -123,8 +122,8 @@ impl Groups {
             for ((name, partition), (topic_id, committed)) in found {
                 let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
                 let Some(topic) = topic else {
-                    // The topic was deleted, and the coordinator could not record that. A tombstone would also delete
-                    // what is pending, perhaps of the next topic of the name.
+                    // The topic was deleted, and the coordinator could not record that. A tombstone would also delete a
+                    // pending offset, perhaps of the next topic of the name.
                     let place = (name, partition);
                     if !pending.is_some_and(|pending| pending.contains(&place)) {
                         gone.push((group.clone(), place.0, partition));
@@ -149,7 +148,7 @@ impl Groups {
         }
     }
 
-    /// Puts offsets of transactions that are open in place. Those of topics that were deleted never hold.
+    /// Installs offsets of open transactions. Those of deleted topics are dropped, since they never become valid.
     fn install_pending(&self, shard: &Arc<Shard>, found: HashMap<Text, FoundPending>) {
         let image = self.control.image();
         for (group, found) in found {
@@ -166,10 +165,10 @@ impl Groups {
         }
     }
 
-    /// Creates a group that has offsets, if there is room.
+    /// Creates a group that has offsets, unless there are too many groups.
     fn list(&self, shard: &Arc<Shard>, group: &Text) {
         if let Err(error) = self.create_in(shard, group) {
-            tracing::error!(group = &**group, %error, "the group is not listed, but its offsets are there");
+            tracing::error!(group = &**group, %error, "cannot list a group: its committed offsets can still be read");
         }
     }
 
@@ -182,7 +181,7 @@ impl Groups {
                 self.table.lock().insert(id, entry);
             }
             Err(error) => {
-                tracing::error!(group = &*id, %error, "the group as it was kept cannot be read; its members join anew");
+                tracing::error!(group = &*id, %error, "cannot read a group's snapshot: its members join again");
             }
         }
     }

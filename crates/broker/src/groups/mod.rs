@@ -1,11 +1,12 @@
-//! The coordinator of consumer groups: finds a group, locks it, puts an event to its machine, and does what follows.
+//! Coordinator of consumer groups: finds a group, locks it, passes an event to its state machine, and carries out the
+//! effects.
 //!
-//! Not the decisions, which are `rules::group`'s. Effects of one group are done in the order its machine said them; one
-//! that must be kept first holds back those after it, and nobody else. No lock is held across an await: while a
-//! snapshot is being written, the group takes further events, whose effects queue up behind. Groups and what they
-//! commit are kept in `__consumer_offsets`, by way of [`coordinator`](crate::coordinator).
+//! Not the decisions, which are `rules::group`'s. Effects of one group are carried out in order. An effect that must be
+//! written first delays those after it, but no other group's. No lock is held across an await: during the write of a
+//! snapshot the group takes further events, and their effects queue up. Groups and their commits are kept in
+//! `__consumer_offsets`, by way of [`coordinator`](crate::coordinator).
 //!
-//! Invariant: whoever asks gets one answer: the group's, or at the latest that of [`Groups::close`].
+//! Invariant: each request gets one answer: the group's, or at the latest that of [`Groups::close`].
 
 mod clock;
 mod commit;
@@ -48,19 +49,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use timer::Timer;
 
-/// Treatment of an event for a group that is not there.
+/// Treatment of an event for a group that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The group begins with this event.
     Create,
-    /// The event is answered so.
+    /// The event is refused with this code.
     Refuse(ErrorCode),
 }
 
-/// Bytes that a member may always bring, such as its subscription to some topics, as long as it brought no more before.
+/// Bytes that a member's request may always bring, such as a subscription to some topics.
 const SMALL_BYTES: usize = 64 * 1024;
 
-/// Every group of this broker.
+/// All groups of this broker.
 pub struct Groups {
     table: Mutex<HashMap<Text, Arc<Entry>>>,
     groups_max: usize,
@@ -74,29 +75,29 @@ pub struct Groups {
     offsets: CommittedOffsets,
     offsets_max: usize,
     metadata_bytes_max: usize,
-    /// Offsets on their way into the log that take a place.
+    /// Offsets in commits under way that replace no other offset.
     offsets_coming: AtomicUsize,
-    /// Bytes of the metadata of all offsets on their way.
+    /// Bytes of the metadata of all offsets in commits under way.
     metadata_bytes_coming: AtomicUsize,
-    /// Bytes of the records of commits on their way.
+    /// Bytes of the records of commits under way.
     bytes_coming: AtomicUsize,
     metrics: Metrics,
     timer: Timer,
-    /// Nobody is made to wait any more.
+    /// True once the broker stops: requests no longer wait.
     closed: AtomicBool,
     clock: GroupClock,
-    /// The line of a group that could not be kept.
+    /// Rate limit of the log line for a snapshot that could not be written.
     unkept: LogRateLimit,
-    /// The line of a group that is one too many.
+    /// Rate limit of the log line for a group over the limit.
     uncounted: LogRateLimit,
-    /// The line of a request that there is no memory for.
+    /// Rate limit of the log line for a request without memory.
     unheld: LogRateLimit,
-    /// The line of committed offsets that there is no room for.
+    /// Rate limit of the log line for committed offsets over their limits.
     unfit: LogRateLimit,
 }
 
 impl Groups {
-    /// No groups yet: see [`Groups::start`].
+    /// Creates a coordinator without groups; [`Groups::start`] loads them.
     pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Partitions>, metrics: Metrics) -> Arc<Groups> {
         Groups::by(GroupClock::start(), config, control, logs, metrics)
     }
@@ -133,12 +134,12 @@ impl Groups {
         })
     }
 
-    /// Returns the committed offsets. A client whose commit was answered sees it, or a newer one.
+    /// Returns the committed offsets. A client whose commit was acknowledged sees that commit or a newer one.
     pub fn offsets(&self) -> &CommittedOffsets {
         &self.offsets
     }
 
-    /// The shard that a group is in.
+    /// Returns the shard of a group.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE.
@@ -147,30 +148,30 @@ impl Groups {
         topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// Checks that the state of a group is known here. Without the topic there are no groups.
+    /// Checks that the shard of a group is served here. Without the topic there are no groups.
     ///
     /// # Errors
-    /// Errors of a request.
+    /// Error code for a request.
     pub fn check(&self, id: &str) -> Result<(), ErrorCode> {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
 
-    /// Returns what `see` finds while a group's shard serves. A shard that is left meanwhile is emptied, and looks as
-    /// if there were nothing.
+    /// Returns the result of `see` if the group's shard serves before and after it. A shard that is left meanwhile is
+    /// emptied, and would look as if it had no groups.
     ///
     /// # Errors
-    /// Errors of a request.
+    /// Error code for a request.
     fn while_serving<T>(&self, id: &str, see: impl FnOnce() -> T) -> Result<T, ErrorCode> {
         let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
         let seen = see();
         if shard.is_some_and(|shard| shard.status() != Status::Serving) {
-            // Who leaves it is through with that then; it may be here again already.
+            // The shard was left, and its partition may be served here again already.
             return Err(self.check(id).err().unwrap_or(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
         }
         Ok(seen)
     }
 
-    /// Checks that all groups are known here.
+    /// Checks that all groups are loaded.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS.
@@ -180,12 +181,12 @@ impl Groups {
         if is_loading { Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS) } else { Ok(()) }
     }
 
-    /// The clock of deadlines: it only goes forward, and is not the system's, by which commits are stamped.
+    /// Returns the time for deadlines. This clock only goes forward; commits are stamped by the system's clock.
     pub fn now_ms(&self) -> i64 {
         self.clock.now_ms()
     }
 
-    /// Puts an event to a group, once groups are loaded, and waits for the answer.
+    /// Passes an event to a group, once groups are loaded, and waits for the answer.
     pub async fn ask(
         self: &Arc<Self>,
         id: &Text,
@@ -198,7 +199,7 @@ impl Groups {
         }
     }
 
-    /// Puts an event to a group; the event is given the ticket by which its answer is awaited.
+    /// Passes an event to a group. The event gets the ticket of its answer.
     fn put_to(
         self: &Arc<Self>,
         id: &Text,
@@ -218,7 +219,7 @@ impl Groups {
             if self.closed.load(Ordering::SeqCst) {
                 return PendingAnswer::refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
             }
-            // It may have been taken out of service between the search and the lock; it is not in the table then.
+            // The group may have been taken out of service, and out of the table, between the search and the lock.
             if inner.is_gone {
                 continue;
             }
@@ -228,8 +229,8 @@ impl Groups {
         }
     }
 
-    /// Returns true if `incoming_bytes` still fit (`fullbore.groups.bytes.max`). Small requests of members do: their
-    /// bytes are counted already.
+    /// Returns true if `incoming_bytes` still fit (`fullbore.groups.bytes.max`). Small requests of members always do,
+    /// since the members' bytes are counted already.
     pub fn has_room(&self, incoming_bytes: usize, is_member: bool) -> bool {
         let fits = self.bytes.load(Ordering::Relaxed).saturating_add(incoming_bytes) <= self.bytes_max;
         if !fits && let Some(left_out) = self.unheld.due() {
@@ -237,13 +238,13 @@ impl Groups {
                 incoming_bytes,
                 is_member,
                 left_out,
-                "groups hold all the memory they may: fullbore.groups.bytes.max"
+                "cannot hold more memory for groups: larger requests are refused; raise fullbore.groups.bytes.max"
             );
         }
         fits || (is_member && incoming_bytes <= SMALL_BYTES)
     }
 
-    /// Takes note of what the group holds now.
+    /// Updates the count of the bytes that the group holds.
     fn note_bytes(&self, inner: &mut EntryState) {
         let (before, now) = (inner.bytes, inner.group.bytes());
         inner.bytes = now;
@@ -251,19 +252,18 @@ impl Groups {
         self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Looks at a group; `None` if there is no such group.
+    /// Returns the result of `look` at a group; `None` if it does not exist.
     ///
     /// # Errors
-    /// As for a request.
+    /// Error code for a request.
     pub fn look<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Result<Option<T>, ErrorCode> {
         self.while_serving(id, || self.peek(id, look))
     }
 
-    /// Returns what `read` finds of a group's offsets, if the group allows the member. A group that does not exist has
-    /// none.
+    /// Returns the result of `read` on a group's offsets, if the group allows it. A group that does not exist has none.
     ///
     /// # Errors
-    /// Errors of a request; the group's refusal.
+    /// Error code for a request, or the group's refusal.
     pub fn committed<T>(
         &self,
         id: &str,
@@ -276,25 +276,24 @@ impl Groups {
         })?
     }
 
-    /// Looks at a group whose shard may just be left: then it may be missing.
+    /// Returns the result of `look` at a group. The group may be missing while its shard is left.
     pub fn peek<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Option<T> {
         let entry = self.find(id)?;
         let inner = entry.lock();
         (!inner.is_gone).then(|| look(&inner.group))
     }
 
-    /// How many tasks and threads have found the group, and wait for it or have it; and the table.
+    /// Returns the number of references to the group: the table's, and those of tasks and threads.
     #[cfg(test)]
     pub fn references(&self, id: &str) -> usize {
         let table = self.table.lock();
         table.get(id).map_or(0, Arc::strong_count)
     }
 
-    /// Asks a group something that needs no ticket, such as whether a member may commit; `None` if there is no such
-    /// group.
+    /// Passes an event without a ticket to a group, such as the check of a commit; `None` if the group does not exist.
     ///
     /// # Errors
-    /// As for a request.
+    /// Error code for a request.
     pub fn touch<T>(
         &self,
         id: &str,
@@ -317,11 +316,11 @@ impl Groups {
                 self.arm(&entry, &inner);
             }
         });
-        // What it was asked is asked, whatever becomes of its shard.
+        // An event that the group has taken counts, whatever becomes of its shard.
         if touched.is_some() { Ok(touched) } else { serves.map(|()| None) }
     }
 
-    /// Returns the settings of a group: the broker's with its own.
+    /// Returns the settings of a group: the broker's, with the group's own timeouts.
     pub fn settings_of(&self, image: &Image, id: &str) -> GroupSettings {
         let mut settings = self.settings;
         let own = image.group_timeouts(id);
@@ -331,44 +330,46 @@ impl Groups {
         settings
     }
 
-    /// Makes sure that the group is there, empty if it was not.
+    /// Creates the group, empty, if it does not exist.
     ///
     /// # Errors
-    /// Over `fullbore.groups.max`; its shard does not serve.
+    /// Refusal past `fullbore.groups.max`, or of a shard that does not serve.
     pub fn create(&self, id: &Text) -> Result<(), ErrorCode> {
         self.create_entry(id).map(drop)
     }
 
-    /// Takes a group out of service if it is empty, and forgets it, and its offsets if so said. A commit that was
-    /// asked for before this is forgotten, too, and one after it begins the group anew.
+    /// Takes an empty group out of service and deletes it, with its offsets if `offsets`. Earlier commits are deleted
+    /// as well. A later commit creates the group again.
     ///
     /// # Errors
-    /// GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or that this could not be kept; the group begins anew then, with what
-    /// it committed.
+    /// GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or the code of a failed write. The group then starts again with its
+    /// committed offsets.
     pub async fn delete(self: &Arc<Self>, id: &str, offsets: bool) -> Result<(), ErrorCode> {
         let entry = self.while_serving(id, || self.find(id))?.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         let asked = {
             let mut inner = entry.lock();
             inner.group.check_delete()?;
-            // Asked before a group of that name can begin anew: what that one keeps comes after the deletion.
+            // Queued before a new group of that name can begin, whose records then come after the deletion.
             let asked = self.forget_group(&entry.shard, id, offsets);
             self.remove(&entry, &mut inner);
             asked
         };
         let deleted = asked.kept().await.map_err(not_kept).and_then(|deleted| deleted);
         if self.has_offsets(id) {
-            // It could not be deleted, or was committed to meanwhile.
+            // The deletion failed, or a commit came meanwhile.
             self.create(&entry.id)?;
         }
-        deleted.inspect_err(|error| tracing::error!(group = id, %error, "the group could not be deleted"))
+        deleted.inspect_err(
+            |error| tracing::error!(group = id, %error, "cannot delete a group: it stays with its offsets"),
+        )
     }
 
-    /// The ids of all groups, in no order.
+    /// Returns the ids of all groups, in no order.
     pub fn ids(&self) -> Vec<Text> {
         self.table.lock().keys().cloned().collect()
     }
 
-    /// How many groups are in each state, in the order of [`GroupState::ALL`].
+    /// Returns the number of groups in each state, in the order of [`GroupState::ALL`].
     pub fn count_by_state(&self) -> [usize; GroupState::ALL.len()] {
         let entries: Vec<_> = self.table.lock().values().cloned().collect();
         let mut counts = [0; GroupState::ALL.len()];
@@ -380,7 +381,7 @@ impl Groups {
         counts
     }
 
-    /// Answers everybody who waits, and nobody waits from now on: a stop must not take as long as a rebalance.
+    /// Answers all waiting requests, and lets none wait from now on: a stop must not take as long as a rebalance.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let entries: Vec<_> = self.table.lock().values().cloned().collect();
@@ -391,8 +392,8 @@ impl Groups {
         self.table.lock().get(id).cloned()
     }
 
-    /// The topic stays meanwhile: who leaves it takes out of service what is in it, and nothing may be put into it
-    /// after that.
+    /// Creates a group in its shard. The topic stays locked: leaving a shard takes its groups out of service, and none
+    /// may be added after that.
     fn create_entry(&self, id: &Text) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         self.create_in(topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?, id)
@@ -405,18 +406,22 @@ impl Groups {
         }
         if table.len() >= self.groups_max {
             if let Some(left_out) = self.uncounted.due() {
-                tracing::warn!(groups = table.len(), left_out, "a new group is refused: fullbore.groups.max");
+                tracing::warn!(
+                    groups = table.len(),
+                    left_out,
+                    "cannot create a group: clients get GROUP_MAX_SIZE_REACHED; raise fullbore.groups.max"
+                );
             }
             return Err(ErrorCode::GROUP_MAX_SIZE_REACHED);
         }
-        // A copy: the id came in a frame.
+        // A copy, since the id shares memory with its frame.
         let id = Text::from(id.as_str());
         let entry = Entry::new(id.clone(), Group::new(self.settings, self.now_ms()), Arc::clone(shard));
         table.insert(id, Arc::clone(&entry));
         Ok(entry)
     }
 
-    /// The entry's lock is held, the table's is not: the order is table after entry nowhere else than here.
+    /// Removes a group that the caller has locked. Only here is the table locked after an entry.
     fn remove(&self, entry: &Arc<Entry>, inner: &mut MutexGuard<'_, EntryState>) {
         inner.is_gone = true;
         let mut effects = Effects::new();
@@ -442,16 +447,15 @@ fn offsets_topic(config: &OffsetsTopicConfig) -> InternalTopicSettings {
     }
 }
 
-/// Returns the code for a write that failed: clients find the coordinator again and repeat the request.
+/// Returns the code for a failed write: clients find the coordinator again and repeat the request.
 fn not_kept(error: AppendError) -> ErrorCode {
     match error {
         AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) => {
             ErrorCode::NOT_COORDINATOR
         }
-        // Of a commit in a transaction, whose producer was fenced.
+        // A commit in a transaction whose producer was fenced.
         AppendError::Sequence(refusal) => refusal.code(),
-        // Of a commit whose transaction may have ended: the client commits again, and its transaction is verified
-        // again.
+        // A commit whose transaction may have ended: the client commits again, which verifies the transaction again.
         AppendError::Unverified => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
         _ => ErrorCode::COORDINATOR_NOT_AVAILABLE,
     }

@@ -2,11 +2,10 @@
 //! are pending in transactions.
 //!
 //! Not the source of truth, which is the log. Not here: the check of a commit. Only callbacks of writes and the load of
-//! a shard change it.
+//! a shard change the offsets.
 //!
-//! Invariant: it has the offsets of the log, so that two connections that commit the same partition leave the same
-//! winner in both. Of a shard that was left it has nothing: the shard is left first, and then its offsets are
-//! forgotten.
+//! Invariant: the offsets equal those of the log, so that of two commits of a partition the same one wins in both. A
+//! shard that was left has no offsets here: it is left first, and then its offsets are removed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -18,30 +17,30 @@ use fullbore_rules::group::PendingOffsets;
 use fullbore_wire::Uuid;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-/// Groups are spread over so many locks, so that those who read one seldom meet a commit of another.
+/// Locks over which groups are spread, so that a read of one group seldom meets a commit of another.
 const STRIPES: usize = 32;
 
 /// Committed offset of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OffsetAndMetadata {
-    /// The offset of the record to be read next.
+    /// Offset of the next record to be read.
     pub offset: i64,
-    /// The leader epoch of the record before it; -1 when the client did not say.
+    /// Leader epoch of the record before it; -1 if the client sent none.
     pub leader_epoch: i32,
     /// Metadata of the client.
     pub metadata: Box<str>,
-    /// Since 1970.
+    /// Time of the commit, in ms since 1970.
     pub committed_ms: i64,
-    /// Since 1970, where the client said so; else the broker's retention goes.
+    /// Time of the expiry, in ms since 1970, if the client sent one; otherwise the broker's retention applies.
     pub expires_ms: Option<i64>,
 }
 
-/// A topic as offsets of it are kept.
+/// Topic of committed offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicName {
-    /// The topic's id, by which offsets are found: a topic made again under the same name has none.
+    /// Id of the topic, by which offsets are found: a topic recreated under the same name has none.
     pub id: Uuid,
-    /// The topic's name, which is in the records.
+    /// Name of the topic, which the records have.
     pub name: Arc<str>,
 }
 
@@ -50,7 +49,7 @@ pub struct TopicName {
 pub struct CommitOffset {
     /// The topic.
     pub topic: TopicName,
-    /// The partition.
+    /// Number of the partition.
     pub partition: i32,
     /// The committed offset.
     pub committed: OffsetAndMetadata,
@@ -61,11 +60,11 @@ pub struct CommitOffset {
 pub struct TopicOffsets {
     /// The topic's name.
     pub name: Arc<str>,
-    /// By partition.
+    /// Offsets by partition.
     pub partitions: BTreeMap<i32, OffsetAndMetadata>,
 }
 
-/// Everything one group committed, by topic id.
+/// All committed offsets of one group, by topic id.
 pub type GroupOffsets = BTreeMap<Uuid, TopicOffsets>;
 
 /// Offsets of one group that are pending in transactions, by topic id and partition.
@@ -74,7 +73,7 @@ pub type PendingGroupOffsets = PendingOffsets<(Uuid, i32), CommitOffset>;
 /// Offsets of one group at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct OffsetsView<'a> {
-    /// Offsets that hold; `None` if there are none.
+    /// Valid offsets; `None` if there are none.
     pub committed: Option<&'a GroupOffsets>,
     /// Offsets in transactions; `None` if there are none.
     pub pending: Option<&'a PendingGroupOffsets>,
@@ -96,12 +95,12 @@ struct Stripe {
 /// Partition of `__consumer_offsets`, and a producer with a transaction there.
 type OpenTransaction = (i32, i64);
 
-/// The committed offsets of all groups.
+/// Committed offsets of all groups.
 #[derive(Debug)]
 pub struct CommittedOffsets {
     hasher: RandomState,
     stripes: [RwLock<Stripe>; STRIPES],
-    /// Groups that have pending offsets, by transaction. It is locked after a stripe.
+    /// Groups that have pending offsets, by transaction. Locked after a stripe.
     open: Mutex<HashMap<OpenTransaction, HashSet<Arc<str>>>>,
     held: AtomicUsize,
     pending: AtomicUsize,
@@ -122,29 +121,29 @@ impl Default for CommittedOffsets {
 }
 
 impl CommittedOffsets {
-    /// Committed offsets of all groups together.
+    /// Returns the number of committed offsets of all groups.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Offsets of all groups that are pending in transactions.
+    /// Returns the number of offsets of all groups that are pending in transactions.
     pub fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the metadata of all of them.
+    /// Returns the bytes of the metadata of committed and pending offsets.
     pub fn metadata_bytes(&self) -> usize {
         self.metadata_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes note of offsets that are here no more.
+    /// Counts out offsets that were removed.
     fn count_out<'a>(&self, gone: impl Iterator<Item = &'a OffsetAndMetadata>) {
         let (offsets, bytes) = gone.fold((0, 0), |(offsets, bytes), gone| (offsets + 1, bytes + gone.metadata.len()));
         self.held.fetch_sub(offsets, Ordering::Relaxed);
         self.metadata_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts out offsets that are pending no more.
+    /// Counts out offsets that are no longer pending.
     fn count_pending_out<'a>(&self, gone: impl IntoIterator<Item = &'a CommitOffset>) {
         for gone in gone {
             self.pending.fetch_sub(1, Ordering::Relaxed);
@@ -157,12 +156,12 @@ impl CommittedOffsets {
         self.metadata_bytes.fetch_add(offset.committed.metadata.len(), Ordering::Relaxed);
     }
 
-    /// Looks at one group's offsets; `None` when it has none. Commits to groups of its stripe wait meanwhile.
+    /// Calls `look` with one group's offsets; `None` if it has none. Commits to groups of its stripe wait meanwhile.
     pub fn read<T>(&self, group: &str, look: impl FnOnce(Option<&GroupOffsets>) -> T) -> T {
         self.view(group, |view| look(view.committed))
     }
 
-    /// Looks at one group's offsets, and at those that are pending. Commits to groups of its stripe wait meanwhile.
+    /// Calls `look` with one group's committed and pending offsets. Commits to groups of its stripe wait meanwhile.
     pub fn view<T>(&self, group: &str, look: impl FnOnce(OffsetsView<'_>) -> T) -> T {
         let stripe = self.stripe(group).read();
         look(OffsetsView { committed: stripe.committed.get(group), pending: stripe.pending.get(group) })
@@ -173,7 +172,7 @@ impl CommittedOffsets {
         self.view(group, |view| view.committed.is_some() || view.pending.is_some())
     }
 
-    /// Every group that has offsets of a topic, in no order.
+    /// Returns every group that has offsets of a topic, in no order.
     pub(super) fn groups_of(&self, topic: Uuid) -> Vec<Arc<str>> {
         let mut groups = HashSet::new();
         for stripe in &self.stripes {
@@ -187,7 +186,7 @@ impl CommittedOffsets {
         groups.into_iter().collect()
     }
 
-    /// All of them are seen at once, unless their shard was left: whoever leaves it forgets what is here, before or
+    /// Shows all of `offsets` at once, unless their shard was left. Leaving a shard removes its offsets, before or
     /// after this.
     pub(super) fn put(&self, shard: &Shard, group: &str, offsets: Vec<CommitOffset>) {
         if offsets.is_empty() {
@@ -221,7 +220,7 @@ impl CommittedOffsets {
         self.metadata_bytes.fetch_sub(replaced, Ordering::Relaxed);
     }
 
-    /// Takes note of offsets in a producer's transaction, unless their shard was left.
+    /// Adds pending offsets of a producer's transaction, unless their shard was left.
     pub(super) fn put_pending(&self, shard: &Shard, group: &str, producer_id: i64, offsets: Vec<CommitOffset>) {
         if offsets.is_empty() {
             return;
@@ -237,7 +236,7 @@ impl CommittedOffsets {
         self.open.lock().entry((shard.partition().index(), producer_id)).or_default().insert(group);
     }
 
-    /// Puts in place the pending offsets of a group that were found in the log.
+    /// Installs the pending offsets of a group that the log's replay has found.
     pub(super) fn install_pending(&self, shard: &Shard, group: &str, pending: PendingGroupOffsets) {
         let Some(mut stripe) = self.of_shard(shard, group).filter(|_| !pending.is_empty()) else { return };
         let group: Arc<str> = Arc::from(group);
@@ -250,8 +249,8 @@ impl CommittedOffsets {
         self.count_pending_out(before.iter().flat_map(PendingOffsets::values));
     }
 
-    /// Ends a producer's transaction: its offsets hold if it is committed and `is_there` is true of them, and are
-    /// forgotten otherwise. The offsets of a group are seen at once.
+    /// Ends a producer's transaction. Its offsets become valid if it is committed and `is_there` is true of them, and
+    /// are removed otherwise. All offsets of a group change at once.
     pub(super) fn end_transaction(
         &self,
         shard: &Shard,
@@ -274,7 +273,7 @@ impl CommittedOffsets {
         }
     }
 
-    /// Takes note that these producers have no pending offsets in a group. Its stripe is locked.
+    /// Notes that `producers` have no pending offsets in a group. The caller has locked the group's stripe.
     fn close(&self, shard: &Shard, group: &str, producers: impl IntoIterator<Item = i64>) {
         let mut open = self.open.lock();
         for producer_id in producers {
@@ -287,8 +286,8 @@ impl CommittedOffsets {
         }
     }
 
-    /// Forgets an offset, and those pending for its partition. Nothing changes once the shard was left: its successor
-    /// may have them from another leader.
+    /// Removes an offset, and those pending for its partition. Does nothing once the shard was left: its successor may
+    /// have them from another leader.
     pub(super) fn remove(&self, shard: &Shard, group: &str, topic: Uuid, partition: i32) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
         if let Some(pending) = stripe.pending.get_mut(group) {
@@ -311,7 +310,7 @@ impl CommittedOffsets {
         self.count_out(removed.iter());
     }
 
-    /// Forgets these groups.
+    /// Removes the offsets of groups for which `is_meant` is true.
     pub(super) fn remove_groups(&self, is_meant: impl Fn(&str) -> bool) {
         for stripe in &self.stripes {
             let mut stripe = stripe.write();
@@ -336,7 +335,7 @@ impl CommittedOffsets {
         });
     }
 
-    /// Forgets a group, unless its shard was left.
+    /// Removes a group's offsets, unless its shard was left.
     pub(super) fn remove_group(&self, shard: &Shard, group: &str) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
         self.count_out(stripe.committed.remove(group).iter().flat_map(each));
@@ -346,7 +345,7 @@ impl CommittedOffsets {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all offsets.
     pub(super) fn clear(&self) {
         self.remove_groups(|_| true);
     }
@@ -363,7 +362,7 @@ impl CommittedOffsets {
     }
 }
 
-/// Returns everything that a group has committed.
+/// Returns all committed offsets of a group.
 fn each(of_group: &GroupOffsets) -> impl Iterator<Item = &OffsetAndMetadata> {
     of_group.values().flat_map(|of_topic| of_topic.partitions.values())
 }

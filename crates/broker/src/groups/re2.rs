@@ -1,11 +1,11 @@
 //! Translation of RE2/J's syntax, which Kafka takes, to that of Rust's `regex`, so that both accept the same
-//! expressions and mean the same by them.
+//! expressions with the same meaning.
 //!
-//! Parses only as far as the two differ: repetitions, groups, escapes and classes. Everything else is left to `regex`
-//! to parse. Not here: limits of size. Differences that are left: names of Unicode classes are those of `regex`, and
-//! topics' names have no such characters.
+//! Parses only where the two differ: repetitions, groups, escapes and classes. `regex` parses everything else. Not
+//! here: limits of size. One difference is left: Unicode classes have the names of `regex`, but topics' names have no
+//! such characters.
 
-/// The largest count of a repetition.
+/// Limit of the count of a repetition.
 const REPEAT_MAX: u32 = 1_000;
 /// Names of POSIX classes.
 const POSIX: [&str; 14] = [
@@ -16,14 +16,14 @@ const POSIX: [&str; 14] = [
 /// Translates an expression.
 ///
 /// # Errors
-/// The reason why RE2/J refuses it, in words.
+/// Reason why RE2/J refuses it.
 pub(super) fn translated(pattern: &str) -> Result<String, String> {
     let mut translation = Translation { rest: pattern, out: String::with_capacity(pattern.len()) };
     translation.run()?;
     Ok(translation.out)
 }
 
-/// Expression of which a part is translated.
+/// Expression and the translation of its beginning.
 struct Translation<'p> {
     rest: &'p str,
     out: String,

@@ -1,8 +1,7 @@
 //! Records of groups in `__consumer_offsets`: committed offsets, byte for byte as Kafka writes them, and snapshots of
 //! groups.
 //!
-//! A snapshot is under a type of key that Kafka does not have. Its coordinator and its tools pass over types they do
-//! not know.
+//! The key of a snapshot has a type that Kafka does not have. Kafka's coordinator and tools skip unknown types.
 
 use super::offsets::OffsetAndMetadata;
 use crate::coordinator::KeyValue;
@@ -11,20 +10,20 @@ use fullbore_rules::group::Snapshot;
 use fullbore_wire::coordinator::{CoordinatorRecord, OffsetCommitKey, OffsetCommitValue};
 use fullbore_wire::{DecodeError, EncodeError, Text, Uuid};
 
-/// The type of a snapshot's key, "Fb" in ASCII; the group's id follows in UTF-8. The value is the layout's version in
-/// 64 bits and the state.
+/// Type of a snapshot's key, "Fb" in ASCII; the group's id follows in UTF-8. The value is the version of the layout, in
+/// 64 bits, and the state.
 const SNAPSHOT: i16 = 0x4662;
-/// The client has not said when its offset expires.
+/// Value for an expiry time that the client has not sent.
 const NEVER_SAID: i64 = -1;
 
-/// A record of groups.
+/// Record of groups.
 #[derive(Debug, PartialEq)]
 pub(super) enum GroupRecord {
     /// Committed offset; `None` once it is forgotten.
     Offset { group: Text, topic: Text, partition: i32, committed: Option<(Uuid, OffsetAndMetadata)> },
-    /// A group as it was; `None` when it is forgotten.
+    /// Snapshot of a group; `None` once the group is deleted.
     Group { group: Text, snapshot: Option<Snapshot> },
-    /// Something else.
+    /// Any other record.
     Other,
 }
 
@@ -36,10 +35,10 @@ pub(super) struct OffsetKey<'a> {
     pub partition: i32,
 }
 
-/// The record of a committed offset, or its tombstone.
+/// Returns the record of a committed offset, or its tombstone.
 ///
 /// # Errors
-/// A name or the metadata is longer than the record can say.
+/// Error for a name or metadata longer than the record allows.
 pub(super) fn offset(
     place: OffsetKey<'_>,
     committed: Option<(Uuid, &OffsetAndMetadata)>,
@@ -58,7 +57,7 @@ pub(super) fn offset(
     CoordinatorRecord::OffsetCommit(key, value).encode()
 }
 
-/// The record of a group, or its tombstone.
+/// Returns the record of a group, or its tombstone.
 pub(super) fn group(id: &str, snapshot: Option<&Snapshot>) -> KeyValue {
     let mut key = BytesMut::with_capacity(2 + id.len());
     key.put_i16(SNAPSHOT);
@@ -75,9 +74,9 @@ pub(super) fn group(id: &str, snapshot: Option<&Snapshot>) -> KeyValue {
 /// Reads a record. The result shares no memory with key and value.
 ///
 /// # Errors
-/// Neither Kafka nor Fullbore writes such a record.
+/// Error for a record that neither Kafka nor Fullbore writes.
 pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<GroupRecord, DecodeError> {
-    // What is kept outlives the chunk of the log that it was read in.
+    // The result outlives the chunk of the log that the record was read in.
     let own = |text: &Text| Text::from(text.as_str());
     match CoordinatorRecord::decode(key, value)? {
         CoordinatorRecord::OffsetCommit(key, value) => {
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_say_what_was_said() {
+    fn decoded_records_equal_the_encoded_ones() {
         let committed =
             OffsetAndMetadata { offset: 7, leader_epoch: 3, metadata: "m".into(), committed_ms: 11, expires_ms: None };
         let place = OffsetKey { group: "g", topic: "t", partition: 5 };

@@ -3,20 +3,20 @@
 //! Kafka takes RE2's syntax (RE2/J), which [`re2`](super::re2) translates to that of Rust's `regex`: no look-around, no
 //! back-references, time linear in the topic's name.
 //!
-//! What it is not: a subscription; the group keeps what an expression matches. Invariant: whatever a stranger sends, it
-//! costs no more than [`PATTERN_BYTES_MAX`] and [`COMPILED_BYTES_MAX`] allow.
+//! Not a subscription: the group keeps what an expression matches. Invariant: no client's expression costs more than
+//! [`PATTERN_BYTES_MAX`] and [`COMPILED_BYTES_MAX`] allow.
 
 use super::re2::translated;
 use fullbore_control::Image;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
 
-/// A longer expression is refused: no list of topics is worth it.
+/// Limit of the bytes of an expression.
 const PATTERN_BYTES_MAX: usize = 8 * 1024;
-/// Memory of a compiled expression.
+/// Limit of the memory of a compiled expression.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 
-/// An expression that can be matched.
+/// Compiled expression.
 #[derive(Debug)]
 pub struct TopicRegex(regex::Regex);
 
@@ -24,27 +24,27 @@ impl TopicRegex {
     /// Checks and compiles an expression.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// Reason why the expression is refused.
     pub fn compile(pattern: &str) -> Result<TopicRegex, String> {
         if pattern.len() > PATTERN_BYTES_MAX {
             return Err(format!("it has {} bytes, and {PATTERN_BYTES_MAX} are allowed", pattern.len()));
         }
         let build = |pattern: &str| regex::RegexBuilder::new(pattern).size_limit(COMPILED_BYTES_MAX).build();
         let pattern = translated(pattern)?;
-        // By itself first: what closes the group around it and opens another is no expression.
+        // Compiled alone first: an expression that closes the surrounding group and opens another is invalid.
         build(&pattern)
             .and_then(|_| build(&format!(r"\A(?:{pattern})\z")))
             .map(TopicRegex)
             .map_err(|error| error.to_string())
     }
 
-    /// The topics whose whole name it matches.
+    /// Returns the topics whose whole name the expression matches.
     pub fn topics(&self, image: &Image) -> BTreeSet<Text> {
         let names = image.topics().map(|topic| topic.name.as_str());
         names.filter(|name| self.is_match(name)).map(Text::from).collect()
     }
 
-    /// Returns true if it matches the whole name.
+    /// Returns true if the expression matches the whole name.
     pub fn is_match(&self, name: &str) -> bool {
         self.0.is_match(name)
     }
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_refused() {
+    fn invalid_expressions_are_refused() {
         for pattern in ["(", "a)(b", "[", r"(?=x)", r"(a)\1", r"\", "(?<"] {
             assert!(TopicRegex::compile(pattern).is_err(), "{pattern}");
         }
@@ -86,9 +86,9 @@ mod tests {
         assert!(TopicRegex::compile("(((a{100}){100}){100}){100}").is_err(), "too large when compiled");
     }
 
-    /// Answers of RE2/J 1.8.
+    /// Outcomes of RE2/J 1.8.
     #[test]
-    fn pattern_differs_in_other_dialects_it_is_taken_or_refused_as_kafka_does() {
+    fn patterns_that_differ_between_dialects_are_taken_or_refused_as_in_kafka() {
         let refused = [
             "a++",
             "a*+",

@@ -1,6 +1,6 @@
-//! Content of a shard's log, as it is replayed: groups, committed offsets, and those of transactions that are open.
+//! Contents of a shard's log after its replay: groups, committed offsets, and those of open transactions.
 //!
-//! Not here: topics that were deleted since, nor the offsets as requests read them.
+//! Not here: the check for deleted topics, nor the offsets as requests read them.
 
 use super::offsets::OffsetAndMetadata;
 use super::records::GroupRecord;
@@ -15,20 +15,20 @@ pub(super) type FoundOffsets = HashMap<(Text, i32), (Uuid, OffsetAndMetadata)>;
 /// Pending offsets of a group, with the same keys.
 pub(super) type FoundPending = PendingOffsets<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
-/// Content of a shard's log.
+/// Contents of a shard's log.
 #[derive(Default)]
 pub(super) struct ReplayedShard {
     pub snapshots: HashMap<Text, Snapshot>,
-    /// By group: its id may be long.
+    /// Committed offsets by group, whose id may be long.
     pub offsets: HashMap<Text, FoundOffsets>,
-    /// By group.
+    /// Pending offsets by group.
     pub pending: HashMap<Text, FoundPending>,
-    /// Groups by producer, as far as they had pending offsets in its transaction.
+    /// Groups with pending offsets in a producer's transaction, by producer id.
     open: HashMap<i64, HashSet<Text>>,
 }
 
 impl ReplayedShard {
-    /// Takes note of a record, written in the transaction of this producer if there is one.
+    /// Notes a record. `transaction` is the producer id if the record was written in a transaction.
     pub fn note(&mut self, kept: GroupRecord, transaction: Option<i64>) {
         match kept {
             GroupRecord::Offset { group, topic, partition, committed: Some(committed) } => {
@@ -66,7 +66,7 @@ impl ReplayedShard {
         }
     }
 
-    /// Takes note of the end of a transaction.
+    /// Notes the end of a transaction.
     pub fn end_transaction(&mut self, marker: &Marker) {
         for group in self.open.remove(&marker.producer_id).into_iter().flatten() {
             let Some(pending) = self.pending.get_mut(&group) else { continue };

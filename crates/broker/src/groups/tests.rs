@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
 
-/// A broker's groups, and what they need. What is dropped without [`Opened::close`] was killed.
+/// Groups of a broker, and their surroundings. Dropped without [`Opened::close`], it counts as killed.
 struct Opened {
     groups: Arc<Groups>,
     config: Arc<BrokerConfig>,
@@ -37,7 +37,7 @@ async fn open(folder: &Path, clock: GroupClock, text: &str) -> Opened {
     opened
 }
 
-/// Nothing of the groups is loaded yet.
+/// Opens a broker without loading its groups.
 fn unstarted(folder: &Path, clock: GroupClock, text: &str) -> Opened {
     let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
     let config = Arc::new(config);
@@ -123,7 +123,7 @@ async fn reopened(opened: Opened, folder: &Path) -> Opened {
     open(folder, GroupClock::start(), "").await
 }
 
-/// Leaves the folder as it is at this moment.
+/// Leaves the directory as it is at this moment.
 async fn killed(opened: Opened) {
     let Opened { logs, control, groups, stop, _lock, .. } = opened;
     stop.send_replace(true);
@@ -149,7 +149,7 @@ fn joining<'a>(request: &'a JoinGroupRequest, new_member_id: &'a Text) -> Joinin
     Joining { request, version: 3, client_id: "c", client_host: "/h", new_member_id }
 }
 
-/// The snapshot of a group of one member.
+/// Returns the snapshot of a group of one member.
 fn snapshot_of(opened: &Opened, protocol_type: &str) -> Snapshot {
     let (mut group, mut effects) = (Group::new(opened.groups.settings, 0), Effects::new());
     let image = opened.control.image();
@@ -158,14 +158,14 @@ fn snapshot_of(opened: &Opened, protocol_type: &str) -> Snapshot {
     group.snapshot()
 }
 
-/// A member joins and leaves.
+/// Joins a group as a member, and leaves it.
 async fn come_and_go(groups: &Arc<Groups>, id: &Text) {
     let (request, member_id) = (join_request("consumer"), Text::from("m"));
     let image = groups.control.image();
     let joined = groups.put_to(id, Missing::Create, |group, ticket, now, effects| {
         group.join(joining(&request, &member_id), &*image, ticket, now, effects);
     });
-    // Nobody else is waited for.
+    // No other member is waited for.
     let entry = groups.find(id).expect("it is there");
     let deadline = entry.lock().group.next_deadline();
     if let Some(deadline) = deadline {
@@ -183,7 +183,7 @@ async fn come_and_go(groups: &Arc<Groups>, id: &Text) {
 }
 
 #[tokio::test]
-async fn offsets_expire_by_the_systems_clock_although_it_was_set_since_the_start() {
+async fn offsets_expire_by_the_systems_clock_even_if_it_was_set_after_the_start() {
     for set_by in [-24 * HOUR_MS, 0, 24 * HOUR_MS] {
         let folder = tempfile::tempdir().expect("tempdir");
         let clock = GroupClock::starting_at(clock::wall_ms() - set_by);
@@ -202,7 +202,7 @@ async fn offsets_expire_by_the_systems_clock_although_it_was_set_since_the_start
 }
 
 #[tokio::test]
-async fn what_a_group_committed_is_there_after_a_restart() {
+async fn committed_offsets_of_a_group_survive_a_restart() {
     let folder = tempfile::tempdir().expect("tempdir");
     let mut opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -232,7 +232,7 @@ async fn what_a_group_committed_is_there_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_deletion_may_mean_one_commit_only() {
+async fn deletion_with_a_commit_time_removes_only_that_commit() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -247,7 +247,7 @@ async fn a_deletion_may_mean_one_commit_only() {
 }
 
 #[tokio::test]
-async fn a_topic_takes_its_offsets_along() {
+async fn deleted_topic_takes_its_committed_offsets_along() {
     let folder = tempfile::tempdir().expect("tempdir");
     let mut opened = open(folder.path(), GroupClock::start(), "").await;
     let (gone, kept) = (opened.topic("gone").await, opened.topic("kept").await);
@@ -257,7 +257,7 @@ async fn a_topic_takes_its_offsets_along() {
     let again = opened.topic("gone").await;
     let late = opened.commit("one", vec![one(&kept, 0, committed(4, 1)), one(&gone, 0, committed(5, 1))]).await;
     assert_eq!(late, [(1, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)]);
-    // Whoever forgets the topic's offsets does so in time, and the next start by itself.
+    // The task for deleted topics forgets the offsets in time, and the next start by itself.
     opened.groups.forget_topic(gone.id).await;
     for _ in 0..2 {
         let of_gone = ["both", "one"].map(|group| (opened.get(group, &gone, 0), opened.get(group, &again, 0)));
@@ -268,7 +268,7 @@ async fn a_topic_takes_its_offsets_along() {
 }
 
 #[tokio::test]
-async fn the_last_snapshot_of_a_group_counts_and_a_deleted_one_stays_so() {
+async fn last_snapshot_of_a_group_counts_and_a_deleted_group_stays_deleted() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -288,7 +288,7 @@ async fn the_last_snapshot_of_a_group_counts_and_a_deleted_one_stays_so() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_not_in_memory_either() {
+async fn failed_commit_is_not_in_memory_either() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -303,7 +303,7 @@ async fn what_cannot_be_written_is_not_in_memory_either() {
 }
 
 #[tokio::test]
-async fn groups_go_with_their_topic_and_begin_anew() {
+async fn groups_go_with_their_topic_and_begin_again() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -319,7 +319,7 @@ async fn groups_go_with_their_topic_and_begin_anew() {
     assert_eq!((opened.get("h", &t, 0), opened.held()), (Some(committed(2, 2)), 1));
 }
 
-/// Many tasks on several threads, some of which go away before their answer: nobody waits for ever.
+/// Many tasks on several threads, some of which are dropped before their answer: none waits for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_commit_of_many_at_once_is_answered() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -349,7 +349,7 @@ async fn every_commit_of_many_at_once_is_answered() {
     assert!(found.into_iter().all(|found| found == Some(committed(199, 199))));
 }
 
-/// What may happen; the numbers choose among few groups, topics and partitions.
+/// Steps, whose numbers choose among few groups, topics and partitions.
 #[derive(Debug, Clone)]
 enum Step {
     Commit {
@@ -386,10 +386,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Group, topic's number, partition, and what was committed, which says its time, too.
+/// Committed offsets by group, topic's number and partition; an offset is also its time.
 type Model = BTreeMap<(u8, u8, i32), i64>;
 
-/// The simplest that could be right.
+/// Applies a step to the simplest possible model.
 fn expect(model: &mut Model, step: &Step) {
     match step {
         Step::Commit { group, offsets } => {
@@ -413,7 +413,7 @@ fn held(opened: &Opened, topics: &[TopicName]) -> Model {
     keys.filter_map(|key| Some((key, of(&key)?.offset))).collect()
 }
 
-/// Waits for what was asked for before; every group is in a shard of its own or shares one.
+/// Waits for all earlier writes; every group is in a shard of its own or shares one.
 async fn settle(opened: &Opened) {
     for group in 0..3 {
         let shard = opened.groups.serving(&format!("g{group}")).expect("it serves");
@@ -421,7 +421,7 @@ async fn settle(opened: &Opened) {
     }
 }
 
-/// Steps follow one another without waiting for answers, so that many share a batch.
+/// Runs the steps without waiting for answers in between, so that many share a batch.
 async fn run(steps: Vec<Step>) {
     let folder = tempfile::tempdir().expect("tempdir");
     let mut opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
@@ -444,7 +444,7 @@ async fn run(steps: Vec<Step>) {
                 drop(opened.forget(&format!("g{group}"), offset));
             }
             Step::DeleteGroup { group } => {
-                // One that is not there has no offsets.
+                // A group that does not exist has no offsets.
                 let _ = opened.groups.delete(&format!("g{group}"), true).await;
             }
             Step::Renew { topic: number } => {
@@ -472,7 +472,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn memory_log_and_a_map_agree(steps in prop::collection::vec(step(), 0..60)) {
+    fn random_steps_keep_memory_log_and_a_map_equal(steps in prop::collection::vec(step(), 0..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
         runtime.block_on(run(steps));
     }

@@ -1,7 +1,8 @@
-//! When which group has something to do: one heap for all groups, which one task looks at (`due`).
+//! Timer of all groups: one heap of alarms, which one task (`due`) reads.
 //!
-//! A deadline that moves back, as with every heartbeat, costs nothing here: the old one fires, the group finds nothing
-//! due, and says when to look again. Invariant: a group with a deadline has an alarm in the heap no later than that.
+//! A deadline that moves back, as with every heartbeat, costs nothing here. The old alarm fires, the group finds
+//! nothing due, and sets the next alarm. Invariant: a group with a deadline has an alarm in the heap no later than
+//! that.
 
 use super::entry::Entry;
 use parking_lot::Mutex;
@@ -11,11 +12,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Alarms beside which the heap is looked through for those that were overtaken.
+/// Length of the heap from which overtaken alarms are removed.
 const OVERTAKEN_MIN: usize = 4096;
-/// A group is to be looked at.
+/// Alarm of a group.
 pub(super) struct Alarm {
-    /// Milliseconds on the groups' clock.
+    /// Deadline in milliseconds on the groups' clock.
     pub deadline: i64,
     pub entry: Weak<Entry>,
 }
@@ -43,19 +44,19 @@ impl Ord for Alarm {
 #[derive(Default)]
 pub(super) struct Timer {
     alarms: Mutex<Alarms>,
-    /// The first alarm is earlier than it was.
+    /// Notified when the first alarm is earlier than before.
     sooner: Notify,
 }
 
 #[derive(Default)]
 struct Alarms {
     heap: BinaryHeap<Reverse<Alarm>>,
-    /// Length at which overtaken alarms are thrown out.
+    /// Length at which overtaken alarms are removed next.
     sweep_at: usize,
 }
 
 impl Timer {
-    /// The caller holds the group's lock and has noted the deadline as the group's alarm.
+    /// Adds an alarm. The caller holds the group's lock, and has noted the deadline as the group's alarm.
     pub fn set(&self, deadline: i64, entry: &Arc<Entry>) {
         let mut alarms = self.alarms.lock();
         let is_first = alarms.heap.peek().is_none_or(|Reverse(first)| deadline < first.deadline);
@@ -72,7 +73,7 @@ impl Timer {
         }
     }
 
-    /// An alarm whose time has come, or else when to look again.
+    /// Returns an alarm that is due, or the time of the next one.
     pub fn due(&self, now: i64) -> Result<Alarm, Option<i64>> {
         let mut alarms = self.alarms.lock();
         match alarms.heap.peek() {
@@ -82,7 +83,7 @@ impl Timer {
         }
     }
 
-    /// Waits until there is an alarm that is earlier than all before.
+    /// Waits for an alarm earlier than all before.
     pub async fn sooner(&self) {
         self.sooner.notified().await;
     }

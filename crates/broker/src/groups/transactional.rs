@@ -1,4 +1,4 @@
-//! Part of groups in transactions: the partition that a transaction has for a group, and the ends of transactions.
+//! Groups' side of transactions: the partition that a transaction has for a group, and the ends of transactions.
 //!
 //! Not here: the commits themselves, nor the rules of pending offsets.
 
@@ -18,8 +18,8 @@ impl Groups {
         Some(topic.as_ref()?.shard(id)?.partition().index())
     }
 
-    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and what is known there of the
-    /// ends of a producer's transactions. To be called before a commit is verified.
+    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and the known ends of a
+    /// producer's transactions there. Call it before a commit is verified.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
@@ -28,8 +28,8 @@ impl Groups {
         Ok((shard.partition().index(), shard.markers_seen(), shard.verification_time(producer_id)))
     }
 
-    /// Waits until the commits of a group that are on their way are seen or refused: one in a transaction makes its
-    /// partitions unstable.
+    /// Waits until all commits of a group under way are visible or refused. One in a transaction makes its partitions
+    /// unstable.
     ///
     /// # Errors
     /// NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.

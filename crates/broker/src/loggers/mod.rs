@@ -1,41 +1,42 @@
-//! Kafka's BROKER_LOGGER configurations: from which level on each part of the broker logs, changed while it runs.
+//! Kafka's BROKER_LOGGER configurations: the log level of each module of the broker, changeable at run time.
 //!
-//! Not the log, which belongs to the program around the broker ([`LogLevels`]). As with Kafka nothing of this is kept:
-//! a start begins with what the program was told. Invariant: the changes of one request are made all or none.
+//! Not here: the log itself, which belongs to the program around the broker ([`LogLevels`]). As in Kafka, changes are
+//! not stored: a start begins with the program's configuration. Invariant: a request changes all of its levels, or
+//! none.
 
 use fullbore_config::{ConfigEntry, Source, Type};
 use fullbore_control::{CHANGES, ConfigChange, Refusal};
 use fullbore_wire::ErrorCode;
 use std::sync::{Arc, LazyLock};
 
-/// Target of all parts without a level of their own; Kafka's name.
+/// Target of all modules without a level of their own; Kafka's name.
 const ROOT: &str = "root";
-/// [`targets`], a line each. A test compares it with the source.
+/// Lines of [`targets`]. A test compares them with the source.
 const TARGETS: &str = include_str!("targets.txt");
 const NO_LOG: &str = "The log belongs to the program that this broker is a part of; its levels cannot be changed here.";
 
-/// Kafka's levels (`LogLevelConfig`). Nothing here is fatal, so that the first of them silences.
+/// Kafka's levels (`LogLevelConfig`). Nothing is logged as fatal, so that this level silences a logger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Nothing.
     Fatal,
     /// Failures.
     Error,
-    /// Faults that an operator should look at.
+    /// Faults that an operator should examine.
     Warn,
-    /// Seldom events.
+    /// Rare events.
     Info,
     /// Frequent events.
     Debug,
-    /// More than that.
+    /// Very frequent events.
     Trace,
 }
 
 impl Level {
-    /// All of them, in the order in which Kafka lists them.
+    /// All levels, in the order in which Kafka lists them.
     pub const ALL: [Level; 6] = [Level::Debug, Level::Error, Level::Fatal, Level::Info, Level::Trace, Level::Warn];
 
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub fn name(self) -> &'static str {
         match self {
             Level::Fatal => "FATAL",
@@ -52,34 +53,34 @@ impl Level {
     }
 }
 
-/// A change to one target, `None` for the root: its own level, or none, so that it goes by the nearest above it.
+/// Change of one target (`None` for the root): its own level, or none, so that the nearest level above applies.
 pub type LevelChange = (Option<&'static str>, Option<Level>);
 
-/// The levels of a log, which takes changes at any time.
+/// Levels of a log, which may change at any time.
 pub trait LogLevels: Send + Sync {
-    /// The level in force of a target, or of the root.
+    /// Returns the level in force of a target, or of the root.
     fn of(&self, target: Option<&str>) -> Level;
 
-    /// Makes changes, all or none.
+    /// Makes all changes, or none.
     ///
     /// # Errors
-    /// Why the log does not take them.
+    /// Reason why the log refuses the changes.
     fn change(&self, changes: &[LevelChange]) -> Result<(), String>;
 }
 
-/// The log's levels as clients see and change them.
+/// Levels of the log as clients see and change them.
 #[derive(Clone, Default)]
 pub struct Loggers {
     levels: Option<Arc<dyn LogLevels>>,
 }
 
 impl Loggers {
-    /// The loggers of this log. Without one (the default) clients are told that there is none.
+    /// Returns the loggers of this log. Without a log (the default), clients get an error.
     pub fn of(levels: Arc<dyn LogLevels>) -> Self {
         Loggers { levels: Some(levels) }
     }
 
-    /// Every logger with its level in force.
+    /// Returns every logger with its level in force.
     ///
     /// # Errors
     /// There is no log.
@@ -98,10 +99,10 @@ impl Loggers {
         Ok(names().map(entry).collect())
     }
 
-    /// Makes changes, unless they are only to be checked.
+    /// Makes changes, or only checks them with `validate_only`.
     ///
     /// # Errors
-    /// A logger or a level that there is not, or a change that loggers do not have: Kafka's codes and words
+    /// Unknown logger, unknown level, or an operation that loggers lack: Kafka's codes and messages
     /// (`RuntimeLoggerManager`).
     pub fn alter(&self, changes: &[(String, ConfigChange)], validate_only: bool) -> Result<(), Refusal> {
         let levels = self.levels()?;
@@ -111,8 +112,8 @@ impl Loggers {
         }
         levels.change(&wanted).map_err(|why| Refusal::new(ErrorCode::UNKNOWN_SERVER_ERROR, why))?;
         for (name, change) in changes {
-            let level = if let ConfigChange::Set(level) = change { level } else { "that of what it belongs to" };
-            tracing::warn!(target: CHANGES, logger = name, level, "the level of the log was changed");
+            let level = if let ConfigChange::Set(level) = change { level } else { "inherited" };
+            tracing::warn!(target: CHANGES, logger = name, level, "log level changed");
         }
         Ok(())
     }
@@ -122,17 +123,17 @@ impl Loggers {
     }
 }
 
-/// Every target of this program's log, and every module above one.
+/// Returns every target of this program's log, and every module above one.
 pub fn targets() -> impl Iterator<Item = &'static str> {
     TARGETS.lines()
 }
 
-/// Each target by the name that clients are told.
+/// Each target by its name for clients.
 static NAMES: LazyLock<Vec<(String, &'static str)>> =
     LazyLock::new(|| targets().map(|target| (target.replace("::", "."), target)).collect());
 
-/// Every logger's name with its target. Parts of a name have a dot between them, as Kafka's: its tool takes no colon in
-/// one.
+/// Returns every logger's name with its target. Parts of a name are separated by dots, as in Kafka, whose tool does not
+/// accept colons in a name.
 fn names() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     let named = NAMES.iter().map(|(name, target)| (name.as_str(), Some(*target)));
     std::iter::once((ROOT, None)).chain(named)
@@ -170,7 +171,7 @@ fn checked(name: &str, change: &ConfigChange) -> Result<LevelChange, Refusal> {
         },
         ConfigChange::Append(_) => not_allowed("APPEND"),
         ConfigChange::Subtract(_) => not_allowed("SUBTRACT"),
-        // AlterConfigs, the deprecated one.
+        // AlterConfigs, which is deprecated.
         ConfigChange::DeleteAll => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "Unknown resource type 8")),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A log that remembers what it was told.
+/// Log that records its changes.
 #[derive(Default)]
 struct Told(Mutex<Vec<LevelChange>>);
 
@@ -24,7 +24,7 @@ fn set(name: &str, level: &str) -> (String, ConfigChange) {
 }
 
 #[test]
-fn what_is_wrong_is_told_as_by_kafka_and_changes_nothing() {
+fn invalid_change_is_refused_with_kafkas_message_and_changes_nothing() {
     let log = Arc::new(Told::default());
     let loggers = Loggers::of(log.clone());
     let good = set("fullbore_broker::net", "DEBUG");
@@ -60,7 +60,7 @@ fn what_is_wrong_is_told_as_by_kafka_and_changes_nothing() {
 }
 
 #[test]
-fn a_broker_without_a_log_says_so() {
+fn broker_without_a_log_refuses_changes_of_levels() {
     let refused = Loggers::default().alter(&[set("root", "INFO")], false).expect_err("no log");
     assert!(
         refused.code == ErrorCode::INVALID_CONFIG && refused.message.contains("cannot be changed here"),
@@ -69,7 +69,7 @@ fn a_broker_without_a_log_says_so() {
     assert!(Loggers::default().describe().is_err());
 }
 
-/// Every module of the broker's crates that logs, those above it, and the targets that have names of their own.
+/// Returns every module of the broker's crates that logs, those above it, and the targets with names of their own.
 fn targets_of_the_source() -> String {
     let mut found: BTreeSet<String> =
         ["fullbore", "fullbore::changes", "fullbore::protocol", "fullbore::serve"].map(str::to_owned).into();
@@ -79,7 +79,7 @@ fn targets_of_the_source() -> String {
     found.into_iter().map(|target| format!("{target}\n")).collect()
 }
 
-/// Adds the modules of the crate `fullbore_NAME`, whose source is in this folder.
+/// Adds the modules of the crate `fullbore_NAME`, whose source is in this directory.
 fn add_targets(source: &Path, name: &str, found: &mut BTreeSet<String>) {
     let mut folders: Vec<PathBuf> = vec![source.to_owned()];
     while let Some(folder) = folders.pop() {

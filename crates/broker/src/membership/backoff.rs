@@ -1,11 +1,11 @@
-//! Pauses between attempts that fail: longer each time, with a random part, so that brokers which compete for the lock
-//! do not meet again.
+//! Pauses between failed attempts. Each is longer than the last, with a random part, so that brokers which compete for
+//! a lock do not collide again.
 
 use std::time::{Duration, Instant};
 
 use fullbore_control::random_id;
 
-/// A pause that doubles with each failure in a row.
+/// Pause that doubles with each failure in a row.
 #[derive(Debug)]
 pub struct Backoff {
     min: Duration,
@@ -15,7 +15,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Begins with `min`, and ends with `max`.
+    /// Creates a backoff whose pauses grow from `min` to `max`.
     pub fn new(min: Duration, max: Duration) -> Backoff {
         Backoff { min, max, next: min, due: None }
     }
@@ -25,7 +25,7 @@ impl Backoff {
         self.due.is_none_or(|due| now >= due)
     }
 
-    /// Begins a pause: at least half of its full length.
+    /// Begins a pause of at least half its full length.
     pub fn pause(&mut self, now: Instant) {
         let drawn = random_id().0;
         let random = f64::from(u16::from_be_bytes([drawn[0], drawn[1]])) / f64::from(u16::MAX);

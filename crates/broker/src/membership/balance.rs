@@ -1,8 +1,8 @@
-//! This broker takes back what it is to lead: partitions of which it is the first replica, and that others came to lead
-//! while it was away (Kafka's `maybeBalancePartitionLeaders`).
+//! Return of leadership: this broker takes back partitions of which it is the first replica, and that others came to
+//! lead while it was away (Kafka's `maybeBalancePartitionLeaders`).
 //!
-//! Each broker asks for its own, so that no two ask for the same. Not here: whether it may, which is decided on the
-//! newest metadata.
+//! Each broker requests its own partitions, so that no two brokers request the same. Not here: the decision, which
+//! needs the newest metadata.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio::time::sleep;
 use super::stopped;
 use fullbore_control::{Control, ElectLeaders, ElectionKind, Image};
 
-/// Elections in one round, as Kafka's `MAX_ELECTIONS_PER_IMBALANCE`.
+/// Limit of the elections in one round, as Kafka's `MAX_ELECTIONS_PER_IMBALANCE`.
 const ELECTIONS_MAX: usize = 1000;
 
-/// Until the broker stops: a round each `leader.imbalance.check.interval.seconds`.
+/// Requests elections until the broker stops, in a round each `leader.imbalance.check.interval.seconds`.
 pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: channel::Receiver<bool>) {
     loop {
         tokio::select! {
@@ -29,13 +29,13 @@ pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: c
         let outcomes = control.elect_leaders(ElectLeaders::new(ElectionKind::Preferred, partitions)).await;
         let elected = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         if elected > 0 {
-            tracing::info!(partitions = elected, "this broker leads again what it is the preferred leader of");
+            tracing::info!(partitions = elected, "this broker leads partitions again as their preferred leader");
         }
     }
 }
 
-/// Partitions that this broker could lead and is the first replica of, by topic name and number. Nobody leads a
-/// diskless one.
+/// Returns the partitions that this broker could lead and is the first replica of, by topic name and number. Diskless
+/// partitions have no leader.
 fn led_by_others(image: &Image, node_id: i32) -> Vec<(String, i32)> {
     if !image.node(node_id).is_some_and(|node| node.registration.is_fit()) {
         return Vec::new();
@@ -59,7 +59,7 @@ mod tests {
     use fullbore_wire::Uuid;
     use std::sync::Arc;
 
-    /// Two topics that are registered alike, the first replica in sync and another leading.
+    /// Two topics are registered alike, with the first replica in sync and another one leading.
     #[test]
     fn a_diskless_partition_is_not_taken_back() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

@@ -1,31 +1,31 @@
-//! The time at which a fenced broker that lives unfences itself: at once, but later each time where it is fenced again
+//! Time at which a live broker that was fenced unfences itself: at once, but later each time that it is fenced again
 //! soon after.
 //!
-//! A broker whose beats alone are cut off would otherwise be fenced and unfenced in each session, with an election of
-//! all that it leads. A broker without which a partition has no leader waits for nothing.
+//! A broker whose heartbeats alone are lost would otherwise be fenced and unfenced in each session, with an election
+//! for all partitions that it leads. A broker does not wait if a partition without a leader needs it.
 
 use std::time::{Duration, Instant};
 
 use fullbore_control::Image;
 
-/// The longest pause, and the calm time after which the next pause is none, in sessions.
+/// Longest pause, and the calm time after which the next pause is zero, in sessions.
 const PAUSE_MAX: u32 = 8;
 const CALM: u32 = 10;
 
-/// Pauses of a broker that comes back.
+/// Pauses of a broker before it unfences itself.
 #[derive(Debug)]
 pub struct Comeback {
     session: Duration,
-    /// The last pause.
+    /// Length of the last pause.
     pause: Duration,
-    /// Time at which the broker came back.
+    /// Time at which the broker last came back.
     back: Option<Instant>,
-    /// Time at which it comes back next. `None` while it is not fenced.
+    /// Time at which the broker unfences itself. `None` while it is not fenced.
     due: Option<Instant>,
 }
 
 impl Comeback {
-    /// `session` is how long a broker may be silent before it is fenced.
+    /// Creates the pauses. `session` is the time for which a broker may be silent before it is fenced.
     pub fn new(session: Duration) -> Comeback {
         Comeback { session, pause: Duration::ZERO, back: None, due: None }
     }
@@ -35,7 +35,7 @@ impl Comeback {
         self.due.is_some()
     }
 
-    /// Returns when the fenced broker is to unfence itself. Asked again before it did, the time is the same.
+    /// Returns the time at which the fenced broker unfences itself. Further calls before that return the same time.
     pub fn due(&mut self, now: Instant) -> Instant {
         if let Some(due) = self.due {
             return due;
@@ -55,7 +55,8 @@ impl Comeback {
     }
 }
 
-/// Returns true if a partition has no leader, and cannot get one that lost nothing without this broker.
+/// Returns true if a partition without a leader has this broker in its ISR, in its ELR, or among its truncated
+/// replicas.
 pub fn is_needed(image: &Image, id: i32) -> bool {
     let classic = image.topics().filter(|topic| !topic.config.diskless);
     classic.flat_map(|topic| &topic.partitions).any(|partition| {
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fenced_in_each_session_the_pause_doubles_until_a_calm_time() {
+    fn pause_doubles_with_each_fencing_until_a_calm_time() {
         let session = Duration::from_secs(9);
         let mut comeback = Comeback::new(session);
         let mut now = Instant::now();

@@ -1,7 +1,7 @@
-//! Reports that the disk of this broker is full, hangs or takes no files, and that it has room and answers again:
-//! others then lead what it led, and no leader waits for it.
+//! Reports that the disk of this broker is full, hangs or takes no files, and later that it has space and answers
+//! again. Other brokers then lead the partitions that this one led, and no leader waits for it.
 //!
-//! The rule is [`fullbore_rules::cluster::room`]'s. Not here: what is refused on a full disk (`disk_space`).
+//! The rule is [`fullbore_rules::cluster::room`]'s. Not here: the refusals on a full disk (`disk_space`).
 
 use std::time::Instant;
 
@@ -10,14 +10,14 @@ use fullbore_rules::cluster::room::{self, DiskRoom, RoomReport, RoomWatch};
 use fullbore_control::{BrokerChange, Control, Image, Urgent};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Returns how much room this broker's disk has. Waits for nothing.
+/// Function that returns the state of this broker's disk. Does not block.
 pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;
 
-/// Ends the connections of this broker's clients: what they wait for may hang in a write, and others lead by then.
-/// Waits for nothing.
+/// Function that ends the connections of this broker's clients: their requests may hang in a write, and other brokers
+/// lead by then. Does not block.
 pub type HangUp = Box<dyn Fn() + Send + Sync>;
 
-/// Watches this broker's disk.
+/// Watch of this broker's disk.
 pub struct DiskWatch {
     disk: OwnDisk,
     hang_up: HangUp,
@@ -27,12 +27,12 @@ pub struct DiskWatch {
 }
 
 impl DiskWatch {
-    /// A watch that has reported nothing.
+    /// Creates a watch that has reported nothing.
     pub fn new(disk: OwnDisk, hang_up: HangUp) -> DiskWatch {
         DiskWatch { disk, hang_up, rule: RoomWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Looks at the disk, and reports what is due. `urgent` partitions are handed over first.
+    /// Checks the disk, and reports a change that is due. `urgent` partitions are handed over first.
     pub async fn look(&mut self, control: &Control, image: &Image, urgent: impl FnOnce() -> Urgent) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };
@@ -48,18 +48,18 @@ impl DiskWatch {
             Ok(()) if report == RoomReport::Full && disk == DiskRoom::Hung => {
                 (self.hang_up)();
                 tracing::warn!(
-                    "the disk hangs: other brokers lead what they have in sync, and nobody waits for this one; see whether its volume answers"
+                    "the disk hangs: other brokers lead the partitions they have in sync, and no leader waits for this broker; check whether its volume answers"
                 );
             }
             Ok(()) if report == RoomReport::Full && disk == DiskRoom::Unwritable => tracing::warn!(
-                "no files can be made in the data folder: other brokers lead what they have in sync, and nobody waits for this one; see to \
-                 its permissions and its file system"
+                "cannot create files in the data directory: other brokers lead the partitions they have in sync, and no leader waits for this \
+                 broker; check the directory's permissions and file system"
             ),
             Ok(()) if report == RoomReport::Full => tracing::warn!(
-                "the disk is full: other brokers lead what they have in sync, and nobody waits for this one; make room"
+                "the disk is full: other brokers lead the partitions they have in sync, and no leader waits for this broker; free space on it"
             ),
             Ok(()) => {
-                tracing::warn!("the disk has had room, and has answered, for a while: this broker joins ISRs again")
+                tracing::warn!("the disk has had space and has answered for a while: this broker joins ISRs again")
             }
             Err(refusal) => {
                 if let Some(left_out) = self.refused.due() {

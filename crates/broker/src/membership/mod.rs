@@ -1,12 +1,12 @@
-//! Membership of this broker in its cluster: it sends heartbeats, fences others, hands over its partitions before it
-//! stops or where its disk is full or hangs, serves no diskless topics where it has lost their store, and ends where
-//! another process has its place.
+//! Membership of this broker in its cluster. It fences failed brokers, and unfences itself. It hands its partitions
+//! over before it stops, or if its disk is full or hangs. It stops serving diskless topics once it has lost their
+//! store, and ends once another process has replaced it.
 //!
-//! The rules are [`fullbore_rules::cluster`]'s, and every change is a command of the control plane, which any broker
-//! may give. Not here: the beats themselves, which the control plane sends over a connection of its own. On one machine
-//! there is nothing of this.
+//! The rules are [`fullbore_rules::cluster`]'s. Every change is a command of the control plane, which any broker may
+//! give. Not here: the heartbeats, which the control plane sends over a connection of its own. A standalone broker has
+//! no membership.
 //!
-//! Invariant: nothing here is needed for safety. Who is wrongly held for dead leads nothing for a while.
+//! Invariant: safety does not depend on this module. A broker wrongly considered failed leads nothing for a while.
 
 mod backoff;
 pub mod balance;
@@ -37,14 +37,14 @@ use store::LostStoreWatch;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
-/// How long a stop waits until the others show that they lead.
+/// Limit of a stop's wait until the other brokers show that they lead.
 const HANDED_OVER_MAX: Duration = Duration::from_secs(5);
-/// Before something that was refused is tried again.
+/// Pause before a refused command is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// The longest pause between two attempts to fence a broker.
+/// Longest pause between two attempts to fence a broker.
 const FENCE_PAUSE_MAX: Duration = Duration::from_secs(8);
 
-/// Returns the partitions that are written and read now, which are settled before others.
+/// Function that returns the partitions in use, which get leaders before others.
 pub type InUse = Arc<dyn Fn() -> Urgent + Send + Sync>;
 
 /// Membership of this broker in its cluster.
@@ -62,11 +62,11 @@ pub struct Membership {
     refused: LogRateLimit,
 }
 
-/// Why the process must end, once another has its place.
+/// Channel for the reason why the process must end, once another has replaced it.
 pub type ReplacedBy = channel::Sender<Option<String>>;
 
 impl Membership {
-    /// `listener` is the name of the one over which brokers reach each other.
+    /// Creates the membership. `listener` is the name of the listener between brokers.
     pub fn new(
         control: Control,
         node_id: i32,
@@ -91,12 +91,12 @@ impl Membership {
         }
     }
 
-    /// Watches the object store, too.
+    /// Watches the object store as well.
     pub fn with_store(self, store: Arc<StoreHealth>) -> Membership {
         Membership { store: Some(LostStoreWatch::new(store)), ..self }
     }
 
-    /// Until the broker stops, or the process must end.
+    /// Runs until the broker stops, or the process must end.
     pub async fn run(
         mut self,
         mut beats: channel::Receiver<Beaten>,
@@ -133,21 +133,21 @@ impl Membership {
         }
     }
 
-    /// Why this process is the broker no more.
+    /// Returns the reason if this process is no longer registered as the broker.
     fn replaced(&self, image: &Image) -> Option<String> {
         let own = image.node(self.node_id)?.member();
         let process = u128::from_be_bytes(self.control.process().0);
         if own.is_held_by(process, self.control.broker_epoch()) {
             return None;
         }
-        let place = format!("the place of node.id={} in the cluster by now", self.node_id);
+        let place = format!("replaced this process as node.id={}", self.node_id);
         Some(match own.process == process {
-            true => format!("an attempt to register that this process had given up has {place}"),
+            true => format!("a registration that this process had given up has {place}"),
             false => format!("another process has {place}"),
         })
     }
 
-    /// Unfences this broker where it is held for dead. Returns when to try next, if that is not now or was refused.
+    /// Unfences this broker if it is fenced. Returns the time of the next try, if this one must wait or was refused.
     async fn come_back(&mut self, image: &Image) -> Option<Instant> {
         let own = image.node(self.node_id)?;
         if !own.registration.is_fenced {
@@ -159,26 +159,29 @@ impl Membership {
         if due > now && !is_needed(image, self.node_id) {
             if is_new {
                 let seconds = (due - now).as_secs();
-                tracing::warn!(seconds, "this broker is held for dead again; it waits before it comes back");
+                tracing::warn!(
+                    seconds,
+                    "this broker was fenced again soon after its return: it waits before it unfences itself"
+                );
             }
             return Some(due);
         }
         match self.control.change_broker(self.control.broker_state(), BrokerChange::Unfence, [].into()).await {
             Ok(()) => {
                 self.comeback.back(Instant::now());
-                tracing::warn!("this broker was held for dead, and is back");
+                tracing::warn!("this broker was fenced, and has unfenced itself");
                 None
             }
             Err(refusal) => {
                 if let Some(left_out) = self.refused.due() {
-                    tracing::warn!(%refusal, left_out, "this broker is held for dead, and cannot come back yet");
+                    tracing::warn!(%refusal, left_out, "cannot unfence this broker: it leads nothing until a later try succeeds");
                 }
                 Some(Instant::now() + AGAIN_AFTER)
             }
         }
     }
 
-    /// Fences dead brokers.
+    /// Fences brokers that have failed.
     async fn judge(&mut self, beaten: &Beaten) {
         let image = self.control.image();
         for broker in self.peers.dead(&image, beaten).await {
@@ -189,21 +192,21 @@ impl Membership {
             match self.control.change_broker(broker, BrokerChange::Fence, (self.in_use)()).await {
                 Ok(()) => {
                     self.fencing.reset();
-                    tracing::warn!(broker_id, broker_epoch, "a broker is held for dead");
+                    tracing::warn!(broker_id, broker_epoch, "fenced a broker that has failed");
                 }
-                // Another broker was faster, or it came back.
+                // Another broker was faster, or the failed one came back.
                 Err(refusal) if refusal.code == ErrorCode::STALE_BROKER_EPOCH => {}
                 Err(refusal) => {
                     self.fencing.pause(Instant::now());
-                    tracing::warn!(broker_id, %refusal, "a broker that is dead cannot be fenced yet");
+                    tracing::warn!(broker_id, %refusal, "cannot fence a broker that has failed: it stays leader of its partitions; the fencing is tried again");
                 }
             }
         }
     }
 }
 
-/// Hands over what this broker leads, `urgent` partitions first, as far as another broker may lead it. Waits until the
-/// others show that.
+/// Hands over the partitions that this broker leads, `urgent` ones first, as far as another broker may lead them. Waits
+/// until the other brokers show that they lead.
 pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>, urgent: Urgent) {
     let own = control.broker_state();
     if control.image().nodes().len() < 2 {
@@ -214,26 +217,28 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>,
         handed_over = control.settle_partitions(urgent).await;
     }
     if let Err(refusal) = handed_over {
-        tracing::warn!(%refusal, "what this broker leads is not handed over");
+        tracing::warn!(%refusal, "cannot hand over leadership on shutdown: partitions stay offline until this broker, or the database, is back");
         return;
     }
     let image = control.image();
     let version = image.epoch();
-    // Beats of processes that ended are kept for a while.
+    // Heartbeats of processes that ended are kept for a while.
     let lives = |peer: &&PeerBeat| {
         let is_that = |node: &RegisteredBroker| node.process == peer.process && !node.registration.is_fenced;
         peer.id != own.broker_id && image.node(peer.id).is_some_and(is_that)
     };
     let all_show_it = |beaten: &Beaten| beaten.peers.iter().filter(lives).all(|peer| peer.version >= version);
     match tokio::time::timeout(HANDED_OVER_MAX, beats.wait_for(all_show_it)).await {
-        Ok(_) => tracing::info!("what this broker led is handed over"),
-        Err(_) => tracing::warn!("not every broker shows that it leads what was handed over"),
+        Ok(_) => tracing::info!("handed over the leadership of this broker's partitions"),
+        Err(_) => {
+            tracing::warn!("cannot confirm the hand-over: a broker has not shown that it leads its new partitions")
+        }
     }
 }
 
-/// Tells the others that this broker has stopped.
+/// Reports this broker's stop to the other brokers.
 pub async fn leave(control: &Control) {
-    // Who is alone leads what it led when it comes back.
+    // A lone broker leads its partitions again when it comes back.
     if control.image().nodes().len() > 1 {
         fence(control).await;
     }
@@ -242,7 +247,7 @@ pub async fn leave(control: &Control) {
 /// Fences this broker.
 pub async fn fence(control: &Control) {
     if let Err(refusal) = control.change_broker(control.broker_state(), BrokerChange::Fence, [].into()).await {
-        tracing::debug!(%refusal, "the others find out by themselves that this broker has stopped");
+        tracing::debug!(%refusal, "cannot report this broker's stop: the others detect it by its heartbeats");
     }
 }
 

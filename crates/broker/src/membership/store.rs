@@ -1,8 +1,8 @@
-//! Reports that this broker has lost the object store, and that the store answers again: other brokers then serve its
-//! diskless partitions.
+//! Reports that this broker has lost the object store, and later that the store answers again. Other brokers then serve
+//! its diskless partitions.
 //!
-//! The rule is [`fullbore_rules::cluster::store`]'s. Not here: how the broker finds out (`diskless/health.rs`), and
-//! what it refuses meanwhile (`diskless/left_out.rs`).
+//! The rule is [`fullbore_rules::cluster::store`]'s. Not here: the detection of the loss (`diskless/health.rs`), and
+//! the refusals meanwhile ([`fullbore_log::partition::left_out`]).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use fullbore_rules::cluster::store::{StoreReport, StoreWatch};
 use crate::diskless::StoreHealth;
 use fullbore_control::{BrokerChange, Control, Image};
 
-/// Watches the object store of a broker that serves diskless topics.
+/// Watch of the object store, for a broker that serves diskless topics.
 pub struct LostStoreWatch {
     store: Arc<StoreHealth>,
     rule: StoreWatch,
@@ -22,12 +22,12 @@ pub struct LostStoreWatch {
 }
 
 impl LostStoreWatch {
-    /// A watch that has reported nothing.
+    /// Creates a watch that has reported nothing.
     pub fn new(store: Arc<StoreHealth>) -> LostStoreWatch {
         LostStoreWatch { store, rule: StoreWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Looks at the store, and reports what is due.
+    /// Checks the store, and reports a change that is due.
     pub async fn look(&mut self, control: &Control, image: &Image) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };
@@ -45,7 +45,7 @@ impl LostStoreWatch {
                     self.store.reported_lost().map_or_else(|| "no answer".to_owned(), |error| error.to_string());
                 tracing::warn!(
                     error,
-                    "cannot reach the object store: other brokers serve diskless topics; see whether this broker's way to the store, and its key, \
+                    "cannot reach the object store: other brokers serve diskless topics; check that this broker's network path to the store, and its key, \
                      are as the others'"
                 );
             }
@@ -54,7 +54,7 @@ impl LostStoreWatch {
             }
             Ok(()) => {
                 tracing::warn!(
-                    "no other broker serves diskless topics: this one is named again, though the store does not answer"
+                    "no other broker serves diskless topics: this broker serves them again, although the store does not answer"
                 );
             }
             Err(refusal) => {

@@ -1,4 +1,4 @@
-//! Members over a store that they share, with beats that a test tells.
+//! Members over a store that they share, with heartbeats that a test sets.
 
 use super::*;
 use fullbore_control::PeerBeat;
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 const TIMEOUT_MS: i64 = 1_000;
 const LISTENER: &str = "PLAINTEXT";
 
-/// Ports of this machine at which nobody listens.
+/// Port of this machine without a listener.
 const NOBODY: u16 = 1;
 
 fn new_member(control: &Control, id: i32, session_timeout_ms: i64) -> Membership {
@@ -62,7 +62,8 @@ fn run_member(control: Control, membership: Membership) -> Running {
 }
 
 impl Running {
-    /// Beats until this is so; `ages` tells how old the others' beats are. Those that are young are others each time.
+    /// Sends heartbeats until `is_so`; `ages` are the ages of the others' heartbeats. Young heartbeats are new ones
+    /// each time.
     async fn beats_until(&self, ages: &[(i32, i64)], is_so: impl Fn(&Image) -> bool) {
         for number in 1.. {
             self.control.catch_up();
@@ -86,10 +87,10 @@ fn is_fenced(id: i32) -> impl Fn(&Image) -> bool {
 }
 
 #[tokio::test]
-async fn who_does_not_beat_any_more_is_fenced_and_unfences_itself_when_it_lives() {
+async fn silent_broker_is_fenced_and_unfences_itself_when_it_lives() {
     let memory = Memory::default();
     let detector = run(&memory, 1, 1, NOBODY);
-    // Its port does not refuse: it is a listener's.
+    // Its port does not refuse, since it has a listener.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let other = run(&memory, 2, 2, listener.local_addr().expect("an address").port());
     detector.beats_until(&[(2, TIMEOUT_MS)], is_fenced(2)).await;
@@ -103,7 +104,7 @@ async fn who_does_not_beat_any_more_is_fenced_and_unfences_itself_when_it_lives(
 }
 
 #[tokio::test]
-async fn a_port_that_refuses_is_enough_once_beats_are_missing() {
+async fn refusing_port_is_enough_once_heartbeats_are_missing() {
     let memory = Memory::default();
     let control = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
     let _dead = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
@@ -127,7 +128,7 @@ async fn a_port_that_refuses_is_enough_once_beats_are_missing() {
 }
 
 #[tokio::test]
-async fn a_clock_of_the_database_that_jumps_makes_nobody_dead_or_alive() {
+async fn jump_of_the_databases_clock_neither_fails_nor_revives_a_broker() {
     let memory = Memory::default();
     let control = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
     let _other = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
@@ -150,7 +151,7 @@ async fn a_clock_of_the_database_that_jumps_makes_nobody_dead_or_alive() {
 }
 
 #[tokio::test]
-async fn a_process_whose_place_another_has_ends() {
+async fn replaced_process_ends() {
     let memory = Memory::default();
     let first = run(&memory, 1, 7, NOBODY);
     let second = run(&memory, 1, 7, NOBODY);
@@ -166,7 +167,7 @@ async fn a_process_whose_place_another_has_ends() {
 }
 
 #[tokio::test]
-async fn process_registered_again_by_a_late_attempt_it_ends() {
+async fn process_registered_again_by_its_own_late_attempt_ends() {
     let memory = Memory::default();
     let first = run(&memory, 1, 7, NOBODY);
     first.control.publish(|image| {
@@ -181,7 +182,7 @@ async fn process_registered_again_by_a_late_attempt_it_ends() {
 }
 
 #[tokio::test]
-async fn what_a_broker_leads_is_handed_over_before_it_stops() {
+async fn leaderships_are_handed_over_before_a_broker_stops() {
     let memory = Memory::default();
     let one = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
     let two = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
@@ -196,7 +197,7 @@ async fn what_a_broker_leads_is_handed_over_before_it_stops() {
     let version = one.image().epoch() + 1;
     let process = two.process();
     let beat = PeerBeat { id: 2, process, number: 1, age_ms: 0, version };
-    // It was another process before, whose last beat is still there.
+    // Last heartbeat of an earlier process of that broker, which is still kept.
     let former = PeerBeat { process: Uuid([9; 16]), age_ms: 60_000, version: 1, ..beat };
     let beats = watch::Sender::new(Beaten { peers: vec![former, beat] });
     let began = Instant::now();
@@ -209,7 +210,7 @@ async fn what_a_broker_leads_is_handed_over_before_it_stops() {
 }
 
 #[tokio::test]
-async fn survivor_ended_before_it_settled_partitions_another_goes_on() {
+async fn failover_of_an_ended_survivor_is_continued_by_another() {
     let memory = Memory::default();
     let members = [1, 2].map(|id| run(&memory, id, u128::from(id.unsigned_abs()), NOBODY));
     let _dead = member(&memory, 3, 3, LISTENER, NOBODY).expect("registered");
@@ -233,8 +234,8 @@ async fn survivor_ended_before_it_settled_partitions_another_goes_on() {
     }
 }
 
-/// Runs a broker on this disk, which leads a partition of two brokers. With the count of times that it hung up on its
-/// clients.
+/// Runs a broker on this disk, which leads a partition of two brokers. Returns it with the count of times that it hung
+/// up on its clients.
 async fn run_on(disk: &Arc<parking_lot::Mutex<DiskRoom>>) -> (Running, Control, Arc<AtomicUsize>) {
     let memory = Memory::default();
     let control = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
@@ -262,7 +263,7 @@ fn is_out(image: &Image) -> bool {
 }
 
 #[tokio::test]
-async fn disk_full_the_broker_hands_over_and_has_room_again_it_reports_that() {
+async fn full_disk_hands_partitions_over_and_free_space_is_reported_again() {
     let disk = Arc::new(parking_lot::Mutex::new(DiskRoom::Ample));
     let (running, _other, hung_up) = run_on(&disk).await;
     *disk.lock() = DiskRoom::Full;
@@ -275,7 +276,7 @@ async fn disk_full_the_broker_hands_over_and_has_room_again_it_reports_that() {
 }
 
 #[tokio::test]
-async fn disk_hangs_the_broker_hands_over_and_hangs_up_on_its_clients_once() {
+async fn hanging_disk_hands_partitions_over_and_hangs_up_on_clients_once() {
     let disk = Arc::new(parking_lot::Mutex::new(DiskRoom::Ample));
     let (running, _other, hung_up) = run_on(&disk).await;
     *disk.lock() = DiskRoom::Hung;
@@ -287,7 +288,7 @@ async fn disk_hangs_the_broker_hands_over_and_hangs_up_on_its_clients_once() {
     running.task.await.expect("no panic");
 }
 
-/// Fences a broker that runs, as where its beats alone are cut off, and waits until it is back.
+/// Fences a running broker, as if only its heartbeats were lost, and waits until it is back.
 async fn fence_and_wait(detector: &Control, fenced: &Control) -> Duration {
     let mut images = fenced.watch();
     let began = Instant::now();
@@ -301,7 +302,7 @@ async fn fence_and_wait(detector: &Control, fenced: &Control) -> Duration {
 }
 
 #[tokio::test]
-async fn broker_fenced_again_soon_it_waits_before_it_comes_back() {
+async fn broker_fenced_again_soon_waits_before_it_unfences_itself() {
     let memory = Memory::default();
     let other = run(&memory, 2, 2, NOBODY);
     let detector = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
@@ -314,7 +315,7 @@ async fn broker_fenced_again_soon_it_waits_before_it_comes_back() {
 
 /// A wait would last an hour here.
 #[tokio::test]
-async fn broker_fenced_again_soon_it_alone_may_lead_a_partition_it_comes_back_at_once() {
+async fn broker_that_alone_may_lead_a_partition_unfences_itself_at_once() {
     let memory = Memory::default();
     let other = run_for(&memory, 2, 2, NOBODY, 3_600_000);
     let detector = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");

@@ -1,6 +1,8 @@
-//! Partitions that are left unsettled: by a broker that ended, or lost its database, between two pieces of a failover.
+//! Partitions without a leader after a failover that its broker did not finish: it ended, or lost its database, between
+//! two pieces of it.
 //!
-//! The broker that fences another goes on by itself. The others watch, and one of them takes over where nothing moves.
+//! The broker that fences another one continues the failover itself. The others watch, and one of them takes over if
+//! nothing moves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,16 +16,16 @@ use fullbore_control::{Control, Image, Urgent, first_unsettled};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// Time without progress before a broker takes over, and between two attempts.
+/// Shortest and longest time without progress before a broker takes over, and between two attempts.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
 const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
-/// Watches for unsettled partitions.
+/// Watch for unsettled partitions.
 pub struct UnsettledWatch {
     control: Control,
-    /// The brokers for which all partitions were found settled.
+    /// Brokers for which no unsettled partition was found.
     settled_for: Option<Arc<Brokers>>,
-    /// The first partition that was not settled at the last look. Pieces are in order, so that it moves with each.
+    /// First unsettled partition at the last check. Pieces are in order, so that it moves with each.
     left: Option<(Uuid, usize)>,
     patience: Backoff,
     is_settling: Arc<AtomicBool>,
@@ -31,7 +33,7 @@ pub struct UnsettledWatch {
 }
 
 impl UnsettledWatch {
-    /// A watch that has not looked yet.
+    /// Creates a watch that has checked nothing.
     pub fn new(control: Control) -> UnsettledWatch {
         UnsettledWatch {
             control,
@@ -43,7 +45,7 @@ impl UnsettledWatch {
         }
     }
 
-    /// Looks at the partitions, and settles them where nothing has moved for a while. Waits for nothing.
+    /// Checks the partitions, and requests elections if nothing has moved for a while. Does not block.
     pub fn look(&mut self, image: &Image, now: Instant, urgent: impl FnOnce() -> Urgent) {
         let brokers = image.registrations();
         if self.settled_for.as_ref().is_some_and(|settled_for| Arc::ptr_eq(settled_for, brokers)) {
@@ -68,7 +70,7 @@ impl UnsettledWatch {
         let (is_settling, refused) = (Arc::clone(&self.is_settling), Arc::clone(&self.refused));
         task::spawn(async move {
             match control.settle_partitions(urgent).await {
-                Ok(()) => tracing::info!("partitions that another broker left without a leader are settled"),
+                Ok(()) => tracing::info!("elected leaders for partitions that another broker left without one"),
                 Err(refusal) => {
                     if let Some(left_out) = refused.due() {
                         tracing::warn!(%refusal, left_out, "cannot elect leaders: partitions are offline; a broker tries again");

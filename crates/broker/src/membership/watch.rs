@@ -1,4 +1,4 @@
-//! Failure detector: by the heartbeats of other brokers, and by their ports where a heartbeat or two are missing.
+//! Failure detector: by the heartbeats of other brokers, and by their ports if a heartbeat or two are missing.
 //!
 //! Not here: the rule, which is [`fullbore_rules::cluster::lease`]'s.
 
@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use fullbore_control::{Beaten, Image, RegisteredBroker};
 
-/// A port that does not refuse at once is not looked at for longer, nor for longer than this part of the session:
-/// whoever looks too rarely may not judge.
+/// Limits of the probe of a port that does not refuse at once: an absolute one, and a part of the session. A detector
+/// that checks too rarely must not judge.
 const PROBE_MAX: Duration = Duration::from_millis(300);
 const PROBE_SHARE: u32 = 8;
 
@@ -26,26 +26,26 @@ pub struct PeerWatch {
     node_id: i32,
     listener: String,
     detector: FailureDetector,
-    /// How long a port is looked at.
+    /// Limit of the probe of a port.
     probe_max: Duration,
     began: Instant,
-    /// The last beats that were heard of, by broker.
+    /// Last known heartbeats, by broker.
     heard: BTreeMap<i32, LastHeard>,
-    /// When there was the last look, ms.
+    /// Time of the last check, in ms.
     looked_ms: Option<i64>,
 }
 
-/// The last beat of a process that was heard of, if it has beaten.
+/// Last known heartbeat of a process, if it has sent one.
 struct LastHeard {
     process: Uuid,
     number: Option<u64>,
-    /// When it was heard of first, and the look before that, which it is younger than.
+    /// Times at which the heartbeat was first seen, and of the check before that. It was sent in between.
     first_ms: i64,
     before_ms: i64,
 }
 
 impl PeerWatch {
-    /// Nobody has been seen yet.
+    /// Creates a detector that has seen no broker.
     pub fn new(node_id: i32, session_timeout_ms: i64, listener: &str) -> PeerWatch {
         let detector = FailureDetector::new(session_timeout_ms);
         let session = Duration::from_millis(u64::try_from(session_timeout_ms).unwrap_or(0));
@@ -60,7 +60,7 @@ impl PeerWatch {
         }
     }
 
-    /// Returns the dead brokers, after an answer to this broker's heartbeat.
+    /// Returns the failed brokers, after a response to this broker's heartbeat.
     pub async fn dead(&mut self, image: &Image, beaten: &Beaten) -> Vec<BrokerState> {
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.detector.beat(now_ms);
@@ -85,8 +85,8 @@ impl PeerWatch {
         signs.filter(|(_, signs)| self.detector.is_dead(signs, now_ms)).map(|(whom, _)| whom).collect()
     }
 
-    /// How long ago each broker that is there has beaten: as the database says, whose clock may jump, and neither less
-    /// nor more than what was heard here allows for.
+    /// Returns the age of each unfenced broker's last heartbeat. The database's clock may jump, so its ages are clamped
+    /// to the range that this broker's own observations allow.
     fn ages(&mut self, image: &Image, beaten: &Beaten, now_ms: i64) -> Vec<(i32, i64)> {
         let before_ms = self.looked_ms.replace(now_ms).unwrap_or(now_ms);
         let mut ages = Vec::new();

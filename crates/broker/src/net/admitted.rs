@@ -1,4 +1,4 @@
-//! Request of a connection between its two halves: its completion, and what is held of it until its answer is out.
+//! Request of a connection between its two halves: its completion, and the resources held until its response is sent.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::api::{Completion, Fault};
 /// Log target of the protocol log: every request and response, at debug. No contents, no secrets.
 const PROTOCOL: &str = "fullbore::protocol";
 
-/// A completion on its way from the reading to the writing half.
+/// Completion on its path from the reading to the writing half.
 pub(super) struct AdmittedRequest {
     pub completion: Completion,
     pub owed: Owed,
 }
 
-/// State of a request until its answer is sent.
+/// State of a request until its response is sent.
 pub(super) struct Owed {
     pub api: ApiKey,
     pub received: Instant,
@@ -40,7 +40,7 @@ impl Label {
         ApiKey::from_code(self.api).map_or("unknown", ApiKey::name)
     }
 
-    /// `bytes` without the length prefix.
+    /// Logs a request; `bytes` is without the length prefix.
     pub fn log_request(&self, bytes: usize) {
         if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
             let Label { peer, api: key, version, correlation_id } = self;
@@ -58,7 +58,7 @@ impl Label {
     }
 }
 
-/// Why a connection ended, when it was not the client's orderly close.
+/// Reason why a connection ended, other than the client's orderly close.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     #[error("{0}")]
@@ -67,8 +67,8 @@ pub(super) enum Ended {
     Output(std::io::Error),
     #[error("{0}")]
     Fault(#[from] Fault),
-    #[error("nothing came or went for {0:?} (connections.max.idle.ms)")]
+    #[error("no bytes were read or written for {0:?} (connections.max.idle.ms)")]
     Idle(Duration),
-    #[error("the client ended its side, and no answer came for {0:?}")]
+    #[error("the client closed its side, and accepted no response for {0:?}")]
     HungUp(Duration),
 }

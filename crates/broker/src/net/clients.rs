@@ -1,6 +1,6 @@
-//! The connections that are open, so that their clients can be hung up on while the threads that serve them hang.
+//! Open connections, so that clients can be disconnected while the threads that serve them hang.
 //!
-//! Invariant: it keeps no connection open, and what it has of one goes with it.
+//! Invariant: it keeps no connection open, and an entry is removed with its connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::stream::ClientStream;
 
-/// The open connections of one broker.
+/// Open connections of one broker.
 #[derive(Default)]
 pub struct Clients {
     open: Mutex<OpenClients>,
@@ -21,14 +21,14 @@ struct OpenClients {
     streams: HashMap<u64, Weak<ClientStream>>,
 }
 
-/// A connection that is open, until this is dropped.
+/// Entry of an open connection, removed at the drop.
 pub(super) struct Connected {
     clients: Arc<Clients>,
     number: u64,
 }
 
 impl Clients {
-    /// Takes note of a connection.
+    /// Adds a connection.
     pub(super) fn enter(self: &Arc<Self>, stream: &Arc<ClientStream>) -> Connected {
         let mut open = self.open.lock();
         let number = open.next;
@@ -37,8 +37,8 @@ impl Clients {
         Connected { clients: Arc::clone(self), number }
     }
 
-    /// Ends every connection in both directions, whatever its thread does: clients ask elsewhere, or again over another
-    /// connection. Blocks on nothing.
+    /// Shuts every connection down in both directions, whatever its thread does: clients turn to other brokers, or
+    /// reconnect. Does not block.
     pub fn hang_up(&self) {
         let open: Vec<_> = self.open.lock().streams.values().filter_map(Weak::upgrade).collect();
         open.iter().for_each(|stream| stream.shut_down());

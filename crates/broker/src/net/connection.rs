@@ -1,8 +1,8 @@
-//! Connection of one client: admit in order, complete concurrently, answer in order.
+//! Connection of one client: admits in order, completes concurrently, responds in order.
 //!
-//! The reading half ([`super::reading`]) admits each request, which fixes its place in the order, and queues its
-//! completion; the writing half ([`super::writing`]) awaits the completions in that order. Both run in one task, so
-//! that a request answered at once costs no switch.
+//! The reading half ([`super::reading`]) admits each request, which fixes its position in the order, and queues its
+//! completion. The writing half ([`super::writing`]) awaits the completions in that order. Both run in one task, so
+//! that a request that is answered at once costs no task switch.
 //!
 //! Invariant: a fault of this connection ends no other.
 
@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Time that the answers of a client that sends nothing more may stand still. Most such clients are gone.
+/// Time after which a client is disconnected that has ended its side and accepts no response. Most such clients are
+/// gone.
 const HUNG_UP_MAX: Duration = Duration::from_secs(5);
 
 /// Serves one client until either side is done.
@@ -38,10 +39,10 @@ pub async fn serve(
     let idleness = Idleness::default();
     let unwritten = Arc::new(Unwritten::default());
     let client = Client::new(peer, Arc::clone(&unwritten));
-    // Pinned where they are made: an argument that is pinned later takes its room twice.
+    // Pinned where they are made: a future that is pinned as an argument takes its memory twice.
     let reading = pin!(async {
         match read(broker, stream, client, listener, &queue, &idleness, stop).await {
-            // The broker may take its time where it ends the connection itself.
+            // A slow admission is allowed if the broker itself ends the connection.
             Ok(ReadEnd::Stopping) => Ok(None),
             Ok(ReadEnd::Client) => {
                 idleness.end();
@@ -79,8 +80,8 @@ pub async fn serve(
     }
 }
 
-/// Returns when the client has done nothing for too long. One that waits for an answer is not idle, however long it
-/// waits, unless it has ended its side.
+/// Returns when the client has been idle for too long. A client that waits for a response is not idle, unless it has
+/// ended its side.
 async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
     let idle = async {
         let Some(max) = idle_max else { return pending().await };
@@ -100,13 +101,13 @@ async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
 mod tests {
     use super::*;
 
-    /// Bytes of the future that a function makes, which is not called.
+    /// Returns the size of the future that a function makes, without calling it.
     fn size_of_future<A, B, C, D, F: Future>(_: impl Fn(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }
 
-    /// Ten thousand connections that rest hold this, so that no future in it may be there twice, nor a large one that
-    /// is seldom awaited: box that one, and pin where it is made what is handed on.
+    /// Ten thousand idle connections each hold such a task. Box a large future that is rarely awaited, and pin futures
+    /// where they are made, so that none is in the task twice.
     #[test]
     fn the_task_of_a_connection_is_small() {
         let task = |broker: Arc<Node>, stream: Arc<ClientStream>, peer, stop| async move {

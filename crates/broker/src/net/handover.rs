@@ -1,11 +1,11 @@
 //! A queue between the two halves of one task.
 //!
 //! Not a channel: neither half wakes the other, since [`in_turn`] polls both whenever the task is woken. A channel
-//! would wake the very task that runs, which the runtime answers by waking another thread to take it over: two system
-//! calls and a switch for each request.
+//! would wake the running task, and the runtime would wake another thread to take it over: two system calls and a
+//! switch for each request.
 //!
-//! Invariant: items leave in the order they came, and at most `max` are between [`Handover::enter`] and
-//! [`Handover::leave`], wherever they are.
+//! Invariant: items leave in the order in which they came. At most `max` are between [`Handover::enter`] and
+//! [`Handover::leave`].
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-/// The queue. Its futures are of use only within [`in_turn`].
+/// Queue whose futures work only within [`in_turn`].
 pub struct Handover<T> {
     max: usize,
     state: Mutex<HandoverState<T>>,
@@ -21,10 +21,10 @@ pub struct Handover<T> {
 
 struct HandoverState<T> {
     items: VecDeque<T>,
-    /// Places taken: of items that are on their way here, here, and taken out and not done with.
+    /// Slots in use: by items to come, queued items, and items that were taken out and are not finished.
     taken: usize,
     is_closed: bool,
-    /// True if the reading half waits for a place.
+    /// True if the reading half waits for a slot.
     wants_room: bool,
 }
 
@@ -34,7 +34,7 @@ impl<T> Handover<T> {
         Handover { max, state: Mutex::new(state) }
     }
 
-    /// Takes a place for an item to come, once there is one.
+    /// Waits for a free slot, and takes it.
     pub async fn enter(&self) {
         poll_fn(|_| {
             let mut state = self.state.lock();
@@ -48,22 +48,22 @@ impl<T> Handover<T> {
         .await;
     }
 
-    /// Adds an item, which has a place.
+    /// Adds an item, which has a slot.
     pub fn push(&self, item: T) {
         self.state.lock().items.push_back(item);
     }
 
-    /// Gives places back: so many items are done with, or did not come.
+    /// Frees `count` slots, of items that are finished or did not come.
     pub fn leave(&self, count: usize) {
         self.state.lock().taken -= count;
     }
 
-    /// There will be no more items.
+    /// Marks that no more items come.
     pub fn close(&self) {
         self.state.lock().is_closed = true;
     }
 
-    /// The oldest item, once there is one; `None` when there will be none.
+    /// Waits for the oldest item; None once the queue is closed and empty.
     pub async fn pop(&self) -> Option<T> {
         poll_fn(|_| {
             let mut state = self.state.lock();
@@ -76,34 +76,34 @@ impl<T> Handover<T> {
         .await
     }
 
-    /// The oldest item, if there is one.
+    /// Returns the oldest item, if any.
     pub fn try_pop(&self) -> Option<T> {
         self.state.lock().items.pop_front()
     }
 
-    /// Returns true if the reading half waits, and there is a place.
+    /// Returns true if the reading half waits, and a slot is free.
     fn has_room_wanted(&self) -> bool {
         let state = self.state.lock();
         state.wants_room && state.taken < self.max
     }
 }
 
-/// Runs both halves, the one that pushes and the one that pops, until both are done or one fails.
+/// Runs the pushing and the popping half until both are done or one fails.
 ///
 /// # Errors
-/// The first one.
+/// First error of a half.
 pub async fn in_turn<T, A, B, E>(
     handover: &Handover<T>,
     mut pushing: Pin<&mut impl Future<Output = Result<A, E>>>,
     popping: Pin<&mut impl Future<Output = Result<B, E>>>,
 ) -> Result<(A, B), E> {
-    // The first half may use up what the task may do in one turn. The other is bounded by what the first has handed
-    // over.
+    // The first half may use up the task's cooperative budget. The other half is bounded by the items that the first
+    // has pushed.
     let mut popping = pin!(tokio::task::coop::unconstrained(popping));
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {
         loop {
-            // Who waited for a place may have given up.
+            // The half that waited for a slot may have given up.
             handover.state.lock().wants_room = false;
             if pushed.is_none()
                 && let Poll::Ready(ended) = pushing.as_mut().poll(context)
@@ -136,7 +136,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use std::task::{Context, Wake};
 
-    /// Counts how often a task is woken.
+    /// Counts the wakes of a task.
     #[derive(Default)]
     struct Wakes(AtomicUsize);
 
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn items_cross_in_order_through_any_room_without_a_wake() {
+    fn items_cross_in_order_with_any_limit_and_without_a_wake() {
         for max in [1, 2, 5, 100] {
             let (handover, wakes) = (Handover::new(max), Arc::new(Wakes::default()));
             let pushing = async {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_half_that_waits_for_something_else_is_polled_when_that_comes() {
+    async fn half_that_awaits_another_event_is_polled_at_that_event() {
         let handover = Handover::new(1);
         let pushing = async {
             for number in 0..20 {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_half_that_never_has_enough_leaves_the_other_its_turn() {
+    async fn half_without_pauses_does_not_starve_the_other() {
         let (handover, pushed, longest) = (Handover::new(5000), AtomicUsize::new(0), AtomicUsize::new(0));
         let pushing = async {
             for number in 0..20_000 {

@@ -1,39 +1,39 @@
-//! For how long a connection has waited for its client, and not the client for the broker.
+//! Time for which a connection waits for its client, as opposed to the client waiting for the broker.
 //!
-//! The halves of a connection only set flags, which are looked at now and then: no clock is asked where bytes move, and
-//! the time comes out up to an eighth too long. All of it is one task, so that no ordering is needed. Invariant: a
-//! client is not idle while its request is being worked out, nor while bytes come or go; one that takes no more of its
-//! answer is.
+//! The halves of a connection only set flags, which are polled: no clock is read where bytes move, and the measured
+//! time is up to an eighth too long. All of it is one task, so that no memory ordering is needed. Invariant: a client
+//! is not idle while its request is in progress, nor while bytes move. It is idle if it accepts no more of its
+//! response.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// Looks in the time after which a connection is idle.
+/// Polls in the time after which a connection is idle.
 const LOOKS: u32 = 8;
 
 /// State of the two halves.
 #[derive(Default)]
 pub struct Idleness {
-    /// The reading half is with a request that it has read.
+    /// True while the reading half admits a request.
     is_admitting: AtomicBool,
-    /// The oldest unanswered request is not decided yet.
+    /// True while the oldest unanswered request is in progress.
     is_awaiting: AtomicBool,
-    /// Bytes came or went, or a request was worked out, since the last look.
+    /// True if bytes moved, or a request was in progress, since the last poll.
     has_moved: AtomicBool,
-    /// True once the client sends nothing more. A client that is gone takes no answer.
+    /// True once the client sends nothing more. A client that is gone accepts no response.
     has_ended: AtomicBool,
     ended: Notify,
 }
 
 impl Idleness {
-    /// Bytes came or went.
+    /// Records that bytes moved.
     pub fn moved(&self) {
         self.has_moved.store(true, Relaxed);
     }
 
-    /// Ends the client's requests: from now on it is idle while its request is worked out, too.
+    /// Records the end of the client's requests: from now on it counts as idle even while its request is in progress.
     pub fn end(&self) {
         self.has_ended.store(true, Relaxed);
         self.ended.notify_one();
@@ -44,12 +44,12 @@ impl Idleness {
         self.ended.notified().await;
     }
 
-    /// Until what this returns is dropped, the broker takes its time: for the admission of a request.
+    /// Marks the admission of a request as in progress, until the result is dropped.
     pub fn admitting(&self) -> Working<'_> {
         self.during(&self.is_admitting)
     }
 
-    /// Marks work as [`Idleness::admitting`] does, for the answer whose turn it is.
+    /// Marks the response that is due as in progress, until the result is dropped.
     pub fn awaiting(&self) -> Working<'_> {
         self.during(&self.is_awaiting)
     }
@@ -59,7 +59,7 @@ impl Idleness {
         Working { idleness: self, flag }
     }
 
-    /// Returns once the client was idle for so long.
+    /// Waits until the client has been idle for `max`.
     pub async fn reaches(&self, max: Duration) {
         let mut in_vain = 0;
         while in_vain < LOOKS {
@@ -68,7 +68,7 @@ impl Idleness {
         }
     }
 
-    /// Looks in a row that have found nothing, with this one.
+    /// Returns the number of successive polls without activity, including this one.
     fn look(&self, in_vain: u32) -> u32 {
         let has_moved = self.has_moved.swap(false, Relaxed);
         let is_working = self.is_admitting.load(Relaxed) || self.is_awaiting.load(Relaxed);
@@ -77,7 +77,7 @@ impl Idleness {
     }
 }
 
-/// Ends with the work, also where that is given up.
+/// Mark of work in progress, which ends with the drop.
 pub struct Working<'a> {
     idleness: &'a Idleness,
     flag: &'a AtomicBool,

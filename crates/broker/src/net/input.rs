@@ -1,9 +1,9 @@
-//! Frames out of a socket. Not here: what is in them.
+//! Frames from a socket. Not here: their contents.
 //!
-//! A buffer per connection that has something to read, given back by the request once it is admitted, and from there to
-//! a few spare ones of the thread, so that a busy connection reads without allocating and one that rests holds no
-//! memory. Invariant: nothing is reserved for a frame before its length passed the limit, and never more than the bytes
-//! received so far again, so that a claim alone costs nothing.
+//! A connection has a buffer only while it reads. The admitted request returns the buffer to a few spare ones of the
+//! thread. A busy connection therefore reads without allocating, and an idle one holds no memory. Invariant: no memory
+//! is reserved for a frame before its length is checked. Each step reserves at most as many bytes as were received, so
+//! that a large length prefix alone costs nothing.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
@@ -16,69 +16,69 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Bytes asked of the socket when it is not known how much is coming.
+/// Bytes to read from the socket while the frame's length is unknown.
 const CHUNK: usize = 16 * 1024;
-/// A frame longer than this is read by itself, so that the next one need not be moved. A larger buffer is nobody
-/// else's.
+/// Length beyond which a frame is read by itself, so that the next one need not be moved. Larger buffers are not
+/// reused.
 const LARGE: usize = 64 * 1024;
-/// The first reservation for a large frame.
+/// First reservation for a large frame.
 const STEP: usize = 1024 * 1024;
-/// The end of a frame, which a client that wrote it in pieces may be holding back.
+/// Rest of a frame that a client which writes in pieces may be holding back.
 const TAIL: usize = 64 * 1024;
-/// After this long without a byte a connection gives a large buffer back, and any other one at once.
+/// Time without a byte after which a connection returns a large buffer. Smaller ones are returned at once.
 const BUFFER_IDLE: Duration = Duration::from_secs(1);
 
-/// Spare buffers of a thread, of at most [`LARGE`] bytes.
+/// Largest number of spare buffers of a thread, each of at most [`LARGE`] bytes.
 const SPARE_MAX: usize = 8;
 
 thread_local! {
     static SPARE: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Why a connection cannot go on reading.
+/// Reason why a connection cannot read on.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// The socket failed.
+    /// Failure of the socket.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The client has ended its side inside a frame.
+    /// End of the client's side inside a frame.
     #[error("closed inside a frame")]
     Cut,
-    /// The length prefix is negative or above `socket.request.max.bytes`.
+    /// Length prefix that is negative or above `socket.request.max.bytes`.
     #[error("a frame of {length} bytes is not between 0 and {max} (socket.request.max.bytes)")]
     Length {
-        /// The prefix.
+        /// Value of the prefix.
         length: i32,
-        /// The limit.
+        /// Limit of the length.
         max: usize,
     },
-    /// The first bytes are those of a TLS handshake.
+    /// First bytes of a TLS handshake.
     #[error("a TLS client on a plaintext listener")]
     Tls,
 }
 
-/// The reading half of a connection.
+/// Reading half of a connection.
 pub struct Input<'a> {
     stream: &'a ClientStream,
     buffer: BytesMut,
-    /// True if the buffer is given back.
+    /// True if the buffer was returned.
     is_resting: bool,
-    /// True if the buffer has had room for more than [`LARGE`] bytes.
+    /// True if the buffer has had a capacity above [`LARGE`].
     is_large: bool,
     frame_max: usize,
     idleness: &'a Idleness,
 }
 
 impl<'a> Input<'a> {
-    /// Reads frames of at most `frame_max` bytes, and tells of every byte.
+    /// Returns a reader of frames of at most `frame_max` bytes, which records every read in `idleness`.
     pub fn new(stream: &'a ClientStream, frame_max: usize, idleness: &'a Idleness) -> Self {
         Input { stream, buffer: BytesMut::new(), is_resting: true, is_large: false, frame_max, idleness }
     }
 
-    /// The next frame without its length prefix; `None` when the peer closed between frames.
+    /// Returns the next frame without its length prefix; None if the peer closed between frames.
     ///
     /// # Errors
-    /// [`InputError`]; the connection is of no use afterwards.
+    /// [`InputError`]; the connection cannot be used afterwards.
     pub async fn frame(&mut self) -> Result<Option<Bytes>, InputError> {
         while self.buffer.len() < 4 {
             let missing = if self.buffer.is_empty() { 0 } else { 4 - self.buffer.len() };
@@ -104,7 +104,7 @@ impl<'a> Input<'a> {
         Ok(Some(self.buffer.split_to(len).freeze()))
     }
 
-    /// Reads up to `want` bytes; 0 at the end of the stream. `missing` bytes complete a frame that has begun.
+    /// Reads up to `want` bytes; returns 0 at the end of the stream. `missing` bytes complete a frame that has begun.
     async fn fill(&mut self, want: usize, missing: usize) -> io::Result<usize> {
         loop {
             if self.buffer.is_empty() {
@@ -125,7 +125,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits until something comes, without the buffer, which is empty.
+    /// Waits until bytes come, without the buffer, which is empty.
     async fn rest(&mut self) {
         let mut readable = pin!(self.stream.readable());
         if poll_fn(|context| Poll::Ready(readable.as_mut().poll(context).is_ready())).await {
@@ -141,8 +141,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits until there is something to read. What has come of a short frame is acknowledged before the wait for its
-    /// end.
+    /// Waits until there is something to read. Acknowledges the received part of a short frame before it waits for the
+    /// rest.
     async fn readable(&self, missing: usize) -> io::Result<()> {
         let mut readable = pin!(self.stream.readable());
         match poll_fn(|context| Poll::Ready(readable.as_mut().poll(context))).await {
@@ -157,7 +157,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Keeps an empty buffer for the next one who reads on this thread, unless a request still holds what was read into it.
+/// Keeps an empty buffer for the next reader on this thread, unless a request still refers to its memory.
 fn spare(mut buffer: BytesMut) {
     if buffer.try_reclaim(CHUNK) {
         SPARE.with_borrow_mut(|spare| {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_rests_gives_its_buffer_back() {
+    async fn idle_connection_returns_its_buffer() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
         let stream = ClientStream::Plain(listener.accept().await.expect("accepted").0);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_buffer_stays_for_a_moment_and_becomes_nobody_elses() {
+    async fn large_buffer_is_kept_for_a_moment_and_not_reused() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
         let stream = ClientStream::Plain(listener.accept().await.expect("accepted").0);
@@ -223,11 +223,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_middle_of_a_plain_frame_is_acknowledged_at_once() {
+    async fn part_of_a_plain_frame_is_acknowledged_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
         let (socket, _) = listener.accept().await.expect("accepted");
-        // As on a connection that has answered something: what comes is acknowledged with the next answer, or later.
+        // As on a connection that has sent a response: the system delays acknowledgements, to send them with the next
+        // one.
         set_tcp_quickack(&socket, false).expect("set");
         let stream = ClientStream::Plain(socket);
         let idleness = Idleness::default();
@@ -237,7 +238,7 @@ mod tests {
         while ioctl_fionread(plain(&stream)).expect("counted") < 6 {
             tokio::task::yield_now().await;
         }
-        // Right after it was read: a little later the system acknowledges by itself.
+        // Right after the read: a little later the system acknowledges by itself.
         while ioctl_fionread(plain(&stream)).expect("counted") > 0 {
             tokio::select! {
                 biased;

@@ -1,8 +1,8 @@
-//! Listeners: bind, accept within the limits, one task per connection, which begins with the TLS handshake
-//! of an SSL listener.
+//! Listeners: bind, accept within the limits, and one task for each connection, which begins with the TLS handshake of
+//! an SSL listener.
 //!
-//! Invariant: a connection over a limit is closed before anything is read or allocated for it, and a connection counts
-//! from accept on, whether its handshake is done or not.
+//! Invariant: a connection over a limit is closed before anything is read or allocated for it. A connection counts from
+//! accept on, even during its handshake.
 
 use super::clients::Clients;
 use super::connection;
@@ -20,16 +20,16 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-/// How long to wait after accept fails for lack of descriptors or memory.
+/// Pause after accept fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A listener bound to its port, not yet accepting.
+/// Listener that is bound to its port, and does not accept yet.
 pub struct Bound {
-    /// Sockets at the addresses of the listener's host that this machine has, all of the same port.
+    /// Sockets at those addresses of the listener's host that this machine has, all with the same port.
     sockets: Vec<TcpListener>,
-    /// The first address taken.
+    /// First bound address.
     pub addr: SocketAddr,
-    /// Host and port told to clients.
+    /// Host and port for clients.
     pub advertised: (String, u16),
     /// Certificates of an SSL listener; `None` for any other.
     certificates: Option<Arc<Certificates>>,
@@ -38,7 +38,7 @@ pub struct Bound {
 /// State that the connections of a listener share.
 #[derive(Clone)]
 struct Door {
-    /// The listener's place in the configuration.
+    /// Index of the listener in the configuration.
     index: usize,
     /// True if the listener is that of `inter.broker.listener.name`, beside others for clients.
     of_brokers: bool,
@@ -46,13 +46,13 @@ struct Door {
     clients: Arc<Clients>,
 }
 
-/// How often a free port is looked for that every address of a host has.
+/// Number of attempts to find a port that is free at every address of a host.
 const FREE_PORT_TRIES: u32 = 20;
 
-/// Binds one listener, on every address that its host's name stands for.
+/// Binds one listener, on every address of its host's name.
 ///
 /// # Errors
-/// The host does not resolve, the port is taken or not allowed.
+/// The host does not resolve, or the port is taken or not allowed.
 pub async fn bind(
     listener: &Listener,
     certificates: Option<Arc<Certificates>>,
@@ -68,7 +68,7 @@ pub async fn bind(
     let mut tries = 1;
     let sockets = loop {
         match open_each(&addrs, config) {
-            // The port that was free at the first address is not at another one.
+            // A port that was free at the first address is taken at another one.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && listener.port == 0 && tries < FREE_PORT_TRIES => {
                 tries += 1;
             }
@@ -84,8 +84,8 @@ pub async fn bind(
     Ok(Bound { sockets, addr, advertised, certificates })
 }
 
-/// Opens a socket at each of these addresses, all of the same port: port 0 takes a free one at the first. Leaves out
-/// addresses that this machine does not have, as `::1` without IPv6, unless it has none of them.
+/// Opens a socket at each of these addresses, all with the same port. Port 0 takes a free one at the first address.
+/// Addresses that this machine lacks, such as `::1` without IPv6, are skipped unless it lacks all of them.
 fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<TcpListener>> {
     let (mut sockets, mut absent): (Vec<TcpListener>, Vec<(SocketAddr, io::Error)>) = (Vec::new(), Vec::new());
     for &(mut addr) in addrs {
@@ -107,7 +107,7 @@ fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<Tcp
     Ok(sockets)
 }
 
-/// Returns true if the machine does not have the address, or nothing of its family.
+/// Returns true if the machine lacks the address, or its address family.
 fn is_absent(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable
         || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
@@ -116,9 +116,9 @@ fn is_absent(error: &io::Error) -> bool {
 fn open(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
-    // What is set here, connections inherit. No Nagle: an answer leaves at once.
+    // Connections inherit these options. Nagle's algorithm is off, so that a response leaves at once.
     socket.set_nodelay(true)?;
-    // Buffer sizes must be set before listen to count for the window scale; unset, the kernel tunes them.
+    // Buffer sizes must be set before listen to count for the window scale. Without them the kernel tunes the buffers.
     if let Some(size) = config.send_buffer_bytes {
         socket.set_send_buffer_size(u32::try_from(size).unwrap_or(u32::MAX))?;
     }
@@ -129,7 +129,7 @@ fn open(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpListener> {
     socket.listen(config.listen_backlog)
 }
 
-/// The connections that are open. One that is open stays so when a limit is lowered.
+/// Open connections. They stay open when a limit is lowered.
 #[derive(Default)]
 struct ConnectionQuotas {
     admitted: Mutex<OpenConnections>,
@@ -138,11 +138,11 @@ struct ConnectionQuotas {
 #[derive(Default)]
 struct OpenConnections {
     total: usize,
-    /// By client address; never 0.
+    /// Connections by client address; never 0.
     per_ip: HashMap<IpAddr, usize>,
 }
 
-/// Place of an admitted connection under the limits, given back when dropped.
+/// Slot of an admitted connection under the limits, freed at the drop.
 struct ConnectionPermit {
     broker: Arc<Node>,
     admission: Arc<ConnectionQuotas>,
@@ -151,7 +151,8 @@ struct ConnectionPermit {
 }
 
 impl ConnectionQuotas {
-    /// A place for a connection from `ip`, to a listener that is only `of_brokers` or not, or the limit it is over.
+    /// Returns a slot for a connection from `ip`, or the name of the exceeded limit. `of_brokers` marks the listener
+    /// between brokers.
     fn enter(
         self: &Arc<Self>,
         broker: &Arc<Node>,
@@ -159,13 +160,13 @@ impl ConnectionQuotas {
         of_brokers: bool,
         open: &mpsc::Sender<()>,
     ) -> Result<ConnectionPermit, &'static str> {
-        // A client over IPv4 of a listener on [::] is the same one.
+        // A client over IPv4 of a listener on [::] has the same address.
         let ip = ip.to_canonical();
         let image = broker.control.image();
         let limits = image.live();
         let max = *limits.max_connections_per_ip_overrides.get(&ip).unwrap_or(&limits.max_connections_per_ip);
         let mut admitted = self.admitted.lock();
-        // Clients do not keep brokers from each other, as with Kafka's "protected listener".
+        // Clients cannot keep brokers from each other, as with Kafka's "protected listener".
         if admitted.total >= limits.max_connections && !of_brokers {
             return Err("max.connections");
         }
@@ -193,10 +194,10 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Accepts on every listener until `stop`, then waits until the last connection has answered what it admitted.
+/// Accepts on every listener until `stop`, then waits until the last connection has answered its admitted requests.
 pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, clients: Arc<Clients>, stop: watch::Receiver<bool>) {
     let admission = Arc::new(ConnectionQuotas::default());
-    // Closed when the last clone is dropped, that is, when the last connection has ended.
+    // Closed with the drop of the last clone, when the last connection has ended.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
     let has_others = listeners.len() > 1;
     let mut accepting = Vec::new();
@@ -224,7 +225,7 @@ pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, clients: Arc<Clients>
     drop(open);
     for task in accepting {
         if let Err(error) = task.await {
-            tracing::error!(%error, "a listener ended");
+            tracing::error!(%error, "a listener has failed: it accepts no connections until the next start");
         }
     }
     while all_closed.recv().await.is_some() {}
@@ -252,7 +253,7 @@ async fn accept(
                 }
             },
             Err(error) => {
-                tracing::warn!(%error, "accept failed");
+                tracing::warn!(%error, "cannot accept a connection: retrying");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -264,7 +265,7 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermi
         let stream = match &door.certificates {
             None => ClientStream::Plain(stream),
             Some(certificates) => tokio::select! {
-                // Boxed, so that a connection has no room for it for as long as it lives.
+                // Boxed, so that a connection does not reserve its memory for its whole life.
                 shaken = Box::pin(shake(certificates, stream, peer, &place.broker.config.network)) => match shaken {
                     Some(stream) => stream,
                     None => return,
@@ -278,7 +279,7 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermi
     });
 }
 
-/// The handshake of a new connection; `None` when it failed. One that says nothing is idle, too.
+/// Returns the stream after the handshake of a new connection; None if it failed. A silent client fails by its timeout.
 async fn shake(
     certificates: &Certificates,
     stream: TcpStream,
@@ -302,8 +303,8 @@ mod tests {
     use fullbore_config::{BrokerConfig, Properties};
     use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
 
-    /// Nagle's algorithm off, and the sizes of both buffers, of a connection that a listener with these settings
-    /// accepts.
+    /// Returns whether Nagle's algorithm is off, and the sizes of both buffers, for a connection that a listener with
+    /// these settings accepts.
     async fn accepted(settings: &[(&str, &str)]) -> (bool, usize, usize) {
         let mut properties = Properties::default();
         properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
@@ -326,8 +327,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn host_has_several_addresses_each_is_listened_on_at_one_port() {
-        // 192.0.2.1 is of no machine (RFC 5737), as ::1 is not where there is no IPv6.
+    async fn listener_binds_every_address_of_its_host_at_one_port() {
+        // 192.0.2.1 belongs to no machine (RFC 5737), like ::1 on one without IPv6.
         let addrs = ["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"].map(|addr| addr.parse().expect("an address"));
         let sockets = open_each(&addrs, &config()).expect("a free port");
         let bound: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().expect("bound")).collect();
@@ -343,11 +344,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nagle_is_off_and_buffers_are_the_systems_unless_configured() {
+    async fn connection_has_nagle_off_and_the_configured_buffer_sizes() {
         let (_, sent, received) = sockopts(&TcpListener::bind("127.0.0.1:0").await.expect("a free port")).await;
         assert_eq!(accepted(&[]).await, (true, sent, received));
         let sizes = [("socket.send.buffer.bytes", "20000"), ("socket.receive.buffer.bytes", "30000")];
-        // Linux adds as much again for its own use.
+        // Linux doubles the size for its own use.
         assert_eq!(accepted(&sizes).await, (true, 40_000, 60_000));
     }
 }

@@ -1,4 +1,4 @@
-//! From sockets to requests and back: listener, TLS, connection, the bytes in and the bytes out.
+//! Path from sockets to requests and back: listener, TLS, connection, input and output.
 
 mod admitted;
 mod clients;

@@ -1,10 +1,10 @@
-//! Frames into a connection: one vectored write for what is in memory, sendfile for what is in a log. Short ranges of
-//! logs are copied into the write of what is around them, many in one: an answer from many partitions costs a call
-//! for each 64 KiB, not for each range. With TLS a frame becomes records as large as they may be, which leave together;
-//! what is in a log is read in bounded pieces.
+//! Frames into a connection: one vectored write for parts in memory, sendfile for ranges of logs. Short ranges of logs
+//! are copied into the write of the parts around them, many in one. A response from many partitions therefore costs a
+//! system call for each 64 KiB, not for each range. With TLS a frame becomes records of the largest size, which leave
+//! together; logs are read in bounded pieces.
 //!
-//! Invariants: a frame is written whole or the connection is closed, as where its segment is removed before the client
-//! has taken it; no copy is kept for a client that does not read.
+//! Invariants: a frame is written whole, or the connection is closed, as when a segment is removed before the client
+//! has read it. No copy is kept for a client that does not read.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
@@ -21,27 +21,27 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-/// Slices of one vectored write.
+/// Largest number of slices of one vectored write.
 const SLICES_MAX: usize = 64;
-/// Bytes of logs in one write that are copied, and in a frame whatever its ranges.
+/// Largest number of bytes of logs that one write copies. A frame with no more is copied whatever its ranges.
 const COPY_MAX: usize = 64 * 1024;
-/// Bytes of a range that are copied in a larger frame: for more, sendfile costs less than the copy.
+/// Largest range that is copied in a larger frame: beyond it, sendfile is cheaper than the copy.
 const RANGE_COPIED_MAX: usize = 8 * 1024;
-/// Bytes of one sendfile call: short enough that other connections of the thread get their turn.
+/// Largest number of bytes of one sendfile call, so that other connections of the thread are served in between.
 const SENDFILE_MAX: usize = 1024 * 1024;
-/// A piece that was read for a client waits for it no longer; the rest is read again.
+/// Time for which a piece in memory waits for its client; then the rest is read again.
 const HOLD_MAX: Duration = Duration::from_millis(100);
-/// Bytes that are encrypted at once, and of a log are read at once for it.
+/// Largest number of bytes that are encrypted at once, and read from a log at once for that.
 const ENCRYPT_MAX: usize = 64 * 1024;
 
-/// Writes the frame, and tells whenever the client has taken some of it.
+/// Writes the frame, and records in `idleness` whenever the client accepts a part.
 ///
 /// # Errors
-/// What the connection or the log file says; part of the frame may be out, so the connection must be closed.
+/// Errors of the connection or the log file. A part of the frame may have left, so the connection must be closed.
 pub async fn write(stream: &ClientStream, frame: &Frame, idleness: &Idleness, cold: &DirectReads) -> io::Result<()> {
     match stream {
         ClientStream::Plain(socket) => write_plain(socket, frame, idleness, cold).await,
-        // Boxed, so that it takes no room in a plain connection's task.
+        // Boxed, so that it takes no memory in a plain connection's task.
         ClientStream::Tls(stream) => Box::pin(write_tls(stream, frame, idleness, cold)).await,
     }
 }
@@ -55,7 +55,7 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
             parts = send_first(stream, parts, idleness, cold).await?;
             continue;
         }
-        // First room in the socket, then the copy.
+        // Waits for space in the socket before it copies.
         stream.writable().await?;
         let unsent = match send_copied(stream, run, !rest.is_empty()) {
             Ok(None) => run.to_vec(),
@@ -67,7 +67,7 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
             Err(error) => return Err(error),
         };
         if !unsent.is_empty() {
-            // Boxed, since the task of a connection has room for one of these.
+            // Boxed, since the task of a connection reserves memory for this once.
             Box::pin(send_uncopied(stream, &unsent, idleness, cold)).await?;
         }
         parts = rest;
@@ -75,7 +75,7 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
     Ok(())
 }
 
-/// Sends parts of which no copy is kept, for a client that does not take them at once.
+/// Sends parts to a slow client without keeping copies.
 async fn send_uncopied(
     stream: &TcpStream,
     mut parts: &[Part],
@@ -88,7 +88,7 @@ async fn send_uncopied(
     Ok(())
 }
 
-/// Sends the first range of a log, or what is in memory before it, without a copy. Returns the parts behind it.
+/// Sends the first range of a log, or the parts in memory before it, without a copy. Returns the remaining parts.
 async fn send_first<'p>(
     stream: &TcpStream,
     parts: &'p [Part],
@@ -105,7 +105,7 @@ async fn send_first<'p>(
     Ok(rest)
 }
 
-/// Bytes up to which a range of a log in this frame is copied.
+/// Returns the size up to which a range of a log in this frame is copied.
 fn range_copied_max(parts: &[Part]) -> usize {
     let in_logs: usize = parts.iter().map(len_in_log).sum();
     if in_logs <= COPY_MAX { COPY_MAX } else { RANGE_COPIED_MAX }
@@ -115,7 +115,7 @@ fn len_in_log(part: &Part) -> usize {
     if let Part::File(slice) = part { slice.len as usize } else { 0 }
 }
 
-/// Counts the leading parts that leave in one write: no range over `range_max`, [`COPY_MAX`] bytes of logs altogether.
+/// Counts the leading parts that leave in one write: no range over `range_max`, and at most [`COPY_MAX`] bytes of logs.
 fn run_copied(parts: &[Part], range_max: usize) -> usize {
     let mut in_logs = 0;
     let is_copied = |part: &&Part| {
@@ -126,12 +126,12 @@ fn run_copied(parts: &[Part], range_max: usize) -> usize {
 }
 
 thread_local! {
-    /// Buffer of small pieces of a log on their way out.
+    /// Buffer of ranges of logs while they are sent.
     static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Sends parts with [`COPY_MAX`] bytes of logs at most, as much as the socket takes at once. Returns the bytes sent, or
-/// `None` where a range of a log is not in memory. With `more` to come the kernel holds back a last short packet.
+/// Sends parts with at most [`COPY_MAX`] bytes of logs, as far as the socket accepts them at once. Returns the bytes
+/// sent; None if a range of a log is not in the page cache. `more` makes the kernel hold back a short last packet.
 fn send_copied(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<Option<usize>> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     let send = || {
@@ -154,19 +154,20 @@ fn send_copied(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<Opt
     stream.try_io(Interest::WRITABLE, send)
 }
 
-/// Copies what is in logs, one part after the other, if all of it is in memory.
+/// Copies the ranges of logs, one after another. Returns false if one is not in the page cache.
 fn copy_logs(parts: &[Part], mut copy: &mut [u8]) -> bool {
     parts.iter().all(|part| {
         let Part::File(slice) = part else { return true };
         let Some(room) = copy.split_off_mut(..slice.len as usize) else { return false };
         let (position, len) = (slice.position, room.len());
         let mut read = || preadv2(&slice.file, &mut [IoSliceMut::new(room)], position, ReadWriteFlags::NOWAIT);
-        // To try would begin to read ahead. What a file cannot do without waiting is done in the other way.
+        // Checked first, since an attempt would start a read-ahead. Files that cannot be read without waiting take the
+        // other path.
         len == 0 || direct_io::is_resident(&slice.file, position, len) && read() == Ok(len)
     })
 }
 
-/// Returns the parts behind the first `sent` bytes.
+/// Returns the parts after the first `sent` bytes.
 fn behind(parts: &[Part], mut sent: usize) -> Vec<Part> {
     let mut left = Vec::new();
     for part in parts {
@@ -186,7 +187,7 @@ fn behind(parts: &[Part], mut sent: usize) -> Vec<Part> {
     left
 }
 
-/// Writes parts that are all in memory. With `more` to come the kernel holds a last short packet back for it.
+/// Writes parts that are all in memory. `more` makes the kernel hold back a short last packet.
 async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &Idleness) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     let total: usize = parts.iter().map(Part::len).sum();
@@ -205,14 +206,14 @@ async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &
     Ok(())
 }
 
-/// Not a part of the future above, which would hold the slices for as long as the client does not read.
+/// Sends once. Not a part of the future above, which would hold the slices while the client does not read.
 fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -> io::Result<usize> {
     let mut storage = [IoSlice::new(&[]); SLICES_MAX];
     let slices = unsent(parts, sent, usize::MAX, &mut storage);
     stream.try_io(Interest::WRITABLE, || Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?))
 }
 
-/// Returns `parts` behind the first `sent` bytes, as far as `storage` and `max` bytes go.
+/// Returns `parts` after the first `sent` bytes, as far as `storage` and `max` bytes go.
 fn unsent<'s, 'p>(
     parts: &'p [Part],
     mut sent: usize,
@@ -238,7 +239,7 @@ fn unsent<'s, 'p>(
     &mut storage[..used]
 }
 
-/// Encrypts all parts, or as much as the session holds, and then writes.
+/// Encrypts all parts, or as much as the session holds, and writes.
 async fn write_tls(
     stream: &fullbore_tls::Stream,
     frame: &Frame,
@@ -287,7 +288,7 @@ async fn encrypt_file(
     while left > 0 {
         let room = &mut bytes[..left.min(ENCRYPT_MAX)];
         let len = match cold.read(&slice.file, position, room.len(), slice.settled).await? {
-            // Copied, since a client may let it wait.
+            // Copied, since a slow client may delay it.
             Some(part) => {
                 room[..part.len()].copy_from_slice(&part);
                 part.len()
@@ -310,9 +311,9 @@ async fn encrypt_file(
 
 fn too_short(slice: &FileSlice) -> io::Error {
     let why = if is_removed(&slice.file) {
-        "the segment was deleted before the client took the rest of its answer"
+        "the segment was deleted before the client read the rest of its response"
     } else {
-        "the log file is shorter than its index says"
+        "the log file is shorter than its index"
     };
     io::Error::new(io::ErrorKind::UnexpectedEof, why)
 }
@@ -322,7 +323,7 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, c
     let end = slice.position + u64::from(slice.len);
     while position < end {
         let count = usize::try_from(end - position).unwrap_or(SENDFILE_MAX).min(SENDFILE_MAX);
-        // First room in the socket, then the bytes: a client that does not read would else have them brought in vain.
+        // Waits for space in the socket before it reads: for a client that does not read, the read would be in vain.
         stream.writable().await?;
         if let Some(piece) = cold.read(&slice.file, position, count, slice.settled).await? {
             if piece.is_empty() {
@@ -343,7 +344,7 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, c
     Ok(())
 }
 
-/// Sends as much of the piece as the client takes before others need the memory; how much that was.
+/// Sends as much of the piece as the client accepts within [`HOLD_MAX`]. Returns the number of bytes.
 async fn send_piece(stream: &TcpStream, piece: &[u8]) -> io::Result<usize> {
     let held_until = Instant::now() + HOLD_MAX;
     let mut sent = 0;
@@ -371,7 +372,7 @@ mod tests {
     use std::sync::Arc;
     use tokio::io::AsyncReadExt;
 
-    /// A log of so many bytes, none of which is like its neighbours, and a socket with its peer.
+    /// Returns a log of `len` bytes, none of which equals its neighbours, and a socket with its peer.
     async fn log_and_sockets(len: usize) -> (Arc<std::fs::File>, Vec<u8>, TcpStream, TcpStream) {
         let bytes: Vec<u8> = (0..len).map(|at| (at / 251 + at) as u8).collect();
         let mut file = tempfile::tempfile().expect("a file");
@@ -397,7 +398,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_is_the_frame_however_much_of_a_log_it_has() {
+    async fn frame_with_any_ranges_of_a_log_is_written_unchanged() {
         let (file, bytes, ours, mut peer) = log_and_sockets(COPY_MAX + 4_000).await;
         let (idleness, cold) = (Idleness::default(), DirectReads::default());
         let many: Vec<(usize, usize)> = (0..SLICES_MAX).map(|at| (at * 3, at)).collect();
@@ -414,9 +415,9 @@ mod tests {
         }
     }
 
-    /// Its socket takes part of a frame.
+    /// The small send buffer accepts only a part of each frame.
     #[tokio::test]
-    async fn a_client_that_reads_late_gets_all_of_it() {
+    async fn slow_client_gets_the_whole_frame() {
         let (file, bytes, ours, mut peer) = log_and_sockets(COPY_MAX).await;
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 16 * 1024).expect("set");
         let (idleness, cold) = (Idleness::default(), DirectReads::default());
@@ -441,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn short_ranges_leave_many_in_one_write_and_a_long_one_by_itself() {
+    fn short_ranges_share_a_write_and_a_long_one_has_its_own() {
         let file = Arc::new(tempfile::tempfile().expect("a file"));
         let runs = |ranges: &[(usize, usize)]| {
             let parts = frame(&file, ranges).parts;
@@ -460,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_begins_behind_what_was_sent() {
+    fn parts_left_begin_after_the_bytes_sent() {
         let file = Arc::new(tempfile::tempfile().expect("a file"));
         let frame = frame(&file, &[(10, 100)]);
         let left = |sent| {

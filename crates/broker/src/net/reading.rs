@@ -1,6 +1,6 @@
-//! The reading half of a connection: admits one request after the other, which fixes their order.
+//! The reading half of a connection: admits one request after another, which fixes their order.
 //!
-//! Invariant: requests and bytes that wait for their answers are bounded.
+//! Invariant: requests and bytes that wait for their responses are bounded.
 
 use std::future::pending;
 use std::pin::pin;
@@ -19,12 +19,12 @@ use super::stream::ClientStream;
 use crate::api::{self, Call, Client, Completion, Fault};
 use crate::node::Node;
 
-/// Time for which requests that have come are admitted before other connections have their turn.
+/// Time for which received requests are admitted before other connections are served.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// Weight in `fullbore.connection.bytes.max` of answers other than records, which clients need not read ahead.
+/// Weight in `fullbore.connection.bytes.max` of responses other than records, which clients need not prefetch.
 const ANSWER_WEIGHT: usize = 16;
 
-/// Which side ended the requests of a connection.
+/// Side that ended the requests of a connection.
 pub(super) enum ReadEnd {
     /// The client closed its side.
     Client,
@@ -32,7 +32,7 @@ pub(super) enum ReadEnd {
     Stopping,
 }
 
-/// The reading half: until the client closes, the broker stops, or a request is beyond answering.
+/// Runs the reading half until the client closes, the broker stops, or a request cannot be answered.
 pub(super) async fn read(
     broker: &Arc<Node>,
     stream: &ClientStream,
@@ -67,7 +67,7 @@ pub(super) async fn read(
             tokio::select! {
                 biased;
                 admitted = &mut admission => admitted?,
-                // A group goes on without this answer.
+                // The group continues without this response.
                 () = hung_up(stream, limits.idle_max, without_client) => return Ok(ReadEnd::Client),
             }
         };
@@ -90,7 +90,7 @@ pub(super) async fn read(
     }
 }
 
-/// Returns once the client has ended its side, `after` this time at the earliest.
+/// Returns once the client has ended its side, after the time `after` at the earliest.
 async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Option<Duration>) {
     let Some(after) = after else { return pending().await };
     if !after.is_zero() {
@@ -99,7 +99,7 @@ async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Optio
     stream.closed().await;
 }
 
-/// Reads the header and hands the request to its API. `None` when nothing is to be answered.
+/// Decodes the header and passes the request to its API. None if there is no response.
 async fn admit(
     broker: &Arc<Node>,
     client: &mut Client,

@@ -1,7 +1,7 @@
-//! A client's connection, plain or TLS: the few things the rest of the way needs to do with it.
+//! A client's connection, plain or TLS, with the operations that the rest of the path needs.
 //!
-//! Not here: frames (`input`, `output`) and certificates (`tls`). Invariant: a plain connection is its socket and
-//! nothing else, so that it costs what it did without TLS.
+//! Not here: frames (`input`, `output`) and certificates (`tls`). Invariant: a plain connection is only its socket, so
+//! that TLS does not make it more expensive.
 
 use bytes::{BufMut, BytesMut};
 use std::io;
@@ -10,19 +10,19 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-/// Time between two looks for a close behind what was not read yet.
+/// Interval of polls for a close behind unread bytes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Connection that is ready for requests.
 pub enum ClientStream {
-    /// Bytes go as they are.
+    /// Plain text.
     Plain(TcpStream),
-    /// After its handshake.
+    /// TLS after its handshake.
     Tls(Box<fullbore_tls::Stream>),
 }
 
 impl ClientStream {
-    /// Waits until there is something to read, or the end. May be wrong.
+    /// Waits until there is something to read, or the end. May return early.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             ClientStream::Plain(socket) => socket.readable().await,
@@ -30,7 +30,7 @@ impl ClientStream {
         }
     }
 
-    /// Waits until the peer has closed its side. What it sent before stays to be read.
+    /// Waits until the peer has closed its side. Bytes that it sent before stay unread.
     pub async fn closed(&self) {
         let socket = self.socket();
         loop {
@@ -38,21 +38,21 @@ impl ClientStream {
                 Ok(ready) if !ready.is_read_closed() => {}
                 _ => return,
             }
-            // There is something to read, which is not for us: nothing tells of a close behind it but to look again.
+            // The unread bytes belong to the reader. A close behind them can only be polled for.
             sleep(LOOK_AGAIN).await;
         }
     }
 
-    /// Acknowledges to the peer's system what has come, now: a client with Nagle's algorithm on holds its next small
-    /// write back until then, and systems wait up to 40 ms for something to send it along with.
+    /// Acknowledges the received bytes at once. A client with Nagle's algorithm holds its next small write back until
+    /// then, and systems delay acknowledgements by up to 40 ms.
     pub fn acknowledge(&self) {
-        // Without it the rest comes, only later.
+        // If this fails, the rest only comes later.
         let _ = rustix::net::sockopt::set_tcp_quickack(self.socket(), true);
     }
 
-    /// Ends the connection in both directions, whoever uses it.
+    /// Shuts the connection down in both directions, whatever its users do.
     pub fn shut_down(&self) {
-        // It fails where the connection has ended.
+        // Fails if the connection has ended.
         let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Both);
     }
 
@@ -63,8 +63,8 @@ impl ClientStream {
         }
     }
 
-    /// Adds what has come to `buffer` without waiting, and reserves for it: up to `want` bytes of a plain connection,
-    /// up to 64 KiB of TLS; 0 at the end of the stream.
+    /// Reads available bytes into `buffer` without waiting, and reserves for them: up to `want` bytes of a plain
+    /// connection, up to 64 KiB of TLS. Returns 0 at the end of the stream.
     pub fn try_read_buf(&self, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
         match self {
             ClientStream::Plain(socket) => {
@@ -79,11 +79,11 @@ impl ClientStream {
     }
 }
 
-/// Reads once. A read that did not fill the buffer has emptied the socket, which tokio is told at once: the next wait
-/// is then a wait, and not a second read that finds nothing while the answer has yet to leave.
+/// Reads once. A read that did not fill the buffer has emptied the socket, and tokio is notified at once. The next wait
+/// is then a real wait, not a second read that finds nothing before the response has left.
 fn read_what_came(socket: &TcpStream, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
     let mut read = None;
-    // What comes after this look at the socket's readiness stays noted.
+    // Bytes that arrive after this check of the socket's readiness stay recorded.
     let looked = socket.try_io(Interest::READABLE, || {
         let count = socket.try_read_buf(&mut buffer.limit(want))?;
         read = Some(count);

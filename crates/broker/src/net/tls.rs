@@ -1,8 +1,7 @@
-//! The certificates of a listener, read again when their files change, warned of before they end, and the handshakes
-//! made with them.
+//! Certificates of a listener: reloads changed files, warns before they expire, and makes handshakes.
 //!
-//! Not here: the session itself, which is `fullbore_tls`. Invariant: a handshake uses the last certificates that could
-//! be read; what cannot be read is logged and changes nothing.
+//! Not here: the session, which is `fullbore_tls`. Invariant: a handshake uses the last certificates that could be
+//! read; unreadable files are logged and change nothing.
 
 use fullbore_config::{Listener, ListenerTls};
 use fullbore_tls::{Acceptor, FileStamp, MaterialError, Stream};
@@ -16,37 +15,38 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Between two warnings of one listener about the same cause; those between are counted, and logged at debug.
+/// Interval of one listener's warnings about the same cause; those in between are counted, and logged at debug.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// How long before a certificate ends its warnings begin.
+/// Time before a certificate's expiry at which warnings begin.
 const EXPIRY_AHEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Between two warnings of a certificate that ends or has ended.
+/// Interval of warnings about a certificate that expires or has expired.
 const EXPIRY_WARN_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Between two looks at the clock.
+/// Interval of checks for expiry.
 const EXPIRY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// Causes a listener warns of within an interval: a stranger can make up few, but must not fill memory or the log.
+/// Largest number of causes for which a listener warns within an interval, so that hostile clients cannot fill memory
+/// or the log.
 const CAUSES_MAX: usize = 16;
 
-/// The certificates of one listener.
+/// Certificates of one listener.
 pub struct Certificates {
     name: String,
     tls: ListenerTls,
     current: RwLock<Acceptor>,
-    /// How the files were when they were last read, whether that worked or not.
+    /// Stamps of the files at the last attempt to read them.
     stamps: Mutex<Vec<FileStamp>>,
-    /// Why newer ones could not be used, as it was last told.
+    /// Last logged reason why newer files could not be used.
     refused: Mutex<Option<String>>,
-    /// By cause: its last warning, and failures since.
+    /// Last warning and failures since, by cause.
     warned: Mutex<HashMap<String, (Instant, u64)>>,
-    /// When the end of the certificates in use was last warned of.
+    /// Time of the last warning about the expiry of the certificates in use.
     expiry_warned: Mutex<Option<SystemTime>>,
 }
 
 impl Certificates {
-    /// Reads the certificates of an SSL listener; `None` for a plain one.
+    /// Reads the certificates of an SSL listener; None for a plain one.
     ///
     /// # Errors
-    /// The setting at fault.
+    /// Setting at fault.
     pub fn load(listener: &Listener) -> Result<Option<Arc<Self>>, MaterialError> {
         let Some(tls) = listener.tls.clone() else { return Ok(None) };
         let stamps = tls.settings.stamps();
@@ -62,7 +62,7 @@ impl Certificates {
         })))
     }
 
-    /// Looks for changed files until the broker stops.
+    /// Reloads changed files until the broker stops.
     pub async fn watch(self: Arc<Self>, interval: Duration, mut stop: watch::Receiver<bool>) {
         if self.tls.settings.files().next().is_none() {
             return;
@@ -74,13 +74,13 @@ impl Certificates {
             }
             let this = Arc::clone(&self);
             if let Err(error) = tokio::task::spawn_blocking(move || this.refresh()).await {
-                tracing::error!(%error, "certificates are no longer looked after");
+                tracing::error!(%error, "cannot reload certificates any more: the present ones stay until the next start");
                 return;
             }
         }
     }
 
-    /// Warns of certificates that end soon or have ended, now and then once a day, until the broker stops.
+    /// Warns once a day of certificates that expire soon or have expired, at once and until the broker stops.
     pub async fn watch_expiry(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         loop {
             self.warn_of_expiry(SystemTime::now());
@@ -114,21 +114,21 @@ impl Certificates {
                 *self.expiry_warned.lock() = None;
                 self.warn_of_expiry(SystemTime::now());
             }
-            // They are read again with the next look: what keeps them from being read may not show in the files.
+            // Retried at the next check: the cause may not show in the files.
             Err(error) => {
                 let (why, mut refused) = (error.to_string(), self.refused.lock());
                 if refused.as_ref() != Some(&why) {
-                    tracing::error!(listener = self.name, %error, "the new certificates cannot be used; the old ones stay");
+                    tracing::error!(listener = self.name, %error, "cannot use the new certificates: the old ones stay");
                     *refused = Some(why);
                 }
             }
         }
     }
 
-    /// A client's handshake, within the time given.
+    /// Accepts a client's handshake within `limit`.
     ///
     /// # Errors
-    /// Why there is no session.
+    /// Reason why there is no session.
     pub async fn accept(&self, socket: TcpStream, limit: Duration) -> io::Result<Stream> {
         let acceptor = self.current.read().clone();
         match timeout(limit, Stream::accept(socket, &acceptor)).await {
@@ -140,8 +140,7 @@ impl Certificates {
         }
     }
 
-    /// Logs a failed handshake: each cause once in a while, so that a flood of one neither floods the log nor hides
-    /// another.
+    /// Logs a failed handshake. Each cause is rate-limited, so that many of one neither flood the log nor hide another.
     pub fn report(&self, peer: SocketAddr, error: &io::Error) {
         let listener = &self.name;
         match self.due(error.to_string()) {
@@ -150,7 +149,7 @@ impl Certificates {
         }
     }
 
-    /// Returns the number of warnings left out since the last one, if one of this cause is due.
+    /// Returns the number of warnings left out since the last one; None if none is due for this cause.
     fn due(&self, cause: String) -> Option<u64> {
         let mut warned = self.warned.lock();
         if let Some((last, unlogged)) = warned.get_mut(&cause) {
@@ -182,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_warned_of_once_a_day() {
+    fn expiry_is_warned_of_once_a_day() {
         let (now, hour) = (SystemTime::now(), Duration::from_secs(60 * 60));
         assert!(is_due_again(None, now));
         assert!(!is_due_again(Some(now), now) && !is_due_again(Some(now), now + 23 * hour));

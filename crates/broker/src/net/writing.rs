@@ -1,6 +1,6 @@
-//! The writing half of a connection: awaits completions in their order, and writes the answers.
+//! The writing half of a connection: awaits completions in their order, and writes the responses.
 //!
-//! Invariant: answers leave in the order of their requests.
+//! Invariant: responses leave in the order of their requests.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -18,11 +18,11 @@ use super::stream::ClientStream;
 use crate::api::{Completion, Fault};
 use crate::node::Node;
 
-/// Answers that are ready are gathered into one write until they are this long.
+/// Size up to which ready responses are gathered into one write.
 const GATHERED_BYTES: usize = 64 * 1024;
 
-/// The writing half: until the reading half is done and everything is answered. Answers that are ready when one leaves
-/// leave with it.
+/// Runs the writing half until the reading half is done and everything is answered. Responses that are ready leave
+/// together.
 pub(super) async fn write(
     broker: &Arc<Node>,
     stream: &ClientStream,
@@ -31,7 +31,7 @@ pub(super) async fn write(
 ) -> Result<(), Ended> {
     let (mut leaving, mut next) = (Vec::new(), None);
     loop {
-        // Nothing of a former answer is held here: a client may be silent for long.
+        // Holds nothing of earlier responses: a client may be silent for long.
         let first = match next.take() {
             None => queue.pop().await,
             next => next,
@@ -68,7 +68,7 @@ pub(super) async fn write(
     }
 }
 
-/// Returns the answer if there is one already; a fault comes in its turn.
+/// Returns the response if it is ready, else the completion. An error is returned in the order of responses.
 async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     poll_fn(|context| {
         look(&mut completion, context);
@@ -81,8 +81,8 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     }
 }
 
-/// Writes, and meanwhile goes on with what is looked at already: it may have been given what others wait for, as a
-/// place for long work, and the client may not read.
+/// Writes, and meanwhile polls the completion that was polled before. That may hold a permit that other requests wait
+/// for, and the client may not be reading.
 async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
     poll_fn(|context| {
         if let Some(completion) = &mut following {
@@ -93,7 +93,7 @@ async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following
     .await
 }
 
-/// Goes on with a completion, as far as it comes.
+/// Polls a completion once.
 fn look(completion: &mut Completion, context: &mut Context<'_>) {
     let (Completion::Later(answer) | Completion::Holding(answer, _)) = completion else { return };
     if let Poll::Ready(outcome) = answer.as_mut().poll(context) {
@@ -104,7 +104,7 @@ fn look(completion: &mut Completion, context: &mut Context<'_>) {
     }
 }
 
-/// The answer, once there is one.
+/// Waits for the response.
 async fn completed(completion: Completion, idleness: &Idleness) -> Result<Frame, Fault> {
     match completion {
         Completion::Ready(frame) => Ok(frame),
@@ -123,7 +123,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     #[tokio::test]
-    async fn what_was_looked_at_gives_back_what_it_is_given_while_the_answer_before_it_leaves() {
+    async fn polled_completion_releases_its_permit_while_the_response_before_it_is_written() {
         let places = Arc::new(Semaphore::new(0));
         let wanted = Arc::clone(&places);
         let answer = async move {
@@ -132,7 +132,7 @@ mod tests {
         };
         let Err(mut queued) = ready(Completion::Later(Box::pin(answer))).await else { panic!("there is no place") };
         places.add_permits(1);
-        // As a client that takes its answer only once it has another one over another connection.
+        // Like a client that reads its response only after one over another connection.
         let writing = pin!(async { drop(places.acquire().await) });
         let beside = beside(writing, Some(&mut queued));
         tokio::time::timeout(Duration::from_secs(30), beside).await.expect("it has what the client waits for");

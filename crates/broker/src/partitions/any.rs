@@ -1,7 +1,7 @@
-//! A partition as requests see it, whichever kind of topic it is of.
+//! Partition as requests see it, of a classic or a diskless topic.
 //!
-//! Classic: a log on this broker's disk, which may have followers. Diskless: objects in a store. What only one of the
-//! kinds has, its own module says; what an API needs is here.
+//! Classic: a log on this broker's disk, which may have followers. Diskless: objects in a store. Operations that the
+//! APIs need are here; those of only one kind are in that kind's module.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, Times
 use fullbore_log::partition::terms::VerificationTime;
 use fullbore_log::partition::waiters::Registration;
 
-/// Time that a request waits for logs that are being opened: most take a few milliseconds. After a crash one may take
-/// longer, and clients give a connection up after half a minute, with all that they have requested over it.
+/// Limit of a request's wait for logs that are being opened; most take a few milliseconds. After a crash one may take
+/// longer. Clients close a connection after half a minute, and lose all their requests on it.
 const OPENING_WAIT: Duration = Duration::from_secs(5);
 
 /// Partition, classic or diskless.
@@ -33,7 +33,7 @@ pub enum AnyPartition {
 }
 
 impl AnyPartition {
-    /// Returns the moment of a verification that begins now, for `AppendTerms::verified_at`.
+    /// Returns the start of a verification, for `AppendTerms::verified_at`.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         match self {
             AnyPartition::Classic(replica) => replica.verification_time(producer_id),
@@ -43,7 +43,7 @@ impl AnyPartition {
         }
     }
 
-    /// Notes that a batch was refused with this error before it was offered: one behind it may be in flight.
+    /// Notes that a batch was refused with `code` before it was offered: a later one may be in flight.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         match self {
             AnyPartition::Classic(replica) => replica.turned_away(stamp, code),
@@ -62,10 +62,11 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses what needs the log while a write to it may hang, or the object store while others have it alone.
+    /// Refuses a request that needs the log while a write to it may hang, or the object store while only other brokers
+    /// reach it.
     ///
     /// # Errors
-    /// KAFKA_STORAGE_ERROR; NOT_LEADER_OR_FOLLOWER where another broker leads by now.
+    /// KAFKA_STORAGE_ERROR; NOT_LEADER_OR_FOLLOWER if another broker leads by now.
     pub fn check_answers(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_answers(),
@@ -73,11 +74,11 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses a use that would wait for a log to be recovered.
+    /// Refuses a use that would wait for the recovery of a log.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER while it is being opened, at which every client asks again; KAFKA_STORAGE_ERROR if that
-    /// failed: another try would take the thread with it.
+    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, after which every client retries; KAFKA_STORAGE_ERROR if
+    /// that failed: another try would block the thread.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_usable(),
@@ -87,11 +88,11 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses an append that would wait. One to a folder that is being made waits for that, which is over soon.
+    /// Refuses an append that would wait. One to a directory that is being created does wait, since that ends soon.
     ///
     /// # Errors
-    /// As [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION since it is
-    /// deleted.
+    /// Errors of [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION after a
+    /// deletion.
     pub fn check_writable(&self) -> Result<(), ErrorCode> {
         let (is_deleted, is_usable) = match self {
             AnyPartition::Classic(replica) => {
@@ -107,7 +108,7 @@ impl AnyPartition {
         if is_usable { Ok(()) } else { self.check_usable() }
     }
 
-    /// Returns true if something has to be made on a disk before it can be written.
+    /// Returns true if the log must be created or opened on the disk before it can be written.
     pub fn is_unwritten(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => !replica.phase().is_open(),
@@ -115,7 +116,7 @@ impl AnyPartition {
         }
     }
 
-    /// Returns true while the partition's directory is being made.
+    /// Returns true while the partition's directory is being created.
     pub fn is_being_made(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => replica.phase().is_creating(),
@@ -127,28 +128,28 @@ impl AnyPartition {
     pub fn ask_to_open(&self) {
         match self {
             AnyPartition::Classic(replica) => replica.ask_to_open(),
-            // The index is told of it until it knows.
+            // `put_topic` has requested it from the index.
             AnyPartition::Diskless(_) => {}
         }
     }
 
-    /// Waits until it is open, or will not be.
+    /// Waits until the partition is open, or will not be.
     pub async fn opened(&self) {
         match self {
-            // Why not is told by who uses it then.
+            // The next use returns the error.
             AnyPartition::Classic(replica) => drop(replica.opened().await),
             AnyPartition::Diskless(partition) => partition.known.opened().await,
         }
     }
 
-    /// Waits until these logs are open or will not be, without a thread, and not past [`OPENING_WAIT`]: the client's
-    /// next requests wait behind it. The next use of a log finds why it is not open.
+    /// Waits until `partitions` are open or will not be, without a thread. Waits for [`OPENING_WAIT`] at most, since
+    /// the client's next requests wait behind this one. The next use of a log returns its error.
     pub async fn open_all(partitions: Vec<AnyPartition>) {
-        // All are requested first: several are opened at a time.
+        // All are requested first, so that several are opened at a time.
         partitions.iter().for_each(AnyPartition::ask_to_open);
         let until = tokio::time::Instant::now() + OPENING_WAIT;
         for partition in partitions {
-            // A new one has nothing to recover.
+            // A new log has nothing to recover.
             if partition.is_being_made() {
                 partition.opened().await;
             } else {
@@ -157,11 +158,10 @@ impl AnyPartition {
         }
     }
 
-    /// Refreshes the offsets of these partitions, so that they are no older than this call, also where other brokers
-    /// write.
+    /// Refreshes the offsets of `partitions`, so that they are no older than this call, even if other brokers write.
     ///
     /// # Errors
-    /// The index of the diskless partitions cannot be read.
+    /// Error of the diskless index, if it cannot be read.
     pub async fn refresh(partitions: &[AnyPartition]) -> Result<(), ReadError> {
         let of = |partition: &AnyPartition| match partition {
             AnyPartition::Classic(_) => None,
@@ -181,8 +181,8 @@ impl AnyPartition {
         }
     }
 
-    /// Wakes `waiter` each time there may be more to read, and when the partition goes, until the registration is
-    /// dropped. Register, then look, then wait.
+    /// Wakes `waiter` each time there may be more to read, and when the partition is deleted, until the registration is
+    /// dropped. Register first, then check, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         match self {
             AnyPartition::Classic(replica) => replica.register(waiter),
@@ -190,20 +190,19 @@ impl AnyPartition {
         }
     }
 
-    /// Compares the leader epoch a client believes in with the one in force (KIP-320; -1 means it has none), and
-    /// whether this broker leads.
+    /// Checks the leader epoch that a client assumes (KIP-320; -1 for none), and that this broker leads.
     ///
     /// # Errors
     /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
     pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_leads(believed),
-            // No record was ever cut off, whatever epoch a client knows.
+            // A diskless log is never truncated, whatever epoch a client knows.
             AnyPartition::Diskless(_) => Ok(()),
         }
     }
 
-    /// The epoch in force.
+    /// Returns the leader epoch in force.
     pub fn leader_epoch(&self) -> i32 {
         match self {
             AnyPartition::Classic(replica) => replica.leader_epoch(),
@@ -214,10 +213,10 @@ impl AnyPartition {
 
 /// Reads.
 impl AnyPartition {
-    /// Batches from the one with `offset` on, up to the offset of the isolation level and about `max_bytes`; with
-    /// `at_least_one` the first is whole whatever its size, without it there may be nothing. `None` while the log is
-    /// opened, or the records are fetched: waiters are woken when that is done. A failure of that counts if it was
-    /// since then.
+    /// Reads batches from the one with `offset` on, up to the offset of the isolation level and about `max_bytes`. With
+    /// `at_least_one` the first is whole whatever its size; without it the result may be empty. Returns `None` while
+    /// the log is opened, or the records are fetched; the end of that wakes the waiters. Returns an error of that if it
+    /// is from `since` or later.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -244,8 +243,8 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the bytes that may be read from the batch with `offset` on, or any number over `enough` if there are
-    /// more. `None` if reading them costs no more than counting them, or is the only way to count them.
+    /// Returns the number of bytes that may be read from the batch with `offset` on, or any number over `enough` if
+    /// there are more. `None` if a read costs no more than the count, or is the only way to count.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         match self {
             // A read is ranges of files.
@@ -254,7 +253,7 @@ impl AnyPartition {
         }
     }
 
-    /// Reads as [`AnyPartition::try_read`] does, whole batches only: the result has the offset after them.
+    /// Reads whole batches only, otherwise as [`AnyPartition::try_read`]. The result has the offset after them.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -270,12 +269,12 @@ impl AnyPartition {
             AnyPartition::Classic(replica) if replica.phase().is_settled() => {
                 replica.read_whole(isolation, offset, max_bytes, at_least_one).map(Some)
             }
-            // Nothing is cut of diskless ones.
+            // Diskless reads are of whole batches anyway.
             _ => self.try_read(isolation, offset, max_bytes, at_least_one, since),
         }
     }
 
-    /// Log start, high watermark and log end.
+    /// Returns log start, high watermark and log end.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -286,7 +285,7 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the offsets and the last stable one without a wait; `None` while the partition is opened.
+    /// Returns the offsets and the last stable offset without waiting; `None` while the partition is opened.
     pub fn known_offsets(&self) -> Option<(LogOffsets, i64)> {
         let offsets = if self.is_settled() { self.offsets().ok()? } else { return None };
         Some(match self {
@@ -295,7 +294,7 @@ impl AnyPartition {
         })
     }
 
-    /// Returns the log start with the epoch whose leader wrote there: -1 where that is not known. The timestamp is -1.
+    /// Returns the log start and the epoch of the leader that wrote there, -1 if it is unknown. The timestamp is -1.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -309,10 +308,11 @@ impl AnyPartition {
         }
     }
 
-    /// The end of what ListOffsets may tell (KIP-207).
+    /// Returns the latest offset that ListOffsets may show (KIP-207).
     ///
     /// # Errors
-    /// OFFSET_NOT_AVAILABLE while an earlier leader may have told a larger one; the disk; NOT_LEADER_OR_FOLLOWER.
+    /// OFFSET_NOT_AVAILABLE while an earlier leader may have returned a larger one; NOT_LEADER_OR_FOLLOWER; errors of
+    /// the disk.
     pub fn latest_offset(&self, isolation: Isolation) -> Result<i64, ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.latest_offset(isolation),
@@ -320,9 +320,9 @@ impl AnyPartition {
         }
     }
 
-    /// The first record whose timestamp is at least `timestamp_ms`, before the offset of the isolation level; `None` if
-    /// all are older. Goes to the disk, in a place for `long` work, or to the store. Batches are read, and opened where
-    /// they are compressed.
+    /// Returns the first record whose timestamp is at least `timestamp_ms`, before the end of the isolation level;
+    /// `None` if all records are older. Reads and decompresses batches: from the disk, with a permit for `long` work,
+    /// or from the store.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -340,7 +340,8 @@ impl AnyPartition {
         }
     }
 
-    /// The first record with the largest timestamp. As [`AnyPartition::offset_for_timestamp`].
+    /// Returns the first record with the largest timestamp, with the same work as
+    /// [`AnyPartition::offset_for_timestamp`].
     ///
     /// # Errors
     /// [`ReadError`].

@@ -1,8 +1,8 @@
-//! The append of a request's batches, one after the other. All waits for what blocks a batch are here.
+//! Append of a request's batches, one after the other. All waits for a blocked batch are here.
 //!
 //! Not here: requests and responses ([`crate::api`]), nor the append to one partition of either kind.
 //!
-//! Invariant: a batch is offered once all before it of its request are taken or refused.
+//! Invariant: a batch is offered once all earlier batches of its request are taken or refused.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -34,16 +34,16 @@ use fullbore_log::validation::{
     TOLD_MAX, ValidBatch, claimed_stamp, validate, work_of,
 };
 
-/// The first Produce version whose client has the broker add partitions to its transaction (KIP-890 part 2).
+/// First Produce version whose client lets the broker add partitions to its transaction (KIP-890 part 2).
 pub const ADDS_FROM: i16 = 12;
-/// Wait for a verification whose client waits for no answer.
+/// Limit of the wait for a verification if no client waits for a response.
 const NO_DEADLINE: Duration = Duration::from_secs(30);
-/// Records of more bytes than this take longer than a millisecond or two to be checked and written.
+/// Bytes of records above which checks and writes take longer than a millisecond or two.
 const LONG_BYTES: usize = 2 << 20;
-/// Time after which a long request queues for a place again, behind the requests that wait for one.
+/// Time after which a long request gives its permit up, and queues behind the requests that wait for one.
 const PLACE_MAX: Duration = Duration::from_millis(50);
-/// Wait for a coordinator's word after which batches of diskless partitions go ahead of it: the transaction before
-/// waits for its markers, each in an object that is being uploaded.
+/// Wait for the coordinator's confirmation before batches of diskless partitions go ahead of it. The previous
+/// transaction waits for its markers, each in an object that is being uploaded.
 const WORD_WAIT: Duration = Duration::from_millis(3);
 
 /// The services of the broker that an append uses.
@@ -51,7 +51,7 @@ const WORD_WAIT: Duration = Duration::from_millis(3);
 pub struct AppendServices<'a> {
     /// Bounds the memory of batches that are decompressed.
     pub decompression: &'a Decompression,
-    /// Places for long work.
+    /// Permits of long work.
     pub long_work: &'a LongWork,
     /// Counters.
     pub metrics: &'a Metrics,
@@ -68,7 +68,7 @@ pub struct BeginningTransaction {
     pub producer_id: i64,
     /// Epoch of the producer.
     pub producer_epoch: i16,
-    /// The request's version, by which the broker adds partitions or looks for them.
+    /// Version of the request, which decides whether the broker adds the partitions or only checks for them.
     pub produce_version: i16,
     /// Topics by name, and partitions.
     pub partitions: Vec<(Text, i32)>,
@@ -91,7 +91,7 @@ struct Verified {
     outcome: Result<Verification, ErrorCode>,
     /// The moment before, for [`AppendTerms::verified_at`].
     at: VerificationTime,
-    /// The word, if it is still to come: `outcome` is what is expected of it.
+    /// Confirmation that is still to come: `outcome` is the expected one.
     awaited: Option<AwaitedWord>,
 }
 
@@ -112,9 +112,9 @@ pub struct RequestTransaction<'a> {
 
 /// Batch of a request.
 pub struct RequestBatch<'a> {
-    /// The partition that it is for; an error where there is none for it.
+    /// Partition of the batch, or the error if there is none.
     pub to: Result<RequestedPartition<'a>, RefusedBatch>,
-    /// The records as they came.
+    /// Records as they were received.
     pub records: Option<&'a Records>,
 }
 
@@ -133,17 +133,17 @@ pub struct RequestedPartition<'a> {
 /// Terms that hold for all batches of a request.
 #[derive(Clone, Copy)]
 pub struct RequestTerms<'a> {
-    /// The place that a batch must have reached before it is answered.
+    /// Durability that a batch needs before its response.
     pub acks: Acks,
     /// The rights of its sender.
     pub from: Sender,
-    /// Treatment of batches that come before their turn.
+    /// Treatment of batches out of order.
     pub early: EarlyBatches<'a>,
     /// The transaction that the request names.
     pub transaction: Option<RequestTransaction<'a>>,
     /// The client's address.
     pub peer: SocketAddr,
-    /// The end of a wait for memory or the index; `None` where no client waits for an answer.
+    /// End of a wait for memory or the index; `None` if no client waits for a response.
     pub deadline: Option<tokio::time::Instant>,
     /// True if the batches are the last ones of their transaction, as far as their producer knows.
     pub ends_transaction: bool,
@@ -154,7 +154,7 @@ pub type BatchResult = Result<AppendStep<Infallible>, RefusedBatch>;
 
 /// Outcomes of all batches of a request.
 pub struct AppendedBatches {
-    /// In the order of the request.
+    /// Results in the order of the request.
     pub results: Vec<BatchResult>,
     /// The last error.
     pub failed: ErrorCode,
@@ -162,7 +162,7 @@ pub struct AppendedBatches {
     pub has_waited: bool,
 }
 
-/// Checks and appends batches in their order. When it returns, that order is fixed.
+/// Checks and appends batches in their order. That order is fixed when it returns.
 pub async fn append_each(
     services: AppendServices<'_>,
     batches: &[RequestBatch<'_>],
@@ -193,7 +193,7 @@ fn partitions_of<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'
     partitions.filter(|partition| partition.check_answers().is_ok())
 }
 
-/// Returns the same of diskless topics.
+/// Returns the diskless partitions among [`partitions_of`].
 fn diskless<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'b Arc<DisklessPartition>> {
     partitions_of(batches).filter_map(|partition| match partition {
         AnyPartition::Diskless(partition) => Some(partition),
@@ -201,7 +201,7 @@ fn diskless<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'b Arc
     })
 }
 
-/// Returns true if a request takes longer than other connections should wait.
+/// Returns true if a request may delay other connections too long.
 fn is_long(batches: &[RequestBatch<'_>]) -> bool {
     let (mut bytes, mut work) = (0, 0_usize);
     for batch in batches {
@@ -216,30 +216,30 @@ fn is_long(batches: &[RequestBatch<'_>]) -> bool {
 /// Progress of a request.
 enum AppendProgress {
     Finished,
-    /// The request has had its place for long.
+    /// The request has used up its time with a permit.
     Yielded,
-    /// The next batch is offered again once this is there.
+    /// The next batch is blocked, and offered again after that.
     Blocked(Blocker),
 }
 
-/// Request on its way through its batches.
+/// Progress of a request through its batches.
 struct AppendRun<'a> {
     services: AppendServices<'a>,
     batches: &'a [RequestBatch<'a>],
     terms: RequestTerms<'a>,
-    /// Result of each batch that was taken or refused; the next batch is behind those.
+    /// Results of the batches taken or refused; the next batch comes after them.
     results: Vec<BatchResult>,
     failed: ErrorCode,
-    /// Records whose errors may still be listed one by one: a request of a megabyte may have ten thousand batches of a
-    /// thousand.
+    /// Number of records whose errors the response may still list. A request of a megabyte may have ten thousand
+    /// batches of a thousand records.
     told_left: usize,
-    /// Records that the request may still open.
+    /// Budget for opening the request's batches.
     budget: OpeningBudget,
     is_long: bool,
-    /// The right of the next batch to be opened, where it is large.
+    /// Permit to open the next batch, if it is large.
     permit: Option<LargeBatchPermit<'a>>,
     waited: Waited,
-    /// Verifications of the next batches, by their places.
+    /// Verifications of the next batches, by their index in the request.
     verified: HashMap<usize, Verified>,
     has_waited: bool,
 }
@@ -254,10 +254,10 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// Offers a batch of the client at `peer` to its diskless partition. Its sequence is checked there.
+    /// Offers a batch of the client at `peer` to its diskless partition, which checks the sequence.
     ///
     /// # Errors
-    /// [`AppendError`]; the partition is then as it was before.
+    /// [`AppendError`]; the partition is then unchanged.
     pub fn append(
         &mut self,
         partition: &DisklessPartition,
@@ -271,15 +271,15 @@ impl Waited {
                 partition.turned_away(&batch.stamp(), why.code());
                 return Err(*why);
             }
-            // The refresh began after the batch had come, with the rest of its request.
+            // The refresh began after the whole request had arrived.
             Some(Ok(())) => Freshness::Current,
             None => Freshness::MayBeStale,
         };
         partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
     }
 
-    /// Waits for what blocks a batch for the first of these partitions, not past `deadline`. The state of the others is
-    /// refreshed with it.
+    /// Waits, until `deadline` at most, for the `blocker` of a batch of the first of `partitions`. Refreshes the state
+    /// of the others as well.
     pub async fn wait_for(
         &mut self,
         partitions: &[Arc<DisklessPartition>],
@@ -288,7 +288,7 @@ impl Waited {
     ) {
         let Some(partition) = partitions.first() else { return };
         let Waited { refreshed, memory } = self;
-        // Where the broker is left out meanwhile, the next offer is refused.
+        // If this broker loses the store meanwhile, the next offer is refused.
         let came = partition.left_out().unless(async {
             match blocker {
                 Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,
@@ -304,7 +304,7 @@ impl Waited {
             }
         };
         if !in_time && let Some(number) = partition.known.number() {
-            // Also where its state was refreshed in time, and memory was not there.
+            // Even if the refresh was in time, and only memory was not.
             self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
         }
     }
@@ -329,7 +329,7 @@ impl<'a> AppendRun<'a> {
         }
     }
 
-    /// Checks and appends one batch after the other, at least one. In a place for long work it stops after
+    /// Checks and appends the batches one after the other, at least one. With a permit for long work it stops after
     /// [`PLACE_MAX`].
     fn advance(&mut self) -> AppendProgress {
         let until = self.is_long.then(|| Instant::now() + PLACE_MAX);
@@ -355,7 +355,7 @@ impl<'a> AppendRun<'a> {
         let permit = self.permit.take();
         let RequestedPartition { partition, topic, config, index } = batch.to.as_ref().map_err(Clone::clone)?;
         partition.check_writable().inspect_err(|code| {
-            // Its header is believed: at worst a batch that is out of order is answered with `code`.
+            // The unchecked header is enough: at worst a batch out of order is refused with `code`.
             if let Some(stamp) = batch.records.and_then(Records::memory).and_then(|bytes| claimed_stamp(bytes)) {
                 partition.turned_away(&stamp, *code);
             }
@@ -411,7 +411,7 @@ impl<'a> AppendRun<'a> {
         why
     }
 
-    /// Waits for the one thing that the next batch is offered again with.
+    /// Waits for `blocker`, after which the next batch is offered again.
     async fn unblock(&mut self, blocker: Blocker) {
         match blocker {
             Blocker::DecompressPermit => self.permit = Some(self.services.decompression.turn().await),
@@ -445,8 +445,8 @@ impl<'a> AppendRun<'a> {
         let next = next.filter(|(_, batch)| stamp_of(batch).is_some_and(is_same));
         let asked: Vec<_> = next.filter_map(|(place, batch)| Some((place, batch.to.as_ref().ok()?))).collect();
         if transaction.produce_version < ADDS_FROM {
-            // Another broker may have written the marker of the transaction before, whose epoch is the same: the offset
-            // that is known must be past it.
+            // Another broker may have written the marker of the previous transaction, in the same epoch. The known
+            // offset must be past that marker.
             let partitions: Vec<_> = asked.iter().map(|(_, to)| to.partition.clone()).collect();
             let refreshed = AnyPartition::refresh(&partitions);
             let _ = match self.terms.deadline {
@@ -487,7 +487,7 @@ impl<'a> AppendRun<'a> {
         self.verified.entry(first).or_insert(Verified::refused(ErrorCode::INVALID_TXN_STATE));
     }
 
-    /// Lets batches go ahead of a word that is still to come.
+    /// Lets batches go ahead of a confirmation that is still to come.
     fn go_ahead(&mut self, places: Vec<(usize, VerificationTime)>, verifying: Verifying) {
         let mut senders: Vec<WordSender> = Vec::with_capacity(places.len());
         for (place, at) in places {
@@ -502,8 +502,8 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits a moment for the word on a batch that could not go ahead of it, or that the client waits for in vain.
-    /// Returns false if no word is to come.
+    /// Waits a moment for the confirmation of a batch that could not go ahead of it. Refuses the batch past the
+    /// deadline. Returns false if no confirmation is to come.
     async fn await_word(&mut self, place: usize) -> bool {
         let Some(verified) = self.verified.get_mut(&place) else { return false };
         let Some(awaited) = &mut verified.awaited else { return false };
@@ -517,8 +517,8 @@ impl<'a> AppendRun<'a> {
         true
     }
 
-    /// Returns the partition of the next batch, and those of the batches behind it that are blocked by the same stale
-    /// state. They are refreshed together, once a request.
+    /// Returns the partition of the next batch and, once a request, those of later batches that the same stale state
+    /// blocks. They are refreshed together.
     fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();
@@ -534,14 +534,16 @@ impl<'a> AppendRun<'a> {
 /// Returns the refusal of a batch that may not begin a transaction.
 fn unverified(code: ErrorCode) -> RefusedBatch {
     let why = match code {
-        ErrorCode::NOT_ENOUGH_REPLICAS => "The coordinator cannot say yet if the partition is in the transaction.",
+        ErrorCode::NOT_ENOUGH_REPLICAS => {
+            "The coordinator cannot confirm yet that the partition is in the transaction."
+        }
         ErrorCode::INVALID_TXN_STATE | ErrorCode::TRANSACTION_ABORTABLE => "The partition is not in the transaction.",
         code => code.message(),
     };
     RefusedBatch::new(code, why)
 }
 
-/// The refusal of a batch that was not appended, for its client.
+/// Returns the refusal of a batch that was not appended, for its client.
 pub fn refusal_of(error: AppendError) -> RefusedBatch {
     let refused = RefusedBatch::new(error.code(), error.to_string());
     match error {

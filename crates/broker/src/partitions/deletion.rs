@@ -1,16 +1,15 @@
-//! Deleted topics: their logs go out of use and their folders out of the way, by a thread of the broker's and not by
-//! the request that asked for it, whose client may go away.
+//! Deleted topics: a thread takes their logs out of use and renames their directories. Requests leave that to the
+//! thread, since their clients may disconnect.
 //!
 //! Not the decision, which is the control plane's, nor the removal of the files, which comes file.delete.delay.ms
-//! later. A topic may be made again under the same name at once: its partitions know who had their folders' names
-//! before them, and wait for that, or do it themselves.
+//! later. A topic may be recreated under the same name at once. Its partitions know the deleted ones whose directories
+//! have their names, and wait for the thread, or retire those themselves.
 //!
-//! What is not carried out yet takes memory, and a client needs not wait for it: further deletions do
-//! ([`Deletion::has_room`]).
+//! Pending deletions take memory: clients need not wait for them, but further deletions do ([`Deletion::has_room`]).
 //!
-//! A crash in between is made good by the next start, which is told by the control plane of what was decided.
+//! After a crash in between, the next start gets the decided deletions from the control plane.
 //!
-//! Invariant: a folder has its new name before another partition uses its old one, and nobody writes to it by name any
+//! Invariant: a directory is renamed before another partition uses its old name, and no thread writes to it by name any
 //! more.
 
 use std::collections::{HashMap, VecDeque};
@@ -24,26 +23,26 @@ use tokio::sync::watch;
 
 use crate::replica::Replica;
 
-/// Partitions waiting, as many as may be in use; past it, who wants another topic deleted waits.
+/// Limit of waiting partitions, as many as may be in use. Past it, further deletions wait.
 const WAITING_MAX: usize = 200_000;
 
-/// Deleted partitions whose folders still have their names.
+/// Deleted partitions whose directories still have their names.
 #[derive(Debug)]
 pub struct Deletion {
     queue: Mutex<DeletionQueue>,
     wake: Condvar,
-    /// Counts topics of which no partition waits any more.
+    /// Count of the topics without waiting partitions.
     carried_out: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct DeletionQueue {
     partitions: VecDeque<Arc<Replica>>,
-    /// The last ones with their names.
+    /// Last deleted partition of each name.
     by_name: HashMap<(Arc<str>, i32), Arc<Replica>>,
     /// Remains of each topic.
     left: HashMap<Uuid, TopicRemains>,
-    /// Topics of which nothing is left under their names, until that is asked for.
+    /// Topics without remains, until [`Deletion::gone`] returns them.
     gone: Vec<Uuid>,
     is_stopping: bool,
 }
@@ -59,7 +58,7 @@ struct TopicRemains {
 }
 
 impl DeletionQueue {
-    /// Takes note where nothing is left of a topic any more.
+    /// Forgets a topic without remains. Notes it as gone, unless one of its directories has kept its name.
     fn look_at(&mut self, topic_id: Uuid) {
         let is_over = |left: &&TopicRemains| left.partitions == 0 && !left.is_in_index;
         if let Some(left) = self.left.get(&topic_id).filter(is_over) {
@@ -78,19 +77,19 @@ impl Default for Deletion {
 }
 
 impl Deletion {
-    /// Starts the thread; it ends after [`Deletion::stop`], once nothing is left.
+    /// Starts the thread, which ends after [`Deletion::stop`] once its queue is empty.
     pub fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let deletion = self.clone();
         std::thread::Builder::new().name("deletion".to_owned()).spawn(move || deletion.run())
     }
 
-    /// Makes the thread end once it has done what it was told.
+    /// Requests the thread to end once its queue is empty.
     pub fn stop(&self) {
         self.queue.lock().is_stopping = true;
         self.wake.notify_all();
     }
 
-    /// Takes the partitions of a topic out of use, on another thread. Does not block.
+    /// Queues a topic's partitions to be taken out of use by the thread. Does not block.
     pub fn add(&self, topic_id: Uuid, partitions: &[Arc<Replica>]) {
         if partitions.is_empty() {
             return;
@@ -98,7 +97,7 @@ impl Deletion {
         let mut queue = self.queue.lock();
         queue.left.entry(topic_id).or_default().partitions += partitions.len();
         for partition in partitions {
-            // Cleanings and recoveries give up, and nothing more is noted of it.
+            // Cleanings and recoveries of the partition end early, and no more checkpoints of it are written.
             partition.announce_leaving();
             queue.partitions.push_back(partition.clone());
             queue.by_name.insert((partition.topic_name(), partition.index()), partition.clone());
@@ -106,7 +105,7 @@ impl Deletion {
         self.wake.notify_one();
     }
 
-    /// The topic is to be deleted from the index of diskless topics, too, until [`Deletion::is_out_of_index`].
+    /// Notes that the index of diskless topics may have rows of the topic, until [`Deletion::is_out_of_index`].
     pub fn add_to_index(&self, topic_id: Uuid) {
         self.queue.lock().left.entry(topic_id).or_default().is_in_index = true;
     }
@@ -123,34 +122,34 @@ impl Deletion {
         self.carried_out.send_modify(|count| *count += 1);
     }
 
-    /// The deleted partition whose folder may still have this partition's name.
+    /// Returns the deleted partition whose directory may still have this partition's name.
     pub fn predecessor_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Replica>> {
         let queue = self.queue.lock();
         if queue.by_name.is_empty() { None } else { queue.by_name.get(&(topic.clone(), index)).cloned() }
     }
 
-    /// Waits until no log is left of a deleted topic but files to be removed.
+    /// Waits until only files to be removed are left of a deleted topic's logs.
     pub async fn carried_out(&self, topic_id: Uuid) {
         let mut carried_out = self.carried_out.subscribe();
         let has_no_log = || self.queue.lock().left.get(&topic_id).is_none_or(|left| left.partitions == 0);
-        // The count only goes up; what it stands for is looked at each time it has.
+        // The count only rises. Each rise checks the queue again.
         let _ = carried_out.wait_for(|_| has_no_log()).await;
     }
 
-    /// Waits until not too many partitions wait for their turn.
+    /// Waits until fewer than [`WAITING_MAX`] partitions wait.
     pub async fn has_room(&self) {
         let mut carried_out = self.carried_out.subscribe();
         let _ = carried_out.wait_for(|_| self.queue.lock().partitions.len() < WAITING_MAX).await;
     }
 
-    /// Waits until nothing is left of some topics under their names, and which those are; each is told once.
+    /// Waits for topics without remains, and returns their ids. Each is returned once.
     pub async fn gone(&self) -> Vec<Uuid> {
         let mut carried_out = self.carried_out.subscribe();
         let _ = carried_out.wait_for(|_| !self.queue.lock().gone.is_empty()).await;
         std::mem::take(&mut self.queue.lock().gone)
     }
 
-    /// Name and number of each partition whose folder may still have that name.
+    /// Returns name and number of each partition whose directory may still have that name.
     pub fn names(&self) -> Vec<(String, i32)> {
         let queue = self.queue.lock();
         queue.by_name.keys().map(|(topic, index)| (topic.to_string(), *index)).collect()
@@ -208,7 +207,7 @@ mod tests {
     use fullbore_host::metrics::Metrics;
 
     #[test]
-    fn while_as_many_partitions_wait_to_be_out_of_the_way_as_may_be_in_use_further_deletions_wait() {
+    fn further_deletions_wait_while_as_many_partitions_as_may_be_in_use_wait() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
         let logs = Partitions::open(folder.path(), &broker).expect("opened");
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_topic_is_gone_once_the_index_of_diskless_topics_has_nothing_of_it() {
+    async fn topic_is_gone_once_the_diskless_index_has_no_row_of_it() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let set = format!("log.dirs={}", folder.path().display());
         let (broker, _) = BrokerConfig::from_properties(&Properties::parse(&set).expect("properties")).expect("valid");
@@ -246,7 +245,7 @@ mod tests {
         for (number, config) in [(1, &classic), (2, &diskless), (3, &classic), (4, &diskless)] {
             let id = Uuid([number; 16]);
             logs.put_topic(("t", id), &led_by(1, 2), config, Origin::New);
-            // The last two as by a run after the one that has decided it.
+            // The last two topics are deleted as by the run after the one that decided it.
             if number < 3 {
                 logs.delete_topic(id)
             } else {

@@ -1,8 +1,8 @@
-//! Work of the background, once a second: retention, removal of files, expiry of producers,
-//! checkpoints, and giving descriptors and memory back.
+//! Background work, once a second: retention, removal of files, expiry of producers, checkpoints, and the release of
+//! descriptors and memory.
 //!
-//! A single thread serves all partitions, and so it opens none: where retention is due and the log is not open, it
-//! notifies the opener, and a later round goes on.
+//! A single thread serves all partitions, so it opens no log. If retention is due and the log is not open, it queues
+//! the opening, and a later round continues.
 
 use std::fs;
 use std::io;
@@ -25,44 +25,44 @@ use fullbore_host::memory::Trimmer;
 use fullbore_log::{retention, segment};
 
 const ROUND: Duration = Duration::from_secs(1);
-/// Time that a round removes folders of deleted partitions. Where a disk takes long for it, the rest waits for the next
+/// Time that a round spends on removing directories of deleted partitions. On a slow disk, the rest waits for the next
 /// round.
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
-/// Time that a round checks partitions whose appends or reads fail.
+/// Time that a round spends on checking partitions whose appends or reads fail.
 const CHECKS_MAX: Duration = Duration::from_secs(1);
-/// The first retention comes soon after the start, whatever the interval.
+/// Limit of the delay between the start and the first retention.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
-/// Between two retentions while the disk is full, if no shorter interval is set.
+/// Interval of retention while the disk is full, if no shorter interval is set.
 const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
-/// Between two tries to remove what the system has not let go of.
+/// Delay between two tries of a removal that the system has refused.
 const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 /// log.flush.offset.checkpoint.interval.ms in Kafka.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// Rounds without use after which a log's descriptors are closed, with plenty left and with few.
+/// Rounds without use after which a log's descriptors are closed, while plenty are left.
 const IDLE_ROUNDS: u32 = 60;
-/// A partition is in use for this number of rounds: longer than a dead leader is missed for.
+/// Rounds for which a used partition counts as in use: longer than the detection of a failed leader takes.
 pub const IN_USE_ROUNDS: u32 = 30;
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
-/// Partitions' folders that are looked into for files set aside before the start, a round.
+/// Directories that a round checks for files set aside before the start.
 const FOLDERS_PER_ROUND: usize = 2_000;
 
-/// When things are due.
+/// Times at which work is due.
 struct HousekeepingSchedule {
     retention: Instant,
-    /// Partitions to which retention is applied once their logs are open, until it is due again.
+    /// Partitions that retention has not reached, since their logs are not open.
     unopened: Vec<Arc<Replica>>,
     retention_when_full: Instant,
     expiry: Instant,
     checkpoint: Instant,
     high_watermarks: Instant,
-    /// Partitions whose folders are to be looked into once, when all are told.
+    /// Partitions whose directories are still to be checked for files set aside; `None` until all partitions are known.
     unlooked: Option<Vec<Arc<Replica>>>,
-    /// Partitions whose appends or reads fail, and that this pass has not checked yet.
+    /// Failing partitions that this pass has not checked yet.
     failing: Vec<Arc<Replica>>,
     trimmer: Trimmer,
 }
 
-/// The thread's work, and how it is told.
+/// Work of the housekeeping thread.
 #[derive(Debug)]
 pub struct Housekeeping {
     registry: Arc<Registry>,
@@ -74,7 +74,7 @@ pub struct Housekeeping {
     stop: Condvar,
 }
 
-/// How often things are done.
+/// Intervals of the work.
 #[derive(Debug, Clone, Copy)]
 struct Intervals {
     /// log.retention.check.interval.ms
@@ -86,7 +86,7 @@ struct Intervals {
 }
 
 impl Housekeeping {
-    /// Starts nothing.
+    /// Creates the state without starting the thread.
     pub fn new(registry: Arc<Registry>, config: &StorageConfig) -> Housekeeping {
         Housekeeping {
             registry,
@@ -102,19 +102,19 @@ impl Housekeeping {
         }
     }
 
-    /// Starts the thread; it ends after [`Housekeeping::stop`].
+    /// Starts the thread, which ends after [`Housekeeping::stop`].
     pub fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let housekeeping = self.clone();
         std::thread::Builder::new().name("housekeeping".to_owned()).spawn(move || housekeeping.run())
     }
 
-    /// Makes the thread end.
+    /// Requests the thread to end.
     pub fn stop(&self) {
         *self.is_stopping.lock() = true;
         self.stop.notify_all();
     }
 
-    /// Sets the time after which silent producers are forgotten; without it none is.
+    /// Sets the time after which silent producers are forgotten. Without it none is.
     pub fn expire_producers_after(&self, ms: u64) {
         self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Relaxed);
     }
@@ -150,7 +150,7 @@ impl Housekeeping {
     }
 }
 
-/// Returns true if it is time, and sets the next time.
+/// Returns true if `at` has passed, and then sets the next time.
 fn is_due(at: &mut Instant, interval: Duration) -> bool {
     let now = Instant::now();
     let due = *at <= now;
@@ -185,29 +185,29 @@ impl Housekeeping {
             && let Err(error) = self.log_dir().checkpoints.write(&partitions)
             && !space.note(&error)
         {
-            tracing::error!(%error, "checkpoints not written");
+            tracing::error!(%error, "cannot write checkpoints: a start after a crash recovers more; check the disk");
         }
         if is_due(&mut agenda.high_watermarks, self.intervals.high_watermarks)
             && let Err(error) = self.log_dir().checkpoints.write_high_watermarks(&partitions)
             && !space.note(&error)
         {
-            tracing::error!(%error, "high watermarks not written");
+            tracing::error!(%error, "cannot write high watermarks: a restart begins with older ones; check the disk");
         }
         if let Err(error) = self.log_dir().checkpoints.forget_recovered()
             && !space.note(&error)
         {
-            tracing::error!(%error, "list of partitions to be recovered not written");
+            tracing::error!(%error, "cannot write the list of partitions to recover: a restart recovers some of them again; check the disk");
         }
         space.look();
-        // A data directory that takes no files is handed over whole.
+        // If the data directory takes no files, the membership hands over all partitions.
         if self.log_dir().failing.count() > 0 && !space.is_unwritable() {
             self.check_failing(agenda, &partitions);
         }
         agenda.trimmer.look();
     }
 
-    /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read: the rest waits for the
-    /// next round.
+    /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read, so the rest waits for
+    /// the next round.
     fn check_failing(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
         if agenda.failing.is_empty() {
             agenda.failing = partitions.iter().filter(|partition| partition.is_failing()).cloned().collect();
@@ -233,7 +233,7 @@ impl Housekeeping {
 
     fn remove_pending(&self) {
         let now = Instant::now();
-        // What is still being sent of such a file ends with its connection.
+        // On a full disk, files go before they are due. A response that is still sending one ends with its connection.
         let all = self.log_dir().space.is_full();
         let due: Vec<_> = {
             let mut pending_removal = self.log_dir().pending_removal.lock();
@@ -242,10 +242,10 @@ impl Housekeeping {
         let (until, mut due) = (now + REMOVALS_MAX, due.into_iter());
         for (_, path) in due.by_ref() {
             if let Err(error) = remove(&path) {
-                tracing::error!(path = %path.display(), %error, "not removed, tried again");
+                tracing::error!(path = %path.display(), %error, "cannot remove files: they keep their space, and the removal is tried again; check the permissions");
                 self.log_dir().remove_after(REMOVE_AGAIN, path);
             }
-            // A full disk waits for their room. A stop leaves the rest to the next start.
+            // A full disk needs the space of all of them at once. A stop leaves the rest to the next start.
             if !all && Instant::now() > until || *self.is_stopping.lock() {
                 break;
             }
@@ -253,11 +253,11 @@ impl Housekeeping {
         self.log_dir().pending_removal.lock().extend(due);
     }
 
-    /// Applies retention to one partition, unless nothing is due there; false if its log has to be opened first, which
-    /// is then asked for.
+    /// Applies retention to one partition, unless nothing is due. Returns false if its log must be opened first, and
+    /// queues the opening.
     fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
-        // A high watermark that is not the newest keeps more.
+        // An older high watermark only keeps more.
         let mut state = partition.lock_as_it_is();
         let config = partition.config();
         let high_watermark = state.role.high_watermark();
@@ -278,7 +278,7 @@ impl Housekeeping {
         if let Err(error) = retired.result
             && !space.note(&error)
         {
-            tracing::error!(dir = %log.dir().display(), %error, "not all that is due to old segments was done");
+            tracing::error!(dir = %log.dir().display(), %error, "cannot apply retention to a log: some old segments stay until the next retention");
         }
         if log.active_base_offset() != before {
             log.close_files(false);
@@ -286,7 +286,7 @@ impl Housekeeping {
         let has_moved = log.log_start() != log_start;
         drop(state);
         if has_moved {
-            // Followers are to hear of it, also where nothing is written.
+            // Followers need the new log start even if no record is written.
             partition.wake_waiters();
         }
         true
@@ -321,7 +321,7 @@ fn expire(partition: &Replica, expiration_ms: i64) {
     }
 }
 
-/// Removes a file, or a folder with its files, and frees their blocks whoever has them open.
+/// Removes a file, or a directory with its files, and frees their blocks even while the files are open.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = fs::symlink_metadata(path)
         .and_then(|found| if found.is_dir() { remove_folder(path) } else { remove_for_good(path) });

@@ -1,12 +1,10 @@
-//! Every partition that this broker has, from start to clean shutdown: which there are, and what is done to all of
-//! them.
+//! All partitions of this broker, from start to clean shutdown: the registry, and operations on all of them.
 //!
-//! [`Partitions`] is what the rest of the broker uses; a request finds the partition it names in the
-//! [`registry`] and goes on with that, a [`Replica`]. Nothing is opened at start; what a partition's log needs to know
-//! before it is opened is in the checkpoint files.
+//! A request finds its partition in the [`registry`] and continues with that [`Replica`]. The start opens no log. The
+//! checkpoint files hold what an opening needs to know.
 //!
-//! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and only if every log it
-//! vouches for is.
+//! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and vouches only for
+//! logs that are whole on the disk.
 
 mod any;
 pub mod append;
@@ -79,7 +77,7 @@ use fullbore_log::page_cache::PageCache;
 use housekeeping::{Housekeeping, IN_USE_ROUNDS};
 use registry::Registry;
 
-/// Every partition under one data folder.
+/// All partitions of one data directory.
 #[derive(Debug)]
 pub struct Partitions {
     registry: Arc<Registry>,
@@ -91,22 +89,21 @@ pub struct Partitions {
     diskless: OnceLock<Diskless>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: Mutex<bool>,
-    /// True if the data directory shows that ends of logs may be lost.
+    /// True if logs may be truncated by an unclean shutdown, as the data directory shows.
     has_lost_ends: AtomicBool,
 }
 
 impl Partitions {
-    /// Opens a folder, which exists and is locked by the caller, and starts threads: those that flush, open and
-    /// compact, one that looks after the page cache, one for deletions, one for retention and other housekeeping. Opens
-    /// no partition.
+    /// Opens the data directory, which exists and is locked by the caller, and starts the threads. Several flush, open
+    /// and compact; one each serves the page cache, deletions and housekeeping. Opens no log.
     ///
     /// # Errors
-    /// [`OpenError`] naming what cannot be read or written.
+    /// [`OpenError`] with the path that cannot be read or written.
     pub fn open(data_dir: &Path, config: &BrokerConfig) -> Result<Arc<Partitions>, OpenError> {
         Partitions::open_with(data_dir, config, Arc::new(DiskSpace::open(data_dir, 0)))
     }
 
-    /// Opens as [`Partitions::open`] does, with the room of the disk that the broker shares.
+    /// Opens the directory as [`Partitions::open`] does, with the broker's shared `space`.
     pub(crate) fn open_with(
         data_dir: &Path,
         config: &BrokerConfig,
@@ -170,10 +167,10 @@ impl Partitions {
         Ok(())
     }
 
-    /// Serves diskless topics from now on, too.
+    /// Serves diskless topics from now on.
     pub fn serve_diskless(&self, diskless: Diskless) {
         if self.diskless.set(diskless).is_err() {
-            tracing::error!("diskless topics are served already");
+            tracing::error!("cannot serve diskless topics twice: the first server stays");
         }
     }
 
@@ -182,7 +179,7 @@ impl Partitions {
         self.diskless.get()
     }
 
-    /// The partition of whatever kind, if there is one. Waits for nobody.
+    /// Returns the partition of either kind, if it exists. Does not block.
     pub fn find_any(&self, topic_id: &Uuid, index: i32) -> Option<AnyPartition> {
         match self.find(topic_id, index) {
             Some(replica) => Some(AnyPartition::Classic(replica)),
@@ -190,23 +187,23 @@ impl Partitions {
         }
     }
 
-    /// The partition, if there is one with a log. Waits for nobody.
+    /// Returns the partition with a log, if it exists. Does not block.
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Replica>> {
         self.registry.find(topic_id, index)
     }
 
-    /// Returns the reads around the page cache.
+    /// Returns the direct reads, around the page cache.
     pub(crate) fn cold(&self) -> &Arc<DirectReads> {
         &self.log_dir.cold
     }
 
-    /// The brokers that there are from now on.
+    /// Replaces the known brokers.
     pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
         self.log_dir.cluster.put_brokers(brokers);
     }
 
-    /// Gives a topic these partitions and settings, without blocking. Partitions that a crash may have torn are opened
-    /// in time. To be called by one thread at a time, as [`Partitions::delete_topic`].
+    /// Gives a topic its partitions and settings, without blocking. Queues the recovery of partitions that a crash may
+    /// have damaged. One thread at a time calls this and [`Partitions::delete_topic`].
     pub fn put_topic<'a>(
         &self,
         topic: (&str, Uuid),
@@ -217,8 +214,8 @@ impl Partitions {
         self.put_topic_after(topic, partitions, config, origin, PastTopics::default());
     }
 
-    /// Puts a topic as [`Partitions::put_topic`] does, whose name these deleted topics had as far as the metadata
-    /// remembers.
+    /// Gives a topic its partitions, as [`Partitions::put_topic`] does. `past` are the deleted topics of its name that
+    /// the metadata remembers.
     pub fn put_topic_after<'a>(
         &self,
         (name, id): (&str, Uuid),
@@ -233,7 +230,7 @@ impl Partitions {
                 Some(diskless) => diskless.put_topic((name, id), count, config, self.stops_before(name, past)),
                 None => tracing::warn!(
                     topic = name,
-                    "a diskless topic, which this broker does not serve; clients are led to those that have diskless.storage"
+                    "cannot serve a diskless topic: clients use the brokers that have diskless.storage; set it here as well"
                 ),
             }
             return;
@@ -245,7 +242,7 @@ impl Partitions {
         self.registry.put_topic((name, id), partitions, config, origin, before);
     }
 
-    /// Returns what returns the stops of producers on a deleted classic partition, by its number.
+    /// Returns a function from a partition's number to the stops of the deleted classic partition before it.
     fn stops_before(&self, name: &str, past: PastTopics) -> StopsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
@@ -257,14 +254,14 @@ impl Partitions {
         })
     }
 
-    /// Whatever was there at the start has been told of.
+    /// Notes that all partitions of earlier runs are known.
     pub fn all_told(&self) {
         self.log_dir.opener.all_told();
         self.log_dir.aside.set_all_told();
     }
 
-    /// The topic's partitions are gone at once; [`Partitions::deleted`] waits until their folders are out of the way,
-    /// and their files go after file.delete.delay.ms. Waits for nobody.
+    /// Deletes a topic without blocking: its partitions are gone at once. [`Partitions::deleted`] waits until their
+    /// directories are renamed. Their files go after file.delete.delay.ms.
     pub fn delete_topic(&self, id: Uuid) {
         match self.registry.remove_topic(id) {
             logs if logs.is_empty() => self.delete_logs_and_in_index(id, &[]),
@@ -277,7 +274,7 @@ impl Partitions {
         self.delete_logs_and_in_index(id, &self.registry.remove_topic(id));
     }
 
-    /// Either may be done at once, and is not all there is: both are noted before the index is asked.
+    /// Notes both deletions before it requests the one in the index, since either may end at once.
     fn delete_logs_and_in_index(&self, id: Uuid, logs: &[Arc<Replica>]) {
         let diskless = self.diskless();
         if diskless.is_some() {
@@ -291,8 +288,8 @@ impl Partitions {
         }
     }
 
-    /// Notes that a classic topic is deleted of which this broker had no replica of some partitions: producers that go
-    /// on with the next topic of the name come to it with any sequence.
+    /// Notes the deletion of a classic topic if some of its partitions have no replica here. Their producers may begin
+    /// anywhere in the next topic of the name.
     pub fn note_deleted_elsewhere<'a>(
         &self,
         (name, id): (&str, Uuid),
@@ -306,8 +303,8 @@ impl Partitions {
         }
     }
 
-    /// Notes that a diskless topic of `count` partitions will be deleted next. A partition without records passes on
-    /// that the stops before it are not known. A broker that does not serve diskless topics knows no stops.
+    /// Notes that a diskless topic of `count` partitions will be deleted next. A partition whose predecessor left
+    /// unknown stops leaves partial ones. A broker that does not serve diskless topics knows no stops.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let succession = &self.log_dir.succession;
         for index in 0..count {
@@ -318,24 +315,25 @@ impl Partitions {
         }
     }
 
-    /// Notes the version of the image whose topics follow, and its next producer id. `is_gap` where deletions before it
-    /// were not followed.
+    /// Notes the version of the newest image and its next producer id. `is_gap` if this process has not followed the
+    /// deletions before it.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
         self.log_dir.succession.note_image(epoch, next_producer_id, is_gap);
     }
 
-    /// Waits until a deleted topic's logs are out of use and its folders out of the way. The deletion goes on without.
+    /// Waits until a deleted topic's logs are out of use and its directories renamed. The deletion does not need this
+    /// wait.
     pub async fn deleted(&self, id: Uuid) {
         self.deletion.carried_out(id).await;
     }
 
-    /// Waits until nothing is left of some deleted topics but files to be removed, and which those are; each is told
+    /// Waits for deleted topics of which only files to be removed are left, and returns their ids. Each is returned
     /// once.
     pub async fn gone(&self) -> Vec<Uuid> {
         self.deletion.gone().await
     }
 
-    /// Waits until there is room for further deletions.
+    /// Waits until the queue takes further deletions.
     pub async fn deletions_have_room(&self) {
         self.deletion.has_room().await;
         if let Some(diskless) = self.diskless() {
@@ -343,7 +341,7 @@ impl Partitions {
         }
     }
 
-    /// Sets the time after which silent producers are forgotten; without it none is.
+    /// Sets the time after which silent producers are forgotten. Without it none is.
     pub fn expire_producers_after(&self, ms: u64) {
         self.housekeeping.expire_producers_after(ms);
         if let Some(diskless) = self.diskless() {
@@ -351,22 +349,22 @@ impl Partitions {
         }
     }
 
-    /// Partitions that take no records until the next start, because a write or an fsync has failed.
+    /// Returns the number of partitions that take no records until the next start, since a write or an fsync has
+    /// failed.
     pub fn failed_partitions(&self) -> usize {
         self.log_dir.flusher.failures.count()
     }
 
-    /// Number of partitions whose appends have failed for seconds, though their logs are whole: their directories take
-    /// no files.
+    /// Returns the number of partitions whose appends or reads have failed for seconds, though their logs are whole.
     pub fn unwritable_partitions(&self) -> usize {
         self.log_dir.unwritable.count()
     }
 
-    /// A write or an fsync has failed, so that what was acknowledged may not be on the disk: the next start says that
-    /// ends of logs are lost. Goes to the disk, once.
+    /// Records in the data directory that logs may be truncated, since a write or an fsync has failed. Acknowledged
+    /// records may not be on the disk, and the next start reports that. Writes to the disk once.
     ///
     /// # Errors
-    /// What the system says; it is tried again with the next call.
+    /// I/O errors; the next call tries again.
     pub fn lose_ends(&self) -> io::Result<()> {
         if !self.has_lost_ends.load(Ordering::Acquire) {
             boot::forget(&self.log_dir.path)?;
@@ -375,19 +373,18 @@ impl Partitions {
         Ok(())
     }
 
-    /// Partitions found so far whose files are damaged: they are neither read nor written until somebody repairs them.
+    /// Returns the number of partitions found damaged. They are neither read nor written until they are repaired.
     pub fn refused_partitions(&self) -> usize {
         self.log_dir.flusher.refused.count()
     }
 
-    /// Returns the files that power cuts have left beside the logs, as far as partitions were looked at. Reads the
-    /// disk.
+    /// Returns the files that power losses have left beside the logs, of directories checked so far. Reads the disk.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.total()
     }
 
-    /// Ends what requests wait for, since the broker stops: parked batches are refused, for what they wait for may not
-    /// come any more, acks=all waits for no replica, and no log is opened.
+    /// Ends the waits of requests, since the broker stops. Refuses parked batches, wakes the waiters of acks=all, and
+    /// ends openings.
     pub fn dismiss_waiting(&self) {
         self.log_dir.opener.stop();
         for partition in self.partitions() {
@@ -399,7 +396,7 @@ impl Partitions {
         }
     }
 
-    /// Puts settings of compaction in force.
+    /// Applies settings of compaction.
     pub fn configure_cleaner(&self, settings: CleanerSettings) {
         self.cleaner.configure(settings);
         let is_closed = self.is_closed.lock();
@@ -408,11 +405,13 @@ impl Partitions {
         }
         match self.cleaner.start_threads() {
             Ok(started) => self.threads.lock().extend(started),
-            Err(error) => tracing::error!(%error, "no more threads for compaction"),
+            Err(error) => {
+                tracing::error!(%error, "cannot start more compaction threads: the running ones compact alone")
+            }
         }
     }
 
-    /// Cleans the dirtiest log that is due at `now_ms`, as the cleaner's threads do; false if none is.
+    /// Cleans the dirtiest log that is due at `now_ms`, as the cleaner's threads do. Returns false if no log is due.
     pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
         self.cleaner.clean_dirtiest(now_ms)
     }
@@ -422,42 +421,42 @@ impl Partitions {
         self.cleaner.status()
     }
 
-    /// Returns the partitions that were written or read in the last half minute, by topic id and number. Waits for
-    /// nothing.
+    /// Returns the partitions that were written or read in the last half minute, by topic id and number. Does not
+    /// block.
     pub fn in_use(&self) -> Vec<(Uuid, i32)> {
         let partitions = self.registry.partitions();
         let in_use = partitions.iter().filter(|partition| partition.is_in_use(IN_USE_ROUNDS));
         in_use.map(|partition| (partition.topic_id(), partition.index())).collect()
     }
 
-    /// Returns the most records between last stable offset and high watermark, of partitions that this broker leads and
-    /// of diskless ones. Logs that are not open, or in use at this moment, are passed over.
+    /// Returns the largest number of records between last stable offset and high watermark, of partitions that this
+    /// broker leads and of diskless ones. Skips logs that are not open, or locked by another thread.
     pub fn stable_lag_max(&self) -> u64 {
         let led = self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max();
         led.max(self.diskless().map(Diskless::stable_lag_max)).unwrap_or(0)
     }
 
-    /// Every partition known.
+    /// Returns all known partitions.
     pub(crate) fn partitions(&self) -> Vec<Arc<Replica>> {
         self.registry.partitions()
     }
 
-    /// Topics of which there are folders: name, id, and one more than the largest number. A folder that does not say
-    /// whose it is, is left out.
+    /// Returns the topics that have directories: name, id, and one more than the largest number. Skips directories
+    /// without a topic id.
     ///
     /// # Errors
-    /// What the system says of the data folder.
+    /// I/O errors of the data directory.
     pub fn topics_on_disk(&self) -> io::Result<BTreeMap<(String, Uuid), i32>> {
         files::topics_in(&self.log_dir.path)
     }
 
-    /// Names of folders of partitions that nobody has told of, in order: records of topics that are not known.
+    /// Returns the names of directories of unknown partitions, in order.
     ///
     /// # Errors
-    /// What the system says of the data folder.
+    /// I/O errors of the data directory.
     pub fn strays(&self) -> io::Result<Vec<String>> {
         let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
-        // Before the folders are listed: they have other names soon.
+        // Read before the list of directories, since deleted ones are renamed soon.
         known.extend(self.deletion.names());
         let found = list_partitions(&self.log_dir.path)?;
         let strays = found.iter().filter(|key| !known.contains(*key));
@@ -466,10 +465,10 @@ impl Partitions {
         Ok(names)
     }
 
-    /// Writes the log starts of these partitions to the disk.
+    /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// The system's. Segments that are before a log start may be removed all the same.
+    /// I/O errors. Segments before a log start may be removed all the same.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }
@@ -477,13 +476,13 @@ impl Partitions {
     /// Flushes all logs to the disk.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
     }
 
-    /// Clean shutdown: everything is on the disk and the next start has nothing to recover. Blocks; appends
-    /// and reads fail from now on. Does nothing the second time.
+    /// Shuts down cleanly: everything is on the disk, and the next start recovers nothing. Blocks. Appends and reads
+    /// fail from now on. A second call does nothing.
     pub fn close(&self) {
         if std::mem::replace(&mut *self.is_closed.lock(), true) {
             return;
@@ -498,24 +497,24 @@ impl Partitions {
             }
         }
         if let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&self.partitions()) {
-            tracing::warn!(%error, "high watermarks not written");
+            tracing::warn!(%error, "cannot write high watermarks: a restart begins with older ones; check the disk");
         }
         if let Err(error) = self.close_partitions() {
-            tracing::error!(%error, dir = %self.log_dir.path.display(), "no clean shutdown, the next start recovers");
+            tracing::error!(%error, dir = %self.log_dir.path.display(), "cannot shut down cleanly: the next start recovers the logs; check the disk");
         }
     }
 
     fn stop_threads(&self) {
         self.housekeeping.stop();
         self.log_dir.opener.stop();
-        // Openings under way end early, as with a deletion; who is at a folder is not waited for longer than that.
+        // Openings under way end early, as with a deletion, so that the threads at directories end soon.
         self.partitions().iter().for_each(|partition| partition.hurry());
         self.cleaner.stop();
         self.deletion.stop();
         self.log_dir.flusher.stop();
     }
 
-    /// Finishes every open log, has the file system write everything at once, and vouches for it.
+    /// Finishes every open log, syncs the file system, and writes the marker that vouches for the logs.
     fn close_partitions(&self) -> io::Result<()> {
         let (mut finished, mut is_any_broken) = (Ok(()), false);
         let mut left = Vec::new();
@@ -538,7 +537,7 @@ impl Partitions {
         self.sync()?;
         self.log_dir.checkpoints.finish(left, all)?;
         if is_any_broken {
-            // Nobody vouches for what a disk that failed has of it.
+            // A failed disk may lack records: no marker vouches for them.
             return finished;
         }
         let marker = dir.join(CLEAN_SHUTDOWN);
@@ -548,8 +547,8 @@ impl Partitions {
         finished
     }
 
-    /// On a full disk with the reserve, of which half is left for the checkpoints. What does not find room is recovered
-    /// by the next start.
+    /// Finishes a log. On a full disk it may use the reserve, of which half is left for the checkpoints. The next start
+    /// recovers a log that has not found space.
     fn finish(&self, log: &mut Log) -> io::Result<()> {
         let space = &self.log_dir.space;
         if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }
@@ -557,13 +556,13 @@ impl Partitions {
 }
 
 impl Drop for Partitions {
-    /// Without [`Partitions::close`] this is a crash, as far as the files are concerned; only the threads end.
+    /// Ends the threads. Without [`Partitions::close`] the files are as after a crash.
     fn drop(&mut self) {
         self.stop_threads();
     }
 }
 
-/// Takes the marker away before anything is used, and makes sure that it is gone.
+/// Removes the marker before the first use of the directory, and syncs the removal.
 fn remove_marker(dir: &Path) -> io::Result<()> {
     match fs::remove_file(dir.join(CLEAN_SHUTDOWN)) {
         Ok(()) => files::sync_dir(dir),
@@ -572,7 +571,7 @@ fn remove_marker(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Folders of deleted partitions that an earlier run did not get to remove.
+/// Returns the directories of deleted partitions that an earlier run has not removed.
 fn list_pending_removal(dir: &Path) -> io::Result<Vec<(Instant, PathBuf)>> {
     let now = Instant::now();
     let is_doomed = |name: &str| name.ends_with(&format!("-{}", files::DELETED_DIR));

@@ -1,10 +1,10 @@
-//! The limit of idempotent producers that all logs of this broker remember together (`fullbore.producers.max`).
+//! Limit of idempotent producers that all logs of this broker remember together (`fullbore.producers.max`).
 //!
-//! A log has a limit of its own, which many partitions multiply. Producers are counted once a second. Past the limit
-//! those silent longest are forgotten, as if they had expired, until a tenth of the room is free. States of diskless
+//! A log has a limit of its own, which many partitions multiply. Producers are counted once a second. Past the limit,
+//! those silent longest are forgotten, as if they had expired, until a tenth of the limit is free. States of diskless
 //! partitions are the index's, and are not counted.
 //!
-//! Invariant: a producer that is forgotten was silent at least as long as each that is kept.
+//! Invariant: a forgotten producer was silent at least as long as each remaining one.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::replica::state::LogState;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::Log;
 
-/// The limit, as housekeeping applies it.
+/// Limit, as housekeeping applies it.
 #[derive(Debug)]
 pub struct ProducerLimit {
     max: usize,
@@ -21,12 +21,12 @@ pub struct ProducerLimit {
 }
 
 impl ProducerLimit {
-    /// A limit of `max` producers.
+    /// Creates a limit of `max` producers.
     pub fn new(max: usize) -> ProducerLimit {
         ProducerLimit { max, passed: LogRateLimit::default() }
     }
 
-    /// Forgets the producers silent longest where these logs have more than the limit.
+    /// Forgets the producers silent longest if these logs have more than the limit.
     pub fn apply(&self, partitions: &[Arc<Replica>]) {
         let count: usize = of_each(partitions, |log| log.producers().len()).sum();
         if count <= self.max {

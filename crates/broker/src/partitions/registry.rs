@@ -1,10 +1,9 @@
-//! Which partitions this broker has, by topic id.
+//! Partitions of this broker, by topic id.
 //!
-//! Read without waiting for anybody; changed by who follows the control plane alone, in the order of the metadata:
-//! settings, new partitions and deletions come that way and no other, so that no request brings the logs back to what
-//! it knows.
+//! Reads do not block. Only the thread that follows the control plane changes the registry, in the order of the
+//! metadata: settings, new partitions and deletions. So no request can restore an older state.
 //!
-//! Locks: `topics` is held for a look or a change in memory, and no other lock is taken meanwhile.
+//! Locks: `topics` is held for a lookup or a change in memory, and no other lock is taken meanwhile.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::replica::data_dir::LogDir;
 use crate::replica::{Before, Replica};
 use fullbore_config::TopicConfig;
 
-/// Every partition under one data folder.
+/// All partitions of one data directory.
 #[derive(Debug)]
 pub struct Registry {
     log_dir: Arc<LogDir>,
@@ -27,7 +26,7 @@ pub struct Registry {
 #[derive(Debug, Clone)]
 struct RegisteredTopic {
     name: Arc<str>,
-    /// By number.
+    /// Partitions in the order of their numbers.
     partitions: Vec<Arc<Replica>>,
 }
 
@@ -41,7 +40,7 @@ pub enum Origin {
 }
 
 impl Registry {
-    /// No partitions yet.
+    /// Creates a registry without partitions.
     pub fn new(log_dir: Arc<LogDir>) -> Registry {
         Registry { log_dir, topics: RwLock::default() }
     }
@@ -51,20 +50,20 @@ impl Registry {
         &self.log_dir
     }
 
-    /// The partition, if there is one. Waits for nobody.
+    /// Returns the partition, if it exists. Does not block.
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Replica>> {
         let topics = self.topics.read();
         topics.get(topic_id)?.partitions.get(usize::try_from(index).ok()?).cloned()
     }
 
-    /// Every partition known.
+    /// Returns all known partitions.
     pub fn partitions(&self) -> Vec<Arc<Replica>> {
         let topics = self.topics.read();
         topics.values().flat_map(|topic| topic.partitions.iter().cloned()).collect()
     }
 
-    /// Gives a topic these partitions and settings, without blocking. Partitions that a crash may have torn, and those
-    /// that take over from deleted ones, are opened in time. To be called by one thread at a time. `before` returns the
+    /// Gives a topic its partitions and settings, without blocking. Queues the opening of partitions that a crash may
+    /// have damaged, and of those that inherit producer state. One thread at a time calls this. `before` returns the
     /// predecessors of a new partition.
     pub fn put_topic<'a>(
         &self,
@@ -95,11 +94,11 @@ impl Registry {
             }
             topic.partitions.push(partition);
         }
-        // The registry is locked for this only: a topic may have thousands of partitions.
+        // The registry is locked only here: a topic may have thousands of partitions.
         self.topics.write().insert(id, topic);
     }
 
-    /// The partitions of a topic that is gone from now on.
+    /// Removes a topic, and returns its partitions.
     pub fn remove_topic(&self, id: Uuid) -> Vec<Arc<Replica>> {
         self.topics.write().remove(&id).map_or_else(Vec::new, |topic| topic.partitions)
     }

@@ -10,7 +10,7 @@ use fullbore_log::steps::watch;
 use fullbore_rules::sequence::Marker;
 
 #[tokio::test]
-async fn an_append_that_panics_takes_its_partition_out_of_service_and_nobody_else() {
+async fn panicking_append_takes_only_its_partition_out_of_service() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let folder = tempfile::tempdir().expect("temporary folder");
     let logs = Partitions::open(folder.path(), &broker).expect("opened");
@@ -26,10 +26,10 @@ async fn an_append_that_panics_takes_its_partition_out_of_service_and_nobody_els
         Ok::<_, AppendError>(step.into_written().expect("written"))
     };
     let first = append(&hit).expect("appended");
-    // The second is in the file when its thread panics, and not in the log.
+    // The second batch is in the file when its thread panics, and not in the log.
     let late = watch(|| panic!("as a test wants it"), || append(&hit).err());
     assert_eq!(late, Some(AppendError::Storage));
-    // The flush may have come before the panic or not; its ticket ends either way.
+    // The flush may have come before the panic or not; its ticket ends in either case.
     let _ = first.durability.wait(tokio::time::Instant::now()).await;
     assert_eq!(append(&hit).err(), Some(AppendError::Storage));
     assert_eq!(logs.failed_partitions(), 1);
@@ -67,7 +67,7 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
         partition.append(&batch, terms).expect("a step")
     };
     let before = partition.verification_time(7);
-    // The transaction of version 1 ends before the batch comes: its epoch stays.
+    // The transaction of version 1 ends before the batch comes, and its epoch stays.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     partition.append_marker(&marker, 1, None, 0).expect("written");
     for verification in [Verification::Verified, Verification::Added] {
@@ -83,7 +83,7 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
 
 /// The marker raises the epoch that the partition knows, and does not fence the batch: both are of the same epoch.
 #[test]
-fn producer_wrote_in_an_earlier_epoch_a_marker_of_version_1_comes_its_verified_batch_is_verified_again() {
+fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify_again() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let folder = tempfile::tempdir().expect("temporary folder");
     let logs = Partitions::open(folder.path(), &broker).expect("opened");
@@ -107,16 +107,16 @@ fn producer_wrote_in_an_earlier_epoch_a_marker_of_version_1_comes_its_verified_b
     let before = partition.verification_time(7);
     end(1, 1);
     assert!(matches!(append(1, Verification::Verified, before), AppendStep::Blocked(Blocker::Verification)));
-    // A marker of version 2 has the epoch after that of its transaction: batches of that epoch come later.
+    // A marker of version 2 has the epoch after its transaction's: batches of that epoch come later.
     let before = partition.verification_time(7);
     end(2, 2);
     assert!(append(2, Verification::Added, before).is_written());
     logs.close();
 }
 
-/// Nothing else may read the partition for minutes.
+/// No read of the partition comes for minutes.
 #[test]
-fn transactions_end_in_a_partition_that_is_not_read_their_markers_are_forgotten() {
+fn ended_transactions_of_an_unread_partition_are_forgotten() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let folder = tempfile::tempdir().expect("temporary folder");
     let logs = Partitions::open(folder.path(), &broker).expect("opened");

@@ -1,4 +1,4 @@
-//! The append of a leader's batch that is in its turn.
+//! Append of a leader's batch that is in sequence.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use fullbore_log::validation::ValidBatch;
 use fullbore_log::{Log, LogAppendInfo, Verification};
 
 impl Replica {
-    /// Appends one batch, or finds it appended. One before its turn waits for that in `terms.early`, or is refused as
-    /// out of order. Its sequence is checked here. To be called in a tokio runtime where batches may be early, since a
-    /// task has them expire.
+    /// Appends one batch, or finds it appended. Checks its sequence. A batch out of order is parked if `terms.early`
+    /// allows it, and refused otherwise. Call it in a tokio runtime where batches may be parked, since a task expires
+    /// them.
     ///
     /// # Errors
-    /// [`AppendError`]; the log is then as it was before.
+    /// [`AppendError`]; the log is then unchanged.
     pub fn append(self: &Arc<Self>, batch: &ValidBatch<'_>, terms: AppendTerms<'_>) -> Result<AppendStep, AppendError> {
         match self.append_or_park(batch, terms) {
             Err(AppendError::Unverified) => Ok(AppendStep::Blocked(Blocker::Verification)),
@@ -31,11 +31,11 @@ impl Replica {
         }
     }
 
-    /// Appends the marker of a transaction, with `leader_epoch` only in that epoch. Batches of older epochs that wait
-    /// for their turn are refused.
+    /// Appends the marker of a transaction; with `leader_epoch`, only in that epoch. Refuses parked batches of older
+    /// epochs.
     ///
     /// # Errors
-    /// [`AppendError`]; the log is then as it was before.
+    /// [`AppendError`]; the log is then unchanged.
     pub fn append_marker(
         self: &Arc<Self>,
         marker: &Marker,
@@ -49,13 +49,14 @@ impl Replica {
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
-        // The end of the transaction may be on the disk before the marker is: the coordinator would not write it again.
+        // Flushed, since the end of the transaction may reach the disk first: the coordinator would not write the
+        // marker again.
         let flushes = self.log_dir.flushes_markers && marker.is_commit;
         let (written, _) = self.write_with(&mut state, Acks::All, flushes, append)?;
         state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
-            // The sequence before 0, with which the epoch begins.
+            // Sequence before 0, with which the epoch begins.
             let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
             self.settle_parked(&mut state, before, None, now_ms);
         }
@@ -64,7 +65,7 @@ impl Replica {
         Ok(written)
     }
 
-    /// Returns the moment of a verification that begins now, for [`AppendTerms::verified_at`].
+    /// Returns the start of a verification, for [`AppendTerms::verified_at`].
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         let state = self.lock();
         let seen = match &state.log {
@@ -74,8 +75,8 @@ impl Replica {
         VerificationTime { leader_epoch: state.role.leader_epoch(), seen, ..Default::default() }
     }
 
-    /// Returns true if what was remembered of a producer at the moment of a verification may be forgotten by now, and
-    /// with it the epoch of the coordinator that has ended its last transaction.
+    /// Returns true if the log may have forgotten the producer's state since `verified_at`, and with it the epoch of
+    /// the coordinator that ended its last transaction.
     pub fn has_forgotten_since(&self, producer_id: i64, verified_at: VerificationTime) -> bool {
         match &self.lock().log {
             LogState::Open(log) => log.producers().is_forgotten_since(producer_id, verified_at.seen),
@@ -83,7 +84,7 @@ impl Replica {
         }
     }
 
-    /// Checks that a leader may append, in this epoch if it is given, and opens the log.
+    /// Checks that this leader may append, in `leader_epoch` if it is given, and opens the log.
     fn open_to_append(
         &self,
         state: &mut MutexGuard<'_, ReplicaState>,
@@ -94,7 +95,7 @@ impl Replica {
         if !matches!(state.log, LogState::Open(_)) {
             let opened = self.log_to_write(state).map(drop).map_err(AppendError::from);
             opened.inspect_err(|error| note_failure(&self.log_dir.space, *error))?;
-            // The lock was let go of.
+            // The lock was released meanwhile.
             state.check_append(acks)?;
         }
         match leader_epoch {
@@ -127,7 +128,7 @@ impl Replica {
         Ok(written.into())
     }
 
-    /// Writes one batch to the open log, or finds it there: then the result is true.
+    /// Writes one batch to the open log. The flag is true if the log had the batch before.
     pub(super) fn write_batch(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -145,8 +146,8 @@ impl Replica {
         Ok(written)
     }
 
-    /// Writes to the open log what `append` does; the result is true if it was there. With `flushes` it is acknowledged
-    /// once it is on the disk, whatever the topic wants.
+    /// Calls `append` on the open log. The flag is true if the log had the batch before. With `flushes`, the batch is
+    /// acknowledged once it is on the disk, whatever the topic's settings.
     fn write_with(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -175,7 +176,7 @@ impl Replica {
         state.note_append(Ok(()), &self.log_dir);
         if !outcome.is_duplicate {
             let appended = |replica: &mut replica::Partition, now: &Now<'_>| replica.appended(outcome.end_offset, now);
-            // Who waits is woken for the records, too.
+            // The callers wake the waiters anyway.
             let _ = state.with_now(&self.log_dir.cluster, appended);
         }
         let flushed = self.flush_after(state, &outcome, flushes, &config);
@@ -193,8 +194,8 @@ impl Replica {
     }
 }
 
-/// Returns the verification of the transaction that a batch would open, while the log is locked. The verified
-/// transaction may have ended meanwhile, and the batch would open one that no marker ends.
+/// Returns the verification of the transaction that a batch would open. Needs the log's lock: a verified transaction
+/// may have ended meanwhile, and the batch would then open one that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     let VerificationTime { leader_epoch, seen, coordinator_epoch, .. } = terms.verified_at;
     let (producer_id, epochs) = (batch.stamp().producer_id, coordinator_epoch.into_iter());
@@ -211,7 +212,7 @@ fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerm
     }
 }
 
-/// Notes a failed append for the next look at the disk.
+/// Notes a failed append for the next check of the disk.
 pub(super) fn note_failure(space: &DiskSpace, error: AppendError) {
     match error {
         AppendError::Full => space.note_full(),

@@ -1,9 +1,9 @@
-//! A partition whose appends or reads fail for seconds, while its log is whole and the data directory takes files: its
-//! own directory does not, or its files cannot be opened or read.
+//! Partition whose appends or reads fail for seconds, while its log is whole and the data directory takes files. Its
+//! own directory takes no files, or the log's files cannot be opened or read.
 //!
-//! Not here: a log that a failed write or fsync has broken
-//! ([`super::data_dir::failures`]), a data directory that takes no files ([`fullbore_host::disk_space`]), damaged
-//! batches, which consumers skip by their offsets, and the replica that leads then (`replication/resign.rs`).
+//! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), and a data directory that
+//! takes no files ([`fullbore_host::disk_space`]). Damaged batches do not count, since consumers skip their offsets.
+//! Another replica leads meanwhile (`replication/resign.rs`).
 
 use std::io;
 use std::path::Path;
@@ -22,26 +22,26 @@ use super::state::{LogState, ReplicaState};
 
 /// Time for which appends or reads may fail before the partition counts as unwritable.
 const FAILING_MAX: Duration = Duration::from_secs(4);
-/// Time without a failure after which a file that can be made, or records that can be read, are believed.
+/// Time without a failure after which a successful probe counts.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Uses of the log that fail, from the first one on since that use succeeded.
+/// Failing use of the log, from the first failure after a success.
 #[derive(Debug)]
 pub struct FailingLog {
     since: Instant,
     last: Instant,
     usage: FailingUse,
-    /// Counts the partition among those that [`Replica::check_failing`] looks at.
+    /// Mark of a partition that [`Replica::check_failing`] checks.
     _mark: Mark,
-    /// Counts an unwritable partition.
+    /// Mark of an unwritable partition.
     unwritable: Option<Mark>,
 }
 
-/// The use of a log that fails.
+/// Kind of use that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailingUse {
     Append,
-    /// The log lacks committed records, which does not pass.
+    /// The log lacks committed records. This does not pass.
     EndMissing,
     /// Reads from `offset`. Reads from other offsets and appends may succeed meanwhile.
     Read {
@@ -63,8 +63,8 @@ impl ReplicaState {
         }
     }
 
-    /// Notes a failed read. A read from another offset than that of the first failed read does not prolong the count. A
-    /// shortage of descriptors or memory, and a damaged batch, do not count.
+    /// Notes a failed read. Only reads from the first failed offset prolong the failure. A shortage of descriptors or
+    /// memory, and a damaged batch, do not count.
     pub(super) fn note_failed_read(&mut self, (offset, max_bytes): (i64, u32), error: &io::Error, log_dir: &LogDir) {
         if is_momentary(error) || error.kind() == io::ErrorKind::InvalidData {
             return;
@@ -75,7 +75,7 @@ impl ReplicaState {
         }
     }
 
-    /// Returns the failing use that is counted. Counts this one if there is none.
+    /// Returns the failure that is counted. Begins one of `usage` if there is none.
     fn failing(&mut self, usage: FailingUse, log_dir: &LogDir) -> &mut FailingLog {
         let now = Instant::now();
         let first = || FailingLog { since: now, last: now, usage, _mark: log_dir.failing.mark(), unwritable: None };
@@ -87,8 +87,7 @@ impl ReplicaState {
         self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
     }
 
-    /// Notes the outcome of an opening of the log. A shortage of descriptors or memory, and a full disk, are not the
-    /// partition's.
+    /// Notes the outcome of an opening of the log. A shortage of descriptors or memory, and a full disk, do not count.
     pub(super) fn note_opening(&mut self, outcome: Result<(), &StorageError>, log_dir: &LogDir) {
         match outcome {
             Ok(()) => self.note_append(Ok(()), log_dir),
@@ -128,8 +127,8 @@ impl FailingLog {
 }
 
 impl Replica {
-    /// Notes a failed read from this offset, and logs it, unless the partition counts as unwritable. Not to be called
-    /// with the state locked.
+    /// Notes a failed read from `offset`, and logs it unless the partition counts as unwritable. The caller must not
+    /// hold the state's lock.
     pub(crate) fn read_failed_at(&self, offset: i64, max_bytes: u32, error: &io::Error) -> ReadError {
         let mut state = self.state.lock();
         state.note_failed_read((offset, max_bytes), error, &self.log_dir);
@@ -143,9 +142,9 @@ impl Replica {
         self.state.lock().failing.is_some()
     }
 
-    /// Counts the partition as unwritable once its appends or reads have failed for seconds. Counts it as writable once
-    /// its log can be opened, and its directory takes files or the records can be read. Makes a file there, reads, or
-    /// requests the opening.
+    /// Counts the partition as unwritable once its appends or reads have failed for seconds, and as writable once a
+    /// probe succeeds. The probe creates a file in its directory or reads. Requests the opening of a log that is not
+    /// open.
     pub(crate) fn check_failing(self: &Arc<Self>, now: Instant) {
         let due = |state: &ReplicaState| {
             let failing = state.failing.as_ref()?;
@@ -172,7 +171,7 @@ impl Replica {
         let Some(failing) = &mut state.failing else { return };
         match tried {
             Ok(()) if failing.last == last => state.note_usable(),
-            // A failure that came meanwhile is newer than the try.
+            // A failure during the probe is newer than its success.
             Ok(()) => {}
             Err(Some(error)) if is_momentary(&error) => {}
             Err(error) => {

@@ -1,6 +1,6 @@
-//! When a replica's log is flushed, and what becomes of it then.
+//! Flushes of a replica's log: their times, requests and outcomes.
 //!
-//! Not the threads that do it ([`super::data_dir::flusher`]), nor what a flush covers ([`fullbore_log::flush`]).
+//! Not the threads that flush ([`super::data_dir::flusher`]), nor the files of a flush ([`fullbore_log::flush`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use fullbore_log::LogAppendInfo;
 use fullbore_log::flush::FlushError;
 use fullbore_log::partition::flushed::FlushTicket;
 
-/// Between two tries of a flush that could not open what it needed.
+/// Delay between two tries of a flush that could not open a file.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Replica {
-    /// Asks for a flush now: of sealed segments, and with `active` of everything.
+    /// Requests a flush now: of sealed segments, and with `active` of the active one as well.
     pub(crate) fn ask_to_flush(self: &Arc<Self>, state: &mut ReplicaState, active: bool) {
         let flush = &mut state.flush;
         flush.is_wanted = true;
@@ -29,8 +29,8 @@ impl Replica {
         }
     }
 
-    /// Requests the flushes that the topic's settings want, or with `flushes` one now. Returns a ticket if the answer
-    /// must wait for one.
+    /// Requests the flushes that the topic's settings want, or an immediate one with `flushes`. Returns a ticket if the
+    /// response must wait for one.
     pub(super) fn flush_after(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -44,7 +44,7 @@ impl Replica {
         self.flush_up_to(state, outcome.end_offset, outcome.rolled, !outcome.is_duplicate, config)
     }
 
-    /// Requests a flush of all that the log has by now. Returns `None` if that is on the disk, or the log is not open.
+    /// Requests a flush of the whole log. `None` if all of it is on the disk, or the log is not open.
     pub fn flush_all(self: &Arc<Self>) -> Option<FlushTicket> {
         let mut state = self.lock();
         let end_offset = match &state.log {
@@ -61,8 +61,8 @@ impl Replica {
         Some(ticket)
     }
 
-    /// Flushes as [`Replica::flush_after`] does, for a log that ends there. `rolled`: the last append sealed a segment;
-    /// `is_new`: there is something to flush.
+    /// Requests the flushes that the topic's settings want after an append whose records end at `end_offset`. `rolled`
+    /// if the append sealed a segment, `is_new` if it wrote records. Returns a ticket like [`Replica::flush_after`].
     pub(super) fn flush_up_to(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -91,7 +91,7 @@ impl Replica {
 }
 
 impl Replica {
-    /// Brings to the disk what was asked for since the last call.
+    /// Flushes as requested since the last call.
     pub(super) fn flush(self: Arc<Self>) {
         let mut state = self.lock();
         state.flush.is_wanted = false;
@@ -99,7 +99,7 @@ impl Replica {
         if let Err(FlushError::Unopened(error)) = flush_log(&mut state, active)
             && state.flush.again.is_none()
         {
-            tracing::warn!(topic = self.topic(), partition = self.index(), %error, "not flushed yet, tried again");
+            tracing::warn!(topic = self.topic(), partition = self.index(), %error, "cannot flush a partition: the flush is tried again each second");
             state.flush.again = self.log_dir.flusher.push_after(self.clone(), Reason::Again, AGAIN_AFTER);
         }
         state.mark_if_broken(&self.log_dir.flusher.failures);
@@ -110,7 +110,7 @@ impl Replica {
         }
     }
 
-    /// The time has come for which a flush was asked.
+    /// Requests the timed flush that is now due.
     pub(super) fn fall_due(self: Arc<Self>, reason: Reason) {
         let mut state = self.lock();
         match reason {
@@ -121,7 +121,7 @@ impl Replica {
     }
 }
 
-/// Flushes an open log; the lock is let go of meanwhile.
+/// Flushes an open log. Releases the lock meanwhile.
 fn flush_log(state: &mut MutexGuard<'_, ReplicaState>, active: bool) -> Result<(), FlushError> {
     let LogState::Open(log) = &mut state.log else { return Ok(()) };
     let plan = log.plan_flush(active).map_err(|error| {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn flush_ms_flushes_without_being_asked_again_and_a_rolled_segment_is_flushed_without_being_asked_at_all() {
+    fn flush_ms_and_a_rolled_segment_flush_without_further_requests() {
         let (_folder, logs, defaults) = opened();
         let bytes = sealed(&[1; 700]);
         let wait_for = |partition: &Replica, recovery_point: i64| {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_partition_is_not_kept_until_the_time_of_its_flush() {
+    fn deleted_partition_is_dropped_before_its_timed_flush() {
         let (_folder, logs, defaults) = opened();
         let bytes = sealed(b"v");
         let yearly = TopicConfig { flush_ms: Some(31_536_000_000), ..defaults.clone() };
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_whose_flush_failed_is_counted_once_until_it_is_deleted() {
+    fn partition_with_a_failed_flush_counts_once_until_its_deletion() {
         let (_folder, logs, defaults) = opened();
         let bytes = sealed(b"v");
         let terms = AppendTerms::in_turn(Acks::Leader, 0);
@@ -236,7 +236,7 @@ mod tests {
         for (index, failed) in [(0, 1), (1, 2)] {
             let partition = partition_of(&logs, "t", id, index, defaults.clone());
             append(&partition).expect("appended");
-            // Its files are written, but there is no folder to sync their names in.
+            // The files are written, but the directory that the flush syncs is gone.
             std::fs::remove_dir_all(partition.dir()).expect("removed");
             partition.ask_to_flush(&mut partition.lock(), true);
             let start = Instant::now();

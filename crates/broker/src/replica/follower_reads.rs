@@ -1,9 +1,9 @@
-//! Fetches of followers at a leader's partition: notes how far each has come, and reads for it.
+//! Fetches of followers at a leader's partition: notes each follower's position, and reads for it.
 //!
-//! Not here: the requests between brokers, nor what a follower does with the answers
-//! (`following`). The rules are [`fullbore_rules::replica`]'s.
+//! Not here: requests between brokers, and the follower's side (`following`). The rules are
+//! [`fullbore_rules::replica`]'s.
 //!
-//! Invariant: a follower's position counts only in the leader epoch in which its log was found to be a beginning of the
+//! Invariant: a follower's position counts only in the leader epoch in which its log was found to be a prefix of the
 //! leader's.
 
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use fullbore_log::partition::dirty_partitions::DirtyPartitions;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::waiters::Registration;
 
-/// Place of a follower's log in its leader's.
+/// Position of a follower's log in its leader's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowerPlace {
-    /// Diverged: their newest common epoch at most, and its end at the leader.
+    /// The logs diverge: upper bound of their newest common epoch, and its end at the leader.
     Diverging(EpochEnd),
     /// The follower's end is before the leader's log start, or past its end.
     OutOfRange {
@@ -32,12 +32,12 @@ pub enum FollowerPlace {
         /// End of the leader's log.
         log_end: i64,
     },
-    /// A beginning of the leader's log, which is noted; with the change of the ISR to ask for, if there is one.
+    /// A prefix of the leader's log, which is noted; with the ISR change to request, if there is one.
     Noted(Option<AlterPartition>),
 }
 
 impl Replica {
-    /// As leader: notes the end of a follower's log. Blocks while the own log is opened.
+    /// Notes the end of a follower's log, as its leader. Blocks while the leader's log is opened.
     ///
     /// # Errors
     /// Errors of [`fullbore_rules::replica::Partition::fetched`], or of the disk.
@@ -70,7 +70,7 @@ impl Replica {
         Ok(FollowerPlace::Noted(effects.propose))
     }
 
-    /// As leader: notes the start of a follower's log, and wakes those who wait for it.
+    /// Notes the start of a follower's log, as its leader, and wakes the waiters.
     pub fn follower_begins_at(&self, fetch: &FollowerFetch, log_start: i64) {
         let mut state = self.lock();
         if state.check_leads_in(fetch.leader_epoch).is_ok() {
@@ -80,10 +80,10 @@ impl Replica {
         }
     }
 
-    /// As leader: waits until no replica in sync has records before this offset.
+    /// Waits, as leader, until no replica in sync has records before `offset`.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER, where another broker leads by now, the partition is gone, or this broker stops.
+    /// NOT_LEADER_OR_FOLLOWER if another broker leads by now, the partition is deleted, or this broker stops.
     pub async fn deleted_before(&self, offset: i64) -> Result<(), ErrorCode> {
         let waiter = Arc::new(Notify::new());
         let registered = self.register(&waiter);
@@ -98,10 +98,11 @@ impl Replica {
         }
     }
 
-    /// As leader of this epoch: reads whole batches from an offset on, for a follower that has all records before it.
+    /// Reads whole batches from `from` on, as leader of `leader_epoch`, for a follower that has all records before
+    /// them.
     ///
     /// # Errors
-    /// The role, the offset or the disk.
+    /// Error codes of the role, the offset or the disk.
     pub fn read_on(
         &self,
         leader_epoch: i32,
@@ -112,13 +113,13 @@ impl Replica {
         self.read_as(ReadMode::LedIn(leader_epoch), from, max_bytes, at_least_one).map_err(|error| error.code())
     }
 
-    /// Marks a place each time the log grows, the high watermark moves, or the partition's role changes, until the
-    /// registration is dropped.
+    /// Adds `place` to the dirty set each time the log grows, the high watermark moves, or the partition's role
+    /// changes, until the registration is dropped.
     pub fn mark(&self, marks: &Arc<DirtyPartitions>, place: u32) -> Registration {
         Registration::marking(&self.waiters, marks, place)
     }
 
-    /// As leader, each half of `replica.lag.time.max.ms`: returns the change of the ISR to ask for.
+    /// Returns the ISR change to request, if this broker leads. Called each half of `replica.lag.time.max.ms`.
     pub fn tick(&self) -> Option<AlterPartition> {
         if self.registered().replicas.len() < 2 || self.leads_in().is_none() {
             return None;
@@ -132,12 +133,12 @@ impl Replica {
         effects.propose
     }
 
-    /// As leader: takes over the outcome of a change of the ISR that was asked for.
+    /// Takes over the outcome of a requested ISR change, as leader.
     pub fn altered(&self, proposal: &AlterPartition, answer: Result<&PartitionRegistration, ErrorCode>) {
         let mut state = self.lock();
         let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.altered(proposal, answer, now));
         drop(state);
-        // Who waits for acks=all looks whether there are enough in sync.
+        // Waiters for acks=all check whether enough replicas are in sync.
         let _ = effects;
         self.waiters.wake();
     }

@@ -1,9 +1,9 @@
-//! Answers of a leader at a follower's partition: appends, cuts, high watermark.
+//! Responses of a leader at a follower's partition: appends, truncations, high watermark.
 //!
-//! Not here: the requests between brokers, nor the leader's part
-//! (`follower_reads`). The decisions are [`fullbore_rules::replica`]'s; they are carried out on the log under one lock.
+//! Not here: requests between brokers, and the leader's side (`follower_reads`). [`fullbore_rules::replica`] decides;
+//! the decisions are carried out on the log under one lock.
 //!
-//! Invariant: nothing of a leader's answer reaches the log once the role is that of another epoch.
+//! Invariant: nothing of a leader's response reaches the log once the role has another epoch.
 
 use std::io;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::flushed::FlushTicket;
 use fullbore_log::recovery::RecoveryHint;
 
-/// Answer of a leader to the fetch of a follower whose log has not diverged.
+/// Response of a leader to the fetch of a follower whose log has not diverged.
 #[derive(Debug, Clone, Copy)]
 pub struct FromLeader<'a> {
-    /// The epoch that the fetch was sent in.
+    /// Epoch in which the fetch was sent.
     pub leader_epoch: i32,
-    /// From where the leader read.
+    /// Offset from which the leader read.
     pub from: i64,
-    /// Whole batches, the last of which may be cut.
+    /// Batches; the last one may be incomplete.
     pub records: &'a Bytes,
     /// The leader's high watermark.
     pub high_watermark: i64,
@@ -41,27 +41,27 @@ pub struct FromLeader<'a> {
     pub log_start: i64,
 }
 
-/// Why an answer of the leader's was not taken.
+/// Reason why a leader's response was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FollowError {
-    /// The role is another one by now.
+    /// The role has changed.
     #[error("{}", .0.message())]
     Role(ErrorCode),
-    /// The log does not end where the answer begins.
+    /// The log does not end where the response begins.
     #[error("the log ends at {0}")]
     NotNext(i64),
-    /// The log is empty, and to begin within the first batch, which has this base offset.
+    /// The log is empty and begins within the first batch, which has this base offset.
     #[error("the first batch begins at {0}")]
     BeginsWithin(i64),
     /// A batch that no leader sends: damaged, or not the next one.
     #[error("the leader's records cannot be used: {0}")]
     Records(String),
-    /// The disk, or the partition is gone.
+    /// The disk failed, or the partition is deleted.
     #[error("{0}")]
     Append(#[from] AppendError),
 }
 
-/// Outcome of a leader's answer.
+/// Outcome of a leader's response.
 #[derive(Debug)]
 pub struct Replicated {
     /// End of the log now.
@@ -73,10 +73,10 @@ pub struct Replicated {
 }
 
 impl Replica {
-    /// As follower: returns the end of the log, from which to fetch. Blocks while the log is opened.
+    /// Returns the end of a follower's log, from which to fetch. Blocks while the log is opened.
     ///
     /// # Errors
-    /// The disk.
+    /// Errors of the disk.
     pub fn position(&self) -> Result<Position, StorageError> {
         self.position_in(&mut self.lock())
     }
@@ -87,11 +87,11 @@ impl Replica {
         Ok(self.log_to_read(state)?.map_or(nothing, |(log, _)| end(log)))
     }
 
-    /// As follower: returns [`Replica::position`], or the flush to await before the leader may see it, where the topic
-    /// wants all records up to there on the disk by then.
+    /// Returns [`Replica::position`] of a follower, or the flush to await first if the topic's settings want all
+    /// records up to there on the disk.
     ///
     /// # Errors
-    /// The disk.
+    /// Errors of the disk.
     pub fn flushed_position(self: &Arc<Self>) -> Result<Result<Position, FlushTicket>, StorageError> {
         let mut state = self.lock_checkpointed()?;
         let position = self.position_in(&mut state)?;
@@ -102,8 +102,8 @@ impl Replica {
         Ok(ticket.map_or(Ok(position), Err))
     }
 
-    /// As follower: appends the leader's batches as they are, and takes over its high watermark and log start. Blocks
-    /// while the log is made, if there is none yet and something to be appended.
+    /// Appends the leader's batches unchanged, as follower, and takes over its high watermark and log start. Blocks
+    /// while a missing log is created, if there is something to append.
     ///
     /// # Errors
     /// [`FollowError`]; batches before a bad one are in the log.
@@ -142,7 +142,8 @@ impl Replica {
         let start = from.log_start.min(log_end);
         let moved = if start > log.log_start() { log.delete_before(start, now_ms, space) } else { Ok(()) };
         let log_start = log.log_start();
-        // Only the checkpoint says so, and the leader, which is told next, says that what is before is gone.
+        // Only the checkpoint keeps a log start within a segment. It is written before the leader, notified next,
+        // reports the deletion as done.
         let is_cut_off = log_start > before_start && log.first_base_offset() < log_start;
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         let rolled = log.active_base_offset() != active;
@@ -169,13 +170,13 @@ impl Replica {
         appended.map(|()| Replicated { log_end, log_start, flushed })
     }
 
-    /// Returns how many log lines about batches that the disk did not take were left out, if one is due.
+    /// Returns the number of log lines left out about records that the disk did not take; `None` if no line is due.
     pub fn line_of_not_replicated(&self) -> Option<u64> {
         self.log_dir.not_replicated.due()
     }
 
-    /// As follower: cuts the own log off where the leader's answer to a fetch from
-    /// `asked` has the end of the common epoch. Returns the new end; `None` if the log no longer ended at `asked`.
+    /// Truncates a follower's log. `leader` is the end of the common epoch, from the leader's response to a fetch from
+    /// `asked`. Returns the new end; `None` if the log no longer ended at `asked`.
     ///
     /// # Errors
     /// [`FollowError`].
@@ -191,8 +192,7 @@ impl Replica {
         })
     }
 
-    /// As follower: begins the own log anew at the leader's log start, which is past the own end or before the own
-    /// start.
+    /// Restarts a follower's log at the leader's log start, which is past the own end or before the own start.
     ///
     /// # Errors
     /// [`FollowError`].
@@ -200,7 +200,7 @@ impl Replica {
         self.cut(leader_epoch, |log, now_ms, _| log.begin_anew_at(offset, now_ms).map(|()| Some(offset))).map(drop)
     }
 
-    /// Cuts the log off, has the role know where it ends, and the checkpoint say no more than that is on the disk.
+    /// Truncates the log by `cut`, notes its new end in the role, and writes the checkpoint.
     fn cut(
         &self,
         leader_epoch: i32,
@@ -218,7 +218,7 @@ impl Replica {
         let log_end = if done.is_ok() {
             log.log_end()
         } else {
-            // Files and memory may not agree: only what is before this is known to be there.
+            // Files and memory may differ: only records before this offset are certain.
             log.give_up();
             log.recovery_point()
         };
@@ -237,10 +237,10 @@ impl Replica {
         done.map_err(failed)
     }
 
-    /// A cut broke off midway, for a reason that passes: the log is opened once more, which works out what is there.
-    /// Not beside a cleaning, which goes by the log as it was; then the next start does it.
+    /// Closes the log after a truncation that failed midway for a passing reason. The next opening finds out which
+    /// records are there. A log that is being cleaned stays as it is until the next start.
     pub(super) fn open_anew(&self) {
-        // None begins with a log that is broken.
+        // No cleaning begins on a broken log.
         if self.log_dir.cleanings.is_under_way(&self.key()) {
             return;
         }
@@ -252,16 +252,16 @@ impl Replica {
         self.put(&mut state, LogState::Unopened);
     }
 
-    /// Until this is dropped no cleaned segments take the place of others. To be taken before the state is locked.
+    /// Keeps cleaned segments from replacing others until the guard is dropped. Taken before the state's lock.
     pub(crate) fn hold_names(&self) -> MutexGuard<'_, ()> {
         self.renaming.lock()
     }
 
-    /// Locks the state of a log whose checkpoints claim no more than what a cut has left. They would else claim that
-    /// what is appended after the cut is on the disk.
+    /// Locks the state once the checkpoints claim no more than a truncation has left. They would otherwise claim that
+    /// records appended after the truncation are on the disk.
     ///
     /// # Errors
-    /// The disk.
+    /// Errors of the disk.
     fn lock_checkpointed(&self) -> Result<MutexGuard<'_, ReplicaState>, StorageError> {
         loop {
             let mut state = self.lock();
@@ -273,7 +273,8 @@ impl Replica {
         }
     }
 
-    /// Writes the checkpoints after a cut that was taken off the state, and puts it back if that fails. Takes the lock.
+    /// Writes the checkpoints after a truncation whose flag the caller has cleared; sets it again on failure. Takes the
+    /// lock.
     fn checkpoint_cut(&self) -> Result<(), StorageError> {
         let written = self.log_dir.checkpoints.write_of(self);
         if written.is_err() {
@@ -283,14 +284,14 @@ impl Replica {
     }
 }
 
-/// The base offset of the first batch where that has records on both sides of this offset.
+/// Returns the base offset of the first batch if it has records on both sides of `offset`.
 fn begins_within(offset: i64, records: &Bytes) -> Option<i64> {
     let first = batches(records).next()?.ok()?;
     (first.base_offset() < offset && offset <= first.last_offset()).then(|| first.base_offset())
 }
 
-/// [`append_each`], as long as the disk has room. Nothing else is written under the permit: what frees space may be
-/// next.
+/// Calls [`append_each`] under a permit for the disk's space. The permit is dropped on return, since an operation that
+/// frees space must not hold one.
 fn append_in(
     space: &DiskSpace,
     from: &FromLeader<'_>,
@@ -309,9 +310,9 @@ fn append_in(
     appended
 }
 
-/// Gives all whole batches to `append`, which takes the first few of them each time, with the bytes from there on;
-/// their checksums are compared. None is of a later epoch than the leader: a leader that was deposed while it answered
-/// may have sent what its successor wrote in the place of its own.
+/// Calls `append` with the whole batches and their bytes until it has taken them all, a few at a time. Checks their
+/// checksums. Refuses batches of a later epoch than the leader's: a leader deposed during the read may have sent
+/// records that its successor wrote over its own.
 fn append_each(
     from: &FromLeader<'_>,
     mut append: impl FnMut(&[u8], &[BatchView<'_>]) -> Result<usize, AppendError>,
@@ -338,7 +339,7 @@ fn append_each(
         left = rest;
     }
     match bad {
-        // What is behind whole ones is asked for anew.
+        // The follower fetches again from the end of the whole batches.
         Some(error) if whole.is_empty() => Err(FollowError::Records(error)),
         _ => Ok(()),
     }
@@ -358,9 +359,9 @@ mod tests {
 
     use super::*;
 
-    /// A follower's batches do not free space: the reserve is not for them.
+    /// The reserve is not for a follower's batches, which free no space.
     #[test]
-    fn nothing_is_appended_while_the_reserve_of_the_disk_is_not_whole() {
+    fn incomplete_reserve_of_the_disk_refuses_a_followers_batches() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);

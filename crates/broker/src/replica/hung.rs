@@ -1,7 +1,7 @@
-//! A partition while the disk hangs: whoever would wait for a write that does not come back is refused, or waits where
-//! no client does.
+//! Partition while the disk hangs: requests that would wait for a hanging write are refused, or wait on threads that
+//! serve no clients.
 //!
-//! Threads that were with a write when it began to hang are not helped by this: others serve from then on.
+//! Threads that were in a write when it began to hang stay blocked; other threads serve from then on.
 
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
@@ -15,7 +15,7 @@ impl Replica {
     /// Refuses a write while the disk hangs: it would hang as well.
     ///
     /// # Errors
-    /// [`AppendError::Storage`]; [`AppendError::Role`] where another broker leads by now.
+    /// [`AppendError::Storage`]; [`AppendError::Role`] if another broker leads by now.
     pub(super) fn check_disk(&self) -> Result<(), AppendError> {
         match self.log_dir.space.hangs().then(|| self.leads_in()) {
             None => Ok(()),
@@ -24,16 +24,16 @@ impl Replica {
         }
     }
 
-    /// Refuses what needs the log while a write to it may hang.
+    /// Refuses a request that needs the log while a write to it may hang.
     ///
     /// # Errors
-    /// KAFKA_STORAGE_ERROR; NOT_LEADER_OR_FOLLOWER where another broker leads by now.
+    /// KAFKA_STORAGE_ERROR; NOT_LEADER_OR_FOLLOWER if another broker leads by now.
     pub fn check_answers(&self) -> Result<(), ErrorCode> {
         let may_hang = self.log_dir.space.hangs() && self.try_lock_as_it_is().is_none();
         if may_hang { self.check_disk().map_err(|error| error.code()) } else { Ok(()) }
     }
 
-    /// Locks the state. Where a write that hangs may have it locked, the thread's other work goes to another thread
+    /// Locks the state. If a hanging write may hold the lock, other threads take over this thread's other work
     /// meanwhile.
     pub(super) fn lock_state(&self) -> MutexGuard<'_, ReplicaState> {
         match self.state.try_lock() {

@@ -1,21 +1,21 @@
-//! This broker's copy of a partition: its log under a lock, its role, and who waits for it.
+//! This broker's copy of a partition: its log under a lock, its role, and its waiters.
 //!
-//! The role, and the high watermark with it, is what the image of the metadata says
-//! (`role`), decided by [`fullbore_rules::replica`]. A leader appends
-//! (`append`, batches that come before their turn in `out_of_order`, behind refused ones in
-//! `refused`) and reads (`read`, `times`), and serves its followers (`follower_reads`), whose sessions are notified by
-//! [`fullbore_log::partition::dirty_partitions`]; a follower has its leader's batches (`following`). A log is opened
-//! when it is first needed (`opening`, by the threads of [`data_dir::opener`]), flushed by those of
-//! [`data_dir::flusher`], and goes with its topic (`retire`). [`data_dir::LogDir`] is what all replicas of a data
-//! folder share.
+//! The role and the high watermark follow the metadata image (`role`); [`fullbore_rules::replica`] decides them. A
+//! leader appends (`append`; batches out of order in `out_of_order`, batches behind refused ones in `refused`), reads
+//! (`read`, `times`) and serves its followers (`follower_reads`). [`fullbore_log::partition::dirty_partitions`]
+//! notifies the fetch sessions. A follower appends its leader's batches (`following`).
 //!
-//! What a replica is not: open. It costs a few hundred bytes until it is first used; then its folder is read, and a
-//! folder and files are made when something is to be written.
+//! The threads of [`data_dir::opener`] open a log when it is first needed (`opening`), and those of
+//! [`data_dir::flusher`] flush it. The log goes with its topic (`retire`). All replicas of a data directory share one
+//! [`data_dir::LogDir`].
 //!
-//! Lock: `state` owns everything that changes. Fetches read files without it. `renaming` comes before it.
+//! A replica is not open at first. It costs a few hundred bytes until its first use, which reads its directory. The
+//! first write creates the directory and its files.
 //!
-//! Invariant: a batch is answered only when it is whole in the log at its offset, and as far as the answer promises on
-//! the disk and on other replicas.
+//! Lock: `state` owns everything that changes. Fetches read files without it. `renaming` is taken before it.
+//!
+//! Invariant: a batch is acknowledged only when it is whole in the log at its offset. It is then also on the disk and
+//! on other replicas, as far as the response promises.
 
 mod append;
 pub(crate) mod data_dir;
@@ -59,63 +59,63 @@ use fullbore_log::recovery::RecoveryHint;
 use phase::{PhaseCell, PhaseView};
 use state::{Flushing, LogState, ReplicaState};
 
-/// Replica of a partition. All calls may block on the disk, the first one for as long as a recovery takes, but for
-/// those of `opening` that do not block.
+/// Replica of a partition. All calls may block on the disk, except those of `opening` that do not block. The first call
+/// may block for as long as a recovery takes.
 #[derive(Debug)]
 pub struct Replica {
     topic: Arc<str>,
     topic_id: Uuid,
     index: i32,
     log_dir: Arc<LogDir>,
-    /// Outside of the state, so that who puts new settings in force waits for nobody.
+    /// Settings, outside of the state, so that a change of them waits for no lock of the state.
     config: RwLock<Arc<TopicConfig>>,
     /// Registration in the metadata.
     registered: RwLock<Arc<PartitionRegistration>>,
-    /// True if the registration or the settings are not taken over yet.
+    /// True until the state has taken over the registration and the settings.
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
-    /// Held, from before the state, while files of the log get other names without the state's lock, and while the log
-    /// is cut off: what it has after that may be in files of the same names.
+    /// Lock that is taken before `state`, while files of the log are renamed without the state's lock, or the log is
+    /// truncated. After a truncation, new files may have the same names.
     renaming: Mutex<()>,
-    /// Told when the state is not that of opening any more.
+    /// Notified when an opening has ended.
     opening_ended: Condvar,
-    /// Which variant of [`LogState`] the state has, and whether the partition is deleted.
+    /// Variant of [`LogState`] that the state has, and whether the partition is deleted.
     phase: PhaseCell,
-    /// Marks of the opener's queues.
+    /// Flags of the opener's queues that hold this replica.
     asked: OpeningMarks,
     /// See [`Replica::lacks_committed`].
     lacks_committed: AtomicBool,
-    /// A deleted partition whose folder may still have this one's name.
+    /// Deleted partition whose directory may still have this one's name.
     predecessor: Mutex<Option<Arc<Replica>>>,
-    /// True if a deleted partition of this name had a log in this run, or has left stops.
+    /// True if a deleted partition of this name had a log in this run, or has left producer state.
     pub(crate) is_preceded: bool,
-    /// The deleted topic that had a partition of this name and number last, as far as the metadata remembers.
+    /// Last deleted topic that had a partition of this name and number, as far as the metadata remembers.
     past: Option<Box<PastTopic>>,
     /// Version of the image in which the partition was deleted; [`NOT_DELETED`] before that.
     deleted_at: AtomicU64,
-    /// Producers whose id was given out before the partition was made have lesser ones.
+    /// Exclusive bound of the producer ids that were allocated before the partition was created.
     producer_ids_below: i64,
-    /// Once it is deleted, whether its folder is out of the way; held while that is done.
+    /// Outcome of the retirement: true unless the directory has kept its name. Locked while the directory is renamed.
     retired: Mutex<Option<bool>>,
     waiters: Arc<Waiters>,
-    /// Batches of idempotent producers that were refused, and are sent again.
+    /// Batches of idempotent producers that were refused and that their producers will send again.
     refused: Mutex<RefusedBatches>,
 }
 
-/// [`Replica::deleted_at`] of a partition that is not deleted.
+/// Value of [`Replica::deleted_at`] for a partition that is not deleted.
 const NOT_DELETED: u64 = u64::MAX;
 
 /// Predecessors of a new partition of their name and number.
 #[derive(Debug, Default)]
 pub struct Before {
-    /// A deleted partition whose folder may still have the name.
+    /// Deleted partition whose directory may still have the name.
     pub replica: Option<Arc<Replica>>,
-    /// The deleted topic that had such a partition last, as far as the metadata remembers.
+    /// Last deleted topic that had such a partition, as far as the metadata remembers.
     pub topic: Option<PastTopic>,
 }
 
 impl Replica {
-    /// Creates a replica whose directory is not looked at yet.
+    /// Creates a replica without reading its directory.
     pub(crate) fn new(
         (topic, topic_id, index): (Arc<str>, Uuid, i32),
         log_dir: Arc<LogDir>,
@@ -124,15 +124,15 @@ impl Replica {
         Before { replica: predecessor, topic: past }: Before,
     ) -> Replica {
         let key = (topic.to_string(), index);
-        // Without anything known it is new: there is nothing to look at, and the checkpoints are those of a deleted
-        // partition.
+        // Without a hint the partition is new: it has no directory, and checkpoints of its name are those of a deleted
+        // one.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
         if known.is_none() {
             log_dir.checkpoints.forget(key.clone());
         }
         let had_log = |before: &Arc<Replica>| before.is_preceded || !before.phase().is_absent();
         let is_preceded = predecessor.as_ref().is_some_and(had_log) || log_dir.succession.has(&key);
-        // What is set and told is taken over by who locks the state first.
+        // The first lock of the state takes over the settings and the registration.
         let settings = rules::ReplicaSettings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
         let phase = PhaseCell::new(log.phase());
         let state = ReplicaState {
@@ -171,7 +171,7 @@ impl Replica {
         }
     }
 
-    /// The topic's name.
+    /// Returns the topic's name.
     pub fn topic(&self) -> &str {
         &self.topic
     }
@@ -180,51 +180,50 @@ impl Replica {
         self.topic.clone()
     }
 
-    /// The topic's id.
+    /// Returns the topic's id.
     pub fn topic_id(&self) -> Uuid {
         self.topic_id
     }
 
-    /// The partition's number.
+    /// Returns the partition's number.
     pub fn index(&self) -> i32 {
         self.index
     }
 
-    /// The settings in force.
+    /// Returns the settings in force.
     pub fn config(&self) -> Arc<TopicConfig> {
         self.config.read().clone()
     }
 
-    /// The phase of the log, and whether the partition is deleted. Takes no lock.
+    /// Returns the phase of the log, and whether the partition is deleted. Takes no lock.
     pub fn phase(&self) -> PhaseView {
         self.phase.load()
     }
 
-    /// Returns the reads around the page cache.
+    /// Returns the direct reads, which go around the page cache.
     pub(crate) fn cold(&self) -> &DirectReads {
         &self.log_dir.cold
     }
 
-    /// Returns the files that a power cut has left beside the log. Reads the disk where there are some.
+    /// Returns the files that a power loss has left beside the log. Reads the disk if there are some.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.of(&self.dir())
     }
 
-    /// Returns true if its files are damaged: it is neither read nor written until they are repaired.
+    /// Returns true if the log's files are damaged. The log is then neither read nor written until they are repaired.
     pub fn is_refused(&self) -> bool {
         matches!(self.lock().log, LogState::Refused(_))
     }
 
-    /// Returns true if the replica is to be in no ISR: a write or an fsync has failed, the log is damaged, its
-    /// directory takes no files, or its records cannot be read. As follower it takes no records then.
+    /// Returns true if the replica must leave every ISR, and takes no records as a follower. A write or an fsync has
+    /// failed, the log is damaged, its directory takes no files, or its records cannot be read.
     pub fn takes_no_records(&self) -> bool {
         let state = self.lock();
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns what is known of the log of a partition to which no records can be appended, or whose records cannot be
-    /// read. `None` if they can. A log that cannot be opened may lack its end, and cannot be read: a replica in the ELR
-    /// leads as well.
+    /// Returns the state of a log that cannot be appended to or read; `None` if it can. A log that is broken or not
+    /// open may lack its end, and is `Unsure`: a replica in the ELR may then lead as well.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));
@@ -232,7 +231,7 @@ impl Replica {
         (state.failed.is_some() || state.is_unwritable()).then_some(log)
     }
 
-    /// Fails as after a failed write.
+    /// Breaks the log, as a failed write does.
     #[cfg(test)]
     pub(crate) fn break_down(&self) {
         let mut state = self.lock();
@@ -242,30 +241,30 @@ impl Replica {
         state.mark_if_broken(&self.log_dir.flusher.failures);
     }
 
-    /// Wakes `waiter` each time the high watermark moves, and when the partition goes, until the
-    /// registration is dropped. Register, then look, then wait.
+    /// Wakes `waiter` each time the high watermark moves, and when the partition is deleted, until the registration is
+    /// dropped. Register first, then check, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         Registration::new(&self.waiters, waiter)
     }
 
-    /// The partition's folder.
+    /// Returns the partition's directory.
     pub(crate) fn dir(&self) -> Arc<Path> {
         partition_dir(&self.log_dir.path, &self.topic, self.index).into()
     }
 }
 
 impl Replica {
-    /// The state, whatever the role is by now: for what goes by none.
+    /// Locks the state without taking over the metadata, for callers that do not use the role.
     pub(crate) fn lock_as_it_is(&self) -> MutexGuard<'_, ReplicaState> {
         self.state.lock()
     }
 
-    /// Locks the state as it is, if it is not locked.
+    /// Locks the state like [`Replica::lock_as_it_is`]; `None` if another thread has the lock.
     pub(crate) fn try_lock_as_it_is(&self) -> Option<MutexGuard<'_, ReplicaState>> {
         self.state.try_lock()
     }
 
-    /// Returns true if the log was written or read since this number of rounds of housekeeping, or another thread has
+    /// Returns true if the log was written or read in the last `rounds` rounds of housekeeping, or another thread has
     /// its lock.
     pub(crate) fn is_in_use(&self, rounds: u32) -> bool {
         self.try_lock_as_it_is()
@@ -274,8 +273,8 @@ impl Replica {
 }
 
 impl Replica {
-    /// Returns the records between last stable offset and high watermark. `None` where this broker does not lead, the
-    /// log is not open, or another thread has its lock.
+    /// Returns the number of records between last stable offset and high watermark. `None` if this broker does not
+    /// lead, the log is not open, or another thread has its lock.
     pub(crate) fn stable_lag(&self) -> Option<u64> {
         self.leads_in()?;
         let mut state = self.try_lock_as_it_is()?;
@@ -285,14 +284,14 @@ impl Replica {
     }
 }
 
-/// A partition as its checkpoints need it.
+/// Key and offsets for the checkpoints.
 impl Replica {
-    /// The topic's name and the partition's number.
+    /// Returns the topic's name and the partition's number.
     pub(crate) fn key(&self) -> TopicPartition {
         (self.topic.to_string(), self.index)
     }
 
-    /// The offsets of a log that is open.
+    /// Returns the offsets of an open log.
     pub(crate) fn noted(&self) -> Option<Noted> {
         let state = self.state.lock();
         match &state.log {

@@ -1,11 +1,9 @@
-//! How a partition's log comes to be open: a state that one waits for, and during which nobody holds the partition's
-//! lock.
+//! Opening of a partition's log: a state that callers wait for, and during which no thread holds the partition's lock.
 //!
-//! Not what is read or repaired, which is
-//! [`fullbore_log::recovery`]'s matter, nor which thread does it ([`super::data_dir::opener`]). Requests ask and wait
-//! without a thread ([`Replica::opened`]); background threads open for themselves.
+//! Not what is read or repaired ([`fullbore_log::recovery`]), nor which thread does it ([`super::data_dir::opener`]).
+//! Requests queue the opening and wait without a thread ([`Replica::opened`]); background threads open logs themselves.
 //!
-//! Invariant: one thread at a time is at a partition's folder, and only that thread ends the state of opening.
+//! Invariant: one thread at a time works at a partition's directory, and only that thread ends the state of opening.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +32,7 @@ use fullbore_log::recovery::RecoveryHint;
 enum Step {
     /// Open the log if it is there.
     Look,
-    /// Make the log.
+    /// Create the log.
     Make,
 }
 
@@ -42,8 +40,8 @@ impl Replica {
     /// Refuses a use of the log that would wait for a recovery.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, or will be; KAFKA_STORAGE_ERROR where no thread is going
-    /// to open it.
+    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, or will be; KAFKA_STORAGE_ERROR if no thread is going to
+    /// open it.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         if self.phase().is_usable() {
             return Ok(());
@@ -51,7 +49,7 @@ impl Replica {
         if self.asked.is_by_somebody() || self.log_dir.opener.is_stopping() {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
         }
-        // A thread that has taken the request off the queue begins under the lock.
+        // A thread that has taken the request off the queue changes the phase under the lock.
         match self.lock().log.phase() {
             Phase::Unopened => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             Phase::Opening => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
@@ -59,24 +57,24 @@ impl Replica {
         }
     }
 
-    /// Requests that the log is opened. Waiters are woken at the end of the opening.
+    /// Queues the opening of the log. The end of the opening wakes the waiters.
     pub fn ask_to_open(self: &Arc<Self>) {
         if !self.phase().is_settled() {
             self.log_dir.opener.ask(self);
         }
     }
 
-    /// Why the log could not be opened, if that was tried at this time or later: who has waited since then is told, and
-    /// asks for no other try.
+    /// Returns the error of an opening that failed at `time` or later. A waiter since `time` returns it to its caller
+    /// instead of requesting another try.
     pub fn open_failure_since(&self, time: Instant) -> Option<StorageError> {
         let state = self.lock();
         state.open_failure.as_deref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
     }
 
-    /// Waits until the partition is settled. Takes no thread.
+    /// Waits, without a thread, until the log is open, absent, damaged or gone.
     ///
     /// # Errors
-    /// What kept the log from being opened this time; it is tried again with the next call.
+    /// Error of the opening; the next call tries again.
     pub async fn opened(self: &Arc<Self>) -> Result<(), StorageError> {
         if self.phase().is_settled() {
             return Ok(());
@@ -100,7 +98,7 @@ impl Replica {
         }
     }
 
-    /// The log, opened or made when it is not there. Blocks; the lock is let go of meanwhile.
+    /// Returns the log, opened or created if necessary. Blocks, and releases the lock meanwhile.
     pub(crate) fn log_to_write<'a>(
         &self,
         state: &'a mut MutexGuard<'_, ReplicaState>,
@@ -122,8 +120,8 @@ impl Replica {
         }
     }
 
-    /// The log, opened when it is not, and the high watermark; `None` if nothing was ever written. Blocks; the lock is
-    /// let go of meanwhile.
+    /// Returns the log, opened if necessary, and the high watermark; `None` if nothing was ever written. Blocks, and
+    /// releases the lock meanwhile.
     pub(crate) fn log_to_read<'a>(
         &self,
         state: &'a mut MutexGuard<'_, ReplicaState>,
@@ -145,7 +143,7 @@ impl Replica {
         }
     }
 
-    /// Waits until no thread is at the folder, which is asked to end early.
+    /// Requests the thread at the directory to end early, and waits until no thread is there.
     pub(crate) fn interrupt_opening(&self, state: &mut MutexGuard<'_, ReplicaState>) {
         while let LogState::Opening(stop) | LogState::Creating(stop) = &state.log {
             stop.store(true, Relaxed);
@@ -153,7 +151,7 @@ impl Replica {
         }
     }
 
-    /// Ends the work of a thread at the directory early.
+    /// Requests the thread at the directory to end early.
     pub(crate) fn hurry(&self) {
         if let LogState::Opening(stop) | LogState::Creating(stop) = &self.lock().log {
             stop.store(true, Relaxed);
@@ -169,9 +167,9 @@ impl Replica {
         std::mem::replace(&mut state.log, log)
     }
 
-    /// Goes to the disk without the lock. Corruption is remembered; what may pass, like a lack of descriptors, is tried
-    /// again with the next call. A log that is about to go is not opened: who has it go looks for openings under way
-    /// once.
+    /// Opens or creates the log without holding the lock. Corruption is remembered. After a passing error, such as a
+    /// lack of descriptors, the next call tries again. A log that is leaving is refused, since its deletion checks for
+    /// openings under way only once.
     fn step(&self, state: &mut MutexGuard<'_, ReplicaState>, step: Step) -> Result<(), StorageError> {
         if self.phase().is_leaving() || self.log_dir.opener.is_stopping() {
             return Err(StorageError::Gone);
@@ -195,7 +193,7 @@ impl Replica {
         let outcome = match done {
             Ok(log) => {
                 if let Some(log) = &log {
-                    // A new log is as empty as none is, and a leader may know already what its followers have.
+                    // A created log is empty and keeps the role: a leader may already know its followers' positions.
                     if matches!(step, Step::Look) {
                         state.role = self.role_over(log);
                     }
@@ -210,13 +208,13 @@ impl Replica {
                 }
                 Ok(())
             }
-            // Whoever had it end early takes it out of use.
+            // The thread that ended it early takes the log out of use.
             Err(_) if stop.load(Relaxed) => {
                 self.put(state, before);
                 Err(StorageError::Gone)
             }
             Err(error) => {
-                // A partition that counts as unwritable is opened anew each second, and its error is logged already.
+                // A partition that counts as unwritable is opened again each second, and its error is logged already.
                 if !state.is_unwritable() {
                     self.tell(&error);
                 }
@@ -226,7 +224,7 @@ impl Replica {
                 } else {
                     self.put(state, before);
                 }
-                // Making a log fails where the data directory takes no files, which is not the partition's.
+                // A creation fails if the data directory takes no files, which is not the partition's failure.
                 if matches!(step, Step::Look) {
                     state.note_opening(Err(&error), &self.log_dir);
                 }
@@ -239,7 +237,7 @@ impl Replica {
         outcome
     }
 
-    /// Says why the log cannot be opened; of a full disk, and of what will pass, not for each.
+    /// Logs why the log cannot be opened. A full disk is logged elsewhere; passing errors are rate-limited.
     fn tell(&self, error: &StorageError) {
         let left_out = match error {
             StorageError::Io { error, .. } if self.log_dir.space.note(error) => None,
@@ -247,17 +245,17 @@ impl Replica {
             _ => Some(0),
         };
         if let Some(left_out) = left_out {
-            tracing::error!(topic = %self.topic(), partition = self.index(), %error, left_out, "partition cannot be opened");
+            tracing::error!(topic = %self.topic(), partition = self.index(), %error, left_out, "cannot open a partition: its records are neither read nor written until it opens");
         }
     }
 
-    /// Opens the folder; `None` if there is none.
+    /// Opens the log in the partition's directory; `None` if there is no directory.
     fn look(&self, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
         if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
             self.check_end(&dir, 0)?;
-            // What the checkpoints say is then of an older topic with this name.
+            // The checkpoints are then of an older topic with this name.
             self.log_dir.checkpoints.forget(self.key());
             return Ok(None);
         }
@@ -265,10 +263,10 @@ impl Replica {
         let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
         self.check_end(&dir, log.log_end())?;
         if log.is_blank() {
-            // A kill may have come right after its folder was made.
+            // A kill may have come right after the directory was created.
             self.take_over_stops(&mut log);
         }
-        // A kill may have come right after it was cut off; or opening it has.
+        // A kill may have come right after a truncation, or this opening has truncated the log.
         self.log_dir.cleanings.cut_off(&self.key(), log.log_end());
         let lowered = self.log_dir.checkpoints.lower(&self.key(), log.log_end());
         lowered.map_err(|error| StorageError::io(dir.as_ref(), error))?;
@@ -281,9 +279,9 @@ impl Replica {
         self.lacks_committed.load(Relaxed)
     }
 
-    /// Refuses a log that ends below the high watermark of the checkpoint, as where an older copy of its directory was
-    /// restored. A replica in sync has the committed records that it lacks, and would be cut to this one if this one
-    /// led. Without such a replica the log is used as it is.
+    /// Refuses a log that ends below the checkpointed high watermark, as after an older copy of its directory was
+    /// restored. Another replica in sync has the missing committed records, and would be truncated to this log if this
+    /// one led. Without such a replica the log is used as it is.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);
@@ -303,7 +301,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Makes the folder, and in it an empty log.
+    /// Creates the directory, and in it an empty log.
     fn make(&self, stop: &AtomicBool) -> Result<Log, StorageError> {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
@@ -312,7 +310,7 @@ impl Replica {
         let made = made.and_then(|()| std::fs::create_dir_all(&dir));
         let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
         made.map_err(|error| {
-            // Half made, it would have to be written to before it can be read. Only an empty one goes.
+            // A half-made directory would need a write before it can be read. Only an empty one is removed.
             let _ = std::fs::remove_dir(&dir);
             StorageError::io(dir.as_ref(), error)
         })?;
@@ -321,7 +319,7 @@ impl Replica {
         Ok(log)
     }
 
-    /// Lets producers go on where they stopped on the deleted partition of this name.
+    /// Carries the stops of the deleted partition of this name over to the log, so that its producers can continue.
     fn take_over_stops(&self, log: &mut Log) {
         let stops = self
             .log_dir
@@ -332,13 +330,13 @@ impl Replica {
             tracing::warn!(
                 dir = %self.dir().display(),
                 %error,
-                "cannot write the producers of a deleted partition down: a restart before the next snapshot forgets where they stopped"
+                "cannot write the producer state of a deleted partition: a restart before the next snapshot forgets it"
             );
         }
     }
 
-    /// Makes the log of a partition that is new and has a predecessor, so that its folder has the stops before its
-    /// first record. Returns false if that failed.
+    /// Creates the log of a new partition that has a predecessor, so that its directory has the stops before the first
+    /// record. Returns false if that failed.
     fn keep_stops(&self) -> bool {
         self.retire_predecessors();
         if !self.log_dir.succession.has(&self.key()) {
@@ -351,7 +349,7 @@ impl Replica {
         }
     }
 
-    /// Frees the directory's name, unless the partition's own directory has it: retires an older topic of the name, and
+    /// Frees the directory's name, unless the partition's own directory has it. Retires an older topic of the name, and
     /// sets any other directory aside.
     fn clear_the_way(&self, dir: &Path) -> Result<(), StorageError> {
         self.retire_predecessors();
@@ -359,28 +357,28 @@ impl Replica {
         self.set_stray_aside(dir).map_err(|error| StorageError::io(dir, error))
     }
 
-    /// Moves a folder away that belongs to another topic of the same name, or has records and does not say whose. It
-    /// is kept: whether its records are still wanted is not to be guessed.
+    /// Renames a directory that belongs to another topic of the same name, or has records and no topic id. It is kept,
+    /// since its records may still be wanted.
     fn set_stray_aside(&self, dir: &Path) -> io::Result<()> {
         let unique = match files::read_topic_id(dir)? {
             Some(topic_id) if topic_id == self.topic_id() => return Ok(()),
             Some(topic_id) => u128::from_be_bytes(topic_id.0),
             None if !dir.try_exists()? => return Ok(()),
-            // What a crash leaves of a partition that was just being made.
+            // A crash during the creation of a partition leaves such a directory.
             None if !files::has_records(dir)? => return files::write_topic_id(dir, self.topic_id()),
-            // Told apart by when it was set aside.
+            // The time distinguishes such directories.
             None => u128::from(now_ms().unsigned_abs()),
         };
         let aside = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, "stray");
         std::fs::rename(dir, &aside)?;
-        tracing::warn!(dir = %dir.display(), aside = %aside.display(), "folder of another topic set aside");
+        tracing::warn!(dir = %dir.display(), aside = %aside.display(), "set aside the directory of another topic");
         Ok(())
     }
 }
 
 impl Replica {
-    /// Opens the log, unless it is open or being opened by another thread. Failures are logged, and answered to whoever
-    /// waits. Returns true if the partition is of use then.
+    /// Opens the log, unless it is open or another thread is opening it. Logs a failure and returns it to the waiters.
+    /// Returns true if the partition is usable.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Look).is_err() {
@@ -398,8 +396,8 @@ impl Replica {
         }
     }
 
-    /// Opens the log, or waits for the thread that is opening it: the log is recovered only then. Returns true if the
-    /// partition is of use.
+    /// Opens the log, or waits for the thread that is opening it, so that the recovery is over on return. Returns true
+    /// if the partition is usable.
     pub(super) fn recover_now(&self) -> bool {
         let mut state = self.lock();
         while matches!(state.log, LogState::Opening(_) | LogState::Creating(_)) {

@@ -1,8 +1,8 @@
-//! Batches that come over several connections, in the turn of their producer's sequence.
+//! Batches of idempotent producers that arrive out of order over several connections, appended in sequence.
 //!
-//! Who may wait and who leaves next is said by
-//! [`fullbore_rules::sequence::parking`]; what is held meanwhile is in [`fullbore_log::partition::reorder_buffer`].
-//! Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
+//! The rules of [`fullbore_rules::sequence::parking`] decide which batch may wait and which is next;
+//! [`fullbore_log::partition::reorder_buffer`] holds them. Each append takes the batches that follow it from there and
+//! appends them under the same lock, so that nothing comes in between.
 
 use fullbore_host::task;
 use std::sync::{Arc, Weak};
@@ -20,10 +20,10 @@ use fullbore_log::validation::ValidBatch;
 use fullbore_rules::sequence::Stamp;
 
 impl Replica {
-    /// Keeps a batch that comes before its turn, for a producer whose batches come over several connections.
+    /// Parks a batch out of order, for a producer that uses several connections.
     ///
     /// # Errors
-    /// [`AppendError`]: out of order where it cannot wait.
+    /// [`AppendError`]: out of order if the batch cannot wait.
     pub(super) fn park_early(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -33,7 +33,7 @@ impl Replica {
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.note_use();
         if log.is_broken() {
-            // The batches that it waits for cannot come.
+            // The batches that it waits for cannot be appended.
             return Err(AppendError::Storage);
         }
         let stamp = batch.stamp();
@@ -49,7 +49,7 @@ impl Replica {
         if parked.wants_watch() {
             task::spawn(expire(Arc::downgrade(self), reordering.clone()));
         }
-        // While a task watches, it is kept though empty, or the next batch would bring another task.
+        // A buffer with an expiry task stays although it is empty; otherwise the next batch would spawn another task.
         state.parked = Some(parked).filter(|parked| parked.is_watched());
         match answer {
             Err(OUT_OF_ORDER) => Err(self.out_of_turn(&stamp)),
@@ -58,8 +58,7 @@ impl Replica {
     }
 
     /// Appends the parked batches that follow an append, and refuses those of an older epoch. After a failure of the
-    /// disk those of this producer fail with it, so that none waits for its predecessor while that is sent again in
-    /// vain.
+    /// disk, refuses the producer's other parked batches as well: they would wait for a predecessor that fails again.
     pub(crate) fn settle_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -72,7 +71,7 @@ impl Replica {
         while failed.is_none() {
             let Some(early) = parked.next_after(&stamp) else { break };
             stamp = early.batch().stamp();
-            // A replica may have left the ISR since it came.
+            // A replica may have left the ISR since the batch was parked.
             let written = state.check_append(early.acks());
             // The batch before it has opened the transaction.
             let unknown = Verification::Unknown;
@@ -91,7 +90,7 @@ impl Replica {
         state.parked = Some(parked);
     }
 
-    /// Refuses what has waited long enough; when the next is due.
+    /// Refuses batches that have waited too long. Returns the time at which the next one expires.
     fn expire_parked(&self, reordering: &Arc<ReorderBuffer>) -> Option<Instant> {
         let mut state = self.lock();
         let parked = state.parked.as_mut()?;
@@ -113,7 +112,7 @@ impl Replica {
     }
 }
 
-/// Lives as long as something is parked on the partition.
+/// Expires parked batches, as long as the partition has some.
 async fn expire(partition: Weak<Replica>, reordering: Arc<ReorderBuffer>) {
     while let Some(due) = partition.upgrade().and_then(|partition| partition.expire_parked(&reordering)) {
         tokio::time::sleep_until(due).await;

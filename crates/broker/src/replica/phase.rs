@@ -1,8 +1,8 @@
-//! The phase of a replica's log, for readers that must not wait for the lock of its state.
+//! Phase of a replica's log, for readers that must not wait for the lock of its state.
 //!
-//! The phase repeats which variant of
-//! [`LogState`](super::state::LogState) the state has. [`Replica::put`](super::Replica::put) writes both. Beside it
-//! stands whether the partition is deleted: while that is carried out, the log may still be open.
+//! The phase repeats the variant of the state's [`LogState`](super::state::LogState).
+//! [`Replica::put`](super::Replica::put) writes both. A flag beside the phase shows that the partition is deleted; the
+//! log may still be open during the deletion.
 //!
 //! Invariant: a phase changes under the lock of the state, and only as [`TRANSITIONS`] allows.
 
@@ -13,11 +13,11 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 #[repr(u8)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Not looked at since the start.
+    /// Not read since the start.
     Unopened,
-    /// A thread looks for the folder, and opens the log.
+    /// A thread looks for the directory, and opens the log.
     Opening,
-    /// A thread makes the folder and an empty log: there is nothing to recover, so this is over soon.
+    /// A thread creates the directory and an empty log. There is nothing to recover, so it ends soon.
     Creating,
     /// Never written.
     Absent,
@@ -35,9 +35,9 @@ const LEAVING: u8 = 0x80;
 const TRANSITIONS: [(Phase, &[Phase]); 7] = [
     // `step`; `leave`.
     (Phase::Unopened, &[Phase::Opening, Phase::Gone]),
-    // `step`, of the thread at the folder alone: failed or ended early; no folder; opened; damaged.
+    // `step`, by the thread at the directory only: failed or ended early; no directory; opened; damaged.
     (Phase::Opening, &[Phase::Unopened, Phase::Absent, Phase::Open, Phase::Refused]),
-    // `step`, of the thread at the folder alone: failed or ended early; made; damaged.
+    // `step`, by the thread at the directory only: failed or ended early; created; damaged.
     (Phase::Creating, &[Phase::Absent, Phase::Open, Phase::Refused]),
     // `step`; `leave`.
     (Phase::Absent, &[Phase::Creating, Phase::Gone]),
@@ -56,7 +56,7 @@ impl Phase {
     }
 }
 
-/// The phase of a replica, and whether it is leaving, of one load.
+/// Phase of a replica and its deletion flag, from one load.
 #[derive(Debug, Clone, Copy)]
 pub struct PhaseView(u8);
 
@@ -81,12 +81,12 @@ impl PhaseView {
         self.is_settled() || self.is_creating()
     }
 
-    /// Returns true if a thread makes the log, which is over soon.
+    /// Returns true if a thread is creating the log, which ends soon.
     pub fn is_creating(self) -> bool {
         self.phase() == Phase::Creating
     }
 
-    /// Returns true if the log is open. The first append to a log that is absent blocks, since it makes the folder.
+    /// Returns true if the log is open. The first append to an absent log blocks, since it creates the directory.
     pub fn is_open(self) -> bool {
         self.phase() == Phase::Open
     }
@@ -97,7 +97,7 @@ impl PhaseView {
     }
 }
 
-/// The phase of one replica. Loads take no lock.
+/// Phase of one replica. Loads take no lock.
 #[derive(Debug)]
 pub struct PhaseCell(AtomicU8);
 
@@ -116,7 +116,7 @@ impl PhaseCell {
         self.0.fetch_or(LEAVING, Release);
     }
 
-    /// Changes the phase, and no mark beside it. The caller holds the lock of the state.
+    /// Changes the phase and keeps the deletion flag. The caller holds the lock of the state.
     ///
     /// # Panics
     /// If the phase is not `from`, or may not become `to`.

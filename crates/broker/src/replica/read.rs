@@ -16,13 +16,13 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
 use fullbore_log::txn_index::AbortedLookup;
 
-/// Times a read is planned anew when retention or compaction takes a file away under it.
+/// Limit of the plans for one read: retention or compaction may take a file away during each.
 const PLANS_MAX: usize = 8;
 
-/// Bytes that are read once more after a failed read. A larger batch is read whole, this number of bytes at a time.
+/// Bytes read at a time when a failed read is probed again. A larger batch is read whole, in pieces.
 const TRIED_MAX: u32 = 1 << 20;
 
-/// How a log is read.
+/// Kind of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadMode {
     /// For a consumer; the last batch may be cut.
@@ -45,16 +45,16 @@ impl ReadMode {
 /// Plan of a read, which needs no lock.
 struct ReadPlan {
     offsets: OffsetLookup,
-    /// Present where transactions were aborted at or past the begin.
+    /// Present if transactions were aborted at or past the begin.
     aborted: Option<AbortedLookup>,
-    /// End of what the reader may see.
+    /// End of the offsets that the reader may see.
     limit: i64,
     /// True if the last batch must be whole.
     is_whole: bool,
 }
 
 impl ReadPlan {
-    /// Returns the slice, and notes in `read` how it ends and what was aborted in it.
+    /// Reads the slice, and notes in `read` where it ends and which transactions in it were aborted.
     fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads, read: &mut ReadOn) -> io::Result<Slice> {
         let mut slice = self.offsets.read(max_bytes, at_least_one, cold)?;
         if let Slice::Of(slice) = &mut slice {
@@ -70,7 +70,8 @@ impl ReadPlan {
         Ok(slice)
     }
 
-    /// Returns what is sent of a slice that was read at `from`: of what was aborted only what clients need.
+    /// Returns the records to send of a slice that was read at `from`, without the aborted ones that clients do not
+    /// need.
     fn records(&self, slice: FileSlice, from: i64, read: &ReadOn) -> Records {
         let Some(aborted) = read.read.aborted.as_ref().filter(|aborted| !aborted.is_empty()) else {
             return Records::File(slice);
@@ -86,18 +87,18 @@ impl ReadPlan {
 /// Records that a leader reads for a follower.
 #[derive(Debug)]
 pub struct ReadOn {
-    /// Whole batches, and what there is to say of the log.
+    /// Whole batches, and the offsets of the log.
     pub read: Read,
-    /// The offset after them.
+    /// Offset after the records.
     pub end_offset: i64,
     /// End of the log.
     pub log_end: i64,
 }
 
 impl Replica {
-    /// Batches from the one with `offset` on, up to the high watermark and about `max_bytes`. Over that, the
-    /// last batch is cut; with `at_least_one` the first is whole whatever its size, without it there may be
-    /// nothing. No records at the log end.
+    /// Reads batches from the one with `offset` on, up to the high watermark and about `max_bytes`, where the last
+    /// batch is cut. With `at_least_one` the first batch is whole whatever its size; without it the result may be
+    /// empty. Returns no records at the log end.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -119,7 +120,7 @@ impl Replica {
         self.read_as(ReadMode::Consumer(isolation), offset, max_bytes, at_least_one).map(|read| read.read)
     }
 
-    /// Reads as [`Replica::read_at`] does, whole batches only: the result has the offset after them.
+    /// Reads whole batches only, otherwise as [`Replica::read_at`]. The result has the offset after them.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -136,7 +137,7 @@ impl Replica {
         Ok(read)
     }
 
-    /// Reads as `mode` says.
+    /// Reads in `mode`.
     pub(super) fn read_as(
         &self,
         mode: ReadMode,
@@ -148,7 +149,7 @@ impl Replica {
         loop {
             let mut state = self.lock();
             if let ReadMode::LedIn(epoch) = mode {
-                // The role counts that the log has once it is open.
+                // Opening the log replaces the role, so it comes before the check.
                 self.log_to_read(&mut state)?;
                 state.check_leads_in(epoch).map_err(ReadError::Role)?;
             }
@@ -166,7 +167,7 @@ impl Replica {
             let marks = Read { high_watermark, last_stable_offset, ..empty_read(mode.isolation()) };
             let read = Read { log_start_offset: log.log_start(), ..marks };
             let mut read = ReadOn { read, end_offset: offset, log_end: log.log_end() };
-            // Past a hole that compaction has left, the log may have gone on.
+            // While the read skipped a hole of compaction, the log start may have moved.
             from = from.max(log.log_start());
             let limit = match mode {
                 ReadMode::LedIn(_) => read.log_end,
@@ -205,11 +206,11 @@ impl Replica {
         }
     }
 
-    /// Reads the records from `offset` on once more, whatever the role, and drops them. Offsets that the log does not
-    /// have any more count as read.
+    /// Reads the records from `offset` on again, whatever the role, and drops them. Offsets that the log no longer has
+    /// count as read.
     ///
     /// # Errors
-    /// The file system's error.
+    /// I/O errors.
     pub(super) fn try_read(&self, offset: i64, max_bytes: u32) -> io::Result<()> {
         let mut plans = 0;
         loop {
@@ -244,18 +245,18 @@ impl Replica {
     }
 
     pub(crate) fn read_failed(&self, error: &io::Error) -> ReadError {
-        // What will pass concerns every partition, and clients ask again at once.
+        // A passing error concerns every partition, and clients retry at once.
         let left_out = if is_momentary(error) { self.log_dir.transient_read.due() } else { Some(0) };
         if let Some(left_out) = left_out {
-            tracing::error!(topic = %self.topic, partition = self.index, %error, left_out, "read failed");
+            tracing::error!(topic = %self.topic, partition = self.index, %error, left_out, "cannot read a partition: clients get KAFKA_STORAGE_ERROR and retry; check the disk and the files' permissions");
         }
         ReadError::Storage
     }
 
-    /// Log start, high watermark and log end.
+    /// Returns log start, high watermark and log end.
     ///
     /// # Errors
-    /// [`ReadError`], when the log has to be opened and cannot.
+    /// [`ReadError`] if the log cannot be opened.
     pub fn offsets(&self) -> Result<LogOffsets, ReadError> {
         let mut state = self.lock();
         Ok(match self.log_to_read(&mut state)? {
@@ -266,11 +267,11 @@ impl Replica {
         })
     }
 
-    /// Returns the log start with the epoch whose leader wrote there: -1 where that is not known, the epoch in force
-    /// where there are no records. The timestamp is -1.
+    /// Returns the log start and the epoch of the leader that wrote there: -1 if it is unknown, the current epoch if
+    /// there are no records. The timestamp is -1.
     ///
     /// # Errors
-    /// [`ReadError`], when the log has to be opened and cannot.
+    /// [`ReadError`] if the log cannot be opened.
     pub fn earliest(&self) -> Result<TimestampOffset, ReadError> {
         let mut state = self.lock();
         let current = state.role.leader_epoch();
@@ -287,7 +288,7 @@ impl Replica {
     /// Returns the end of a leader epoch (KIP-101), or of the largest known one before it.
     ///
     /// # Errors
-    /// [`ReadError`], when the log has to be opened and cannot.
+    /// [`ReadError`] if the log cannot be opened.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> Result<EpochEnd, ReadError> {
         let mut state = self.lock();
         let current = state.role.leader_epoch();
@@ -298,9 +299,10 @@ impl Replica {
         })
     }
 
-    /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it are gone
-    /// for readers at once, their segments with the next retention, or on a full disk before the rest is done.
-    /// [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts) has the log start on the disk.
+    /// Moves the log start to `offset`, or to the high watermark for -1. Returns the log start. Readers lose the
+    /// records before it at once; their segments go with the next retention, or immediately on a full disk.
+    /// [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts) writes the log start to the
+    /// disk.
     ///
     /// # Errors
     /// [`ReadError::OffsetOutOfRange`] past the high watermark.
@@ -317,7 +319,7 @@ impl Replica {
         deleted.map_err(|error| self.read_failed(&error))?;
         let log_start = log.log_start();
         drop(state);
-        // Followers are to hear of it, also where nothing is written.
+        // Followers need the new log start even if no record is written.
         self.waiters.wake();
         Ok(log_start)
     }
@@ -325,16 +327,16 @@ impl Replica {
     /// Returns the state of each idempotent producer, the longest idle first.
     ///
     /// # Errors
-    /// [`ReadError`], when the log has to be opened and cannot.
+    /// [`ReadError`] if the log cannot be opened.
     pub fn producers(&self) -> Result<Vec<ProducerState>, ReadError> {
         let mut state = self.lock();
         Ok(self.log_to_read(&mut state)?.map_or_else(Vec::new, |(log, _)| log.producers().iter().collect()))
     }
 
-    /// Bytes of its segments. A log that is not open stays so.
+    /// Returns the bytes of the log's segments. Does not open the log.
     ///
     /// # Errors
-    /// What the system says of the folder.
+    /// I/O errors of the directory.
     pub fn size(&self) -> io::Result<u64> {
         match &self.lock().log {
             LogState::Open(log) => Ok(log.size()),

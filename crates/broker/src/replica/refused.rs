@@ -1,9 +1,9 @@
-//! Batches of a partition that were refused for a reason that passes, wherever on their way: also before the log was
-//! open, or the batch looked at.
+//! Batches of a partition that were refused for a passing reason, at any stage: also before the log was open, or the
+//! batch was validated.
 //!
-//! Not the rule, which is [`fullbore_rules::sequence::RefusedBatches`]'s, nor why a batch is refused.
+//! Not the rule, which is [`fullbore_rules::sequence::RefusedBatches`]'s, nor the reasons of refusals.
 //!
-//! Lock: `refused` is held for a moment only, and never while the disk is waited for. It comes after the state.
+//! Lock: `refused` is held for a moment only, never during disk I/O. It is taken after the state's lock.
 
 use fullbore_rules::sequence::{SequenceRefusal, Stamp, Verdict};
 use fullbore_wire::ErrorCode;
@@ -14,14 +14,14 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::validation::ValidBatch;
 
 impl Replica {
-    /// Notes that a batch was refused with this error, if its client sends it again then.
+    /// Notes that a batch was refused with `code`, if its client sends it again after that error.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if code.is_retriable() && has_sequence(stamp) {
             self.refused.lock().note(stamp, code, self.log_dir.cluster.elapsed());
         }
     }
 
-    /// Returns what became of a batch, and notes it if that is a refusal.
+    /// Returns `outcome`, and notes it if it is a refusal of the batch.
     pub(super) fn noting_refusal<T>(
         &self,
         batch: &ValidBatch<'_>,
@@ -30,7 +30,7 @@ impl Replica {
         outcome.inspect_err(|why| self.turned_away(&batch.stamp(), why.code()))
     }
 
-    /// Refuses a batch behind a refused one that this log has not, with the error of that one.
+    /// Refuses a batch behind a refused one that the log lacks, with the error of that one.
     ///
     /// # Errors
     /// [`SequenceRefusal::BehindRefused`].
@@ -48,12 +48,12 @@ impl Replica {
         }
     }
 
-    /// Returns the error of a batch before its turn that cannot wait for it, or not any longer.
+    /// Returns the error of a batch out of order that cannot wait, or has waited too long.
     pub(super) fn out_of_turn(&self, stamp: &Stamp) -> AppendError {
         AppendError::Sequence(self.refused.lock().of_early(stamp, self.log_dir.cluster.elapsed()))
     }
 
-    /// Forgets that batches of a producer were refused, where this one is written.
+    /// Updates the refused batches of a producer after one of its batches was written.
     pub(super) fn note_written(&self, stamp: &Stamp) {
         let mut refused = self.refused.lock();
         if !refused.is_empty() {
@@ -67,7 +67,7 @@ impl Replica {
     }
 }
 
-/// Returns true if the batch has a place among those of its producer: one of a group's offsets has none.
+/// Returns true if the batch has a sequence number. Batches of a group's offsets have none.
 fn has_sequence(stamp: &Stamp) -> bool {
     stamp.is_idempotent() && stamp.base_sequence >= 0
 }

@@ -1,4 +1,4 @@
-//! How a replica goes: its log out of use, its folder out of the way.
+//! Retirement of a replica: its log goes out of use, and its directory is renamed.
 //!
 //! Not the removal of its files, which comes file.delete.delay.ms later.
 
@@ -21,21 +21,21 @@ enum Name {
     Free {
         had_folder: bool,
     },
-    /// A folder of another topic's: so what is noted under the name is of that.
+    /// A directory of another topic, to which entries under the name belong then.
     Anothers,
 }
 
 impl Replica {
-    /// Takes the log out of use and the folder out of the way. Done when it returns, whoever did it; false if the
-    /// system lets the folder keep its name.
+    /// Takes the log out of use and renames its directory, or waits for the thread that does. Returns false if the
+    /// directory keeps its name.
     pub(crate) fn retire(&self) -> bool {
-        // One that never came to have a folder leaves the name to who had it before.
+        // A partition that never had a directory leaves the name to its predecessor.
         self.retire_predecessors();
         self.retire_itself()
     }
 
-    /// Retires every predecessor of the directory's name, the eldest first. A loop, no recursion: on a slow disk a name
-    /// may have any number of lives.
+    /// Retires every predecessor with the directory's name, oldest first. A loop instead of a recursion: on a slow disk
+    /// a name may have any number of predecessors.
     pub(crate) fn retire_predecessors(&self) {
         let (mut line, mut next) = (Vec::new(), self.predecessor.lock().clone());
         while let Some(partition) = next {
@@ -61,9 +61,9 @@ impl Replica {
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
         let given_away = self.give_folder_away(was_open);
         let are_stops_unknown = match given_away {
-            // Its log was not read in this run.
+            // The log was not read in this run.
             Ok(Name::Free { had_folder: true }) => !was_open,
-            // A partition without a log has not taken over the stops before it, which are not known either.
+            // A partition without a log has not taken over its predecessor's stops, which are then unknown as well.
             Ok(Name::Free { had_folder: false }) => {
                 !was_open && self.log_dir.succession.lacks(&self.key(), self.past.as_deref().copied())
             }
@@ -73,7 +73,7 @@ impl Replica {
             self.leave_stops(Stops::partial());
         }
         if let Err(error) = &given_away {
-            // Its topic id keeps a topic created later from taking it for its own.
+            // Its topic id keeps a later topic from taking it for its own.
             tracing::error!(
                 dir = %self.dir().display(),
                 %error,
@@ -86,13 +86,14 @@ impl Replica {
             self.log_dir.checkpoints.forget(self.key());
             self.log_dir.cleanings.forget(&self.key());
         }
-        // So that who is out of the way keeps nobody else in memory.
+        // A retired partition must keep no other in memory.
         *self.predecessor.lock() = None;
         *retired = Some(given_away.is_ok());
         given_away.is_ok()
     }
 
-    /// Returns the stops of producers in the log. Those of a replica that was behind may lack some.
+    /// Returns the stops of the log's producers. A replica that was not in sync returns partial ones, since it may lack
+    /// some.
     fn stops_in(&self, log: &Log) -> Stops {
         if !self.registered().isr.contains(&self.log_dir.cluster.node_id) {
             return Stops::partial();
@@ -100,7 +101,8 @@ impl Replica {
         log.producers().stops()
     }
 
-    /// Renames the directory and has it removed later, if it is this topic's, which that of a log that `was_open` is.
+    /// Renames the directory if it is this topic's, and schedules its removal. A log that `was_open` proves it this
+    /// topic's.
     fn give_folder_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
         if !was_open && self.is_anothers(&dir)? {
@@ -120,8 +122,8 @@ impl Replica {
         Duration::from_millis(self.config().file_delete_delay_ms)
     }
 
-    /// Returns true if the directory with the partition's name is another topic's. One without a topic id may be, if
-    /// there is something in it.
+    /// Returns true if the directory with the partition's name is another topic's. A directory with records and no
+    /// topic id counts as another's.
     fn is_anothers(&self, dir: &Path) -> io::Result<bool> {
         match files::read_topic_id(dir)? {
             Some(topic_id) => Ok(topic_id != self.topic_id()),
@@ -129,16 +131,16 @@ impl Replica {
         }
     }
 
-    /// Keeps whoever takes the folder out of the way from doing so.
+    /// Blocks the retirement until the guard is dropped.
     #[cfg(test)]
     pub(crate) fn held_in_its_place(&self) -> impl Drop + '_ {
         self.retired.lock()
     }
 
-    /// Notes that the partition is deleted: long work gives up, and nothing more is noted of it.
+    /// Marks the partition as deleted: long work on it ends early, and no checkpoint of it is written.
     pub(crate) fn announce_leaving(&self) {
         self.phase.set_leaving();
-        // The first call is that of the deletion.
+        // The first call is the deletion's.
         let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.succession.epoch(), Relaxed, Relaxed);
     }
 
@@ -147,8 +149,7 @@ impl Replica {
         self.log_dir.succession.leave(self.key(), self.topic_id(), stops, deleted_at);
     }
 
-    /// Takes the partition out of service and gives back the log, if it was open. `why` is what parked batches are
-    /// answered with.
+    /// Takes the partition out of service and returns its log, if it was open. Refuses parked batches with `why`.
     pub(crate) fn leave(&self, why: AppendError) -> Option<Box<Log>> {
         let mut state = self.lock();
         self.interrupt_opening(&mut state);
@@ -157,7 +158,7 @@ impl Replica {
         let parked = state.parked.take();
         let due = [state.flush.timed.take(), state.flush.again.take()];
         drop(state);
-        // Or a topic that is flushed once a year would be kept for as long.
+        // A timed flush would otherwise keep the partition in memory until it is due.
         due.into_iter().flatten().for_each(|due| self.log_dir.flusher.take_back(due));
         if let Some(parked) = parked {
             parked.refuse(why);

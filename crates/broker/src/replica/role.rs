@@ -1,11 +1,10 @@
-//! A partition's role on this broker, as the metadata tells it: whether it leads, up to where readers may see the log,
-//! and what an answer to acks=all waits for.
+//! Role of a partition on this broker by the metadata: whether it leads, the end of what readers may see, and the
+//! condition of a response to acks=all.
 //!
-//! Not the decisions, which are [`fullbore_rules::replica`]'s. Who tells of new metadata waits for nobody: it leaves it
-//! beside the partition, and whoever next locks the state takes it over first.
+//! Not the decisions, which are [`fullbore_rules::replica`]'s. New metadata is left beside the partition, so that its
+//! sender waits for no lock. The next thread that locks the state takes it over first.
 //!
-//! Invariant: nothing is appended, read or answered by a role older than the newest that was told before the lock was
-//! taken.
+//! Invariant: no append, read or response uses metadata older than the newest that arrived before the lock was taken.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -26,7 +25,7 @@ use fullbore_log::partition::read::Isolation;
 use fullbore_log::partition::waiters::Registration;
 
 impl Replica {
-    /// Takes over the registration in the metadata and the settings, without blocking.
+    /// Takes over registration and settings from the metadata, without blocking.
     pub fn follow(&self, registered: &Arc<PartitionRegistration>, config: &Arc<TopicConfig>) {
         let is_same = Arc::ptr_eq(&self.registered.read(), registered) && Arc::ptr_eq(&self.config.read(), config);
         if !is_same {
@@ -36,36 +35,36 @@ impl Replica {
         }
     }
 
-    /// Returns the registration, as far as this broker knows.
+    /// Returns the registration that this broker knows.
     pub fn registered(&self) -> Arc<PartitionRegistration> {
         Arc::clone(&self.registered.read())
     }
 
     /// Marks role and settings to be taken over at the next lock of the state.
     fn note_news(&self) {
-        // Sequentially consistent, as the count of waiters is: a waiter that registers before `wake` reads that count
-        // is woken, and a later one sees the news.
+        // Sequentially consistent, like the count of waiters. A waiter that registers before `wake` reads that count is
+        // woken, and a later one sees the news.
         self.has_news.store(true, SeqCst);
-        // If somebody has it locked, whoever waits for something looks again, and takes them over.
+        // If another thread holds the lock, the woken waiters check again and take the news over.
         if let Some(mut state) = self.state.try_lock() {
             self.catch_up(&mut state);
         }
         self.waiters.wake();
     }
 
-    /// The state, by the newest metadata.
+    /// Locks the state, after taking over the newest metadata.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ReplicaState> {
         let mut state = self.lock_state();
         self.catch_up(&mut state);
         state
     }
 
-    /// Takes over what was told since the state was last locked.
+    /// Takes over the metadata that has arrived since the state was last locked.
     pub(crate) fn catch_up(&self, state: &mut ReplicaState) {
         if !self.has_news.load(SeqCst) {
             return;
         }
-        // Before the look: what is told meanwhile is looked at again.
+        // Cleared before the reads below, so that metadata arriving meanwhile is read again.
         self.has_news.swap(false, SeqCst);
         let (settings, registered) = (self.replica_settings(), self.registered());
         let has_moved = self.log_dir.cluster.at_this_moment(|now| {
@@ -90,19 +89,18 @@ impl Replica {
         }
     }
 
-    /// The role over a log that has just been opened or made.
+    /// Returns the role over a log that has just been opened.
     pub(crate) fn role_over(&self, log: &Log) -> replica::Partition {
         let high_watermark = self.log_dir.checkpoints.high_watermark(&self.key());
         let found = LocalLog { start_offset: log.log_start(), end_offset: log.log_end(), high_watermark };
         let mut replica = replica::Partition::new(self.log_dir.cluster.node_id, found, self.replica_settings());
         let registered = self.registered();
-        // Whoever waits for this log is woken once it is open.
+        // The end of the opening wakes the waiters.
         let _ = self.log_dir.cluster.at_this_moment(|now| replica.apply(&registered, now));
         replica
     }
 
-    /// Compares the leader epoch a client believes in with the one in force (KIP-320; -1 means it has none), and
-    /// whether this broker leads.
+    /// Checks the leader epoch that a client assumes (KIP-320; -1 for none), and that this broker leads.
     ///
     /// # Errors
     /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
@@ -112,10 +110,11 @@ impl Replica {
         if state.role.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
-    /// As leader: returns the latest offset that ListOffsets may show at the isolation level (KIP-207).
+    /// Returns, as leader, the latest offset that ListOffsets may show at the isolation level (KIP-207).
     ///
     /// # Errors
-    /// OFFSET_NOT_AVAILABLE while an earlier leader may have answered a larger one; the disk; NOT_LEADER_OR_FOLLOWER.
+    /// OFFSET_NOT_AVAILABLE while an earlier leader may have returned a larger one; NOT_LEADER_OR_FOLLOWER; errors of
+    /// the disk.
     pub fn latest_offset(&self, isolation: Isolation) -> Result<i64, ErrorCode> {
         let mut state = self.lock();
         let opened = self.log_to_read(&mut state).map_err(|error| ReadError::from(error).code())?;
@@ -124,22 +123,22 @@ impl Replica {
         Ok(readable_end.map_or(latest, |end| end.min(latest)))
     }
 
-    /// The epoch in which this broker leads, by what it was last told; `None` if it does not.
+    /// Returns the epoch in which this broker leads by the newest metadata; `None` if it does not.
     pub fn leads_in(&self) -> Option<i32> {
         let registered = self.registered.read();
         (registered.leader == Some(self.log_dir.cluster.node_id)).then_some(registered.leader_epoch)
     }
 
-    /// The epoch stamped on batches from now on.
+    /// Returns the leader epoch of new batches.
     pub fn leader_epoch(&self) -> i32 {
         self.lock().role.leader_epoch()
     }
 
-    /// Waits until all that is in the log is committed. Where this broker has the only replica, that is so; and what
-    /// was committed stays that if too few are in sync for more.
+    /// Waits until the high watermark reaches the log end. Returns at once without followers. Success even if the ISR
+    /// is smaller than `min.insync.replicas` by then: the records are committed.
     ///
     /// # Errors
-    /// [`AppendError::Role`], where another broker leads by now.
+    /// [`AppendError::Role`] if another broker leads by now.
     pub async fn replicated(self: &Arc<Self>) -> Result<(), AppendError> {
         let ticket = {
             let state = self.lock();
@@ -160,7 +159,8 @@ impl Replica {
         self.waiters.wake();
     }
 
-    /// Returns the ticket that acks=all waits for once a batch is in the leader's log.
+    /// Returns the ticket that acks=all waits for after an append up to `end_offset`; `None` if there is nothing to
+    /// wait for.
     pub(crate) fn replication(
         self: &Arc<Self>,
         state: &ReplicaState,
@@ -180,7 +180,7 @@ impl Acknowledges for Replica {
     }
 
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {
-        // Thousands of requests may wait for a partition.
+        // Thousands of waiters would block on the lock of a write that hangs.
         if let Err(code) = self.check_answers() {
             return Acknowledgement::Refused(code);
         }

@@ -21,24 +21,24 @@ use fullbore_log::partition::reorder_buffer::OutOfOrderBatches;
 use fullbore_log::recovery::RecoveryHint;
 use fullbore_rules::sequence::Stamp;
 
-/// No brokers but this one matter to a leader without followers.
+/// A leader without followers depends on no other broker.
 const NO_BROKERS: &Brokers = &BTreeMap::new();
 
 /// State under the lock.
 #[derive(Debug)]
 pub struct ReplicaState {
-    /// Facts about the log without opening it.
+    /// Recovery hint of a log that is not open.
     pub known: RecoveryHint,
     pub log: LogState,
-    /// True if the log was cut off, at either end, and the checkpoints may still claim more than what is left.
+    /// True if the log was truncated, at either end, and the checkpoints may still claim more than is left.
     pub has_cut_to_checkpoint: bool,
-    /// Batches that came before their turn, if there are any.
+    /// Parked batches out of order, if there are any.
     pub parked: Option<Box<OutOfOrderBatches>>,
     /// The partition's role, by the metadata last taken over, and the high watermark.
     pub role: replica::Partition,
     /// Flush requests.
     pub flush: Flushing,
-    /// Counts a broken or refused log among the partitions out of service.
+    /// Mark of a broken or refused log, which counts as out of service.
     pub failed: Option<Mark>,
     /// Appends or reads that fail while the log is whole. A box, since few of 100,000 partitions have any.
     pub failing: Option<Box<FailingLog>>,
@@ -55,14 +55,14 @@ pub struct Flushing {
     pub is_wanted: bool,
     /// True if that flush is of the active segment, too.
     pub of_active: bool,
-    /// When flush.ms has passed.
+    /// Flush that is due once flush.ms has passed.
     pub timed: Option<Due>,
-    /// When it is tried again, because a flush could not open what it needed.
+    /// Next try of a flush that could not open a file.
     pub again: Option<Due>,
 }
 
 impl ReplicaState {
-    /// To be called after what may have broken the log.
+    /// Marks the log if it is broken. Called after each operation that may break it.
     pub fn mark_if_broken(&mut self, failures: &Failures) {
         let is_broken = matches!(&self.log, LogState::Open(log) if log.is_broken());
         if is_broken && self.failed.is_none() {
@@ -71,26 +71,26 @@ impl ReplicaState {
     }
 }
 
-/// How far the log is there.
+/// Stages of a replica's log.
 #[derive(Debug)]
 pub enum LogState {
-    /// Not looked at since the start.
+    /// Not read since the start.
     Unopened,
-    /// A thread opens the log; ends early where this is set.
+    /// A thread opens the log, and ends early once the flag is set.
     Opening(Arc<AtomicBool>),
-    /// A thread makes the log; ends early where this is set.
+    /// A thread creates the log, and ends early once the flag is set.
     Creating(Arc<AtomicBool>),
     /// Never written.
     Absent,
     Open(Box<Log>),
-    /// Its files cannot be used until someone repairs them.
+    /// The files cannot be used until they are repaired.
     Refused(StorageError),
     /// Deleted, or the broker is stopping.
     Gone,
 }
 
 impl LogState {
-    /// The phase that says the same to readers without the lock.
+    /// Returns the phase of this state, for readers without the lock.
     pub fn phase(&self) -> Phase {
         match self {
             LogState::Unopened => Phase::Unopened,
@@ -105,7 +105,8 @@ impl LogState {
 }
 
 impl ReplicaState {
-    /// Calls `what` with the role and the time, on which only a leader with followers depends.
+    /// Calls `what` with the role, the time and the brokers. Without followers the role depends on neither time nor
+    /// brokers.
     pub fn with_now<T>(
         &mut self,
         cluster: &ClusterView,
@@ -117,19 +118,19 @@ impl ReplicaState {
         what(&mut self.role, &Now { ms: 0, broker_epoch: replica::NO_BROKER_EPOCH, brokers: NO_BROKERS })
     }
 
-    /// Checks that this broker leads in this epoch.
+    /// Checks that this broker leads in `epoch`.
     pub fn check_leads_in(&self, epoch: i32) -> Result<(), ErrorCode> {
         self.role.check_leader_epoch(epoch)?;
         if self.role.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
-    /// Returns true if a batch comes before the turn of its producer's sequence.
+    /// Returns true if the batch is out of order: earlier ones of its producer are missing.
     pub fn is_early(&self, stamp: &Stamp) -> bool {
         let LogState::Open(log) = &self.log else { return false };
         stamp.is_idempotent() && log.producers().ahead(stamp) > 0
     }
 
-    /// Removes the ends of transactions that are replicated from the log's memory.
+    /// Removes replicated ends of transactions from the log's memory.
     pub fn forget_replicated_ends(&mut self) {
         let high_watermark = self.role.high_watermark();
         if let LogState::Open(log) = &mut self.log {

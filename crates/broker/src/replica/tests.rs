@@ -1,4 +1,4 @@
-//! Any sequence of calls on one replica: a panic is a transition that the table of [`super::phase`] does not have.
+//! Random sequences of calls on one replica. A transition that the table of [`super::phase`] lacks panics.
 
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ enum Call {
     OpenNow,
     RecoverNow,
     Hurry,
-    /// The metadata names this broker the leader, or the other one.
+    /// The metadata names this broker the leader, or another one.
     Lead(bool),
     AppendFromLeader,
     BeginAnew,
@@ -39,13 +39,13 @@ enum Call {
     Retire,
 }
 
-/// Calls that may come after a call of the sequential test.
+/// Steps of the sequential test.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Call(Call),
-    /// A byte of the first batch changes where the log is not open.
+    /// Changes a byte of the first batch while the log is not open.
     Damage,
-    /// The broker stops, cleanly or not, and starts again with the partition as one that may have been written.
+    /// Restarts the broker, after a clean stop or not. The partition may have been written then.
     Restart(bool),
 }
 
@@ -180,10 +180,10 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Only an append ends the count where there is no directory, and a partition that counts as unwritable is handed over
-/// and gets none.
+/// A failure to create a directory must not count: only an append ends the count, and a partition that counts as
+/// unwritable is handed over and gets none.
 #[test]
-fn data_directory_takes_no_files_a_new_partition_does_not_count_as_failing() {
+fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);
     let (data, away) = (broker.folder.path().to_owned(), tempfile::tempdir().expect("a folder"));
     fs::rename(&data, away.path().join("data")).expect("moved");
@@ -196,10 +196,10 @@ fn data_directory_takes_no_files_a_new_partition_does_not_count_as_failing() {
     assert!(append().is_ok());
 }
 
-/// The first segment alone cannot be opened: appends, and reads of later records, succeed meanwhile.
+/// Only the first segment cannot be opened. Appends, and reads of later records, succeed meanwhile.
 #[test]
-fn records_cannot_be_read_for_seconds_the_partition_is_handed_over_until_they_can() {
-    // A batch fills a segment.
+fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
+    // Each batch fills a segment.
     let broker = Broker::start_with(tempfile::tempdir().expect("a folder"), Origin::New, Some(14));
     let partition = &broker.partition;
     let append =
@@ -249,9 +249,9 @@ fn records_cannot_be_read_for_seconds_the_partition_is_handed_over_until_they_ca
     read(0).expect("the records can be read again");
 }
 
-/// Consumers skip a damaged batch by its offsets; no other use of the log is in doubt.
+/// Consumers skip a damaged batch by its offsets. Other uses of the log still work.
 #[test]
-fn batch_is_damaged_reads_of_it_do_not_count_as_failing() {
+fn reads_of_a_damaged_batch_do_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);
     let damaged = io::Error::new(io::ErrorKind::InvalidData, "damaged");
     broker.partition.read_failed_at(0, 1, &damaged);
@@ -262,7 +262,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..Default::default() })]
 
     #[test]
-    fn calls_in_any_order_keep_the_phase_that_of_the_log(
+    fn sequential_calls_keep_the_phase_equal_to_the_log_state(
         origin in any::<bool>(),
         steps in prop::collection::vec(steps(), 1..30),
     ) {
@@ -279,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn calls_of_several_threads_keep_the_phase_that_of_the_log(
+    fn concurrent_calls_keep_the_phase_equal_to_the_log_state(
         first in prop::collection::vec(calls(), 0..3),
         threads in prop::collection::vec(prop::collection::vec(calls(), 1..15), 3),
     ) {

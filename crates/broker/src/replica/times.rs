@@ -1,4 +1,4 @@
-//! ListOffsets by time: which segment to look into, while others change the log.
+//! ListOffsets by time: search of the segments while other threads change the log.
 
 use std::io;
 
@@ -8,12 +8,12 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times::{LargestPlan, TimePlan};
 
-/// Times a look is planned anew when retention or compaction takes the segment away under it.
+/// Limit of the plans for one search: retention or compaction may take the segment away during each.
 const PLANS_MAX: usize = 8;
 
 impl Replica {
-    /// The first record whose timestamp is at least `timestamp_ms`, before the offset of the isolation level; `None` if
-    /// all are older.
+    /// Returns the first record whose timestamp is at least `timestamp_ms`, before the end of the isolation level;
+    /// `None` if all records are older.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -50,7 +50,7 @@ impl Replica {
     /// # Errors
     /// [`ReadError`].
     pub fn max_timestamp(&self, isolation: Isolation) -> Result<Option<TimestampOffset>, ReadError> {
-        // The first look is by the indexes alone. It finds nothing where the record is deleted.
+        // The first search uses only the indexes. It finds nothing if the record is deleted.
         if let Some(largest) = self.largest_indexed()?
             && let Some(found) = self.offset_for_timestamp(isolation, largest)?
         {
@@ -61,7 +61,7 @@ impl Replica {
             let Some((floor, largest)) = self.largest_timestamp(isolation)? else { return Ok(None) };
             let found = self.offset_for_timestamp(isolation, largest)?;
             looks += 1;
-            // Between the two looks retention may have deleted the record.
+            // Retention may have deleted the record between the two searches.
             if found.is_some() || looks == PLANS_MAX || self.offsets()?.log_start == floor {
                 return Ok(found);
             }
@@ -78,8 +78,8 @@ impl Replica {
         largest.map_err(|error| self.read_failed(&error))
     }
 
-    /// Returns the log start, and the largest timestamp from there on, in ms. A segment that the log start divides is
-    /// scanned.
+    /// Returns the log start, and the largest timestamp from there on, in ms. Scans a segment that the log start
+    /// divides.
     fn largest_timestamp(&self, isolation: Isolation) -> Result<Option<(i64, i64)>, ReadError> {
         let mut plans = 0;
         loop {
@@ -100,8 +100,8 @@ impl Replica {
         }
     }
 
-    /// Returns what the look number `plans` found, or `None` where it must be planned anew: the segment was replaced
-    /// meanwhile.
+    /// Returns the outcome of plan number `plans`; `None` if the segment was replaced meanwhile and the caller must
+    /// plan again.
     fn looked<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
         if (plan.is_stale() || found.as_ref().is_err_and(is_gone)) && plans < PLANS_MAX {
             return Ok(None);

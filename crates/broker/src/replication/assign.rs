@@ -1,5 +1,4 @@
-//! Which partitions this broker follows, over which lane: from each image of the metadata what is not as it was in the
-//! one before.
+//! Assignment of followed partitions to replica fetchers, by the changes from each metadata image to the next.
 
 use super::context::Context;
 use super::followed::PartitionId;
@@ -39,9 +38,9 @@ struct Lanes {
 }
 
 impl Lanes {
-    /// A topic of one id, as it was and as it is.
+    /// Applies the change of a topic of one id from `old` to `new`.
     fn change(&mut self, old: Option<&Arc<Topic>>, new: Option<&Arc<Topic>>) {
-        // Nobody follows a diskless one.
+        // Diskless topics have no followers.
         let Some(any) = new.or(old).filter(|topic| !topic.config.diskless) else { return };
         let count = [old, new].iter().flatten().map(|topic| topic.partitions.len()).max().unwrap_or(0);
         let registered =
@@ -58,13 +57,14 @@ impl Lanes {
         }
     }
 
-    /// Over which lane, and in which epoch, this broker follows the partition, if it does.
+    /// Returns the fetcher over which this broker follows the partition, and the leader epoch; `None` if it does not
+    /// follow.
     fn lane_of(&self, id: PartitionId, registered: &PartitionRegistration) -> Option<(LaneId, i32)> {
         let own = self.context.config.node.id;
         let leader = registered.leader.filter(|leader| *leader != own && registered.replicas.contains(&own))?;
-        // What is far behind does not delay what acks=all waits for.
+        // Replicas that lag have other fetchers, so that they do not delay acks=all.
         let is_in_sync = registered.isr.contains(&own);
-        // Topics of one partition are spread, too.
+        // Topics of one partition are spread as well.
         let [.., a, b, c, d] = id.0.0;
         let spread = u32::from_be_bytes([a, b, c, d]).wrapping_add(id.1.unsigned_abs());
         let number = spread % self.context.config.replication.fetchers;
@@ -81,7 +81,7 @@ impl Lanes {
         {
             lane.leave(id);
         }
-        // It is gone where its topic was deleted since.
+        // The replica is gone if its topic was deleted since.
         if let Some((lane, leader_epoch)) = now
             && let Some(replica) = self.context.partitions.find(&id.0, id.1)
         {

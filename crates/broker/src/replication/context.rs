@@ -1,4 +1,4 @@
-//! State that the parts of replication share.
+//! State that the modules of replication share.
 
 use super::lags::Lags;
 use crate::partitions::Partitions;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Beside records, an answer has a few bytes for each partition.
+/// Bytes of a response besides its records: a few for each partition.
 const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
-/// State that the parts of replication share.
+/// State that the modules of replication share.
 pub struct Context {
     pub config: Arc<BrokerConfig>,
     pub control: Control,
@@ -32,12 +32,12 @@ pub struct Context {
 impl Context {
     /// Waits until the broker stops.
     pub async fn stopping(&self) {
-        // An error says that the broker is gone.
+        // An error means that the broker is gone.
         let _ = self.stop.clone().wait_for(|stopping| *stopping).await;
     }
 }
 
-/// How other brokers are reached.
+/// Returns the settings for connections to other brokers.
 pub fn client(config: &BrokerConfig) -> ClientConfig {
     let replication = &config.replication;
     let wait_max = Duration::from_millis(u64::try_from(replication.wait_max_ms).unwrap_or(0));

@@ -1,9 +1,9 @@
-//! Partition that this broker follows, in one leader epoch: its part of each fetch, and of the leader's answers. Errors
-//! are treated as Kafka's `ReplicaFetcherThread` treats them.
+//! Partition that this broker follows in one leader epoch: its entries in fetches, and its handling of responses.
+//! Errors are handled as in Kafka's `ReplicaFetcherThread`.
 //!
-//! Not here: when fetches are sent (`leader_fetcher`).
+//! Not here: the times at which fetches are sent (`leader_fetcher`).
 //!
-//! Invariant: an acknowledged offset is in the log, and on the disk where the topic wants that.
+//! Invariant: an acknowledged offset is in the log, and on the disk if the topic's settings want that.
 
 use super::lags::Lag;
 use crate::partitions::{AppendError, FlushTicket, FollowError, FromLeader, Replica};
@@ -17,10 +17,10 @@ use std::time::Duration;
 /// A topic's id, and a partition's number.
 pub type PartitionId = (Uuid, i32);
 
-/// The first pause before a partition is asked for again.
+/// First pause before a failed partition is fetched again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// A partition that is followed.
+/// Partition that is followed.
 pub struct Followed {
     pub replica: Arc<Replica>,
     pub leader_epoch: i32,
@@ -29,36 +29,36 @@ pub struct Followed {
     pub lag: Lag,
     index: i32,
     pipe: PartitionPipe,
-    /// End of the log at the last fetch.
+    /// Log end from which the fetches began last.
     asked: Position,
     log_end: i64,
-    /// Start of the log, as the leader is to know it.
+    /// Start of the log, as the fetches report it.
     log_start: i64,
     acknowledged: i64,
-    /// Records before this offset are flushed before they are acknowledged.
+    /// Offset up to which records must be flushed before they are acknowledged.
     to_be_flushed: i64,
-    /// Times in a row that it was asked for in vain.
+    /// Number of failures in a row.
     failures: u32,
 }
 
 /// Entry of a partition in a fetch.
 pub enum Naming {
     This(Box<FetchPartition>),
-    /// None: an answer is awaited.
+    /// No entry: a response is pending.
     Nothing,
     /// The log is being opened.
     Opening,
-    /// None yet: the end of the log is to be flushed first.
+    /// No entry yet: the end of the log must be flushed first.
     Unflushed(FlushTicket),
     Failed,
 }
 
-/// Outcome of an answer.
+/// Outcome of a response.
 pub enum Taken {
     Nothing,
-    /// The next fetch is to name it.
+    /// The next fetch names the partition.
     ToBeNamed,
-    /// Once that is on the disk, up to there: the next fetch is to name it then.
+    /// The next fetch after this flush, of records up to the offset, names the partition.
     Unflushed(FlushTicket, i64),
     /// The partition is fetched again after a pause.
     Failed,
@@ -83,21 +83,21 @@ impl Followed {
         }
     }
 
-    /// Over a new connection it is asked for anew.
+    /// Restarts the fetches from the log end, for a new connection.
     pub fn begin_anew(&mut self) {
         self.pipe.begin_anew();
     }
 
-    /// How long to wait before it is asked for again.
+    /// Returns the pause before the next fetch, `most` at most.
     pub fn pause(&mut self, most: Duration) -> Duration {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(most);
         self.failures += 1;
         pause
     }
 
-    /// All before this is on the disk; whether that is news for the leader.
+    /// Notes that all records before `upto` are on the disk. Returns true if the leader must get that offset.
     pub fn flushed(&mut self, upto: i64) -> bool {
-        // What came behind it need not be.
+        // Records after `to_be_flushed` need no flush.
         let upto = if upto >= self.to_be_flushed { upto.max(self.log_end) } else { upto };
         let is_news = self.pipe.is_flowing() && upto > self.acknowledged && upto <= self.log_end;
         if is_news {
@@ -106,14 +106,14 @@ impl Followed {
         is_news
     }
 
-    /// Returns the entry for the fetch of this number.
+    /// Returns the entry for fetch `number`.
     pub fn name(&mut self, number: i32, max_bytes: i32) -> Naming {
         if self.pipe.is_anew() {
             if !self.replica.phase().is_settled() {
                 return Naming::Opening;
             }
             if self.replica.takes_no_records() {
-                // Where it ends would count, though nothing can be added there.
+                // Its log end would count for the ISR, though no records can be appended there.
                 return Naming::Failed;
             }
             match self.replica.flushed_position() {
@@ -129,7 +129,7 @@ impl Followed {
         }
         let (read_on, last_epoch) = match self.pipe.ask(number) {
             Some(Ask::FromLogEnd) => (false, self.asked.last_epoch),
-            // The leader has compared the logs in this epoch.
+            // The leader has already compared the logs in this epoch.
             Some(Ask::ReadOn) => (true, None),
             None => return Naming::Nothing,
         };
@@ -145,14 +145,14 @@ impl Followed {
         }))
     }
 
-    /// Returns true if the work of this answer may take long.
+    /// Returns true if the handling of this response may take long.
     pub fn is_long(&self, data: &PartitionData) -> bool {
         let is_change = data.diverging_epoch.epoch >= 0 || data.error_code == ErrorCode::OFFSET_OUT_OF_RANGE;
         let has_records = data.records.as_ref().is_some_and(|records| !records.is_empty());
         is_change || (has_records && !self.replica.phase().is_open())
     }
 
-    /// Carries out what the leader answered.
+    /// Handles the leader's response.
     pub fn take(&mut self, data: &PartitionData) -> Taken {
         let number = data.asked_in;
         if !self.pipe.concerns(number) {
@@ -195,7 +195,7 @@ impl Followed {
             log_start: data.log_start_offset,
         };
         let appended = match self.replica.append_from_leader(from) {
-            // The leader has deleted a part of that batch, and sends the whole.
+            // The leader has deleted a part of that batch, and sends the whole batch.
             Err(FollowError::BeginsWithin(base_offset)) => {
                 let begun = self.replica.begin_anew_at(self.leader_epoch, base_offset);
                 begun.and_then(|()| self.replica.append_from_leader(FromLeader { from: base_offset, ..from }))
@@ -222,22 +222,23 @@ impl Followed {
         }
     }
 
-    /// The leader's log parts from the own one.
+    /// Truncates the log where the leader's log diverges.
     fn truncate(&mut self, data: &PartitionData) -> Taken {
         let leader = EpochEnd { epoch: data.diverging_epoch.epoch, end_offset: data.diverging_epoch.end_offset };
         let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
         match self.replica.truncate_by(self.leader_epoch, self.asked, leader) {
             Ok(Some(to)) if to < from => {
-                tracing::info!(topic, partition, from, to, "cut off what the leader has not");
+                tracing::info!(topic, partition, from, to, "truncated the log to the leader's");
                 Taken::ToBeNamed
             }
-            // Nothing was cut off: to ask at once would be to ask the same.
+            // Nothing was truncated: an immediate fetch would be the same.
             Ok(_) => Taken::Failed,
             Err(error) => self.failed(&error),
         }
     }
 
-    /// The own log ends before the leader's begins, or, without a record by which to compare them, past its end.
+    /// Restarts the log within the leader's. It ended before the leader's log start, or past its end without a record
+    /// to compare.
     fn begin_in_range(&mut self, data: &PartitionData) -> Taken {
         let (log_start, log_end) = (data.log_start_offset, data.log_end_offset);
         if log_start < 0 || log_end < log_start {
@@ -247,7 +248,7 @@ impl Followed {
         let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
         match self.replica.begin_anew_at(self.leader_epoch, at) {
             Ok(()) => {
-                tracing::info!(topic, partition, from, at, "begun anew where the leader has records");
+                tracing::info!(topic, partition, from, at, "restarted the log where the leader has records");
                 Taken::ToBeNamed
             }
             Err(error) => self.failed(&error),
@@ -259,15 +260,15 @@ impl Followed {
         let (topic, partition) = (self.replica.topic(), self.index);
         match error {
             FollowError::NotNext(_) => return Taken::ToBeNamed,
-            // The metadata has gone on, or the partition is gone, of which the lane is told.
+            // The metadata has changed, or the partition is gone, and the fetcher is notified of that.
             FollowError::Role(_) | FollowError::Append(AppendError::Gone) => {}
             FollowError::Records(_) | FollowError::BeginsWithin(_) => {
-                tracing::error!(topic, partition, %error, "not replicated, tried again");
+                tracing::error!(topic, partition, %error, "cannot replicate a partition: the leader's records are fetched again");
             }
             FollowError::Append(_) => {
-                // A full disk has every partition fail many times a second.
+                // On a full disk every partition fails many times a second.
                 if let Some(left_out) = self.replica.line_of_not_replicated() {
-                    tracing::warn!(topic, partition, %error, left_out, "not replicated, tried again");
+                    tracing::warn!(topic, partition, %error, left_out, "cannot replicate a partition: the disk did not take the records, and they are fetched again");
                 }
             }
         }

@@ -1,8 +1,7 @@
-//! The changes of ISRs that this broker asks for as a leader: gathered into one command at a time, and its outcome told
-//! to each partition.
+//! ISR changes that this broker requests as a leader. They are gathered into one command at a time, and each partition
+//! gets the outcome of its change.
 //!
-//! Invariant: each change that a partition asks for is told its outcome, or that nobody knows it; then it is asked for
-//! again.
+//! Invariant: each requested change gets its outcome. One of unknown outcome is requested again.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -15,22 +14,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Before changes whose outcome is not known are asked for again.
+/// Delay before changes of unknown outcome are requested again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Changes of one command.
+/// Limit of the changes in one command.
 const GATHERED_MAX: usize = 10_000;
-/// Between two rounds, at least.
+/// Minimum of the interval between two rounds.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
 /// Change of the ISR that a partition requests.
 struct Proposal {
     replica: Arc<Replica>,
     proposal: AlterPartition,
-    /// How many are in sync as long as it is not so.
+    /// Size of the ISR before the change.
     before: usize,
 }
 
-/// Requested changes that are not sent yet: one a partition at most.
+/// Requested changes that are not sent yet, at most one for each partition.
 #[derive(Default)]
 pub struct IsrChanges {
     waiting: Mutex<Vec<Proposal>>,
@@ -38,7 +37,7 @@ pub struct IsrChanges {
 }
 
 impl IsrChanges {
-    /// Asks for a change; the partition is told the outcome.
+    /// Requests a change, whose outcome [`Replica::altered`] gets.
     pub fn ask(&self, replica: Arc<Replica>, proposal: AlterPartition) {
         let before = replica.registered().isr.len();
         self.waiting.lock().push(Proposal { replica, proposal, before });
@@ -59,7 +58,7 @@ impl IsrChanges {
     }
 }
 
-/// Carries them to the control plane.
+/// Sends the requested changes to the control plane.
 pub(super) async fn carry(context: Arc<Context>, isr: Arc<IsrChanges>) {
     loop {
         let wanted = tokio::select! {
@@ -107,8 +106,8 @@ async fn ask_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
     look(&isr, unknown).await;
 }
 
-/// Checks each partition that this broker leads for followers that lag, or may join; and again when brokers have come
-/// or gone.
+/// Checks each partition that this broker leads for followers that lag or may join: at intervals, and when brokers have
+/// come or gone.
 pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
     let every = (context.config.replication.lag_time_max / 2).max(ROUND_MIN);
     let mut images = context.control.watch();
@@ -126,7 +125,7 @@ pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
     }
 }
 
-/// A partition's lock may be held while the disk is slow.
+/// Checks on a blocking thread: a partition's lock may be held while the disk is slow.
 async fn look(isr: &Arc<IsrChanges>, partitions: Vec<Arc<Replica>>) {
     let isr = Arc::clone(isr);
     let looked = tokio::task::spawn_blocking(move || {
@@ -137,6 +136,6 @@ async fn look(isr: &Arc<IsrChanges>, partitions: Vec<Arc<Replica>>) {
         }
     });
     if looked.await.is_err() {
-        tracing::error!("a look at the replicas in sync has panicked");
+        tracing::error!("the check of the replicas in sync has panicked");
     }
 }

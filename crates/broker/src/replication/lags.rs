@@ -1,4 +1,4 @@
-//! How far the partitions that this broker follows are behind their leaders, for who asks.
+//! Lags of the followed partitions behind their leaders, for metrics.
 
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
@@ -6,25 +6,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// The lags of all partitions that are followed.
+/// Lags of all followed partitions.
 #[derive(Debug, Default)]
 pub struct Lags {
     of: Mutex<HashMap<(Uuid, i32), Arc<AtomicI64>>>,
 }
 
-/// That of one partition.
+/// Lag of one partition.
 #[derive(Debug)]
 pub struct Lag(Arc<AtomicI64>);
 
 impl Lags {
-    /// That of a partition that is followed from now on.
+    /// Returns the lag of a partition that is followed from now on.
     pub fn add(&self, partition: (Uuid, i32)) -> Lag {
         let lag = Arc::<AtomicI64>::default();
         self.of.lock().insert(partition, Arc::clone(&lag));
         Lag(lag)
     }
 
-    /// Removes a partition that is followed no more, unless by another lane.
+    /// Removes a partition that is no longer followed, unless another fetcher follows it.
     pub fn remove(&self, partition: (Uuid, i32), lag: &Lag) {
         let mut of = self.of.lock();
         if of.get(&partition).is_some_and(|known| Arc::ptr_eq(known, &lag.0)) {
@@ -32,7 +32,7 @@ impl Lags {
         }
     }
 
-    /// The largest one, in records.
+    /// Returns the largest lag, in records.
     pub fn max(&self) -> u64 {
         let largest = self.of.lock().values().map(|lag| lag.load(Relaxed)).max();
         largest.and_then(|lag| u64::try_from(lag).ok()).unwrap_or(0)

@@ -1,11 +1,11 @@
-//! A connection to one leader, and the partitions that are fetched over it.
+//! Replica fetcher: a connection to one leader, and the partitions that are fetched over it.
 //!
-//! One task: it hears which partitions are its own, names in the next fetch those of which there is something to say,
-//! keeps several fetches under way while records come ([`FetchPipe`]), and carries out the answers in their order. A
-//! fetch session (KIP-227) is as old as its connection.
+//! One task receives the assignments, names changed partitions in the next fetch, keeps several fetches in flight while
+//! records come ([`FetchPipe`]), and handles the responses in order. A fetch session (KIP-227) is as old as its
+//! connection.
 //!
-//! Not what an answer means for a partition (`followed`). Queue: what a lane is told is bounded by the partitions there
-//! are and the fetches that it has under way. Invariant: nothing is asked again at once that has just failed.
+//! Not the meaning of a response for a partition (`followed`). The partitions and the fetches in flight bound the queue
+//! of events. Invariant: a partition that has just failed is fetched again only after a pause.
 
 use super::context::Context;
 use super::followed::{Followed, Naming, PartitionId, Taken};
@@ -25,85 +25,85 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-/// The version of Fetch between brokers.
+/// Version of Fetch between brokers.
 const FETCH: i16 = 18;
-/// The first pause before a connection is made again.
+/// First pause before a new connection.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Failures in a row, about a second, in which a leader should have heard of this broker's start. More of them are
+/// Failures in a row, about a second, in which a leader should have learnt of this broker's start. More of them are
 /// worth a warning.
 const UNHEARD_MAX: u32 = 6;
-/// Bytes above which an answer is appended on a thread that no other connection waits for.
+/// Bytes above which a response is appended on a thread that serves no other connection.
 const LONG_BYTES: usize = 256 * 1024;
 
-/// Which lane.
+/// Identity of a fetcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LaneId {
     pub leader: i32,
-    /// Which of num.replica.fetchers.
+    /// Number below `num.replica.fetchers`.
     pub number: u32,
     /// True if its partitions are in sync.
     pub is_in_sync: bool,
 }
 
-/// A partition to be followed in a leader epoch.
+/// Partition to be followed in a leader epoch.
 pub struct Assignment {
     pub id: PartitionId,
     pub replica: Arc<Replica>,
     pub leader_epoch: i32,
 }
 
-/// Event of a lane.
+/// Event of a fetcher.
 enum LaneEvent {
     Follow(Assignment),
     Leave(PartitionId),
-    /// The log is open, or was tried to be, or what is at its end is on the disk.
+    /// The log is open or has failed to open, or its end is flushed.
     Ready(PartitionId),
     /// Records of a leader epoch are flushed up to an offset.
     Flushed(PartitionId, i32, i64),
-    /// Outcome of the connection attempt of this number.
+    /// Outcome of the connection attempt with this number.
     Connected(u64, Result<Connection, String>),
-    /// Answer over the connection of this number.
+    /// Response over the connection with this number.
     Answered(u64, Result<FetchResponse, ConnectionError>),
 }
 
-/// Sender of a lane's events. The lane ends when the broker stops.
+/// Sender of a fetcher's events. The fetcher ends when the broker stops.
 pub struct LaneHandle(UnboundedSender<LaneEvent>);
 
 impl LaneHandle {
-    /// Fetches the partition over this lane, in this epoch.
+    /// Fetches the partition over this fetcher, in its leader epoch.
     pub fn follow(&self, assignment: Assignment) {
-        // One that has ended has done so with the broker.
+        // A fetcher ends only with the broker.
         let _ = self.0.send(LaneEvent::Follow(assignment));
     }
 
-    /// Stops to fetch the partition.
+    /// Stops fetching the partition.
     pub fn leave(&self, id: PartitionId) {
         let _ = self.0.send(LaneEvent::Leave(id));
     }
 }
 
-/// The lane's own.
+/// State of a fetcher's task.
 pub struct LeaderFetcher {
     context: Arc<Context>,
     id: LaneId,
     sender: UnboundedSender<LaneEvent>,
     followed: HashMap<PartitionId, Followed>,
-    /// Partitions that the next fetch adds to the session, and those that it removes first. A partition that has left,
-    /// or is listed twice since it came back, is passed over.
+    /// Partitions that the next fetch adds to the session, and those that it removes first. It skips partitions that
+    /// have left, and second entries of one that has come back.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
-    /// When partitions are to be named again.
+    /// Times at which partitions are named again.
     again: BinaryHeap<Reverse<(Instant, PartitionId)>>,
     link: Link,
-    /// How many times a connection was made or given up.
+    /// Number of the connection, counted up when one is made or given up.
     number: u64,
     failures: u32,
-    /// True if one of these failures was logged as a warning.
+    /// True if one of these failures in a row was logged as a warning.
     has_warned: bool,
 }
 
 enum Link {
-    /// Until then.
+    /// No connection until this time.
     Down(Instant),
     Connecting,
     Up(Box<LeaderSession>),
@@ -113,15 +113,15 @@ struct LeaderSession {
     connection: Connection,
     pipe: FetchPipe,
     id: i32,
-    /// That of the next request; 0 opens the session.
+    /// Epoch of the next request; 0 opens the session.
     epoch: i32,
     carried_out: i64,
-    /// True if the last answer had records.
+    /// True if the last response had records.
     do_records_come: bool,
 }
 
 impl LeaderFetcher {
-    /// Starts one without partitions.
+    /// Starts a fetcher without partitions.
     pub fn start(context: Arc<Context>, id: LaneId) -> LaneHandle {
         let (sender, events) = unbounded_channel();
         let lane = LeaderFetcher {
@@ -197,7 +197,7 @@ impl LeaderFetcher {
                 Ok(response) => self.answered(response).await,
                 Err(error) => self.give_up(&error.to_string()),
             },
-            // Of a connection that was given up.
+            // Events of a connection that was given up.
             LaneEvent::Connected(..) | LaneEvent::Answered(..) => {}
         }
     }
@@ -218,7 +218,7 @@ impl LeaderFetcher {
         }
     }
 
-    /// The next fetch names it.
+    /// Adds the partition to the next fetch.
     fn name(&mut self, id: PartitionId) {
         if let Some(followed) = self.followed.get_mut(&id)
             && !std::mem::replace(&mut followed.is_to_be_named, true)
@@ -253,7 +253,7 @@ impl LeaderFetcher {
         [again, connect].into_iter().flatten().min()
     }
 
-    /// Spawns a task that notifies the lane once a log is open.
+    /// Spawns a task that notifies this fetcher once a log is open.
     fn name_when_open(&self, id: PartitionId) {
         let Some(followed) = self.followed.get(&id) else { return };
         let (replica, sender) = (Arc::clone(&followed.replica), self.sender.clone());
@@ -267,11 +267,11 @@ impl LeaderFetcher {
         });
     }
 
-    /// Spawns a task that notifies the lane once a flush is done.
+    /// Spawns a task that notifies this fetcher once a flush is done.
     fn tell_when_flushed(&self, ticket: FlushTicket, told: LaneEvent) {
         let sender = self.sender.clone();
         task::spawn(async move {
-            // A log that cannot be flushed takes no more records, either.
+            // A log that cannot be flushed takes no more records either.
             if ticket.wait().await.is_ok() {
                 let _ = sender.send(told);
             }
@@ -279,7 +279,7 @@ impl LeaderFetcher {
     }
 }
 
-/// The connection.
+/// Connection to the leader.
 impl LeaderFetcher {
     fn connect_if_due(&mut self) {
         let is_due = matches!(self.link, Link::Down(until) if until <= Instant::now());
@@ -308,12 +308,12 @@ impl LeaderFetcher {
         }
     }
 
-    /// Ends the connection; all partitions are asked for anew over the next one, in a while.
+    /// Ends the connection. After a pause, the next one fetches all partitions from their log ends.
     fn give_up(&mut self, why: &str) {
         self.end_link(why, true);
     }
 
-    /// Ends the connection, and logs the failure. Of failures in a row, one is a warning.
+    /// Ends the connection and logs the failure. One of several failures in a row is a warning.
     fn end_link(&mut self, why: &str, is_worth_warning: bool) {
         let replication = &self.context.config.replication;
         let most = Duration::from_millis(replication.backoff_max_ms);
@@ -342,7 +342,7 @@ impl LeaderFetcher {
         }
     }
 
-    /// Sends what may go.
+    /// Sends fetches, as far as the pipe allows.
     async fn send(&mut self) {
         loop {
             let has_to_say = !self.to_be_named.is_empty() || !self.to_be_forgotten.is_empty();
@@ -395,7 +395,7 @@ impl LeaderFetcher {
         request
     }
 
-    /// Returns the entries of the fetch of this number.
+    /// Returns the entries of fetch `number`.
     fn named(&mut self, number: i32, max_bytes: i32) -> Vec<FetchTopic> {
         let mut topics: BTreeMap<Uuid, FetchTopic> = BTreeMap::new();
         for id in std::mem::take(&mut self.to_be_named) {
@@ -417,7 +417,7 @@ impl LeaderFetcher {
     }
 }
 
-/// A connection to the leader, over the listener between brokers.
+/// Connects to the leader, over the listener between brokers.
 async fn connect(context: &Context, leader: i32) -> Result<Connection, String> {
     let listener = &context.config.network.listeners[context.config.replication.listener].name;
     let image = context.control.image();
@@ -432,7 +432,7 @@ async fn connect(context: &Context, leader: i32) -> Result<Connection, String> {
     }
 }
 
-/// The answers.
+/// Responses of the leader.
 impl LeaderFetcher {
     async fn answered(&mut self, response: FetchResponse) {
         let Link::Up(session) = &mut self.link else { return };
@@ -442,7 +442,7 @@ impl LeaderFetcher {
             ErrorCode::NONE => {}
             ErrorCode::BROKER_ID_NOT_REGISTERED => {
                 let is_worth_warning = self.failures >= UNHEARD_MAX;
-                return self.end_link("it has not heard of this broker's start yet", is_worth_warning);
+                return self.end_link("it does not know of this broker's start yet", is_worth_warning);
             }
             error => return self.give_up(error.message()),
         }

@@ -1,19 +1,19 @@
-//! Replication between brokers: what this one follows, and what it asks for as a leader.
+//! Replication between brokers: fetches as a follower, and ISR changes as a leader.
 //!
-//! - `assign`: from each image, which partitions follow which leader over which lane.
-//! - `leader_fetcher`: a connection to a leader with the partitions that are fetched over it: the session, several
-//!   fetches under way.
-//! - `followed`: one of these partitions: what is asked for, and what is done with an answer.
-//! - `context`: what these share.
-//! - `lags`: how far partitions are behind.
-//! - `isr`: the changes of ISRs that leaders ask for, gathered into commands.
-//! - `resign`: leaderships given up, where the disk fails.
+//! - `assign`: assigns followed partitions to fetchers, by each metadata image.
+//! - `leader_fetcher`: a connection to a leader, the partitions fetched over it, their session, and several fetches in
+//!   flight.
+//! - `followed`: one of these partitions: its entries in fetches, and its handling of responses.
+//! - `context`: state that these share.
+//! - `lags`: lags of the followed partitions.
+//! - `isr`: ISR changes that leaders request, gathered into commands.
+//! - `resign`: leaderships given up when the disk fails.
 //!
-//! Not here: what a leader answers (`api/fetch/replica`), nor what is done to a log (`replica/`). The rules are
+//! Not here: the responses of a leader (`api/fetch/replica`), and changes of a log (`replica/`). The rules are
 //! [`fullbore_rules::replica`]'s.
 //!
-//! Invariant: a partition is fetched over one lane at a time, or what the other still brings finds that the log does
-//! not end there.
+//! Invariant: one fetcher at a time fetches a partition. Late records of an earlier fetcher are refused, since the log
+//! does not end where they begin.
 
 mod assign;
 mod context;
@@ -46,7 +46,7 @@ pub struct Replication {
 }
 
 impl Replication {
-    /// Starts its tasks, which end once the broker stops. Needs a runtime.
+    /// Starts the tasks, which end once the broker stops. Needs a tokio runtime.
     pub fn start(
         config: &Arc<BrokerConfig>,
         control: &Control,
@@ -74,12 +74,12 @@ impl Replication {
         Replication { isr, lags }
     }
 
-    /// Returns the changes of ISRs that leaders ask for.
+    /// Returns the ISR changes that leaders request.
     pub fn isr(&self) -> &Arc<IsrChanges> {
         &self.isr
     }
 
-    /// The most records that a partition is behind its leader, of those that this broker follows.
+    /// Returns the largest lag of a followed partition, in records.
     pub fn max_lag(&self) -> u64 {
         self.lags.max()
     }

@@ -1,9 +1,8 @@
-//! Takes this broker out of the ISR of partitions that it cannot write or read: a write or an fsync has failed, the log
-//! is damaged, its directory takes no files, or its records cannot be read. Another replica leads those that it led,
-//! and no leader waits for it.
+//! Withdrawal of this broker from the ISR of partitions that it cannot write or read. A write or an fsync has failed,
+//! the log is damaged, its directory takes no files, or its records cannot be read. Another replica then leads, and no
+//! leader waits for this broker.
 //!
-//! Not here: the choice of the leader, which is the control plane's. Without another replica that may lead nothing
-//! changes.
+//! Not here: the choice of the leader, which is the control plane's. Nothing changes if no other replica may lead.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -13,12 +12,12 @@ use fullbore_rules::cluster::ResignedLog;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two looks.
+/// Interval of the checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Partitions of one command.
+/// Limit of the partitions in one command.
 const ASKED_MAX: usize = 10_000;
 
-/// Until the broker stops.
+/// Checks the partitions until the broker stops.
 pub(super) async fn run(context: Arc<Context>) {
     let (refused, unwritten) = (LogRateLimit::default(), LogRateLimit::default());
     loop {
@@ -39,7 +38,7 @@ pub(super) async fn run(context: Arc<Context>) {
         if let Err(error) = lost
             && let Some(left_out) = unwritten.due()
         {
-            tracing::error!(%error, left_out, "not written that ends of logs may be lost");
+            tracing::error!(%error, left_out, "cannot record that logs may be truncated: a restart may trust records that the disk has lost; check the disk");
         }
         if wanted.is_empty() {
             continue;
@@ -47,20 +46,20 @@ pub(super) async fn run(context: Arc<Context>) {
         if let Err(refusal) = context.control.resign(wanted).await
             && let Some(left_out) = refused.due()
         {
-            tracing::warn!(%refusal, left_out, "this broker goes on leading what it cannot write or read");
+            tracing::warn!(%refusal, left_out, "cannot resign partitions that this broker cannot write or read: it still leads them; the next second tries again");
         }
     }
 }
 
-/// Returns the partitions that this broker cannot write or read, and that others lead or may lead: those whose ISR it
-/// is in, and with a broken log those whose ELR it is in.
+/// Returns the partitions that this broker cannot write or read, and that other replicas lead or may lead. This broker
+/// is in their ISR or, if the log is broken, in their ELR.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {
         let registered = replica.registered();
         let (isr, elr) = (&registered.isr, &registered.elr);
         let leads = registered.leader? == own;
-        // Locks the partition only where it counts as whole.
+        // Locks the partition only if this broker is in its ISR or ELR.
         let log = if isr.contains(&own) || elr.contains(&own) { replica.resigned_log()? } else { return None };
         let mut counted = isr.iter().chain(if log == ResignedLog::Unsure { elr.iter() } else { [].iter() });
         let is_needless = if leads { counted.any(|id| *id != own) } else { counted.any(|id| *id == own) };

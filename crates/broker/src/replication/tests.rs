@@ -3,7 +3,7 @@
 mod cluster;
 mod failing;
 mod following;
-mod hunted;
 mod measure;
+mod regressions;
 
 use cluster::*;

@@ -1,7 +1,7 @@
-//! Effects of a machine, carried out: answers at once, records through the shard, markers through the partitions.
+//! Effects of a machine: answers go out at once, records through the shard, markers through the partitions.
 //!
-//! Invariant: effects of one event are carried out in their order. The outcome of a record, or of markers, is an event
-//! of its own.
+//! Invariant: effects of one event are carried out in order. The outcome of a record, or of markers, is an event of its
+//! own.
 
 use super::Transactions;
 use super::entry::{Entry, EntryState};
@@ -21,14 +21,14 @@ use std::task::Poll;
 use std::time::Instant;
 
 impl Transactions {
-    /// Puts an event to an id, and carries out its effects.
+    /// Passes an event to an id, and carries out the effects.
     pub(super) fn happen(self: &Arc<Self>, entry: &Arc<Entry>, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) {
         let mut state = entry.lock();
         let effects = self.turn(&mut state, event);
         self.follow(entry, state, effects);
     }
 
-    /// Sends the answers that come first, and spawns a task for the other effects.
+    /// Sends the leading answers, and spawns a task for the other effects.
     pub(super) fn follow(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -41,8 +41,8 @@ impl Transactions {
         }
     }
 
-    /// Carries effects out on the caller's task, up to an answer or a wait: a request that nothing stands in the way of
-    /// is answered without a switch. Returns the rest, which the caller has to have carried out.
+    /// Carries out effects on the caller's task, up to an answer or a wait. A request without obstacles is then
+    /// answered without a switch of tasks. Returns the rest, which the caller must run.
     pub(super) fn follow_here(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -60,7 +60,7 @@ impl Transactions {
         }
     }
 
-    /// Sends the answers that come first, and returns the other effects. A vacant id is removed.
+    /// Sends the leading answers, and returns the other effects. Removes a vacant id.
     fn answer_first(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -85,8 +85,8 @@ impl Transactions {
         effects
     }
 
-    /// Carries out effects, and those that follow from them, until there are none. With `is_here` pauses after an
-    /// answer, which the caller's task has to send, until it is polled again.
+    /// Carries out effects, and those that follow from them, until there are none. With `is_here`, pauses after an
+    /// answer until it is polled again, so that the caller's task can send the answer.
     async fn carry_out(self: Arc<Self>, entry: Arc<Entry>, mut effects: VecDeque<Effect>, mut is_here: bool) {
         while let Some(effect) = effects.pop_front() {
             let more = match effect {
@@ -97,7 +97,7 @@ impl Transactions {
                         poll_fn(|context| match std::mem::replace(&mut is_sent, true) {
                             true => Poll::Ready(()),
                             false => {
-                                // A task that was spawned since, as something stood in the way, goes on by itself.
+                                // A task that was spawned at an obstacle continues by itself.
                                 context.waker().wake_by_ref();
                                 Poll::Pending
                             }
@@ -135,7 +135,7 @@ impl Transactions {
         effects
     }
 
-    /// Keeps a state, and measures the parts of a commit: until it is decided, and until its last marker is written.
+    /// Keeps a state, and measures the stages of a commit: until its decision, and until its last marker.
     async fn keep_measured(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let state = next.map(|next| next.state);
         if state.is_some_and(TransactionState::is_complete)
@@ -151,8 +151,8 @@ impl Transactions {
         kept
     }
 
-    /// Appends a state, or the tombstone of the id, and returns once it is on all replicas in sync, and on the disk
-    /// where a commit is flushed.
+    /// Appends a state, or the tombstone of the id. Returns once it is on all replicas in sync, and on the disk if
+    /// commits are flushed.
     async fn keep(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let version = self.settings().server_version;
         let record = records::encode(&entry.id, next, version).map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;
@@ -187,7 +187,7 @@ impl Transactions {
     }
 }
 
-/// Returns the step that is done once a state is on record.
+/// Returns the fault point that follows the record of a state.
 fn step_of(state: TransactionState) -> FaultPoint {
     match state {
         TransactionState::Ongoing => FaultPoint::Added,

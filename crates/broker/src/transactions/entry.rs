@@ -15,20 +15,21 @@ pub(super) struct Entry {
     /// Shard that keeps the id.
     pub shard: Arc<Shard>,
     state: Mutex<EntryState>,
-    /// The earliest time at which a task looks at the id, in ms; `i64::MAX` for none. Written under the id's lock.
+    /// Earliest time at which a task handles a deadline of the id, in ms; `i64::MAX` for none. Written under the id's
+    /// lock.
     pub alarm: AtomicI64,
 }
 
 pub(super) struct EntryState {
     pub transaction: Transaction,
     waiting: Waiting<TransactionAnswer>,
-    /// Share in the room of the broker.
+    /// Share of the broker's memory budget.
     pub share: TransactionShare,
     /// True once the id is out of service.
     pub is_gone: bool,
-    /// The share of the id in the counts.
+    /// Share of the counts.
     pub counted: Counted,
-    /// When the markers of a commit began to be written.
+    /// Time at which the writes of a commit's markers began.
     pub marked_since: Option<Instant>,
 }
 
@@ -51,7 +52,7 @@ impl Entry {
 }
 
 impl EntryState {
-    /// Returns a ticket, and the answer to come.
+    /// Returns a ticket and its pending answer.
     pub fn ticket(&mut self) -> (RequestTicket, PendingAnswer<TransactionAnswer>) {
         let (number, pending) = self.waiting.ticket();
         (RequestTicket(number), pending)

@@ -1,11 +1,11 @@
-//! Commits that are on the disk before they are answered (`fullbore.transaction.flush`).
+//! Flushes of commits before their responses (`fullbore.transaction.flush`).
 //!
-//! On one broker the records of a transaction are flushed as it is committed, by one fsync of each file for all
-//! transactions that wait then. In a cluster their leaders may be other brokers, which flush before they answer
-//! Produce ([`crate::replica`]).
+//! On one broker, a commit flushes the records of its transaction. One fsync of each file serves all transactions that
+//! wait then. In a cluster other brokers may lead the partitions, and flush before they answer Produce
+//! ([`crate::replica`]).
 //!
-//! Invariant: records and offsets of a transaction are on the disk before its commit is, that before any marker is
-//! written, and all markers before the record that it is complete.
+//! Invariant: records and offsets of a transaction are on the disk before its commit is. The commit is on the disk
+//! before any marker is written, and all markers are before the record of its completion.
 
 use super::{MARKERS_A_TURN, Transactions};
 use crate::partitions::{AnyPartition, AppendError, FlushTicket, Replica};
@@ -14,10 +14,10 @@ use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
 impl Transactions {
-    /// Brings to the disk what a state relies on, before the state is kept.
+    /// Flushes the records that a state relies on, before the state is kept.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE where records of the transaction may not be on the disk.
+    /// COORDINATOR_NOT_AVAILABLE if records of the transaction may not be on the disk.
     pub(super) async fn flush_before(&self, next: &TransactionMetadata) -> Result<(), ErrorCode> {
         if !self.config.flushes || next.state != TransactionState::PrepareCommit {
             return Ok(());
@@ -47,7 +47,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// Returns a partition's log where this broker leads it.
+    /// Returns a partition's log if this broker leads it.
     pub(super) fn led_here(&self, partition: &TopicPartition) -> Option<Arc<Replica>> {
         let id = self.control.image().topic(&partition.topic)?.id;
         match self.logs.find_any(&id, partition.partition)? {
@@ -56,9 +56,8 @@ impl Transactions {
         }
     }
 
-    /// Brings a state to the disk once it is kept, where more relies on it: a commit, and with transaction version 1
-    /// the begin of a transaction. There the epoch stays: records whose begin is lost would be committed with the
-    /// transaction before.
+    /// Flushes a kept state that more relies on: a commit and, with transaction version 1, the begin of a transaction.
+    /// In that version the epoch stays: records after a lost begin would be committed with the previous transaction.
     ///
     /// # Errors
     /// [`AppendError::Storage`].

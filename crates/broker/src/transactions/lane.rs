@@ -1,8 +1,7 @@
-//! Requests to another broker, one after the other, over a connection of its own: items that come meanwhile go with the
-//! next one.
+//! Queue of requests to another broker, over a connection of its own. One request is in flight; items that come
+//! meanwhile go with the next one.
 //!
-//! Invariant: each item that is put in is taken out, or dropped once its sender does not want it any more; at most one
-//! task sends.
+//! Invariant: each queued item is taken out, or dropped once its sender no longer wants it. At most one task sends.
 
 use fullbore_client::tokio::Connection;
 use parking_lot::Mutex;
@@ -17,7 +16,7 @@ pub(super) struct Lane<T> {
 
 struct Queue<T> {
     waiting: VecDeque<T>,
-    /// True while a task sends what waits.
+    /// True while a task sends the waiting items.
     is_sending: bool,
 }
 
@@ -29,15 +28,15 @@ impl<T> Default for Lane<T> {
 }
 
 impl<T> Lane<T> {
-    /// Queues an item, and returns true if no task sends: the caller then has to start one.
+    /// Queues an item. Returns true if no task sends: the caller must then spawn one.
     pub fn put(&self, item: T) -> bool {
         let mut queue = self.queue.lock();
         queue.waiting.push_back(item);
         !std::mem::replace(&mut queue.is_sending, true)
     }
 
-    /// Takes the first items, at least one, at most `count_max` and as many as have `size_max` together; those that are
-    /// not `wanted` any more are dropped. `None` if none wait: the task that sends has to end.
+    /// Takes the first items: at least one, at most `count_max`, and of `size_max` together. Drops items that are not
+    /// `wanted`. Returns `None` if none wait: the task that sends must then end.
     pub fn take(
         &self,
         count_max: usize,
@@ -74,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_wait_for_one_task_which_takes_what_fits_and_the_next_item_starts_another() {
+    fn one_task_takes_items_up_to_the_limits_and_the_next_item_needs_another() {
         let lane = Lane::default();
         assert!(lane.put(3));
         assert!([4, 9, 1, 1].map(|item| lane.put(item)).iter().all(|is_idle| !is_idle));
@@ -83,9 +82,9 @@ mod tests {
         assert!(lane.put(1));
     }
 
-    /// A marker for a broker that was replaced meanwhile is on its way to the next one.
+    /// A marker for a broker that was replaced meanwhile is sent to the next one.
     #[test]
-    fn item_is_not_wanted_any_more_it_is_dropped_and_those_behind_it_are_taken() {
+    fn unwanted_item_is_dropped_and_those_behind_it_are_taken() {
         let lane = Lane::default();
         [1, 2, 3, 4].into_iter().for_each(|item| _ = lane.put(item));
         let take = |odd| lane.take(2, 8, |_| 1, move |item| item % 2 == odd);

@@ -1,5 +1,5 @@
-//! Content of the shards that transactional ids are in: each id as its last record has it, and the end of all with
-//! their shard.
+//! Contents of the shards that transactional ids are in: each id as its last record has it, and their removal with the
+//! shard.
 
 use super::Transactions;
 use super::entry::Entry;
@@ -59,8 +59,8 @@ impl Coordinator for Transactions {
 }
 
 impl Transactions {
-    /// Brings to the disk what was read of a shard: a kill may have come before the flush of a decision, whose markers
-    /// are written next.
+    /// Flushes the records that were read of a shard: a kill may have come before the flush of a decision, whose
+    /// markers are written next.
     fn flush_loaded(&self, shard: &Shard) -> Result<(), ReplayError> {
         if !self.config.flushes {
             return Ok(());
@@ -71,13 +71,13 @@ impl Transactions {
         }
     }
 
-    /// Takes these ids out of service: another broker coordinates them.
+    /// Takes these ids out of service, since another broker coordinates them.
     fn kill_all(&self, is_meant: impl Fn(&Entry) -> bool) {
         let left: Vec<_> = self.ids.lock().values().filter(|entry| is_meant(entry)).cloned().collect();
         left.iter().for_each(|entry| self.kill(entry, ErrorCode::NOT_COORDINATOR));
     }
 
-    /// Puts an id in service as its last record has it. What was decided goes on.
+    /// Puts an id in service as its last record has it, and continues a decided transaction.
     fn restore(self: &Arc<Self>, shard: &Arc<Shard>, id: Text, state: TransactionMetadata) {
         let mut effects = Vec::new();
         let turn = &mut Turn { settings: &self.settings(), now: now_ms(), effects: &mut effects };

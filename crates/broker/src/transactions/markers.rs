@@ -1,8 +1,8 @@
-//! Markers of decided transactions: appended here where this broker leads the partition, else sent to its leader. That
-//! of a diskless partition is written by this broker, unless that has no object store.
+//! Markers of decided transactions: appended here if this broker leads the partition, and otherwise sent to its leader.
+//! This broker writes the marker of a diskless partition itself, unless it has no object store.
 //!
-//! Invariant: a partition counts as marked once its marker is on all replicas in sync, or in the index, or the
-//! partition is gone.
+//! Invariant: a partition counts as marked once its marker is on all replicas in sync or in the index, or the partition
+//! is deleted.
 
 use super::Transactions;
 use super::entry::Entry;
@@ -25,11 +25,11 @@ use tokio::time::{Instant, sleep};
 
 /// First pause before a marker that could not be written is tried again; later ones double.
 const AGAIN_FIRST: Duration = Duration::from_millis(20);
-/// The longest such pause.
+/// Longest such pause.
 const AGAIN_MOST: Duration = Duration::from_secs(1);
-/// The longest wait for replicas before a marker is written once more.
+/// Limit of the wait for replicas before a marker is written again.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
-/// The same of a marker that another broker has requested, which sends no other marker meanwhile.
+/// Limit of that wait for a marker that another broker has requested, which sends no other marker meanwhile.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Markers after which other tasks run.
@@ -39,15 +39,15 @@ pub const TURN: usize = 64;
 enum Marked {
     /// The marker is on all replicas in sync.
     Done,
-    /// The partition is gone.
+    /// The partition is deleted.
     Gone,
     /// The marker is in the log, and waits for flush or replicas.
     Written(Box<WrittenBatch>),
-    /// The marker waits for its append by a coordinator, or for replicas.
+    /// The marker is queued at a coordinator, or waits for replicas.
     Queued(PendingWrite<MarkerOutcome>),
     /// The log is not open yet.
     Closed,
-    /// The marker is on its way to the object store and the index, or waits for a place in the queue.
+    /// The marker waits for the object store and the index, or for a slot in the queue.
     Committing(Pin<Box<dyn Future<Output = Result<(), AppendError>> + Send>>),
     /// The partition's coordinator is reading its log.
     Loading,
@@ -58,8 +58,8 @@ enum Marked {
 }
 
 impl Marked {
-    /// Returns true if the transaction has ended in the partition. A producer that has gone on there has a marker of
-    /// this decision, or needs none.
+    /// Returns true if the transaction has ended in the partition. A refused epoch counts: a producer that has
+    /// continued there has a marker of this decision, or needs none.
     fn is_over(&self) -> bool {
         let is_past = |error: &AppendError| *error == AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
         match self {
@@ -85,8 +85,8 @@ enum ClosedLog {
 }
 
 impl Transactions {
-    /// Appends the markers of one decision, and returns the partitions that have theirs on all replicas in sync at
-    /// once. Others get a task each, which reports its marker to the id.
+    /// Appends the markers of one decision. Returns the partitions whose markers are on all replicas in sync at once. A
+    /// task for each other partition reports its marker to the id.
     pub(super) async fn write_markers(self: &Arc<Self>, entry: &Arc<Entry>, markers: &Markers) -> Vec<TopicPartition> {
         let marker = Marker {
             producer_id: markers.producer_id,
@@ -117,8 +117,8 @@ impl Transactions {
         done
     }
 
-    /// Writes one marker again and again until it is on all replicas in sync, its partition is gone, or the id is out
-    /// of service.
+    /// Writes one marker, again after each failure, until it is on all replicas in sync, its partition is deleted, or
+    /// the id is out of service.
     async fn mark(
         self: &Arc<Self>,
         entry: &Entry,
@@ -174,7 +174,7 @@ impl Transactions {
     /// Sends a marker to the broker that writes to its partition.
     ///
     /// # Errors
-    /// The reason, for the log. The marker may be written all the same.
+    /// Reason for the log. The marker may be written all the same.
     pub(super) async fn mark_at(
         &self,
         route: MarkerRoute,
@@ -189,7 +189,7 @@ impl Transactions {
             }
         };
         match code {
-            // As in Marked::is_over.
+            // The same codes as in `Marked::is_over`.
             ErrorCode::NONE | ErrorCode::INVALID_PRODUCER_EPOCH => Ok(()),
             code => Err(format!("broker {}: {}", route.broker, code.message())),
         }
@@ -227,7 +227,7 @@ impl Transactions {
         tokio::task::spawn_blocking(append).await.unwrap_or(Marked::Not(AppendError::Storage))
     }
 
-    /// Appends one marker to `__consumer_offsets`, by way of the coordinator, which applies or drops the offsets of the
+    /// Appends one marker to `__consumer_offsets` through its coordinator, which applies or drops the offsets of the
     /// transaction.
     fn append_offsets_marker(&self, partition: i32, marker: &Marker, version: i8) -> Marked {
         match Arc::clone(&self.offsets).write_marker(partition, *marker, version) {
@@ -237,7 +237,7 @@ impl Transactions {
         }
     }
 
-    /// Appends one marker where this broker leads the partition.
+    /// Appends one marker if this broker leads the partition.
     fn append_marker(&self, partition: &TopicPartition, marker: &Marker, version: i8, closed: ClosedLog) -> Marked {
         let image = self.control.image();
         let topic = image.topic(&partition.topic);
@@ -309,7 +309,7 @@ fn commit_to(partition: Arc<DisklessPartition>, marker: Marker, version: i8) -> 
     }
 }
 
-/// Appends a marker to a replica that leads.
+/// Appends a marker to a replica that this broker leads.
 fn append_to(replica: &Arc<Replica>, marker: &Marker, version: i8) -> Marked {
     let appended = replica.append_marker(marker, version, None, now_ms());
     if appended.is_ok() {
@@ -326,7 +326,7 @@ async fn replicated(written: WrittenBatch, within: Duration) -> Result<(), Appen
     written.durability.wait(Instant::now() + within).await
 }
 
-/// Waits until a marker of a diskless partition is decided on.
+/// Waits for the outcome of a marker of a diskless partition.
 async fn committed(pending: Pin<Box<dyn Future<Output = Result<(), AppendError>> + Send>>) -> Marked {
     let outcome = pending.await;
     if outcome.is_ok() {

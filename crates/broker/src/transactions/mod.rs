@@ -1,9 +1,9 @@
-//! The coordinator of transactions: finds a transactional id, locks it, puts an event to its machine, and carries its
-//! effects out.
+//! Coordinator of transactions: finds a transactional id, locks it, passes an event to its state machine, and carries
+//! out the effects.
 //!
 //! Not the decisions, which are [`fullbore_rules::transaction`]'s. Ids are kept in `__transaction_state`, by way of
-//! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is being replicated, the id
-//! takes further events.
+//! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is replicated, the id takes
+//! further events.
 //!
 //! Invariant: each request gets one answer: the machine's, or the error with which its shard is left.
 
@@ -53,16 +53,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tally::Tally;
 
-/// The longest that a client's request waits for the end of the transaction before, in ms. Kafka's client pauses as
-/// long at CONCURRENT_TRANSACTIONS.
+/// Limit of a client request's wait for the end of the previous transaction, in ms. Kafka's client pauses as long at
+/// CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
-/// The longest such wait of a batch, in ms: its client pauses longer (`add.partitions.to.txn.retry.backoff.max.ms` of
+/// Limit of such a wait of a batch, in ms: its client pauses longer (`add.partitions.to.txn.retry.backoff.max.ms` of
 /// Kafka's brokers).
 pub const BATCH_WAIT_MS: i64 = 100;
-/// The longest wait of one transaction of a broker's request, in ms: others wait for the same answer.
+/// Limit of the wait of one transaction in a broker's request, in ms: others wait for the same response.
 pub const BATCH_ANSWER_MS: u64 = 1_000;
-/// The longest wait while markers of diskless partitions are not written, in ms. Each waits for a PUT of 100 to 200 ms,
-/// and for a second one where the first is silent.
+/// Limit of the wait while markers of diskless partitions are not written, in ms. Each waits for a PUT of 100 to 200
+/// ms, and for a second one if the first gets no response.
 const DISKLESS_WAIT_MS: i64 = 1_000;
 
 /// Transactional ids that this broker coordinates.
@@ -78,20 +78,20 @@ pub struct Transactions {
     /// The coordinator of `__consumer_offsets`.
     offsets: Arc<dyn MarkedCoordinator>,
     config: TransactionConfig,
-    /// Room for ids, and for the partitions of all transactions.
+    /// Memory budget for ids, and for the partitions of all transactions.
     room: TransactionsRoom,
-    /// Rate limit of the log line of an id that is one too many.
+    /// Rate limit of the log line for an id past the limit.
     uncounted: LogRateLimit,
-    /// Rate limit of the log line of transactions that have all the room.
+    /// Rate limit of the log line for transactions that have used up the budget.
     crowded: LogRateLimit,
-    /// Rate limit of the log line of a record that could not be appended.
+    /// Rate limit of the log line for a record that could not be appended.
     unkept: LogRateLimit,
-    /// Rate limit of the log line of a marker that could not be written.
+    /// Rate limit of the log line for a marker that could not be written.
     unmarked: LogRateLimit,
     /// Counts of the ids.
     tally: Tally,
     metrics: Metrics,
-    /// Mark that transactions may have lost their state.
+    /// Marker file for transactions that may have lost their state.
     unsettled: Unsettled,
 }
 
@@ -102,7 +102,7 @@ pub struct ListedTransaction {
     pub transactional_id: Text,
     /// Producer of the transaction.
     pub producer_id: i64,
-    /// The state in force.
+    /// State in force.
     pub state: TransactionState,
 }
 
@@ -111,16 +111,16 @@ pub struct ListedTransaction {
 pub struct TransactionCounts {
     /// Ids by state, in the order of [`TransactionCounts::STATES`].
     pub by_state: [usize; TransactionCounts::STATES.len()],
-    /// The eldest transaction that is not complete.
+    /// Oldest transaction that is not complete.
     pub oldest_open: Option<OldestOpen>,
 }
 
-/// The eldest transaction that is open, or whose markers are not all written.
+/// Oldest transaction that is open, or whose markers are not all written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldestOpen {
     /// Transactional id.
     pub transactional_id: Text,
-    /// For how long it is open, in ms.
+    /// Time since the transaction began, in ms.
     pub age_ms: i64,
 }
 
@@ -137,7 +137,7 @@ impl TransactionCounts {
 }
 
 impl Transactions {
-    /// Creates the coordinator, which knows no ids yet: see [`Transactions::start`]. `offsets` coordinates
+    /// Creates the coordinator without ids; [`Transactions::start`] loads them. `offsets` coordinates
     /// `__consumer_offsets`.
     pub fn new(
         config: &BrokerConfig,
@@ -174,11 +174,10 @@ impl Transactions {
         })
     }
 
-    /// Waits a while until the shards of these ids are loaded. With `creates` the topic is created first if there is
-    /// none.
+    /// Waits a while until the shards of `ids` are loaded. With `creates`, first creates a missing topic.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE: the topic cannot be created.
+    /// COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
     pub async fn prepare<'a>(
         self: &Arc<Self>,
         creates: bool,
@@ -187,8 +186,8 @@ impl Transactions {
         CoordinatorTopic::prepare(self, creates, ids).await
     }
 
-    /// Puts an event to an id, which is created if it is not known. The event is given the ticket by which its answer
-    /// is awaited. `behind` are the writes of the connection that sends the answer, if one does.
+    /// Passes an event to an id, which is created if it is unknown. The event gets the ticket of its answer. `behind`
+    /// are the writes of the connection that sends the answer, if there is one.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
@@ -201,7 +200,7 @@ impl Transactions {
         loop {
             let entry = self.known_or_new(id)?;
             let mut state = entry.lock();
-            // The shard may have been left between the search and the lock; the id is not in the table then.
+            // The shard may have been left between the search and the lock, and the id is then out of the table.
             if state.is_gone {
                 continue;
             }
@@ -216,18 +215,18 @@ impl Transactions {
         }
     }
 
-    /// Returns until when a request about an id may wait for the end of the transaction before: for `wait_ms`, or for
-    /// as long as the markers of diskless partitions take.
+    /// Returns the end of a request's wait for the previous transaction of an id: after `wait_ms`, or as long as
+    /// markers of diskless partitions take.
     pub fn wait_until(&self, id: &str, wait_ms: i64) -> Option<i64> {
         let awaits_store = || {
             let image = self.control.image();
             let is_diskless = |name: &str| image.topic(name).is_some_and(|topic| topic.config.diskless);
             let lacks_marker = |transaction: &Transaction| {
                 let state = transaction.describe()?;
-                // Partitions of a topic lie side by side.
+                // Partitions of a topic are adjacent.
                 let mut topics: Vec<_> = state.partitions.iter().map(|partition| &partition.topic).collect();
                 topics.dedup();
-                // An InitProducerId aborts the transaction that is going on.
+                // An InitProducerId aborts the open transaction.
                 let has_markers_to_come = state.state.is_prepared() || state.state == TransactionState::Ongoing;
                 Ok(has_markers_to_come && topics.into_iter().any(|topic| is_diskless(topic)))
             };
@@ -237,10 +236,10 @@ impl Transactions {
         Some(now_ms().saturating_add(wait_ms))
     }
 
-    /// Adds partitions to the transaction of an id; returns once that is on record.
+    /// Adds partitions to the transaction of an id; returns once that is recorded.
     ///
     /// # Errors
-    /// Errors of AddPartitionsToTxn; the errors of the id's shard.
+    /// Errors of AddPartitionsToTxn, and of the id's shard.
     pub async fn add_partitions(self: &Arc<Self>, id: &str, added: AddPartitions) -> Result<(), ErrorCode> {
         let pending =
             self.put_to(id, None, |transaction, ticket, turn| transaction.add_partitions(added, ticket, turn))?;
@@ -250,10 +249,10 @@ impl Transactions {
         }
     }
 
-    /// Returns what `look` finds in the machine of an id.
+    /// Returns the result of `look` on the machine of an id.
     ///
     /// # Errors
-    /// TRANSACTIONAL_ID_NOT_FOUND; the errors of its shard.
+    /// TRANSACTIONAL_ID_NOT_FOUND; errors of the id's shard.
     pub fn look<T>(&self, id: &str, look: impl FnOnce(&Transaction) -> Result<T, ErrorCode>) -> Result<T, ErrorCode> {
         self.serving(id)?;
         let entry = self.ids.lock().get(id).cloned().ok_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND)?;
@@ -261,11 +260,11 @@ impl Transactions {
         look(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. Taken before an answer about the id, it names
-    /// the coordinator that has given the answer.
+    /// Returns the leader epoch in which this broker coordinates an id. Read before an answer about the id, it
+    /// identifies the coordinator that gave the answer.
     ///
     /// # Errors
-    /// The errors of its shard.
+    /// Errors of the id's shard.
     pub fn coordinator_epoch(&self, id: &str) -> Result<i32, ErrorCode> {
         Ok(self.serving(id)?.leader_epoch())
     }
@@ -273,7 +272,7 @@ impl Transactions {
     /// Returns NONE for each partition in the transaction of this producer, and TRANSACTION_ABORTABLE for others.
     ///
     /// # Errors
-    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS; the errors of the id's shard.
+    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS; errors of the id's shard.
     pub fn verify_partitions(
         &self,
         id: &str,
@@ -293,12 +292,12 @@ impl Transactions {
     /// Returns the state in force of an id.
     ///
     /// # Errors
-    /// As [`Transactions::look`].
+    /// Errors of [`Transactions::look`].
     pub fn describe(&self, id: &str) -> Result<TransactionMetadata, ErrorCode> {
         self.look(id, |transaction| transaction.describe().cloned())
     }
 
-    /// Returns the ids that the filter takes and whose name `matches`. Takes its time where there are many.
+    /// Returns the ids that pass the filter and whose name `matches`. Takes long if there are many.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS while a shard is loaded.
@@ -311,7 +310,7 @@ impl Transactions {
             return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
         }
         let now = now_ms();
-        // A pattern takes its time, and there may be very many ids.
+        // The table is not locked below: a pattern may be slow, and there may be very many ids.
         let entries: Vec<_> = self.ids.lock().values().cloned().collect();
         let listed = |entry: &Arc<Entry>| {
             let (producer_id, state) = entry.lock().transaction.list(filter, now)?;
@@ -320,8 +319,8 @@ impl Transactions {
         Ok(entries.iter().filter(|entry| matches(&entry.id)).filter_map(listed).collect())
     }
 
-    /// Returns the partitions of `__transaction_state` that are served, each with its leader epoch. Of those that are
-    /// served both before and after a look at the ids, all were looked at.
+    /// Returns the served partitions of `__transaction_state`, each with its leader epoch. If a partition is served
+    /// both before and after a pass over the ids, the pass has seen all ids of the partition.
     pub fn served(&self) -> Vec<(i32, i32)> {
         let topic = self.topic.read();
         let shards = topic.iter().flat_map(|topic| topic.shards());
@@ -329,7 +328,7 @@ impl Transactions {
         serving.map(|shard| (shard.partition().index(), shard.leader_epoch())).collect()
     }
 
-    /// Counts the ids, without a look at each.
+    /// Returns the counts of the ids, without a pass over them.
     pub fn counts(&self, now_ms: i64) -> TransactionCounts {
         self.tally.counts(now_ms)
     }
@@ -339,7 +338,7 @@ impl Transactions {
         &self.config
     }
 
-    /// Returns the settings that machines go by at this moment: the level of `transaction.version` may change.
+    /// Returns the settings of the machines at this moment: the level of `transaction.version` may change.
     fn settings(&self) -> TransactionSettings {
         let level = self.control.image().feature_level(&TRANSACTION_VERSION);
         let server_version = TransactionVersion::from_level(level).unwrap_or(self.config.rules.server_version);
@@ -352,13 +351,13 @@ impl Transactions {
         self.control.image().live().verifies_partitions
     }
 
-    /// Gives an event to the machine of an id, and returns the effects.
+    /// Passes an event to the machine of an id, and returns the effects.
     fn turn(&self, state: &mut EntryState, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
         let (mut effects, mut settings) = (Vec::new(), self.settings());
         if self.room.is_full() {
             settings.partitions_max = settings.partitions_max.min(state.transaction.partitions());
             if let Some(left_out) = self.crowded.due() {
-                tracing::warn!(left_out, "open transactions have too many partitions together: no more can be added");
+                tracing::warn!(left_out, "cannot add partitions to transactions: all open ones together have too many");
             }
         }
         event(&mut state.transaction, &mut Turn { settings: &settings, now: now_ms(), effects: &mut effects });
@@ -366,7 +365,7 @@ impl Transactions {
         effects
     }
 
-    /// Returns the shard that an id is in.
+    /// Returns the shard of an id.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
@@ -374,8 +373,8 @@ impl Transactions {
         self.topic.read().as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// Returns the entry of an id, which is created if it is not known. The topic is locked meanwhile: no id may come
-    /// into a shard that was left.
+    /// Returns the entry of an id, and creates it if the id is unknown. The topic stays locked: no id may be added to a
+    /// shard that was left.
     fn known_or_new(&self, id: &str) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         let shard = topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?;
@@ -388,12 +387,12 @@ impl Transactions {
                 tracing::warn!(
                     ids = ids.len(),
                     left_out,
-                    "a new transactional id is refused: fullbore.transactional.ids.max, or 128 MiB of them"
+                    "cannot add a transactional id: raise fullbore.transactional.ids.max, or use shorter ids, of which 128 MiB fit"
                 );
             }
             return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);
         }
-        // A copy: the id came in a frame.
+        // A copy, since the id shares memory with its frame.
         let id = Text::from(id);
         let transaction = Transaction::new(shard.leader_epoch());
         let entry = Entry::new(id.clone(), transaction, Arc::clone(shard), &self.room);
@@ -401,7 +400,7 @@ impl Transactions {
         Ok(entry)
     }
 
-    /// Takes an id out of service; every request about it is answered with `code`.
+    /// Takes an id out of service, and answers every request about it with `code`.
     fn kill(&self, entry: &Arc<Entry>, code: ErrorCode) {
         let mut state = entry.lock();
         state.is_gone = true;
@@ -417,7 +416,7 @@ impl Transactions {
         self.forget(entry);
     }
 
-    /// Removes an id from the table, unless another entry has its place.
+    /// Removes an id from the table, unless another entry has replaced it.
     fn forget(&self, entry: &Arc<Entry>) {
         let mut ids = self.ids.lock();
         if ids.get(&entry.id).is_some_and(|known| Arc::ptr_eq(known, entry)) {

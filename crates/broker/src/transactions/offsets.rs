@@ -1,7 +1,7 @@
 //! Verification of offsets that a group commits in a transaction (KIP-447, KIP-890).
 //!
-//! For clients that send TxnOffsetCommit 5 the broker adds the group's partition to the transaction; other clients have
-//! added it before.
+//! For clients that send TxnOffsetCommit 5, the broker adds the group's partition to the transaction. Other clients
+//! have added it before.
 
 use super::Transactions;
 use super::verify::CoordinatorAnswer;
@@ -11,17 +11,17 @@ use fullbore_rules::transaction::ProducerIdAndEpoch;
 use fullbore_wire::{ErrorCode, Text};
 use std::sync::Arc;
 
-/// The first TxnOffsetCommit version whose client has the broker add the partition (KIP-890 part 2).
+/// First TxnOffsetCommit version whose client lets the broker add the partition (KIP-890 part 2).
 const ADDS_FROM: i16 = 5;
-/// The first TxnOffsetCommit version whose client knows TRANSACTION_ABORTABLE (KIP-890).
+/// First TxnOffsetCommit version whose client knows TRANSACTION_ABORTABLE (KIP-890).
 const ABORTABLE_FROM: i16 = 4;
 
 impl Transactions {
-    /// Checks that a transaction has this partition of `__consumer_offsets`, or adds it, by the client's version of
-    /// TxnOffsetCommit. Returns the epoch of the coordinator; `None` if it is unknown.
+    /// Adds this partition of `__consumer_offsets` to a transaction or, for older versions of TxnOffsetCommit, checks
+    /// that the transaction has it. Returns the epoch of the coordinator; `None` if it is unknown.
     ///
     /// # Errors
-    /// The error for a client of that version.
+    /// Error for a client of that version.
     pub async fn begin_offsets(
         self: &Arc<Self>,
         transactional_id: &str,
@@ -52,7 +52,7 @@ fn as_commit_error(code: ErrorCode, version: i16) -> ErrorCode {
     match code {
         ErrorCode::TRANSACTION_ABORTABLE if version < ABORTABLE_FROM => ErrorCode::INVALID_TXN_STATE,
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
-        // The client commits again at this one, without a search for the coordinator.
+        // The client retries at this coordinator, without searching for it again.
         ErrorCode::NETWORK_EXCEPTION => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
         code => code,
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_is_old_an_abortable_error_is_another() {
+    fn abortable_error_for_an_old_client_is_translated() {
         let codes = [3, 4].map(|version| as_commit_error(ErrorCode::TRANSACTION_ABORTABLE, version));
         assert_eq!(codes, [ErrorCode::INVALID_TXN_STATE, ErrorCode::TRANSACTION_ABORTABLE]);
         assert_eq!(as_commit_error(ErrorCode::PRODUCER_FENCED, 5), ErrorCode::INVALID_PRODUCER_EPOCH);

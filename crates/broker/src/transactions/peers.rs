@@ -1,12 +1,12 @@
 //! Other brokers of the cluster, as coordinators reach them over the listener between brokers, and the markers for
 //! their partitions.
 //!
-//! Markers for one broker are gathered over transactions: one WriteTxnMarkers is under way at a time, and the next one
-//! has all that have come meanwhile. A leader answers it once its markers are replicated, so that nothing else goes
-//! over that connection.
+//! Markers for one broker are gathered across transactions. One WriteTxnMarkers is in flight at a time, and the next
+//! one has all markers that have come meanwhile. A leader responds once the markers are replicated, so that the
+//! connection carries nothing else.
 //!
-//! Invariant: each queued marker is answered, by the response or by the failure of its request, or goes another way and
-//! is not sent.
+//! Invariant: each queued marker gets an answer, from the response or the failure of its request, or it takes another
+//! path and is not sent.
 
 use super::lane::Lane;
 use super::verifications::Verifications;
@@ -30,11 +30,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Markers of one request.
+/// Limit of the markers in one request.
 const MARKERS_MAX: usize = 1_000;
-/// The longest wait for the answer to markers: longer than a leader waits for its replicas.
+/// Limit of the wait for a response to markers: longer than a leader waits for its replicas.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// The longest wait for the answer to a look, for which a broker may have to open logs.
+/// Limit of the wait for a response to a search, for which a broker may have to open logs.
 const LOOKED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Brokers that this one writes to as a coordinator.
@@ -46,8 +46,8 @@ pub(super) struct Peers {
     peers: Mutex<HashMap<MarkerRoute, Arc<Peer>>>,
 }
 
-/// Broker that writes a marker, and the line of it. Markers of diskless partitions have a line and a connection of
-/// their own, since their answers wait for the object store.
+/// Broker that writes a marker, and its queue. Markers of diskless partitions have a queue and a connection of their
+/// own, since their responses wait for the object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MarkerRoute {
     /// The broker's id.
@@ -92,7 +92,7 @@ impl Peers {
     /// Sends a marker to a broker, and returns the error code for its partition.
     ///
     /// # Errors
-    /// The reason why the request has no answer, for the log. The marker may be written.
+    /// Reason why the request has no response, for the log. The marker may be written.
     pub async fn mark(
         self: &Arc<Self>,
         route: MarkerRoute,
@@ -107,9 +107,9 @@ impl Peers {
         pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))
     }
 
-    /// Returns once the broker of a classic partition's marker does not lead the partition any more, as far as this
-    /// broker knows. A broker that hangs answers nothing, while its partitions have other leaders. For a diskless
-    /// partition, which has no leader, it returns once the broker is fenced.
+    /// Waits until the broker of `route` no longer leads the classic partition, by this broker's metadata. A broker
+    /// that hangs sends no response, while its partitions have other leaders. A diskless partition has no leader: waits
+    /// until the broker is fenced.
     pub async fn replaced(&self, route: MarkerRoute, topic: &str, partition: i32) {
         let mut images = self.control.watch();
         let leader = |image: &Image| image.topic(topic)?.partition(partition)?.leader;
@@ -123,16 +123,16 @@ impl Peers {
         }
     }
 
-    /// Sends a request that looks for transactions, by a connection for such requests.
+    /// Sends a request that searches for transactions, over a connection for such requests.
     ///
     /// # Errors
-    /// The reason why the request has no answer, for the log.
+    /// Reason why the request has no response, for the log.
     pub async fn ask<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
         let peer = self.peer(MarkerRoute::classic(broker));
         self.call(broker, &peer.looks, || Some(request), LOOKED_WITHIN).await
     }
 
-    /// Closes the connections for requests that look for transactions, which are rare.
+    /// Closes the connections for requests that search for transactions, which are rare.
     pub async fn end_looks(&self) {
         let peers: Vec<_> = self.peers.lock().values().cloned().collect();
         for peer in peers {
@@ -140,17 +140,17 @@ impl Peers {
         }
     }
 
-    /// Returns the lanes of a route.
+    /// Returns the queues of a route.
     pub fn peer(&self, route: MarkerRoute) -> Arc<Peer> {
         Arc::clone(self.peers.lock().entry(route).or_default())
     }
 
-    /// Sends a request by a lane, and returns the response. `request` makes it once the broker is connected, which may
-    /// take as long as the broker hangs; `None` if nothing is left to ask. A connection that brings no response within
-    /// this time is closed: its broker hangs, and another one leads soon.
+    /// Sends a request over the connection of `lane`, and returns the response. Calls `request` once the broker is
+    /// connected, which may take as long as the broker hangs; `None` if no item is left. Closes a connection without a
+    /// response after `within`: its broker hangs, and another one leads soon.
     ///
     /// # Errors
-    /// The reason why the request has no answer, for the log.
+    /// Reason why the request has no response, for the log.
     pub async fn call<T, R: Request>(
         &self,
         broker: i32,
@@ -205,21 +205,20 @@ impl Peers {
 }
 
 impl QueuedMarker {
-    /// Returns false once the marker goes another way: its broker was replaced. Written here later, it might end the
-    /// next transaction of an older client, whose epoch is the same.
+    /// Returns false once the marker takes another path, since its broker was replaced. A late write there might end
+    /// the next transaction of an older client, whose epoch is the same.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }
 }
 
-/// Drops the markers that are not wanted any more, and returns the request for the others; `None` if there are none.
+/// Drops unwanted markers, and returns the request for the others; `None` if there are none.
 fn request_of_wanted(batch: &mut Vec<QueuedMarker>) -> Option<WriteTxnMarkersRequest> {
     batch.retain(QueuedMarker::is_wanted);
     (!batch.is_empty()).then(|| request(batch))
 }
 
-/// Returns the request for these markers, in their order: partitions of one marker that follow each other are one
-/// entry.
+/// Returns the request for these markers, in their order. Adjacent partitions of one marker share an entry.
 fn request(batch: &[QueuedMarker]) -> WriteTxnMarkersRequest {
     let mut markers: Vec<WritableTxnMarker> = Vec::new();
     let same = |chunk: &QueuedMarker, next: &QueuedMarker| {
@@ -246,7 +245,7 @@ fn request(batch: &[QueuedMarker]) -> WriteTxnMarkersRequest {
     WriteTxnMarkersRequest { markers, ..Default::default() }
 }
 
-/// Gives each marker the error code of its partition. A marker that the response leaves out is to be written again.
+/// Answers each marker with the error code of its partition. A marker missing in the response must be written again.
 fn answer(batch: Vec<QueuedMarker>, response: &WriteTxnMarkersResponse) {
     let mut codes = HashMap::new();
     for marker in &response.markers {
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_of_several_transactions_are_one_request_each_gets_the_answer_of_its_partition() {
+    fn markers_of_several_transactions_share_a_request_and_get_their_partitions_answers() {
         let asked = [(7, "a", 0), (7, "a", 1), (7, "b", 0), (8, "a", 0)];
         let (batch, mut pending): (Vec<_>, Vec<_>) =
             asked.into_iter().map(|(id, topic, partition)| queued(id, topic, partition)).unzip();
@@ -312,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn broker_is_replaced_before_a_marker_is_sent_the_marker_is_left_out() {
+    fn marker_for_a_replaced_broker_is_left_out_of_the_request() {
         let (first, gone) = queued(7, "a", 0);
         let (second, pending) = queued(8, "a", 0);
         let mut batch = vec![first, second];

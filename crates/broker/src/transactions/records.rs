@@ -8,7 +8,7 @@ use fullbore_rules::transaction::{
 use fullbore_wire::coordinator::{PartitionsSchema, TransactionLogKey, TransactionLogRecord, TransactionLogValue};
 use fullbore_wire::{DecodeError, EncodeError, Text};
 
-/// A record of a transactional id.
+/// Record of a transactional id.
 #[derive(Debug, PartialEq)]
 pub(super) enum IdRecord {
     /// State of an id; `None` once it is forgotten.
@@ -20,7 +20,7 @@ pub(super) enum IdRecord {
 /// Returns the record of an id's state, or its tombstone.
 ///
 /// # Errors
-/// A name that is longer than a record can hold.
+/// Error for a name longer than a record can hold.
 pub(super) fn encode(
     id: &str,
     state: Option<&TransactionMetadata>,
@@ -34,7 +34,7 @@ pub(super) fn encode(
 /// Reads a record. The result shares no memory with key and value.
 ///
 /// # Errors
-/// Bytes that are no record of Kafka's.
+/// Error for bytes that are no record of Kafka's.
 pub(super) fn decode(key: Bytes, value: Option<Bytes>) -> Result<IdRecord, DecodeError> {
     let TransactionLogRecord::Transaction(key, value) = TransactionLogRecord::decode(key, value)? else {
         return Ok(IdRecord::Other);
@@ -62,7 +62,7 @@ fn value(state: &TransactionMetadata) -> TransactionLogValue {
     }
 }
 
-/// Returns the state; `None` of one that this version does not know.
+/// Returns the state; `None` if this version does not know it.
 fn metadata(value: TransactionLogValue) -> Option<TransactionMetadata> {
     let mut partitions = std::collections::BTreeSet::new();
     for topic in value.transaction_partitions.unwrap_or_default() {

@@ -1,18 +1,18 @@
-//! Room for transactional ids, which may be 32 KB long, and for the partitions of all transactions that are open: a
-//! request that adds ten thousand is a few kilobytes.
+//! Memory budget for transactional ids, which may be 32 KB long, and for the partitions of open transactions. A request
+//! of a few kilobytes can add ten thousand partitions.
 //!
 //! Invariant: a share counts as long as its id is in service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Partitions of all transactions together; past it none can be added. They take about 150 MB.
+/// Limit of the partitions of all transactions together, which take about 150 MB; past it none can be added.
 const PARTITIONS_MAX: usize = 2_000_000;
 
-/// Bytes of all ids together; past it a new one is refused.
+/// Limit of the bytes of all ids together; past it a new id is refused.
 const ID_BYTES_MAX: usize = 128 << 20;
 
-/// Room of a broker.
+/// Memory budget of a broker.
 #[derive(Clone, Default)]
 pub(super) struct TransactionsRoom(Arc<Held>);
 
@@ -36,7 +36,7 @@ impl TransactionsRoom {
         self.0.partitions.load(Relaxed) >= PARTITIONS_MAX
     }
 
-    /// Returns true if there is room for a new id.
+    /// Returns true if a new id fits.
     pub fn has_room_for(&self, id: &str) -> bool {
         self.0.id_bytes.load(Relaxed).saturating_add(id.len()) <= ID_BYTES_MAX
     }
@@ -50,7 +50,7 @@ impl TransactionsRoom {
 }
 
 impl TransactionShare {
-    /// Takes note of the partitions that the transaction has now.
+    /// Updates the share to `partitions` of the transaction.
     pub fn set(&mut self, partitions: usize) {
         if self.partitions != partitions {
             let held = &self.room.0.partitions;
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transactions_have_all_the_room_it_is_full_until_one_ends_or_is_dropped() {
+    fn budget_for_partitions_is_full_until_a_transaction_ends_or_is_dropped() {
         let room = TransactionsRoom::default();
         let mut ends = room.share("ends", 1);
         let dropped = room.share("dropped", PARTITIONS_MAX - 2);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_long_there_is_no_room_for_another_until_one_is_dropped() {
+    fn budget_for_ids_is_full_until_a_long_id_is_dropped() {
         let room = TransactionsRoom::default();
         let long = "x".repeat(1 << 20);
         let mut shares: Vec<_> = (0..128).map(|_| room.share(&long, 0)).collect();

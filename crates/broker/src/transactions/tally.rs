@@ -1,5 +1,5 @@
-//! Counts of transactional ids by state, and the transaction that is open for longest. Both are kept as states
-//! change, so that a look costs the same whatever the number of ids.
+//! Counts of transactional ids by state, and the oldest open transaction. Both are updated as states change, so that a
+//! query costs the same whatever the number of ids.
 //!
 //! Invariant: an id is counted as it was at the last event of its machine.
 
@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Default)]
 pub(super) struct Tally {
     by_state: [AtomicUsize; TransactionCounts::STATES.len()],
-    /// Transactions that are open or whose markers are not all written: when each began, and its id.
+    /// Begins and ids of transactions that are open or whose markers are not all written.
     open: Mutex<BTreeSet<(i64, Text)>>,
 }
 
-/// The share of one id in the counts.
+/// Share of one id in the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
-    /// Place of the state in [`TransactionCounts::STATES`].
+    /// Index of the state in [`TransactionCounts::STATES`].
     state: Option<usize>,
-    /// When the open transaction began, in ms.
+    /// Time at which the open transaction began, in ms.
     open_since: Option<i64>,
 }
 
@@ -39,12 +39,12 @@ impl Counted {
 }
 
 impl Tally {
-    /// Counts an id as it is now in place of what was `counted` of it. The caller holds the id's lock.
+    /// Replaces `counted`, the id's share in the counts, by its current one. The caller holds the id's lock.
     pub fn count(&self, id: &Text, counted: &mut Counted, transaction: &Transaction) {
         let now = Counted::of(transaction);
         let before = std::mem::replace(counted, now);
         if now.state != before.state {
-            // The new one first: no count is ever below what is true.
+            // The new state is counted first, so that no count is ever too low.
             now.state.and_then(|at| self.by_state.get(at)).inspect(|count| _ = count.fetch_add(1, Ordering::Relaxed));
             before
                 .state
@@ -62,7 +62,7 @@ impl Tally {
         }
     }
 
-    /// Returns the counts at this time.
+    /// Returns the counts at `now_ms`.
     pub fn counts(&self, now_ms: i64) -> TransactionCounts {
         let oldest = self.open.lock().first().cloned();
         TransactionCounts {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn states_change_the_counts_follow_and_the_eldest_is_named() {
+    fn changes_of_state_update_the_counts_and_the_oldest_transaction() {
         let tally = Tally::default();
         let (a, b) = (Text::from_static("a"), Text::from_static("b"));
         let (mut of_a, mut of_b) = (Counted::default(), Counted::default());

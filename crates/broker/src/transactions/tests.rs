@@ -1,4 +1,4 @@
-//! The coordinator on one broker, over logs that break.
+//! Tests of the coordinator on one broker, over logs that fail.
 
 use super::*;
 use crate::coordinator::Coordinator;
@@ -88,7 +88,7 @@ impl Opened {
         producer
     }
 
-    /// Opens a transaction in a diskless partition, which no id has.
+    /// Opens a transaction in a diskless partition that no id knows.
     async fn begin_in(&self, partition: &DisklessPartition, producer: ProducerIdAndEpoch) {
         let (bytes, key) = (first_batch(producer), ProducerKey::Id(producer.id));
         let batch = ValidBatch::unchecked(&bytes);
@@ -120,7 +120,7 @@ impl Opened {
         self.transactions.describe(ID).expect("known").state
     }
 
-    /// Every record of the partition before this offset is on the disk.
+    /// Returns the offset below which every record of the partition is on the disk.
     fn recovery_point(&self) -> i64 {
         self.partition().noted().expect("open").recovery_point
     }
@@ -133,13 +133,13 @@ fn first_batch(producer: ProducerIdAndEpoch) -> Bytes {
     builder.seal(stamp).expect("sealed").0.freeze()
 }
 
-/// The terms of a batch whose partition the coordinator has added.
+/// Returns the terms of a batch whose partition the coordinator has added.
 fn terms_of_added() -> AppendTerms<'static> {
     AppendTerms { verification: Verification::Added, ..AppendTerms::in_turn(Acks::Leader, 0) }
 }
 
 #[tokio::test]
-async fn mode_is_flush_a_commit_is_answered_its_records_and_its_decision_are_on_the_disk() {
+async fn commit_in_flush_mode_has_records_and_decision_on_the_disk_when_answered() {
     for (text, is_flushed) in [("fullbore.transaction.flush=true", true), ("", false)] {
         let folder = tempfile::tempdir().expect("temporary folder");
         let opened = opened(folder.path(), text).await;
@@ -155,9 +155,10 @@ async fn mode_is_flush_a_commit_is_answered_its_records_and_its_decision_are_on_
     }
 }
 
-/// A kill may have come between the append of a decision and its flush; a power cut after the markers would take it.
+/// A kill may have come between the append of a decision and its flush; a power loss after the markers would take the
+/// decision.
 #[tokio::test]
-async fn mode_is_flush_what_is_loaded_is_on_the_disk_before_it_is_carried_out() {
+async fn loaded_decision_in_flush_mode_is_on_the_disk_before_it_is_carried_out() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let opened = opened(folder.path(), "fullbore.transaction.flush=true").await;
     opened.begin().await;
@@ -171,7 +172,7 @@ async fn mode_is_flush_what_is_loaded_is_on_the_disk_before_it_is_carried_out() 
 }
 
 #[tokio::test]
-async fn records_cannot_be_flushed_the_transaction_is_not_committed() {
+async fn transaction_with_unflushable_records_is_not_committed() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let opened = opened(folder.path(), "fullbore.transaction.flush=true").await;
     let producer = opened.begin().await;
@@ -180,16 +181,16 @@ async fn records_cannot_be_flushed_the_transaction_is_not_committed() {
     assert_eq!(opened.state(), TransactionState::Ongoing);
 }
 
-/// As a power cut leaves it: the index has its commits, and the log with the ids has lost its end.
+/// State after a power loss: the index has its commits, and the log with the ids has lost its end.
 #[tokio::test]
-async fn state_of_transactions_is_lost_those_that_are_open_in_diskless_partitions_are_aborted() {
+async fn transactions_with_lost_state_are_aborted_in_diskless_partitions() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let opened = opened(folder.path(), "").await;
     let partitions = [opened.remote(0).await, opened.remote(1).await];
     for (id, partition) in (1_000..).zip([0, 0, 1, 1]) {
         opened.begin_in(&partitions[partition], ProducerIdAndEpoch { id, epoch: 3 }).await;
     }
-    // Nothing of the second one is left but what is open.
+    // Only the open transaction is left in the second partition.
     partitions[1].delete_records_before(-1).await.expect("deleted");
     opened.transactions.unsettled.set();
     while opened.transactions.unsettled.is_set() {
@@ -204,7 +205,7 @@ async fn state_of_transactions_is_lost_those_that_are_open_in_diskless_partition
 }
 
 #[tokio::test]
-async fn nothing_stands_in_the_way_a_commit_is_answered_at_once_and_complete_behind_its_answer() {
+async fn commit_without_obstacles_is_answered_at_once_and_completed_after_its_answer() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let opened = opened(folder.path(), "").await;
     let producer = opened.begin().await;
@@ -227,9 +228,9 @@ async fn nothing_stands_in_the_way_a_commit_is_answered_at_once_and_complete_beh
     }
 }
 
-/// Markers of 128 partitions take several turns: the request goes on in a task of its own.
+/// Markers of 128 partitions yield several times, so that the request continues in a task of its own.
 #[tokio::test]
-async fn markers_take_several_turns_the_transaction_is_complete_behind_its_answer() {
+async fn commit_with_many_markers_is_completed_after_its_answer() {
     const PARTITIONS: i32 = 2 * MARKERS_A_TURN as i32;
     let folder = tempfile::tempdir().expect("temporary folder");
     let opened = opened(folder.path(), "").await;
@@ -259,7 +260,7 @@ async fn markers_take_several_turns_the_transaction_is_complete_behind_its_answe
 }
 
 #[tokio::test]
-async fn another_thread_appends_meanwhile_a_commit_is_answered_and_complete_all_the_same() {
+async fn commit_during_an_append_of_another_thread_is_answered_and_completed() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let opened = opened(folder.path(), "").await;
     let producer = opened.begin().await;

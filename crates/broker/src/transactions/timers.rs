@@ -1,4 +1,4 @@
-//! Times of transactional ids: waits that end, transactions that time out, ids that expire.
+//! Deadlines of transactional ids: waits that end, transactions that time out, ids that expire.
 
 use super::Transactions;
 use super::entry::{Entry, EntryState};
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 impl Transactions {
-    /// Begins to load transactional ids, and does what is due until the broker stops.
+    /// Begins to load transactional ids, and spawns their tasks, which run until the broker stops.
     pub fn start(self: &Arc<Self>, stop: &watch::Sender<bool>) {
         CoordinatorTopic::adopt(self);
         let (this, mut stopping) = (Arc::clone(self), stop.subscribe());
@@ -49,13 +49,13 @@ impl Transactions {
             let entries: Vec<_> = self.ids.lock().values().cloned().collect();
             for entry in entries.iter().filter(|entry| entry.shard.status() == Status::Serving) {
                 each(&self, entry);
-                // There may be very many, and requests are waiting.
+                // There may be very many ids while requests wait.
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    /// Spawns a task that looks at the id when something of it is due. The caller holds the id's lock.
+    /// Spawns a task for the next deadline of the id. The caller holds the id's lock.
     pub(super) fn arm(self: &Arc<Self>, entry: &Arc<Entry>, state: &EntryState) {
         let next = state.transaction.next_deadline().filter(|_| !state.is_gone);
         let Some(next) = next.filter(|next| *next < entry.alarm.load(Ordering::Relaxed)) else { return };

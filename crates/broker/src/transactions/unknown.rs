@@ -1,11 +1,11 @@
-//! Transactions that are open in partitions and that no transactional id has: they are looked for on all brokers, and
+//! Transactions that are open in partitions and that no transactional id has. They are found on all brokers, and
 //! aborted.
 //!
-//! A partition is in the state of its transaction before its first record, and in it until its marker is written. So a
-//! transaction that is open before and after a look at all ids, and that none of them has, has lost its state. In a
-//! cluster the look counts only if each partition of `__transaction_state` is answered for by a broker in the leader
-//! epoch of the newest metadata, or a later one: a coordinator that was replaced does not know what its successor has
-//! begun.
+//! A transaction's state has a partition from before its first record there until its marker is written. So a
+//! transaction that is open both before and after a pass over all ids, and that no id has, has lost its state. In a
+//! cluster the pass counts only if a broker answers for each partition of `__transaction_state` in the leader epoch of
+//! the newest metadata, or in a later one. A coordinator that was replaced does not know the transactions of its
+//! successor.
 //!
 //! Invariant: nothing is aborted unless every coordinator has answered.
 
@@ -24,11 +24,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Ids or partitions after which other tasks have their turn.
+/// Ids or partitions after which other tasks run.
 pub(super) const TURN: usize = 256;
-/// Partitions, producers or ids of one request.
+/// Limit of the partitions, producers or ids of one request.
 const ASKED_MAX: usize = 1_000;
-/// Transactions that are aborted at a time: markers of diskless partitions share a PUT.
+/// Limit of the transactions that are aborted at a time: markers of diskless partitions share a PUT.
 const ABORTS: usize = 256;
 
 /// Transaction that is open in a partition.
@@ -36,7 +36,7 @@ const ABORTS: usize = 256;
 struct OpenTransaction {
     partition: TopicPartition,
     producer: ProducerIdAndEpoch,
-    /// The epoch of the coordinator that ended the producer's last transaction there.
+    /// Epoch of the coordinator that ended the producer's last transaction there.
     coordinator_epoch: i32,
     first_offset: i64,
 }
@@ -56,7 +56,7 @@ impl OpenTransaction {
 /// Partitions by the broker that leads them.
 type LedPartitions = BTreeMap<i32, Vec<TopicPartition>>;
 
-/// Partitions of the transactions of producers that are not complete, by producer id.
+/// Producer ids and partitions of transactions that are not complete.
 type KnownTransactions = HashSet<(i64, TopicPartition)>;
 
 impl Transactions {
@@ -87,7 +87,7 @@ impl Transactions {
         is_done
     }
 
-    /// Adds the transactions that are open in diskless partitions, as the index has them. Returns true if it could be
+    /// Adds the transactions that are open in diskless partitions by the index. Returns true if the index could be
     /// read.
     async fn open_in_index(&self, open: &mut Vec<OpenTransaction>) -> bool {
         let Some(diskless) = self.logs.diskless() else { return true };
@@ -105,7 +105,7 @@ impl Transactions {
         is_whole
     }
 
-    /// Returns the transactions that are open in these partitions, and true if each partition could be looked at.
+    /// Returns the transactions that are open in these partitions, and true if each partition could be read.
     async fn open_transactions(&self, led: &LedPartitions) -> (Vec<OpenTransaction>, bool) {
         let (mut open, mut is_whole) = (Vec::new(), true);
         for (&leader, partitions) in led {
@@ -170,7 +170,7 @@ impl Transactions {
         is_whole && answered == partitions.len()
     }
 
-    /// Returns metadata that is as new as this call; `None` while the database is away.
+    /// Returns metadata at least as new as this call; `None` while the database is unreachable.
     async fn newest_image(&self) -> Option<Arc<Image>> {
         if self.control.beats().is_none() {
             return Some(self.control.image());
@@ -190,8 +190,7 @@ impl Transactions {
         is_decided.then(|| self.control.image())
     }
 
-    /// Returns the partitions of transactions of these producers that are not complete; `None` unless every coordinator
-    /// has answered.
+    /// Returns the transactions of these producers that are not complete; `None` unless every coordinator has answered.
     async fn known_transactions(&self, image: &Image, producers: &HashSet<i64>) -> Option<KnownTransactions> {
         let mut known = HashSet::new();
         let Some(topic) = image.topic(TRANSACTION_STATE) else { return Some(known) };
@@ -212,7 +211,7 @@ impl Transactions {
         Some(known)
     }
 
-    /// Adds what the ids of this broker have; returns the shards whose ids were all looked at.
+    /// Adds the transactions of this broker's ids. Returns the shards whose ids were all read.
     async fn known_here(&self, producers: &HashSet<i64>, known: &mut KnownTransactions) -> Vec<(i32, i32)> {
         let served = self.served();
         let entries: Vec<_> = self.ids.lock().values().cloned().collect();
@@ -231,7 +230,7 @@ impl Transactions {
         served.into_iter().filter(|shard| still.contains(shard)).collect()
     }
 
-    /// The same of another broker; `None` if it does not answer.
+    /// Adds the transactions of another broker's ids. Returns its shards, or `None` if it does not answer.
     async fn known_at(
         &self,
         broker: i32,
@@ -272,10 +271,10 @@ impl Transactions {
         served
     }
 
-    /// Writes the marker of a transaction that no id has. Returns true once that is over.
+    /// Writes the marker of a transaction that no id has. Returns true once it is written or not needed.
     async fn abort(self: &Arc<Self>, led: &LedPartitions, open: &OpenTransaction) -> bool {
         let OpenTransaction { partition, producer, coordinator_epoch, first_offset } = open;
-        // Above the epoch of the records, which its producer may still send.
+        // Above the epoch of the records, in which the producer may still send.
         let (epoch, version) = producer.epoch.checked_add(1).map_or((producer.epoch, 1), |next| (next, 2));
         let marker = Marker {
             producer_id: producer.id,
@@ -315,13 +314,13 @@ impl Transactions {
         written.is_ok()
     }
 
-    /// Returns true once each shard is loaded that this broker alone has, or leads.
+    /// Returns true once every shard is loaded that this broker leads or has the only replica of.
     pub(super) fn are_own_shards_served(&self) -> bool {
         let topic = self.topic.read();
         let Some(topic) = topic.as_ref() else { return self.control.image().topic(TRANSACTION_STATE).is_none() };
         topic.shards().iter().all(|shard| match shard.status() {
             Status::Serving => true,
-            // After a power cut it has no leader until this broker has reported where its log ends.
+            // After a power loss such a shard has no leader until this broker has reported its log's end.
             Status::Elsewhere => shard.partition().registered().replicas != [self.node_id],
             Status::Loading | Status::Failed | Status::Gone => false,
         })

@@ -1,16 +1,15 @@
-//! Transactions whose state may be lost: after a power cut, which may have taken the ends of logs, where committed
-//! records of `__transaction_state` are missing at a start, and once that topic is deleted. Those that are not decided
-//! are aborted, and no client of before goes on.
+//! Transactions whose state may be lost. The causes are a power loss that may have truncated logs, committed records of
+//! `__transaction_state` missing at a start, and the deletion of that topic. Undecided transactions are aborted, and no
+//! earlier client continues.
 //!
-//! Ids that are on record are fenced as their shards are loaded ([`Transaction::load_unsure`]); in a cluster other
-//! replicas have what this broker has lost, so that only shards without a second replica count. Transactions that no
-//! record names any more are looked for in all partitions, and aborted there
-//! ([`super::unknown`]). Once all are settled, the file [`FILE`] in the data folder goes.
+//! Recorded ids are fenced as their shards are loaded ([`Transaction::load_unsure`]). In a cluster other replicas have
+//! the records that this broker has lost, so that only shards without a second replica count. Transactions without a
+//! record are searched for in all partitions, and aborted there ([`super::unknown`]). Once all are resolved, the file
+//! [`FILE`] in the data directory is removed.
 //!
-//! Not here: what a power cut leaves of a log, which is `fullbore_log`'s.
+//! Not here: the effects of a power loss on a log, which are `fullbore_log`'s.
 //!
-//! Invariant: the file is on the disk before the mark that the folder was used in this boot, so that a kill changes
-//! nothing.
+//! Invariant: the file is on the disk before the data directory records this boot, so that a kill changes nothing.
 
 use super::Transactions;
 use super::unknown::TURN;
@@ -30,37 +29,38 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// Name of the mark in the data folder.
+/// Name of the marker file in the data directory.
 const FILE: &str = "transactions-unsettled";
-/// Pauses between two looks: short, and then longer and longer.
+/// First and longest pause between two passes.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_MOST: Duration = Duration::from_secs(10);
 
-/// Mark of a data folder that transactions may have lost their state.
+/// Marker of a data directory whose transactions may have lost their state.
 #[derive(Debug)]
 pub struct Unsettled {
     file: PathBuf,
-    /// Times that the mark was set, and that number when all was settled last. Locked while the file changes.
+    /// Number of times that the marker was set, and that number when all was last resolved. Locked while the file
+    /// changes.
     sets: Mutex<(u64, u64)>,
-    /// Notified when the mark is set.
+    /// Notified when the marker is set.
     changed: Notify,
-    /// True if the process before did not stop cleanly.
+    /// True if the previous process did not stop cleanly.
     is_unclean: bool,
-    /// True once an id was fenced or a transaction was aborted since the mark was set.
+    /// True once an id was fenced or a transaction aborted since the marker was set.
     pub(super) has_found: AtomicBool,
-    /// True until transactions that no id has were looked for once after a kill.
+    /// True until transactions without an id were searched for once after a kill.
     is_to_look: AtomicBool,
 }
 
 impl Unsettled {
-    /// Looks at a data folder that is about to be used again, and sets the mark if ends of its logs may be lost.
+    /// Checks a data directory that is about to be used again, and sets the marker if its logs may be truncated.
     pub fn look(data_dir: &Path, ended: PreviousShutdown) -> Unsettled {
         let file = data_dir.join(FILE);
         let sets = Mutex::new((u64::from(file.exists()), 0));
         let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
         let (changed, is_to_look) = (Notify::new(), AtomicBool::new(false));
         let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, is_to_look };
-        // The folders of `__transaction_state` may be lost, and diskless partitions have none.
+        // The directories of `__transaction_state` may be lost, and diskless partitions have none.
         let has_folders = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         let has_partitions = has_folders || diskless::has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {
@@ -69,18 +69,18 @@ impl Unsettled {
         unsettled
     }
 
-    /// Returns true until every transaction is settled.
+    /// Returns true until every transaction is resolved.
     pub fn is_set(&self) -> bool {
         self.seen().is_some()
     }
 
-    /// Returns the number of the last time that the mark was set, if not all is settled since.
+    /// Returns the number of the last setting of the marker, if not all is resolved since.
     fn seen(&self) -> Option<u64> {
         let (sets, settled) = *self.sets.lock();
         (sets != settled).then_some(sets)
     }
 
-    /// Notes on the disk that transactions may have lost their state.
+    /// Sets the marker, also on the disk: transactions may have lost their state.
     pub(super) fn set(&self) {
         let mut sets = self.sets.lock();
         let folder = self.file.parent().unwrap_or(Path::new("."));
@@ -93,9 +93,9 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Notes at the start if `__transaction_state` is there. After a kill it may have been deleted right before: then
-    /// the mark is set in memory. A broker that is `alone` looks for transactions that no id has after each kill: the
-    /// folder of a partition of the topic may be gone.
+    /// Notes at the start whether `__transaction_state` exists. If it is missing after a kill, it may have been deleted
+    /// right before, and the marker is set in memory. A broker that is `alone` searches for transactions without an id
+    /// after each kill, since the directory of a partition of the topic may be gone.
     pub(super) fn note_topic(&self, is_there: bool, is_alone: bool) {
         if self.is_unclean && !is_there {
             self.sets.lock().0 += 1;
@@ -103,10 +103,10 @@ impl Unsettled {
         self.is_to_look.store(self.is_unclean && is_alone, Ordering::Relaxed);
     }
 
-    /// Clears the mark, unless it was set again after it was `seen`.
+    /// Clears the marker, unless it was set again after it was `seen`.
     ///
     /// # Errors
-    /// The mark cannot be removed from the disk.
+    /// I/O errors; the marker stays on the disk.
     fn clear(&self, seen: u64) -> io::Result<()> {
         let mut sets = self.sets.lock();
         sets.1 = seen;
@@ -126,7 +126,7 @@ impl Transactions {
         self.unsettled.is_set() && shard.partition().registered().replicas.len() <= 1
     }
 
-    /// Settles all transactions each time that they may have lost their state, however often that has to be tried.
+    /// Resolves all transactions each time that they may have lost their state, with as many tries as it takes.
     pub(super) async fn settle_forever(self: &Arc<Self>) {
         loop {
             let seen = self.unsettled.seen();
@@ -145,18 +145,18 @@ impl Transactions {
                 Ok(()) if self.unsettled.has_found.swap(false, Ordering::Relaxed) => {
                     tracing::info!(
                         target: CHANGES,
-                        "transactions are settled whose state may have been lost: their ids take new producer ids"
+                        "settled all transactions whose state may have been lost: their ids take new producer ids"
                     )
                 }
                 Ok(()) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot remove {FILE}: the next start fences transactional ids once more")
+                    tracing::warn!(%error, "cannot remove {FILE}: the next start fences transactional ids again")
                 }
             }
         }
     }
 
-    /// Returns true once nothing is left to settle.
+    /// Returns true once no transaction is left to resolve.
     async fn settle_once(self: &Arc<Self>) -> bool {
         self.topic.prepare_all().await;
         if !self.are_own_shards_served() {
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_may_be_lost_the_mark_is_kept_until_all_is_settled() {
+    fn marker_of_possible_loss_stays_until_all_is_settled() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let look = |ended| Unsettled::look(folder.path(), ended);
         assert!(!look(PreviousShutdown::Lost).is_set(), "a new folder has lost nothing");

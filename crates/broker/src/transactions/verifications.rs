@@ -1,11 +1,11 @@
 //! Questions to coordinators on other brokers about batches that begin a transaction (AddPartitionsToTxn 4 and 5,
 //! KIP-890).
 //!
-//! Questions for one broker are gathered: each lane has one request under way, with what has come meanwhile. A producer
-//! whose last transaction is not over keeps the answer to its whole request waiting. So the next question about it goes
-//! by a lane for such producers, and those of others do not wait behind it.
+//! Questions for one broker are gathered: each queue has one request in flight, and the next one has all questions that
+//! have come meanwhile. A producer whose previous transaction is not over delays the response to its whole request. Its
+//! next question goes to a queue for such producers, so that others do not wait behind it.
 //!
-//! Invariant: each question is answered, if by the failure of its request.
+//! Invariant: each question gets an answer, if only from the failure of its request.
 
 use super::lane::Lane;
 use super::peers::{MarkerRoute, Peers};
@@ -21,25 +21,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Transactions of one request: as many as a coordinator looks after at the same time.
+/// Transactions of one request: as many as a coordinator handles at the same time.
 pub const TRANSACTIONS_MAX: usize = 256;
-/// The longest wait for the answer, of which a coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A
-/// client's connection waits with it.
+/// Limit of the wait for a response, for which a coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A
+/// client's connection waits meanwhile.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// Partitions of one request, unless one transaction has more.
+/// Limit of the partitions of one request, unless one transaction has more.
 const PARTITIONS_MAX: usize = 10_000;
-/// Lanes over which producers are spread.
+/// Queues over which producers are spread.
 const LANES: usize = 4;
-/// Producers whose last transaction is not over that are remembered for each broker.
+/// Limit of the producers with an unfinished previous transaction that are remembered for each broker.
 const UNFINISHED_MAX: usize = 10_000;
 
 /// Questions for one broker.
 #[derive(Default)]
 pub(super) struct Verifications {
     lanes: [Lane<Question>; LANES],
-    /// Lane of producers in `unfinished`.
+    /// Queue of producers in `unfinished`.
     slow: Lane<Question>,
-    /// Producers whose last verification their coordinator could not decide yet.
+    /// Producers about whose last verification the coordinator could not decide yet.
     unfinished: Mutex<HashSet<i64>>,
 }
 
@@ -53,7 +53,7 @@ impl Verifications {
         place.and_then(|place| self.lanes.get(place)).unwrap_or(&self.slow)
     }
 
-    /// Returns the lane of a producer; `None` for that of producers whose last transaction is not over.
+    /// Returns the index of a producer's queue; `None` for the queue of unfinished producers.
     fn place(&self, producer_id: i64) -> Option<usize> {
         let is_unfinished = self.unfinished.lock().contains(&producer_id);
         (!is_unfinished).then(|| usize::try_from(producer_id.rem_euclid(LANES as i64)).unwrap_or(0))
@@ -76,11 +76,11 @@ impl Verifications {
 }
 
 impl Peers {
-    /// Lets the coordinator look for the partitions in the transaction, or add them; returns its answer for each, in
-    /// their order.
+    /// Requests the coordinator to check that the transaction has the partitions, or to add them. Returns its code for
+    /// each, in their order.
     ///
     /// # Errors
-    /// Words on a request that had no answer: the partitions may be added.
+    /// Reason why the request has no response: the partitions may be added.
     pub async fn verify(
         self: &Arc<Self>,
         broker: i32,
@@ -98,7 +98,7 @@ impl Peers {
         Ok(answer)
     }
 
-    /// Sends what waits in a lane, one request after the other, until nothing does.
+    /// Sends the questions of a queue, one request after the other, until it is empty.
     async fn send_questions(self: Arc<Self>, broker: i32, place: Option<usize>) {
         let peer = self.peer(MarkerRoute::classic(broker));
         let lane = peer.verifications.lane(place);
@@ -116,13 +116,13 @@ impl Peers {
 }
 
 impl Question {
-    /// Returns false once its client went away, or another broker coordinates the transaction.
+    /// Returns false once its client has disconnected, or another broker coordinates the transaction.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }
 }
 
-/// Drops the questions that are not wanted any more, and returns the request for the others; `None` if there are none.
+/// Drops unwanted questions, and returns the request for the others; `None` if there are none.
 fn request_of_wanted(questions: &mut Vec<Question>) -> Option<AddPartitionsToTxnRequest> {
     questions.retain(Question::is_wanted);
     let transactions = questions.iter().map(|question| question.transaction.clone()).collect();
@@ -136,7 +136,7 @@ fn size(transaction: &AddPartitionsToTxnTransaction) -> usize {
 /// Returns the answer about each transaction, in the order of the request; `sizes` has the counts of their partitions.
 ///
 /// # Errors
-/// Words on a response that is not about the same partitions.
+/// Error for a response about other partitions.
 fn each_answer(response: AddPartitionsToTxnResponse, sizes: &[usize]) -> Result<Vec<CoordinatorAnswer>, String> {
     if response.error_code.is_err() {
         let refused =
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn response_has_several_transactions_each_gets_the_errors_of_its_partitions() {
+    fn response_about_several_transactions_gives_each_the_errors_of_its_partitions() {
         let good = vec![ErrorCode::NONE; 2];
         let bad = vec![ErrorCode::CONCURRENT_TRANSACTIONS];
         let response = || AddPartitionsToTxnResponse {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn producer_is_not_finished_it_has_a_lane_apart_until_it_is() {
+    fn unfinished_producer_has_a_queue_of_its_own_until_it_is_finished() {
         let verifications = Verifications::default();
         assert_eq!([5, 6].map(|producer| verifications.place(producer)), [Some(1), Some(2)]);
         verifications.note(5, &[ErrorCode::CONCURRENT_TRANSACTIONS]);

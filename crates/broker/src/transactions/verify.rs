@@ -1,7 +1,7 @@
 //! Verification of batches that begin a transaction in their partition (KIP-890).
 //!
-//! For clients that send Produce 12 or later the broker adds the partition to the transaction; other clients have added
-//! it before.
+//! For clients that send Produce 12 or later, the broker adds the partition to the transaction. Other clients have
+//! added it before.
 
 use super::peers::MarkerRoute;
 use super::{BATCH_WAIT_MS, DISKLESS_WAIT_MS, Transactions};
@@ -19,20 +19,20 @@ use tokio::time::sleep;
 
 /// Pause between two requests to a coordinator.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(5);
-/// The first Produce version whose client knows TRANSACTION_ABORTABLE (KIP-890).
+/// First Produce version whose client knows TRANSACTION_ABORTABLE (KIP-890).
 const ABORTABLE_FROM: i16 = 11;
 
 /// Answer of a coordinator about partitions of a transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CoordinatorAnswer {
-    /// The error of each partition, or NONE.
+    /// Error of each partition, or NONE.
     pub codes: Vec<ErrorCode>,
-    /// The epoch that the coordinator had before it answered; `None` if the answer does not have it.
+    /// Epoch that the coordinator had before its answer; `None` if the answer does not have it.
     pub coordinator_epoch: Option<i32>,
 }
 
 impl CoordinatorAnswer {
-    /// Returns the answer of a coordinator that was asked in this epoch, unless it names one: an older build does not.
+    /// Returns the answer with the epoch of the request, unless it has one of its own: an older build sends none.
     fn in_epoch(self, epoch: Option<i32>) -> CoordinatorAnswer {
         CoordinatorAnswer { coordinator_epoch: self.coordinator_epoch.or(epoch), ..self }
     }
@@ -60,12 +60,12 @@ impl TransactionVerifier for Arc<Transactions> {
     }
 }
 
-/// Wish of a broker that sends partitions to the coordinator of their transaction.
+/// Work that a broker requests from the coordinator of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
-    /// To look for the partitions in the transaction.
+    /// Check that the transaction has the partitions.
     Find,
-    /// To add the partitions to the transaction.
+    /// Addition of the partitions to the transaction.
     Add,
 }
 
@@ -90,7 +90,7 @@ impl Transactions {
         Ok(CoordinatorAnswer { codes: vec![ErrorCode::NONE; beginning.partitions.len()], coordinator_epoch })
     }
 
-    /// Looks for the partitions in the transaction, to which the client has added them.
+    /// Checks that the transaction has the partitions, which the client has added.
     pub(super) async fn find(
         self: &Arc<Self>,
         beginning: &BeginningTransaction,
@@ -105,7 +105,7 @@ impl Transactions {
         Ok(CoordinatorAnswer { codes, coordinator_epoch })
     }
 
-    /// Returns the broker that coordinates an id; `None` if that is this one, or none.
+    /// Returns the other broker that coordinates an id; `None` if this one does, or none.
     fn coordinator_elsewhere(&self, id: &str) -> Option<i32> {
         let image = self.control.image();
         let topic = image.topic(TRANSACTION_STATE)?;
@@ -125,9 +125,9 @@ impl Transactions {
         Some(image.topic(TRANSACTION_STATE)?.partition(self.partition_of(id))?.leader_epoch)
     }
 
-    /// Adds the partitions to the transaction by a request to another broker. The coordinator lets a request wait for a
-    /// moment only, since others are behind it on the connection; the end of the transaction before may take as long as
-    /// a PUT.
+    /// Adds the partitions to the transaction by requests to another broker. The coordinator lets a request wait only
+    /// for a moment, since others are behind it on the connection. The end of the previous transaction may take as long
+    /// as a PUT.
     async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {
@@ -135,12 +135,12 @@ impl Transactions {
             if !added.codes.contains(&ErrorCode::CONCURRENT_TRANSACTIONS) || now_ms() >= until {
                 return Ok(added);
             }
-            // The coordinator does not let it wait where many do.
+            // The coordinator lets no request wait if many do.
             sleep(ASKED_AGAIN_AFTER).await;
         }
     }
 
-    /// Sends the partitions to the broker that coordinates the id: to look for them in the transaction, or to add them.
+    /// Sends the partitions to the coordinator of the id, which checks or adds them.
     async fn verify_at(
         &self,
         coordinator: i32,
@@ -166,7 +166,7 @@ impl Transactions {
             }
         };
         answered.map(|found| found.in_epoch(known_epoch)).map_err(|why| {
-            tracing::debug!(coordinator, %why, "cannot ask the coordinator of a transaction: the client sends the batch again");
+            tracing::debug!(coordinator, %why, "cannot reach the coordinator of a transaction: the client sends the batch again");
             ErrorCode::NETWORK_EXCEPTION
         })
     }
@@ -186,7 +186,7 @@ fn as_produce_error(code: ErrorCode, produce_version: i16) -> ErrorCode {
     match code {
         ErrorCode::TRANSACTION_ABORTABLE if produce_version < ABORTABLE_FROM => ErrorCode::INVALID_TXN_STATE,
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
-        // Clients send the batch again at this one, without a look at the metadata.
+        // Clients retry at this broker, without a refresh of the metadata.
         ErrorCode::CONCURRENT_TRANSACTIONS
         | ErrorCode::NETWORK_EXCEPTION
         | ErrorCode::COORDINATOR_LOAD_IN_PROGRESS
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn coordinator_names_no_epoch_the_one_in_which_it_was_asked_counts() {
+    fn answer_without_an_epoch_takes_that_of_the_request() {
         let answer = |coordinator_epoch| CoordinatorAnswer { codes: Vec::new(), coordinator_epoch };
         assert_eq!(answer(None).in_epoch(Some(4)), answer(Some(4)));
         assert_eq!(answer(Some(3)).in_epoch(Some(4)), answer(Some(3)));

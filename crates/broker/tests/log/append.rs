@@ -1,4 +1,4 @@
-//! What an append checks, writes and answers.
+//! Checks, written bytes and results of an append.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::folder::*;
 
 #[test]
-fn what_is_appended_is_read_at_its_offset_and_only_offset_and_epoch_differ() {
+fn appended_batch_is_read_unchanged_except_offset_and_epoch() {
     let folder = Folder::new();
     let partition = folder.partition();
     let sent: Vec<_> = (1..=200).map(|n| plain(n % 7 + 1, &vec![n as u8; n * 13])).collect();
@@ -48,7 +48,7 @@ fn nothing_is_on_the_disk_before_the_first_append() {
 }
 
 #[test]
-fn the_brokers_time_replaces_the_producers_and_the_checksum_holds() {
+fn log_append_time_replaces_the_producers_and_the_checksum_holds() {
     let folder = Folder::new().with(|config| config.message_timestamp_type = TimestampType::LogAppendTime);
     let partition = folder.partition();
     for codec in [Compression::None, Compression::Zstd] {
@@ -64,7 +64,7 @@ fn the_brokers_time_replaces_the_producers_and_the_checksum_holds() {
 }
 
 #[test]
-fn a_client_cannot_claim_the_brokers_time() {
+fn log_append_time_flag_of_a_client_is_cleared() {
     let folder = Folder::new();
     let partition = folder.partition();
     let mut batch = plain(1, b"v");
@@ -76,7 +76,7 @@ fn a_client_cannot_claim_the_brokers_time() {
 }
 
 #[test]
-fn what_a_topic_does_not_take_is_refused_and_changes_nothing() {
+fn batch_against_the_topics_settings_is_refused_and_changes_nothing() {
     let folder = Folder::new().with(|config| {
         config.max_message_bytes = 2000;
         config.segment_bytes = 1000;
@@ -104,7 +104,7 @@ fn what_a_topic_does_not_take_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn sequences_are_checked_and_duplicates_get_their_first_answer() {
+fn sequences_are_checked_and_duplicates_get_their_first_offset() {
     let folder = Folder::new().with(|config| config.message_timestamp_type = TimestampType::LogAppendTime);
     let partition = folder.partition();
     let refusal = |batch: &[u8]| append(&partition, batch).expect_err("refused").code();
@@ -192,7 +192,7 @@ async fn a_waiter_is_woken_by_an_append_and_by_deletion() {
 }
 
 #[tokio::test]
-async fn a_topic_that_asks_for_flushes_gives_tickets_that_resolve() {
+async fn topic_with_flush_settings_returns_tickets_that_resolve() {
     let every = Folder::new().with(|config| config.flush_messages = Some(1));
     let partition = every.partition();
     for n in 0..50 {
@@ -212,7 +212,7 @@ async fn a_topic_that_asks_for_flushes_gives_tickets_that_resolve() {
 }
 
 #[test]
-fn a_recreated_topic_starts_empty_and_the_old_folder_goes() {
+fn recreated_topic_starts_empty_and_the_old_directory_is_removed() {
     let folder = Folder::new().with(|config| config.file_delete_delay_ms = 0);
     let old = folder.partition();
     offset(&old, &plain(3, b"v"));
@@ -225,7 +225,7 @@ fn a_recreated_topic_starts_empty_and_the_old_folder_goes() {
 }
 
 #[test]
-fn a_header_alone_is_written_for_a_batch_without_payload_bytes() {
+fn batch_without_records_is_refused() {
     let folder = Folder::new();
     let partition = folder.partition();
     let batch = plain(0, b"");

@@ -1,5 +1,5 @@
-//! Compaction against a plain map: whatever is written, cleaned, closed and crashed, the newest record of each key is
-//! where it was, nothing else is new, and every offset can be asked for.
+//! Compaction compared with a plain map, through cleanings, restarts and crashes. The newest record of each key stays
+//! at its offset, nothing is added, and every offset can be read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ enum Step {
     Wait(i64),
     Restart,
     Crash,
-    /// As a crash, and what says who wrote what is lost.
+    /// A crash after which the producers' snapshots are lost.
     CrashWithoutSnapshots,
     DeleteBefore(u8),
     SegmentBytes(u64),
@@ -55,10 +55,10 @@ struct World {
     history: Vec<Row>,
     now_ms: i64,
     log_start: i64,
-    /// The last batch of each producer with its offset, and its next sequence.
+    /// Last batch of each producer with its offset, and its next sequence.
     last: HashMap<usize, (BytesMut, i64)>,
     sequences: [i32; 3],
-    /// Of each offset that is a tombstone: when it was appended.
+    /// Time at which each offset was appended.
     appended_ms: Vec<i64>,
 }
 
@@ -134,7 +134,7 @@ impl World {
         self.check_clean();
     }
 
-    /// In closed segments no key is there twice.
+    /// Checks that closed segments have each key once.
     fn check_clean(&self) {
         let active_base: i64 = self.folder.files(".log").last().expect("one")[..20].parse().expect("an offset");
         let mut newest = HashMap::new();
@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// Every record of the log, by offset.
+    /// Returns every record of the log with its offset.
     fn records(&self) -> Vec<(i64, Row)> {
         let mut rows = Vec::new();
         let mut offset = self.log_start;
@@ -203,7 +203,7 @@ impl World {
             let expected = records.iter().find(|(_, row)| row.2 >= time).map(|(offset, row)| (*offset, row.2));
             let found = self.partition.offset_for_timestamp(Isolation::ReadUncommitted, time).expect("looked up");
             let found = found.map(|found| (found.offset, found.timestamp));
-            // Of a batch that the broker stamped, the first offset answers, whether its record is still there or not.
+            // For a batch that the broker stamped, the first offset is found even if its record is gone.
             match self.folder.config.message_timestamp_type {
                 TimestampType::CreateTime => assert_eq!(found, expected, "time {time}"),
                 TimestampType::LogAppendTime => assert_eq!(found.is_some(), expected.is_some(), "time {time}"),
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// A retry of the last batch of each producer is known, and the next one is taken.
+    /// Checks that a retry of each producer's last batch is recognised, and the next batch accepted.
     fn check_producers(&mut self) {
         for (who, (bytes, base_offset)) in self.last.clone() {
             let appended = append(&self.partition, &bytes).expect("known");
@@ -228,7 +228,7 @@ impl World {
             }
         }
         if self.log_start > 0 {
-            // Checkpoints are written once a minute, or with a clean shutdown.
+            // Checkpoints are written once a minute, or at a clean shutdown.
             self.partition.delete_records_before(self.log_start).expect("deleted");
         }
     }
@@ -276,7 +276,7 @@ fn rows_of(batch: &BatchView<'_>) -> Vec<(i64, Row)> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
     #[test]
-    fn the_newest_of_each_key_stays_where_it_was(
+    fn newest_record_of_each_key_stays_at_its_offset(
         segment_bytes in 450_u64..2500,
         map_slots in 2_usize..12,
         append_time in prop::bool::weighted(0.2),
@@ -295,9 +295,9 @@ proptest! {
     }
 }
 
-/// As docs/troubleshooting.md says of a segment that is damaged.
+/// The remedy of docs/troubleshooting.md for a damaged segment.
 #[test]
-fn a_compacted_log_opens_after_a_kill_where_its_last_segment_was_moved_away() {
+fn compacted_log_without_its_last_segment_opens_after_a_kill() {
     let mut world = World::new(400, 1 << 20, false);
     for key in 1..20 {
         world.append(3, 0, &[(key % KEYS, 3)]);
@@ -321,7 +321,7 @@ fn a_compacted_log_opens_after_a_kill_where_its_last_segment_was_moved_away() {
 }
 
 #[test]
-fn records_are_left_alone_for_the_least_lag_and_cleaned_after_the_largest_though_nobody_writes() {
+fn records_are_cleaned_after_the_minimum_lag_and_by_the_maximum_lag_without_writes() {
     let mut folder = compacted(1 << 20, 1 << 20);
     folder.config.min_cleanable_dirty_ratio = Ratio(1.0);
     folder.config.min_compaction_lag_ms = 1000;

@@ -1,4 +1,4 @@
-//! A data folder with one partition that tests write to, crash and open again.
+//! A data directory with one partition that tests write to, crash and open again.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -24,13 +24,13 @@ pub struct Folder {
     pub config: TopicConfig,
     pub settings: BrokerConfig,
     pub logs: Arc<Partitions>,
-    /// Removes the folder at the end.
+    /// Directory that is removed at the end.
     _temporary: Option<tempfile::TempDir>,
 }
 
 impl Folder {
     pub fn new() -> Folder {
-        // In memory where there is such a place: these tests are not about fsync, and there are thousands of crashes.
+        // In memory if possible: these tests do not need fsync, and have thousands of crashes.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let temporary = tempfile::tempdir_in(parent).expect("temporary folder");
@@ -50,7 +50,7 @@ impl Folder {
         }
     }
 
-    /// Settings of the topic that differ.
+    /// Changes settings of the topic.
     pub fn with(mut self, change: impl FnOnce(&mut TopicConfig)) -> Folder {
         change(&mut self.config);
         self
@@ -60,28 +60,28 @@ impl Folder {
         self.partition_of(TOPIC, ID, 0)
     }
 
-    /// A partition of any topic, from now on with the settings that are to be in force.
+    /// Returns a partition of any topic, with the present settings from now on.
     pub fn partition_of(&self, topic: &str, id: Uuid, index: i32) -> Arc<Replica> {
         self.logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(self.config.clone()), Origin::Kept);
         self.logs.find(&id, index).expect("it has just been told of")
     }
 
-    /// As kill -9 would: nothing is finished, written or flushed.
+    /// Crashes as by kill -9: nothing is finished, written or flushed. Opens the partition again.
     pub fn crash(&mut self) -> Arc<Replica> {
         self.kill();
         self.partition()
     }
 
-    /// As a crash, and no partition is known yet.
+    /// Crashes without opening a partition again.
     pub fn kill(&mut self) {
-        // Its threads do not end with it as they would with a process: none is at the folder once this is answered.
+        // Its threads do not end with it, as with a process: none uses the directory once this call returns.
         if let Some(partition) = self.logs.find(&ID, 0) {
             let _ = partition.offsets();
         }
         self.logs = Partitions::open(&self.dir, &self.settings).expect("opened");
     }
 
-    /// As after a power cut: a crash, and another boot.
+    /// Crashes as by a power loss: the machine has another boot id.
     pub fn power_cut(&mut self) -> Arc<Replica> {
         fs::write(self.dir.join("boot-id"), "00000000-0000-4000-8000-000000000000\n").expect("written");
         self.crash()
@@ -96,13 +96,13 @@ impl Folder {
         self.dir.join(format!("{TOPIC}-0")).join(name)
     }
 
-    /// Folders of partitions, deleted ones too.
+    /// Returns the number of partition directories, including deleted ones.
     pub fn partition_folders(&self) -> usize {
         let entries = fs::read_dir(&self.dir).expect("listed");
         entries.filter(|entry| entry.as_ref().expect("listed").path().is_dir()).count()
     }
 
-    /// File names with this suffix, in order; none before there is the partition's folder.
+    /// Returns the file names with this suffix, in order; none without the partition's directory.
     pub fn files(&self, suffix: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.dir.join(format!("{TOPIC}-0"))) else { return Vec::new() };
         let names = entries.map(|entry| entry.expect("listed").file_name().into_string().expect("text"));
@@ -112,7 +112,7 @@ impl Folder {
     }
 }
 
-/// A batch of records, each with its timestamp.
+/// Returns a batch of records, each with its timestamp.
 pub fn timed(stamp: Stamp, compression: Compression, timestamps: &[i64], value: &[u8]) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), compression, None);
     for timestamp in timestamps {
@@ -121,24 +121,24 @@ pub fn timed(stamp: Stamp, compression: Compression, timestamps: &[i64], value: 
     builder.seal(stamp).expect("sealed").0
 }
 
-/// A batch of `records` records that is not idempotent.
+/// Returns a batch of `records` records that is not idempotent.
 pub fn plain(records: usize, value: &[u8]) -> BytesMut {
     timed(Stamp::NONE, Compression::None, &vec![NOW; records], value)
 }
 
-/// A batch of an idempotent producer.
+/// Returns a batch of an idempotent producer.
 pub fn idempotent(producer_id: i64, producer_epoch: i16, base_sequence: i32, records: usize) -> BytesMut {
     let stamp = Stamp { producer_id, producer_epoch, base_sequence };
     timed(stamp, Compression::None, &vec![NOW; records], b"value")
 }
 
-/// The batch, checked as a producer's is whose records were.
+/// Checks a batch as that of a producer.
 pub fn valid<'a>(partition: &Replica, batch: &'a [u8]) -> Result<ValidBatch<'a>, AppendError> {
     let batch = BatchView::first(batch).expect("a batch");
     Ok(ValidBatch::of(batch, &partition.config(), NOW)?)
 }
 
-/// Appends a batch in its turn with these acks.
+/// Appends a batch in sequence order with these acks.
 pub fn append_with(partition: &Arc<Replica>, batch: &[u8], acks: Acks) -> Result<WrittenBatch, AppendError> {
     let step = partition.append(&valid(partition, batch)?, AppendTerms::in_turn(acks, NOW))?;
     Ok(step.into_written().expect("a batch in its turn is written"))
@@ -148,12 +148,12 @@ pub fn append(partition: &Arc<Replica>, batch: &[u8]) -> Result<Appended, Append
     append_with(partition, batch, Acks::Leader).map(|written| written.appended)
 }
 
-/// The offset an accepted batch got.
+/// Returns the offset that an accepted batch got.
 pub fn offset(partition: &Arc<Replica>, batch: &[u8]) -> i64 {
     append(partition, batch).expect("appended").base_offset
 }
 
-/// The bytes of a read.
+/// Returns the bytes of a read.
 pub fn bytes(records: &Records) -> Bytes {
     match records {
         Records::Pieces(_) | Records::Ranges(_) => panic!("no log has them"),
@@ -166,7 +166,7 @@ pub fn bytes(records: &Records) -> Bytes {
     }
 }
 
-/// Every batch from `offset` on, each with a valid checksum, none leaving a gap to the one before.
+/// Returns every batch from `offset` on, and checks that checksums are valid and offsets have no gap.
 pub fn read_all(partition: &Replica, mut offset: i64) -> Vec<Bytes> {
     let mut all = Vec::new();
     loop {
@@ -186,7 +186,7 @@ pub fn read_all(partition: &Replica, mut offset: i64) -> Vec<Bytes> {
     }
 }
 
-/// Waits until it holds, for at most 20 s.
+/// Waits until `holds` returns true, for at most 20 s.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -195,7 +195,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Has this broker lead the partition, which nobody follows, in an epoch of this number.
+/// Makes this broker the leader of the partition, which has no followers, in the epoch `leader_epoch`.
 pub fn lead(partition: &Replica, leader_epoch: i32) {
     let before = PartitionRegistration::clone(&led_by(1, 1)[0]);
     let registered = PartitionRegistration { leader_epoch, partition_epoch: leader_epoch, ..before };

@@ -1,4 +1,4 @@
-//! Finding batches by offset and time, against a search from end to end.
+//! Lookup of batches by offset and time, compared with a search of the whole log.
 
 use fullbore_broker::partitions::{EpochEnd, ReadError, Replica, TimestampOffset};
 use fullbore_log::partition::read::Isolation;
@@ -90,7 +90,7 @@ proptest! {
 }
 
 #[test]
-fn records_that_do_not_decompress_or_grow_too_large_are_found_by_their_header() {
+fn batch_that_cannot_be_decompressed_is_found_by_its_header() {
     let folder = Folder::new().with(|config| config.max_message_bytes = 10_000);
     let partition = folder.partition();
     offset(&partition, &plain(1, b"older"));
@@ -110,7 +110,7 @@ fn records_that_do_not_decompress_or_grow_too_large_are_found_by_their_header() 
 }
 
 #[test]
-fn a_lost_or_foreign_index_is_rebuilt_at_the_next_start() {
+fn lost_or_foreign_index_is_rebuilt_at_the_next_start() {
     let mut folder = Folder::new().with(|config| {
         config.segment_bytes = 20_000;
         config.index_interval_bytes = 100;
@@ -130,7 +130,7 @@ fn a_lost_or_foreign_index_is_rebuilt_at_the_next_start() {
             _ => std::fs::write(&index, vec![0; good.len()]).expect("written"),
         }
         let partition = folder.crash();
-        // The run before ended cleanly.
+        // The former run ended cleanly.
         assert_eq!(read_all(&partition, 0), before, "{damage}");
         drop(partition);
         folder.logs.close();
@@ -139,7 +139,7 @@ fn a_lost_or_foreign_index_is_rebuilt_at_the_next_start() {
 }
 
 #[test]
-fn epochs_end_where_the_next_begins_also_after_their_file_is_lost() {
+fn end_of_an_epoch_is_the_start_of_the_next_even_without_the_file() {
     let mut folder = Folder::new();
     let partition = folder.partition();
     for epoch in [0, 0, 2, 5] {
@@ -162,7 +162,7 @@ fn epochs_end_where_the_next_begins_also_after_their_file_is_lost() {
 }
 
 #[test]
-fn the_log_start_is_told_with_the_epoch_of_the_leader_that_wrote_there() {
+fn earliest_offset_has_the_epoch_of_its_record() {
     let mut folder = Folder::new();
     let partition = folder.partition();
     let earliest = |partition: &Replica| {

@@ -1,4 +1,4 @@
-//! Small files that say something else than the log: they cost time, and mislead nobody.
+//! Small files that contradict the log: they cost time, and do not change results.
 
 use std::fs;
 
@@ -12,7 +12,8 @@ const INDEX: &str = "00000000000000000000.index";
 const TIMES: &str = "00000000000000000000.timeindex";
 const BATCHES: i64 = 60;
 
-/// A log of batches of one record each, a millisecond apart, stopped; with an index entry for nearly every batch.
+/// Returns a stopped log with batches of one record each, a millisecond apart, and an index entry for nearly every
+/// batch.
 fn stopped() -> Folder {
     let folder = Folder::new().with(|config| config.index_interval_bytes = 0);
     let partition = folder.partition();
@@ -24,7 +25,7 @@ fn stopped() -> Folder {
     folder
 }
 
-/// Every record is where it was, by offset and by time.
+/// Checks that every record is found, by offset and by time.
 fn check(folder: &mut Folder) {
     let partition = folder.crash();
     for n in 0..BATCHES {
@@ -38,11 +39,11 @@ fn check(folder: &mut Folder) {
     assert_eq!((newest.offset, newest.timestamp), (BATCHES - 1, NOW + BATCHES - 1));
 }
 
-/// Writes each entry of `len` bytes with the number that begins at `at` made smaller.
+/// Decreases the number at `at` in each entry of `len` bytes.
 fn lessen(folder: &Folder, name: &str, len: usize, at: usize) {
     let mut bytes = fs::read(folder.file(name)).expect("read");
     let count = bytes.len() / len;
-    // The last entry is looked at when the log is opened, the others are not.
+    // Only the last entry is checked when the log is opened.
     for entry in bytes.chunks_exact_mut(len).take(count - 1).skip(5) {
         let old = u32::from_be_bytes(entry[at..at + 4].try_into().expect("4 bytes"));
         entry[at..at + 4].copy_from_slice(&(old - 5).to_be_bytes());
@@ -51,22 +52,22 @@ fn lessen(folder: &Folder, name: &str, len: usize, at: usize) {
 }
 
 #[test]
-fn an_index_entry_that_names_another_offset_skips_no_record() {
+fn index_entry_with_a_wrong_offset_skips_no_record() {
     let mut folder = stopped();
     lessen(&folder, INDEX, 8, 0);
     check(&mut folder);
 }
 
 #[test]
-fn a_time_index_entry_that_names_another_time_skips_no_record() {
+fn time_index_entry_with_a_wrong_time_skips_no_record() {
     let mut folder = stopped();
     lessen(&folder, TIMES, 12, 4);
     check(&mut folder);
 }
 
-/// Retention goes by the last entry.
+/// Retention uses the last entry.
 #[test]
-fn a_time_index_cut_between_two_entries_is_built_anew() {
+fn time_index_cut_between_two_entries_is_rebuilt() {
     for entries in [1, 10, 40] {
         let mut folder = stopped();
         let bytes = fs::read(folder.file(TIMES)).expect("read");
@@ -76,7 +77,7 @@ fn a_time_index_cut_between_two_entries_is_built_anew() {
 }
 
 #[test]
-fn a_log_start_that_only_the_epochs_know_hides_nothing() {
+fn log_start_known_to_the_epochs_only_hides_no_record() {
     let mut folder = stopped();
     fs::write(folder.file("leader-epoch-checkpoint"), "0\n1\n0 40\n").expect("damaged");
     check(&mut folder);
@@ -84,7 +85,7 @@ fn a_log_start_that_only_the_epochs_know_hides_nothing() {
 }
 
 #[test]
-fn a_log_start_that_was_told_stays_when_either_file_is_lost() {
+fn acknowledged_log_start_survives_the_loss_of_either_file() {
     for name in ["leader-epoch-checkpoint", "../log-start-offset-checkpoint"] {
         let mut folder = Folder::new();
         let partition = folder.partition();
@@ -97,9 +98,9 @@ fn a_log_start_that_was_told_stays_when_either_file_is_lost() {
     }
 }
 
-/// The list says which logs the marker of a clean shutdown does not vouch for.
+/// The list has the logs for which the marker of a clean shutdown does not hold.
 #[test]
-fn a_damaged_list_of_unrecovered_partitions_is_no_clean_shutdown() {
+fn damaged_list_of_unrecovered_partitions_counts_as_an_unclean_shutdown() {
     let mut folder = Folder::new();
     let partition = folder.partition();
     (0..2).for_each(|n| assert_eq!(offset(&partition, &plain(1, b"v")), n));
@@ -114,9 +115,9 @@ fn a_damaged_list_of_unrecovered_partitions_is_no_clean_shutdown() {
     assert_eq!(folder.crash().offsets().expect("recovered").log_end, 1);
 }
 
-/// Found when the index is built anew, which a believed log does only if its index is wrong, too.
+/// The damage is found while the index is rebuilt, which happens to a clean log only if its index is damaged.
 #[test]
-fn an_offset_out_of_range_is_no_panic_after_a_clean_stop_either() {
+fn offset_out_of_range_after_a_clean_stop_causes_no_panic() {
     let mut folder = stopped();
     let path = folder.file("00000000000000000000.log");
     let mut bytes = fs::read(&path).expect("read");

@@ -1,4 +1,4 @@
-//! Early batches on one partition, and what is counted of them.
+//! Out-of-order batches of one partition, and their counters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<ReorderBuffer>
     partition.append(&valid(partition, batch)?, terms)
 }
 
-/// The answer to come of a parked batch.
+/// Pending result of a parked batch.
 struct Parked(AppendTicket);
 
 impl Parked {
@@ -42,11 +42,11 @@ fn park(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<ReorderBuffer>)
 }
 
 #[tokio::test]
-async fn what_is_parked_is_counted_until_it_leaves_whatever_way() {
+async fn parked_batch_is_counted_until_it_leaves() {
     let reordering = reordering("fullbore.reorder.wait.ms=20");
     let folder = Folder::new();
     let partition = folder.partition();
-    // Its turn comes.
+    // The batch before it arrives.
     let answer = park(&partition, &idempotent(1, 0, 2, 1), &reordering);
     let one = reordering.bytes();
     assert!(one > idempotent(1, 0, 2, 1).len(), "its bytes, and what it costs to keep them");
@@ -54,7 +54,7 @@ async fn what_is_parked_is_counted_until_it_leaves_whatever_way() {
     assert_eq!(reordering.bytes(), one, "a second copy is none");
     offset(&partition, &idempotent(1, 0, 0, 2));
     assert_eq!((answer.wait().await.expect("appended").base_offset, reordering.bytes()), (2, 0));
-    // It expires, with nobody waiting.
+    // It expires, and no request waits for it.
     drop(park(&partition, &idempotent(1, 0, 9, 1), &reordering));
     let answer = park(&partition, &idempotent(1, 0, 10, 1), &reordering);
     assert_eq!(reordering.bytes(), 2 * one);
@@ -63,27 +63,27 @@ async fn what_is_parked_is_counted_until_it_leaves_whatever_way() {
     while reordering.bytes() > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // A new epoch throws it out.
+    // A new epoch fences it.
     let answer = park(&partition, &idempotent(1, 0, 9, 1), &reordering);
     offset(&partition, &idempotent(1, 1, 0, 1));
     assert_eq!(answer.wait().await.expect_err("fenced"), AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch));
     assert_eq!(reordering.bytes(), 0);
-    // The log stops.
+    // The log is stopped.
     let answer = park(&partition, &idempotent(1, 1, 9, 1), &reordering);
     folder.logs.close();
     assert_eq!(answer.wait().await.expect_err("stopped"), AppendError::Gone);
     assert_eq!(reordering.bytes(), 0);
 }
 
-/// A client whose request was answered for another reason sends the batch again after its backoff.
+/// After another error, a client sends the batch again after its backoff.
 #[tokio::test]
-async fn wait_ends_while_no_copy_waits_the_next_copy_is_refused_at_once() {
+async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let reordering = reordering("fullbore.reorder.wait.ms=1000");
     let folder = Folder::new();
     let partition = folder.partition();
     drop(park(&partition, &idempotent(1, 0, 2, 1), &reordering));
     drop(park(&partition, &idempotent(2, 0, 2, 1), &reordering));
-    // Expires with the others, one after another.
+    // Expires with the others, in their order.
     let witness = park(&partition, &idempotent(3, 0, 2, 1), &reordering);
     witness.wait().await.expect_err("due");
     let again = admit(&partition, &idempotent(1, 0, 2, 1), &reordering).expect_err("its wait has ended");
@@ -97,7 +97,7 @@ async fn wait_ends_while_no_copy_waits_the_next_copy_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn once_closed_nothing_is_parked() {
+async fn closed_reorder_buffer_parks_nothing() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");
     let folder = Folder::new();
     let partition = folder.partition();
@@ -109,9 +109,9 @@ async fn once_closed_nothing_is_parked() {
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0, "what is in its turn is still taken");
 }
 
-/// The topic's limit became smaller while a batch waited: what counts are the settings by which it was taken.
+/// The topic's limit shrank while a batch waited: the settings at its arrival apply.
 #[tokio::test]
-async fn a_batch_is_appended_in_its_turn_by_the_settings_with_which_it_came() {
+async fn parked_batch_is_appended_with_the_settings_at_its_arrival() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");
     let folder = Folder::new();
     let partition = folder.partition();
@@ -127,9 +127,9 @@ async fn a_batch_is_appended_in_its_turn_by_the_settings_with_which_it_came() {
     assert_eq!(read_all(&partition, 0).len(), 3);
 }
 
-/// Too large, or a time out of range, is said at once.
+/// A batch that is too large, or has a timestamp out of range, is refused at once.
 #[tokio::test]
-async fn what_would_never_be_appended_is_not_parked() {
+async fn batch_that_cannot_be_appended_is_not_parked() {
     let reordering = reordering("");
     let folder = Folder::new().with(|config| config.max_message_bytes = 100);
     let partition = folder.partition();
@@ -138,7 +138,7 @@ async fn what_would_never_be_appended_is_not_parked() {
 }
 
 #[tokio::test]
-async fn one_task_sees_to_it_that_a_partitions_batches_expire() {
+async fn batches_of_a_partition_share_one_expiry_task() {
     let small = idempotent(1, 0, 2, 1).len();
     let reordering =
         reordering(&format!("fullbore.reorder.wait.ms=3600000\nfullbore.reorder.bytes.max={}", 2 * (small + 1000)));
@@ -148,22 +148,21 @@ async fn one_task_sees_to_it_that_a_partitions_batches_expire() {
         let answer = park(&partition, &idempotent(1, 0, at + 2, 1), &reordering);
         offset(&partition, &idempotent(1, 0, at, 2));
         answer.wait().await.expect("appended");
-        // Nothing is parked now, and this finds no room.
+        // No batch is parked now, and this one exceeds the budget.
         let refused = admit(&partition, &idempotent(1, 0, at + 9, 400), &reordering).expect_err("no room");
         assert_eq!(refused, AppendError::Sequence(SequenceRefusal::OutOfOrderSequence));
     }
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 1);
 }
 
-/// A batch that is early on a partition out of service is refused for what is wrong, and not held until it is out of
-/// order.
+/// An out-of-order batch on a failed partition gets the partition's error at once, not OUT_OF_ORDER after a wait.
 #[tokio::test]
-async fn where_an_fsync_has_failed_nothing_is_parked() {
+async fn partition_with_a_failed_fsync_parks_nothing() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");
     let folder = Folder::new();
     let partition = folder.partition();
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0);
-    // Its files are written, but there is no folder to sync their names in.
+    // Its files are written, but the directory that must be flushed is missing.
     std::fs::remove_dir_all(folder.file("")).expect("removed");
     let flushing = TopicConfig { flush_messages: Some(1), ..folder.config.clone() };
     partition.follow(&partition.registered(), &Arc::new(flushing));

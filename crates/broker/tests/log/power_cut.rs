@@ -1,5 +1,5 @@
-//! A machine that stopped, and what it leaves of a log: whole batches may follow a hole, and are cut off with it; what
-//! was flushed is as safe as ever.
+//! State of a log after a machine has stopped. Whole batches may follow a hole, and are truncated with it. Flushed
+//! records stay safe.
 
 use std::fs;
 use std::ops::Range;
@@ -11,11 +11,11 @@ use fullbore_wire::{ErrorCode, Uuid};
 use crate::folder::*;
 
 const SEGMENT: &str = "00000000000000000000.log";
-/// producer.state.batches.to.retain
+/// Value of `producer.state.batches.to.retain`.
 const WINDOW: i32 = 5;
 const LIST: &str = "unrecovered-checkpoint";
 
-/// Batches of one record and one producer, and where in the first segment each of them ends.
+/// Writes batches of one record and one producer. Returns the end of each in the first segment.
 fn written(folder: &Folder, sequences: Range<i32>) -> Vec<usize> {
     let partition = folder.partition();
     let mut ends = Vec::new();
@@ -26,7 +26,7 @@ fn written(folder: &Folder, sequences: Range<i32>) -> Vec<usize> {
     ends
 }
 
-/// Zeros where a batch was; the file as it was before and is now.
+/// Writes zeros in place of a batch. Returns the file before and after.
 fn punch(folder: &Folder, name: &str, hole: Range<usize>) -> (Vec<u8>, Vec<u8>) {
     let path = folder.file(name);
     let whole = fs::read(&path).expect("read");
@@ -41,7 +41,7 @@ fn assert_refused(partition: &Arc<Replica>, what: &str) {
     assert_eq!(sent.map(|appended| appended.base_offset), Err(AppendError::Storage), "{what}");
 }
 
-/// The log holds `kept` batches, knows the last of them, and goes on after them.
+/// Checks that the log holds `kept` batches, knows the last of them, and accepts further ones.
 fn assert_goes_on(partition: &Arc<Replica>, kept: i32) {
     assert_eq!(partition.offsets().expect("recovered").log_end, i64::from(kept));
     assert_eq!(read_all(partition, 0).len(), kept as usize);
@@ -58,7 +58,7 @@ fn listed(folder: &Folder) -> String {
 }
 
 #[test]
-fn a_hole_is_cut_off_after_a_power_cut_and_what_follows_it_is_set_aside() {
+fn hole_after_a_power_loss_is_truncated_and_later_records_are_set_aside() {
     let mut folder = Folder::new();
     let ends = written(&folder, 0..20);
     let (_, damaged) = punch(&folder, SEGMENT, ends[6]..ends[7]);
@@ -76,7 +76,7 @@ fn a_hole_is_cut_off_after_a_power_cut_and_what_follows_it_is_set_aside() {
 }
 
 #[test]
-fn garbage_is_a_hole_like_any_other_wherever_it_begins() {
+fn garbage_at_any_position_counts_as_a_hole() {
     let mut folder = Folder::new();
     let ends = written(&folder, 0..20);
     let whole = fs::read(folder.file(SEGMENT)).expect("read");
@@ -85,7 +85,7 @@ fn garbage_is_a_hole_like_any_other_wherever_it_begins() {
             let mut damaged = whole.clone();
             damaged[from..from + 90].fill(filler);
             fs::write(folder.file(SEGMENT), &damaged).expect("written");
-            // A byte may be the filler by chance.
+            // A byte may equal the filler by chance.
             let first_bad = whole.iter().zip(&damaged).position(|(was, is)| was != is).expect("they differ");
             let kept = ends.iter().filter(|end| **end <= first_bad).count();
             let partition = folder.power_cut();
@@ -95,7 +95,7 @@ fn garbage_is_a_hole_like_any_other_wherever_it_begins() {
 }
 
 #[test]
-fn what_was_flushed_before_the_hole_is_refused_if_it_is_bad() {
+fn damage_before_the_recovery_point_is_refused() {
     let mut folder = Folder::new();
     written(&folder, 0..10);
     folder.restart();
@@ -111,7 +111,7 @@ fn what_was_flushed_before_the_hole_is_refused_if_it_is_bad() {
 }
 
 #[test]
-fn without_a_readable_list_of_what_was_flushed_nothing_is_cut_off() {
+fn without_a_readable_recovery_point_nothing_is_truncated() {
     let mut folder = Folder::new();
     written(&folder, 0..10);
     folder.restart();
@@ -122,7 +122,7 @@ fn without_a_readable_list_of_what_was_flushed_nothing_is_cut_off() {
 }
 
 #[test]
-fn a_boot_that_is_not_known_is_this_one() {
+fn unreadable_boot_id_counts_as_the_same_boot() {
     let mut folder = Folder::new();
     let ends = written(&folder, 0..10);
     punch(&folder, SEGMENT, ends[3]..ends[4]);
@@ -136,7 +136,7 @@ fn a_boot_that_is_not_known_is_this_one() {
 }
 
 #[test]
-fn segments_after_the_hole_are_set_aside_with_it_and_so_once_more() {
+fn segments_after_a_hole_are_set_aside_each_time() {
     let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
     let value = [7; 700];
     let partition = folder.partition();
@@ -170,9 +170,9 @@ fn segments_after_the_hole_are_set_aside_with_it_and_so_once_more() {
     assert_eq!(offset(&partition, &plain(1, &value)), 3);
 }
 
-/// The end of a file may be lost, or all of it, while a later one is there.
+/// A file may have lost its end, or all of its content, while a later one is complete.
 #[test]
-fn a_segment_that_ends_too_early_is_a_hole_as_well() {
+fn segment_that_ends_too_early_counts_as_a_hole() {
     for lost in ["the file", "everything in it"] {
         let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
         let partition = folder.partition();
@@ -191,9 +191,9 @@ fn a_segment_that_ends_too_early_is_a_hole_as_well() {
     }
 }
 
-/// Nobody has looked at the partition when the broker that came after the power cut ends, in whatever way.
+/// The partition is not opened between the power loss and the end of the next broker process.
 #[test]
-fn a_partition_not_opened_after_a_power_cut_is_still_cut_later() {
+fn partition_first_opened_later_is_still_truncated_after_a_power_loss() {
     for stops in [true, false] {
         let mut folder = Folder::new();
         let ends = written(&folder, 0..20);
@@ -210,7 +210,7 @@ fn a_partition_not_opened_after_a_power_cut_is_still_cut_later() {
 }
 
 #[test]
-fn a_partition_that_was_recovered_is_damaged_by_no_power_cut_before_that() {
+fn damage_to_a_recovered_partition_is_refused_despite_an_earlier_power_loss() {
     let mut folder = Folder::new();
     written(&folder, 0..20);
     drop(folder.power_cut());
@@ -222,9 +222,9 @@ fn a_partition_that_was_recovered_is_damaged_by_no_power_cut_before_that() {
     assert_goes_on(&folder.power_cut(), 27);
 }
 
-/// The clean stop has written everything there was, and that was whole.
+/// The clean stop has flushed all records, and they were complete.
 #[test]
-fn damage_after_a_clean_stop_is_no_power_cuts_even_to_a_partition_not_opened_since_a_kill() {
+fn damage_after_a_clean_stop_is_refused_even_if_not_opened_since_a_kill() {
     let mut folder = Folder::new();
     let ends = written(&folder, 0..20);
     folder.logs = Partitions::open(&folder.dir, &folder.settings).expect("opened");
@@ -234,7 +234,7 @@ fn damage_after_a_clean_stop_is_no_power_cuts_even_to_a_partition_not_opened_sin
 }
 
 #[test]
-fn what_was_set_aside_goes_with_its_topic() {
+fn files_set_aside_are_removed_with_their_topic() {
     let mut folder = Folder::new().with(|config| config.file_delete_delay_ms = 0);
     let ends = written(&folder, 0..20);
     punch(&folder, SEGMENT, ends[6]..ends[7]);
@@ -247,7 +247,7 @@ fn what_was_set_aside_goes_with_its_topic() {
 }
 
 #[test]
-fn damage_before_a_clean_stop_is_not_a_later_power_cuts() {
+fn damage_before_a_clean_stop_is_refused_after_a_power_loss() {
     let mut folder = Folder::new();
     let ends = written(&folder, 0..20);
     punch(&folder, SEGMENT, ends[6]..ends[7]);
@@ -259,10 +259,9 @@ fn damage_before_a_clean_stop_is_not_a_later_power_cuts() {
     assert_refused(&folder.power_cut(), "of a partition that was never opened a later power cut takes nothing");
 }
 
-/// What the machine had flushed was lost with it; what is appended then was not flushed, whatever the checkpoint said
-/// before.
+/// The power loss has destroyed flushed records. Later records are not flushed, whatever the old checkpoint has.
 #[test]
-fn a_torn_tail_after_a_power_cut_that_took_flushed_records_is_cut_off() {
+fn torn_tail_after_a_power_loss_of_flushed_records_is_truncated() {
     let mut folder = Folder::new();
     let ends = written(&folder, 0..10);
     folder.kill();

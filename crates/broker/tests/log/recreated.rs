@@ -1,5 +1,5 @@
-//! A topic that has the name of a deleted one: nothing of the older one reaches it, neither its folder, what the
-//! checkpoints say, nor who was still at work on it.
+//! A topic with the name of a deleted one. Nothing of the older topic affects it: neither its directory, nor its
+//! checkpoints, nor work in progress.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::folder::*;
 
 const NEXT: Uuid = Uuid([8; 16]);
 
-/// Deletes the topic and makes it again under another id.
+/// Deletes the topic and creates it again under another id.
 fn make_again(folder: &Folder) -> Arc<fullbore_broker::partitions::Replica> {
     folder.logs.delete_topic(ID);
     folder.logs.put_topic((TOPIC, NEXT), &led_by(1, 1), &Arc::new(folder.config.clone()), Origin::New);
@@ -21,12 +21,12 @@ fn make_again(folder: &Folder) -> Arc<fullbore_broker::partitions::Replica> {
 }
 
 #[test]
-fn what_was_flushed_of_a_deleted_topic_is_not_believed_of_the_next_one() {
+fn recovery_point_of_a_deleted_topic_is_not_used_for_its_successor() {
     let mut folder = Folder::new();
     let old = folder.partition();
     (0..50).for_each(|_| _ = offset(&old, &plain(1, &[1; 100])));
     drop(old);
-    // The checkpoint says that 50 records were flushed.
+    // The checkpoint has 50 flushed records.
     folder.restart();
     let next = make_again(&folder);
     (0..10).for_each(|_| _ = offset(&next, &plain(1, &[2; 100])));
@@ -42,7 +42,7 @@ fn what_was_flushed_of_a_deleted_topic_is_not_believed_of_the_next_one() {
 }
 
 #[test]
-fn the_log_start_of_a_deleted_topic_hides_nothing_of_the_next_one() {
+fn log_start_of_a_deleted_topic_is_not_used_for_its_successor() {
     let mut folder = Folder::new();
     let old = folder.partition();
     (0..50).for_each(|_| _ = offset(&old, &plain(1, b"v")));
@@ -51,7 +51,7 @@ fn the_log_start_of_a_deleted_topic_hides_nothing_of_the_next_one() {
     let next = make_again(&folder);
     (0..45).for_each(|_| _ = offset(&next, &plain(1, b"v")));
     drop(next);
-    // Or the batches would say it themselves.
+    // Otherwise the batches would supply the log start.
     fs::remove_file(folder.file("leader-epoch-checkpoint")).expect("removed");
     folder.kill();
     let next = folder.partition_of(TOPIC, NEXT, 0);
@@ -60,12 +60,12 @@ fn the_log_start_of_a_deleted_topic_hides_nothing_of_the_next_one() {
 }
 
 #[test]
-fn a_hundred_lives_of_one_name_leave_one_folder() {
+fn topic_recreated_a_hundred_times_leaves_one_directory() {
     let folder = Folder::new().with(|config| config.file_delete_delay_ms = 0);
     let mut id = ID;
     for life in 101..=200 {
         let partition = folder.partition_of(TOPIC, id, 0);
-        // Some never have a folder.
+        // Some never get a directory.
         if life % 3 > 0 {
             assert_eq!(offset(&partition, &plain(1, b"v")), 0, "life {life}");
         }
@@ -80,7 +80,7 @@ fn a_hundred_lives_of_one_name_leave_one_folder() {
 }
 
 #[test]
-fn a_cleaning_gives_up_with_its_topic_and_writes_nothing_into_the_next_ones_folder() {
+fn cleaning_of_a_deleted_topic_ends_without_writing_to_its_successor() {
     let mut folder = Folder::new().with(|config| {
         config.segment_bytes = 2000;
         config.cleanup = CleanupPolicy { delete: false, compact: true };
@@ -106,31 +106,32 @@ fn a_cleaning_gives_up_with_its_topic_and_writes_nothing_into_the_next_ones_fold
 }
 
 #[test]
-fn a_folder_of_which_the_system_does_not_say_whose_it_is_is_not_taken_for_another_topics() {
+fn directory_with_unreadable_metadata_is_not_set_aside() {
     let mut folder = Folder::new();
     let partition = folder.partition();
     (0..5).for_each(|_| _ = offset(&partition, &plain(1, b"v")));
     drop(partition);
     let (metadata, away) = (folder.file("partition.metadata"), folder.dir.join("away"));
     fs::rename(&metadata, &away).expect("moved");
-    // Refused as a lack of descriptors or a bad sector is; a file that is not there says something.
+    // Makes the file unreadable, as with a bad sector. A missing file would have a meaning of its own.
+    // own.
     fs::create_dir(&metadata).expect("made");
     folder.kill();
     let partition = folder.partition();
     assert!(partition.offsets().is_err());
-    // In one step: a thread may be at the folder still, and a folder that does not say whose it is would be set aside.
+    // In one step, since a thread may still use the directory, and one without this file would be set aside.
     renameat_with(CWD, &metadata, CWD, &away, RenameFlags::EXCHANGE).expect("moved back");
     assert_eq!(partition.offsets().expect("tried again").log_end, 5);
     assert_eq!(read_all(&partition, 0).len(), 5);
 }
 
 #[test]
-fn ten_thousand_lives_of_one_name_that_wait_for_a_slow_disk_are_deleted_one_after_the_other() {
+fn topic_recreated_ten_thousand_times_is_deleted_in_order_after_a_slow_disk() {
     let mut folder = Folder::new().with(|config| config.file_delete_delay_ms = 0);
     offset(&folder.partition(), &plain(1, b"v"));
     let (epochs, mode) = (folder.file("leader-epoch-checkpoint"), Mode::from_raw_mode(0o600));
     fs::remove_file(&epochs).expect("removed");
-    // Whoever opens it to read waits until somebody opens it to write.
+    // A reader of the pipe blocks until a writer opens it.
     mknodat(CWD, &epochs, FileType::Fifo, mode, 0).expect("a named pipe");
     folder.settings.storage.recovery_threads = 1;
     folder.logs = Partitions::open(&folder.dir, &folder.settings).expect("opened");
@@ -154,7 +155,7 @@ fn ten_thousand_lives_of_one_name_that_wait_for_a_slow_disk_are_deleted_one_afte
 }
 
 #[test]
-fn how_far_a_deleted_topic_was_clean_is_not_said_of_the_next_one_after_a_kill() {
+fn cleaner_checkpoint_of_a_deleted_topic_is_not_used_after_a_kill() {
     let mut folder = Folder::new().with(|config| {
         config.segment_bytes = 2000;
         config.cleanup = CleanupPolicy { delete: false, compact: true };

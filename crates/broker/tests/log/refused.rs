@@ -1,4 +1,4 @@
-//! Batches behind one that was refused for the partition's role, which has changed meanwhile.
+//! Batches behind one that was refused because of the partition's role, which has changed since.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use fullbore_wire::ErrorCode;
 
 use super::folder::{Folder, NOW, idempotent, valid};
 
-/// The metadata of broker 1 and a follower.
+/// Metadata of broker 1 and a follower.
 struct Metadata {
     partition: Arc<Replica>,
     epoch: i32,
@@ -42,7 +42,7 @@ impl Metadata {
             .map_or_else(|why| why.code(), |_| ErrorCode::NONE)
     }
 
-    /// As [`Metadata::error`], of a client that sends over several connections.
+    /// Appends as [`Metadata::error`] does, for a client that sends over several connections.
     fn in_turn(&self, sequence: i32, wait_in: Option<&Arc<ReorderBuffer>>) -> Result<AppendStep, AppendError> {
         let batch = idempotent(9, 0, sequence, 1);
         let early = EarlyBatches { are_sent: true, wait_in };
@@ -54,7 +54,7 @@ impl Metadata {
 const WELL: (i32, &[i32]) = (1, &[1, 2]);
 
 #[tokio::test]
-async fn role_refused_a_batch_what_follows_gets_the_same_error_until_it_is_sent_again() {
+async fn batches_behind_a_refused_one_get_its_error_until_its_retry() {
     for ((leader, isr), code) in
         [((1, &[1][..]), ErrorCode::NOT_ENOUGH_REPLICAS), ((2, &[1, 2]), ErrorCode::NOT_LEADER_OR_FOLLOWER)]
     {
@@ -66,7 +66,7 @@ async fn role_refused_a_batch_what_follows_gets_the_same_error_until_it_is_sent_
         assert_eq!([1, 2, 3].map(|sequence| metadata.error(sequence)), [code; 3]);
         assert_eq!([0, 1, 2, 3].map(|sequence| metadata.error(sequence)), [ErrorCode::NONE; 4]);
         assert_eq!(metadata.error(5), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
-        // The window is full once more, and the leader goes in its midst.
+        // The window is full again, and the leader changes in the middle of it.
         metadata.tell(leader, isr);
         assert_eq!(metadata.error(4), code);
         metadata.tell(WELL.0, WELL.1);
@@ -75,7 +75,7 @@ async fn role_refused_a_batch_what_follows_gets_the_same_error_until_it_is_sent_
 }
 
 #[tokio::test]
-async fn batch_waits_in_vain_for_a_refused_one_gets_its_error() {
+async fn batch_waiting_for_a_refused_one_gets_its_error() {
     let typed = Properties::parse("fullbore.reorder.wait.ms=20").expect("properties");
     let reordering =
         ReorderBuffer::new(&BrokerConfig::from_properties(&typed).expect("a config").0.reorder, Metrics::default());

@@ -1,5 +1,5 @@
-//! One partition on several brokers, each a data folder of its own: roles as the metadata tells them, batches as the
-//! leader has them, what acks=all waits for, and logs that part and come together again.
+//! Partition on several brokers, each with a data directory of its own: roles from the metadata, replication, waits
+//! for acks=all, and logs that diverge and converge.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::folder::*;
 
-/// Broker epochs are of no interest here: nobody restarts under a new one.
+/// Broker epoch of every broker: none restarts under a new one.
 const EPOCH: i64 = 7;
 
 struct Broker {
@@ -26,7 +26,7 @@ struct Broker {
     partition: Arc<Replica>,
 }
 
-/// Brokers 1 to `count` and what the metadata says.
+/// Brokers 1 to `count`, and the metadata.
 struct Cluster {
     brokers: Vec<Broker>,
     registered: PartitionRegistration,
@@ -54,7 +54,7 @@ impl Cluster {
         &self.of(id).partition
     }
 
-    /// Changes the metadata, and has all brokers hear of it.
+    /// Changes the metadata on all brokers.
     fn change(&mut self, change: impl FnOnce(&mut PartitionRegistration)) {
         change(&mut self.registered);
         self.registered.partition_epoch += 1;
@@ -85,7 +85,7 @@ impl Cluster {
         broker.partition = open(&mut broker.folder, &registered, i32::try_from(count).expect("few"));
     }
 
-    /// One fetch of a follower's, carried out at both ends; what it appended or cut off.
+    /// Performs one fetch of a follower. Returns the number of records that it appended; negative after a truncation.
     fn fetch(&self, id: i32) -> Result<i64, ErrorCode> {
         let follower = self.partition(id);
         let leader = self.partition(self.registered.leader.expect("somebody leads"));
@@ -114,10 +114,10 @@ impl Cluster {
         }
     }
 
-    /// Fetches until the follower has all, and the leader and it know so.
+    /// Fetches until the follower has all records, and both brokers know that.
     fn catch_up(&self, id: i32) {
         while self.fetch(id).expect("answered") != 0 {}
-        // The leader has heard of the last; the follower hears of the high watermark with this one.
+        // The leader knows of the last fetch; this one returns the high watermark to the follower.
         self.fetch(id).expect("answered");
     }
 
@@ -150,7 +150,7 @@ fn far() -> Instant {
 }
 
 #[tokio::test]
-async fn acks_all_and_readers_wait_for_the_follower_and_acks_of_the_leader_for_nobody() {
+async fn acks_all_and_readers_wait_for_the_follower_and_acks_1_does_not() {
     let cluster = Cluster::new(2, |_| {});
     let leader = cluster.partition(1);
     assert!(cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended").durability.is_nothing());
@@ -158,7 +158,7 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_of_the_leader_for_n
     assert_eq!(leader.offsets().expect("open").high_watermark, 0);
     assert!(leader.read(0, 1000, true).expect("read").records.is_empty(), "nobody sees what one broker has");
     assert!(is_pending(&ticket).await);
-    // A retry of what is on its way waits as well.
+    // A retry of a batch in progress waits as well.
     let again = cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("found");
     assert_eq!(again.appended.base_offset, 1);
     let again = waits(again);
@@ -178,9 +178,9 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_of_the_leader_for_n
     assert!(third.durability.is_nothing(), "it is everywhere by now");
 }
 
-/// Who may be in sync by then, since the leader has asked for that, counts from then on.
+/// A follower that the leader has proposed for the ISR counts at once.
 #[tokio::test]
-async fn a_leader_whose_log_is_made_knows_whom_it_wants_in_sync() {
+async fn acks_all_waits_for_a_follower_proposed_for_the_isr() {
     let mut cluster = Cluster::new(3, |_| {});
     cluster.change(|registered| registered.isr = vec![1, 2]);
     let fetch = |broker_id, offset| {
@@ -196,7 +196,7 @@ async fn a_leader_whose_log_is_made_knows_whom_it_wants_in_sync() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_what_waits_for_replicas() {
+async fn stopping_broker_ends_waits_for_replicas() {
     let cluster = Cluster::new(2, |_| {});
     let ticket = waits(cluster.append(&plain(1, b"v"), Acks::All).expect("appended"));
     let waiting = tokio::spawn(ticket.wait(far()));
@@ -206,11 +206,11 @@ async fn a_stop_ends_what_waits_for_replicas() {
 }
 
 #[tokio::test]
-async fn a_new_leader_tells_no_smaller_end_than_an_earlier_one_may_have_told() {
+async fn new_leader_returns_no_smaller_latest_offset_than_the_former() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
     cluster.fetch(2).expect("answered");
-    // The first leader knows that both have it, and the second does not: that answer is lost.
+    // The first leader knows that both have the record, and the second does not: that response is lost.
     let fetch = FollowerFetch { broker_id: 2, broker_epoch: EPOCH, leader_epoch: 0, offset: 2 };
     cluster.partition(1).followed_from(&fetch, Some(0)).expect("noted");
     assert_eq!(cluster.partition(1).latest_offset(Isolation::ReadUncommitted), Ok(2));
@@ -222,7 +222,7 @@ async fn a_new_leader_tells_no_smaller_end_than_an_earlier_one_may_have_told() {
 }
 
 #[tokio::test]
-async fn who_waits_is_told_when_another_broker_leads_and_early_batches_are_refused() {
+async fn change_of_leader_ends_waits_and_fences_the_former_leader() {
     let mut cluster = Cluster::new(2, |_| {});
     let ticket = waits(cluster.append(&plain(1, b"v"), Acks::All).expect("appended"));
     let waiting = tokio::spawn(ticket.wait(far()));
@@ -241,13 +241,13 @@ async fn who_waits_is_told_when_another_broker_leads_and_early_batches_are_refus
         .partition(2)
         .follow(&Arc::new(PartitionRegistration { leader: Some(1), ..Default::default() }), &old.config());
     assert_eq!(cluster.partition(2).check_leads(1), Ok(()));
-    // Nor does a broker without a replica append, and it makes no folder.
+    // A broker without a replica does not append either, and creates no directory.
     cluster.change(|registered| registered.replicas = vec![2]);
     assert_eq!(append(&old, &plain(1, b"v")).err(), Some(not_leader));
 }
 
 #[test]
-fn the_least_isr_is_not_more_than_there_are_replicas() {
+fn min_isr_is_limited_by_the_number_of_replicas() {
     let mut cluster = Cluster::new(2, |config| config.min_insync_replicas = 2);
     assert!(cluster.append(&plain(1, b"v"), Acks::All).is_ok());
     cluster.change(|registered| registered.isr = vec![1]);
@@ -261,7 +261,7 @@ fn the_least_isr_is_not_more_than_there_are_replicas() {
 }
 
 #[test]
-fn a_follower_that_leads_knows_the_producers_and_goes_on_where_they_stopped() {
+fn elected_follower_knows_the_producers_of_the_former_leader() {
     let mut cluster = Cluster::new(2, |_| {});
     for sequence in 0..4 {
         cluster.append(&idempotent(1, 0, sequence * 2, 2), Acks::All).expect("appended");
@@ -278,7 +278,7 @@ fn a_follower_that_leads_knows_the_producers_and_goes_on_where_they_stopped() {
 }
 
 #[test]
-fn what_nobody_else_has_is_cut_off_with_its_epoch_and_its_producers() {
+fn unreplicated_records_are_truncated_with_their_epoch_and_producers() {
     let mut cluster = Cluster::new(2, |config| config.segment_bytes = 300);
     for sequence in 0..6 {
         cluster.append(&idempotent(1, 0, sequence, 1), Acks::All).expect("appended");
@@ -293,7 +293,7 @@ fn what_nobody_else_has_is_cut_off_with_its_epoch_and_its_producers() {
     cluster.elect(2);
     cluster.append(&idempotent(1, 0, 6, 3), Acks::All).expect("appended");
     assert_eq!(cluster.fetch(1), Ok(-7), "what the other has not goes");
-    // Or after a kill what comes in its place would be taken for flushed.
+    // Otherwise, after a kill, the records that replace these would count as flushed.
     assert_eq!(recovery_point(&cluster, 1), 6);
     assert_eq!(cluster.partition(1).offsets().expect("open").log_end, 6);
     let known: Vec<_> =
@@ -307,7 +307,7 @@ fn what_nobody_else_has_is_cut_off_with_its_epoch_and_its_producers() {
 }
 
 #[test]
-fn an_answer_of_another_epoch_and_a_damaged_one_change_nothing() {
+fn response_of_another_epoch_or_with_damage_changes_nothing() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
     let whole = Bytes::from(read_all_bytes(cluster.partition(1)));
@@ -330,7 +330,7 @@ fn an_answer_of_another_epoch_and_a_damaged_one_change_nothing() {
 }
 
 #[test]
-fn a_follower_goes_on_where_the_leader_begins_and_keeps_its_high_watermark() {
+fn follower_restarts_at_the_leaders_log_start_and_keeps_its_high_watermark() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
     cluster.catch_up(2);
@@ -351,9 +351,9 @@ fn a_follower_goes_on_where_the_leader_begins_and_keeps_its_high_watermark() {
     assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
 }
 
-/// The leader answers a deletion once its followers have said that they have it.
+/// The leader answers a deletion once its followers have confirmed it.
 #[test]
-fn a_log_start_that_a_follower_has_told_survives_its_kill() {
+fn log_start_confirmed_by_a_follower_survives_its_kill() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(4, b"v"), Acks::Leader).expect("appended");
     cluster.catch_up(2);
@@ -367,9 +367,9 @@ fn a_log_start_that_a_follower_has_told_survives_its_kill() {
     assert_eq!(log_start(&cluster), 3);
 }
 
-/// As on a disk that has room for the epoch, and none for the batch.
+/// Like a disk with space for the epoch, and none for the batch.
 #[test]
-fn a_leader_that_could_not_append_in_its_epoch_follows_the_next_one() {
+fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     let mut cluster = Cluster::new(2, |config| config.producer_state_batches_to_retain = 64);
     cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended");
     cluster.catch_up(2);
@@ -384,9 +384,9 @@ fn a_leader_that_could_not_append_in_its_epoch_follows_the_next_one() {
     assert_eq!(records_of(&cluster, 1), records_of(&cluster, 2));
 }
 
-/// The disk is full for the moment in which a log is cut off: its epochs cannot be written.
+/// The disk is full while a log is truncated: its epochs cannot be written.
 #[test]
-fn a_cut_that_finds_no_room_is_made_good_once_there_is_some() {
+fn truncation_on_a_full_disk_is_completed_once_there_is_space() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended");
     cluster.catch_up(2);
@@ -410,7 +410,7 @@ fn a_cut_that_finds_no_room_is_made_good_once_there_is_some() {
 }
 
 #[test]
-fn checkpoints_that_could_not_be_written_after_a_cut_are_written_before_anything_is_appended() {
+fn failed_checkpoints_of_a_truncation_are_written_before_the_next_append() {
     let cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(4, b"v"), Acks::Leader).expect("appended");
     cluster.catch_up(2);
@@ -431,7 +431,7 @@ fn checkpoints_that_could_not_be_written_after_a_cut_are_written_before_anything
 }
 
 #[test]
-fn a_log_that_was_cut_off_is_not_called_clean_past_its_end() {
+fn truncated_log_is_not_clean_past_its_end() {
     let mut cluster = Cluster::new(2, |_| {});
     (0..8).for_each(|_| drop(cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended")));
     cluster.catch_up(2);
@@ -455,7 +455,7 @@ fn bytes_of(records: fullbore_wire::Records) -> Vec<u8> {
     }
 }
 
-/// All that a leader sends a follower that has nothing.
+/// Returns all records that a leader sends to an empty follower.
 fn read_all_bytes(leader: &Arc<Replica>) -> Vec<u8> {
     bytes_of(leader.read_on(leader.leader_epoch(), 0, 1 << 20, true).expect("read").read.records)
 }
@@ -466,7 +466,7 @@ fn files_of(cluster: &Cluster, id: i32) -> Vec<(String, Vec<u8>)> {
     names.map(|name| (name.clone(), std::fs::read(folder.file(&name)).expect("read"))).collect()
 }
 
-/// As the file has it.
+/// Returns the recovery point in the file.
 fn recovery_point(cluster: &Cluster, id: i32) -> i64 {
     let file = cluster.of(id).folder.dir.join("recovery-point-offset-checkpoint");
     let text = std::fs::read_to_string(file).expect("read");
@@ -474,14 +474,14 @@ fn recovery_point(cluster: &Cluster, id: i32) -> i64 {
     line.rsplit(' ').next().and_then(|offset| offset.parse().ok()).expect("an offset")
 }
 
-/// What is in the segments, wherever those begin.
+/// Returns the content of all segments, wherever they begin.
 fn records_of(cluster: &Cluster, id: i32) -> Vec<u8> {
     files_of(cluster, id).into_iter().flat_map(|(_, bytes)| bytes).collect()
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A producer's next batch, of so many records.
+    /// A producer's next batch, with this number of records.
     Append(i64, usize, bool),
     Fetch(i32),
     Elect(i32),
@@ -499,11 +499,11 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// All three are in sync, so that whoever leads next has what was acknowledged to acks=all; what was not may go.
+    /// All three are in sync, so that every next leader has the records acknowledged with acks=all. Others may be lost.
     #[test]
-    fn what_is_below_the_high_watermark_is_the_same_everywhere_and_stays(steps in prop::collection::vec(step(), 1..60)) {
+    fn records_below_the_high_watermark_are_equal_on_all_replicas_and_stay(steps in prop::collection::vec(step(), 1..60)) {
         let mut cluster = Cluster::new(3, |config| config.segment_bytes = 500);
-        // Acknowledged by each producer's sequence, and what was appended there.
+        // Records acknowledged at each producer's sequence.
         let mut committed: Vec<u8> = Vec::new();
         for step in steps {
             match step {
@@ -517,7 +517,7 @@ proptest! {
                 Step::Fetch(id) if Some(id) != cluster.registered.leader => _ = cluster.fetch(id).expect("answered"),
                 Step::Fetch(_) => {}
                 Step::Elect(id) => cluster.elect(id),
-                // What was not flushed stays: a kill takes nothing from a page cache.
+                // Unflushed records survive a kill in the page cache.
                 Step::Restart(id, cleanly) => {
                     cluster.restart(id, cleanly);
                     if cluster.registered.leader == Some(id) {
@@ -551,7 +551,7 @@ proptest! {
     }
 }
 
-/// What readers see up to the high watermark.
+/// Returns the records that readers see up to the high watermark.
 fn visible(partition: &Replica, high_watermark: i64) -> Vec<u8> {
     let (mut bytes, mut next) = (Vec::new(), 0);
     while next < high_watermark {

@@ -1,4 +1,4 @@
-//! What a restart brings back, clean or not.
+//! State after a restart, clean or not.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use fullbore_wire::{ErrorCode, Uuid};
 
 use crate::folder::*;
 
-/// The last batches of two producers are known, older ones are proven, new ones would go on.
+/// Checks that the last batches of two producers are known, older ones are recognised, and new ones are accepted.
 fn check_windows(folder: &Folder, batches: i32) {
     let partition = folder.partition();
     let window = folder.config.producer_state_batches_to_retain as i32;
@@ -24,7 +24,7 @@ fn check_windows(folder: &Folder, batches: i32) {
     assert_eq!(partition.offsets().expect("open").log_end, i64::from(batches) * 4);
 }
 
-/// Through clean and unclean restarts, with good, damaged and old snapshots.
+/// Checks clean and unclean restarts, with intact, damaged and old snapshots.
 fn check_restarts(window: usize, segment_bytes: u64) {
     let mut folder = Folder::new().with(|config| {
         config.segment_bytes = segment_bytes;
@@ -52,7 +52,7 @@ fn check_restarts(window: usize, segment_bytes: u64) {
 }
 
 #[test]
-fn windows_of_5_and_64_come_back_whole_after_any_restart() {
+fn windows_of_5_and_64_batches_survive_any_restart() {
     for window in [5, 64] {
         for segment_bytes in [1 << 30, 1000, 10_000] {
             check_restarts(window, segment_bytes);
@@ -61,7 +61,7 @@ fn windows_of_5_and_64_come_back_whole_after_any_restart() {
 }
 
 #[test]
-fn a_clean_shutdown_leaves_a_marker_that_the_next_start_takes_away() {
+fn clean_shutdown_leaves_a_marker_that_the_next_start_removes() {
     let mut folder = Folder::new();
     offset(&folder.partition(), &plain(3, b"v"));
     let marker = folder.dir.join(".kafka_cleanshutdown");
@@ -81,11 +81,11 @@ fn a_clean_shutdown_leaves_a_marker_that_the_next_start_takes_away() {
 }
 
 #[test]
-fn what_a_crash_left_half_done_and_what_no_start_needs_any_more_goes() {
+fn unfinished_files_of_a_crash_are_removed() {
     let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
     let partition = folder.partition();
     (0..10).for_each(|_| _ = append(&partition, &plain(1, &[1; 400])).expect("appended"));
-    // Nothing is flushed: a start may work out aborted transactions from any of them.
+    // Nothing is flushed: a start may compute aborted transactions from any of them.
     let kept = [2, 4, 6, 8].map(|offset| format!("{offset:020}.snapshot"));
     assert_eq!((folder.files("log").len(), folder.files("snapshot")), (5, kept.to_vec()));
     let leftovers = [
@@ -104,7 +104,7 @@ fn what_a_crash_left_half_done_and_what_no_start_needs_any_more_goes() {
 }
 
 #[test]
-fn a_partition_not_opened_after_a_crash_is_recovered_however_many_clean_runs_later() {
+fn partition_not_opened_after_a_crash_is_recovered_after_later_clean_runs() {
     let mut folder = Folder::new();
     let partition = folder.partition();
     offset(&partition, &plain(1, b"v"));
@@ -120,7 +120,7 @@ fn a_partition_not_opened_after_a_crash_is_recovered_however_many_clean_runs_lat
 }
 
 #[test]
-fn after_a_crash_partitions_are_recovered_without_being_used() {
+fn partition_is_recovered_after_a_crash_without_a_request() {
     let mut folder = Folder::new();
     offset(&folder.partition(), &plain(1, &[0; 100]));
     let path = folder.file("00000000000000000000.log");
@@ -131,7 +131,7 @@ fn after_a_crash_partitions_are_recovered_without_being_used() {
 }
 
 #[test]
-fn a_folder_of_another_topic_id_is_kept_aside() {
+fn directory_of_another_topic_id_is_set_aside() {
     let mut folder = Folder::new();
     offset(&folder.partition(), &plain(3, b"v"));
     folder.restart();
@@ -146,7 +146,7 @@ fn a_folder_of_another_topic_id_is_kept_aside() {
 }
 
 #[test]
-fn a_folder_with_records_that_does_not_say_whose_they_are_is_kept_aside_as_it_is() {
+fn directory_with_records_and_no_topic_id_is_set_aside_unchanged() {
     let mut folder = Folder::new();
     offset(&folder.partition(), &plain(3, b"v"));
     folder.restart();
@@ -180,7 +180,7 @@ fn ten_thousand_partitions_open_nothing_at_start() {
     assert_eq!(one.offsets().expect("opened").log_end, 1);
 }
 
-/// Descriptors of this process that are files below `dir`; other tests have theirs elsewhere.
+/// Returns the descriptors of this process that are files below `dir`; other tests use other directories.
 fn open_files_in(dir: &std::path::Path) -> usize {
     let open =
         fs::read_dir("/proc/self/fd").expect("listed").filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -188,7 +188,7 @@ fn open_files_in(dir: &std::path::Path) -> usize {
 }
 
 #[test]
-fn a_stopped_log_takes_nothing() {
+fn stopped_log_refuses_batches() {
     let folder = Folder::new();
     let partition = folder.partition();
     offset(&partition, &plain(1, b"v"));
@@ -198,7 +198,7 @@ fn a_stopped_log_takes_nothing() {
 }
 
 #[test]
-fn folders_of_partitions_that_nobody_has_told_of_are_named() {
+fn directories_of_unknown_partitions_are_listed() {
     let mut folder = Folder::new();
     offset(&folder.partition(), &plain(1, b"v"));
     for name in ["zz-0", "a.b-c-12", "no-number", "k-0.5ab-stray"] {
@@ -209,7 +209,7 @@ fn folders_of_partitions_that_nobody_has_told_of_are_named() {
 }
 
 #[test]
-fn once_the_broker_stops_no_log_is_opened_whoever_asks() {
+fn stopping_broker_opens_no_log() {
     let mut folder = Folder::new();
     offset(&folder.partition(), &plain(1, b"v"));
     let partition = folder.restart();

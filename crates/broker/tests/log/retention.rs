@@ -1,4 +1,4 @@
-//! What retention and deletion of records take away, and what they leave.
+//! Effects of retention and of deletions of records.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
 use crate::folder::*;
 
-/// A folder whose retention runs with every round of housekeeping; two batches fill a segment.
+/// Returns a directory whose retention runs in every round of housekeeping; two batches fill a segment.
 fn folder() -> Folder {
     let mut folder = Folder::new().with(|config| {
         config.segment_bytes = 1000;
@@ -42,7 +42,7 @@ fn wall_clock() -> i64 {
 }
 
 #[test]
-fn segments_older_than_retention_go_and_their_files_after_them() {
+fn segments_past_retention_are_removed_and_later_their_files() {
     let folder = folder().with(|config| config.retention_ms = Some(3_600_000));
     let partition = folder.partition();
     let now = wall_clock();
@@ -55,7 +55,7 @@ fn segments_older_than_retention_go_and_their_files_after_them() {
 }
 
 #[test]
-fn an_active_segment_that_is_old_goes_and_offsets_go_on() {
+fn active_segment_past_retention_is_removed_and_offsets_continue() {
     let mut folder = folder().with(|config| config.retention_ms = Some(3_600_000));
     let partition = folder.partition();
     fill(&partition, (0..3).map(|_| wall_clock() - 7_200_000));
@@ -80,7 +80,7 @@ fn a_partition_keeps_about_its_retention_bytes() {
 }
 
 #[test]
-fn a_partition_that_is_not_open_is_opened_when_it_is_due() {
+fn closed_partition_is_opened_when_its_retention_is_due() {
     let mut folder = folder();
     fill(&folder.partition(), (0..20).map(|_| NOW));
     folder.config.retention_bytes = Some(1000);
@@ -89,13 +89,13 @@ fn a_partition_that_is_not_open_is_opened_when_it_is_due() {
 }
 
 #[test]
-fn retention_goes_on_elsewhere_while_a_log_where_it_is_due_is_being_opened() {
+fn retention_of_other_logs_continues_while_one_is_being_opened() {
     let mut folder = folder();
     fill(&folder.partition(), (0..20).map(|_| NOW));
     folder.logs.close();
     let epochs = folder.file("leader-epoch-checkpoint");
     fs::remove_file(&epochs).expect("removed");
-    // Whoever opens it to read waits until somebody opens it to write.
+    // A reader of the pipe blocks until a writer opens it.
     mknodat(CWD, &epochs, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a named pipe");
     folder.config.retention_bytes = Some(1000);
     drop(folder.crash());
@@ -134,7 +134,7 @@ fn deleted_records_are_gone_at_once_and_after_a_restart() {
     assert_eq!(offset(&partition, &idempotent(9, 0, 17, 1)), 10, "an emptied partition takes any first sequence");
 }
 
-/// As in Kafka's `LogSegment.largestTimestamp`: what no record says is when the file was last written.
+/// As in Kafka's `LogSegment.largestTimestamp`: without timestamps, a segment has its file's modification time.
 #[test]
 fn segments_whose_records_have_no_timestamp_are_as_old_as_their_files() {
     let mut folder = folder().with(|config| config.retention_ms = Some(3_600_000));
@@ -155,11 +155,11 @@ fn segments_whose_records_have_no_timestamp_are_as_old_as_their_files() {
 }
 
 #[test]
-fn of_two_who_delete_records_at_once_the_later_log_start_stays_on_the_disk_whoever_writes_last() {
+fn larger_log_start_of_two_concurrent_deletions_stays_on_disk() {
     let mut folder = Folder::new();
     let partition = folder.partition();
     (0..20).for_each(|_| _ = offset(&partition, &plain(1, b"v")));
-    // One has moved it and is held up before the write.
+    // One has moved it, and is delayed before the write.
     partition.delete_records_before(5).expect("moved");
     partition.delete_records_before(10).expect("moved");
     folder.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept by the other");
@@ -170,7 +170,7 @@ fn of_two_who_delete_records_at_once_the_later_log_start_stays_on_the_disk_whoev
 }
 
 #[test]
-fn producers_of_all_partitions_past_the_limit_are_forgotten_the_longest_idle_first() {
+fn producers_past_the_broker_limit_are_removed_longest_idle_first() {
     let mut folder = Folder::new();
     folder.logs.close();
     folder.settings.storage.producers_max = 10;

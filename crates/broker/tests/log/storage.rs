@@ -1,4 +1,4 @@
-//! A disk that is full: nothing is half-written, nothing acknowledged is lost, and room is used again.
+//! A full disk: nothing is half-written, no acknowledged record is lost, and freed space is used.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use fullbore_wire::batch::{Compression, Stamp};
 
 use crate::folder::*;
 
-/// A file system of 1 MiB, unmounted at the end; `None` where mounting is not allowed.
+/// File system of 1 MiB, unmounted at the end. It exists only if mounting is allowed.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -30,7 +30,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_refuses_batches_and_the_log_goes_on_when_there_is_room() {
+fn full_disk_refuses_batches_until_there_is_space() {
     let Some(disk) = SmallDisk::mount() else {
         eprintln!("skipped: mounting a small tmpfs needs root");
         return;
@@ -64,9 +64,9 @@ fn a_full_disk_refuses_batches_and_the_log_goes_on_when_there_is_room() {
     assert_eq!(read_all(&folder.restart(), 0).len(), next as usize + 10);
 }
 
-/// What follows a hole is copied before it is cut off. There is no room for that here.
+/// Records behind a hole are copied before they are truncated. There is no space for that here.
 #[test]
-fn what_cannot_be_set_aside_is_refused_until_there_is_room() {
+fn records_that_cannot_be_set_aside_are_refused_until_there_is_space() {
     let Some(disk) = SmallDisk::mount() else {
         eprintln!("skipped: mounting a small tmpfs needs root");
         return;

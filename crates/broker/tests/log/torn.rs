@@ -1,4 +1,4 @@
-//! What a crash or a bad disk leaves at the end of a log, or in the middle of it.
+//! Damage by a crash or a bad disk, at the end of a log or in the middle of it.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::folder::*;
 
 const SEGMENT: &str = "00000000000000000000.log";
 
-/// Batches of about 300 bytes, and where each ends in the file.
+/// Writes batches of about 300 bytes. Returns the end of each in the file.
 fn written(folder: &Folder, count: usize) -> Vec<u64> {
     let partition = folder.partition();
     let mut ends = Vec::new();
@@ -19,7 +19,7 @@ fn written(folder: &Folder, count: usize) -> Vec<u64> {
     ends
 }
 
-/// After damage at `from`, the log holds the batches that end before it, and goes on after them.
+/// Checks that after damage at `from`, the log holds the batches that end before it, and accepts further ones.
 fn check_cut(folder: &mut Folder, whole: &[u8], damaged: &[u8], ends: &[u64], from: u64, what: &str) {
     let path = folder.file(SEGMENT);
     fs::write(&path, damaged).expect("damaged");
@@ -35,7 +35,7 @@ fn check_cut(folder: &mut Folder, whole: &[u8], damaged: &[u8], ends: &[u64], fr
 }
 
 #[test]
-fn a_tail_cut_at_any_of_the_last_4096_bytes_leaves_the_whole_batches() {
+fn tail_truncated_at_any_byte_leaves_the_complete_batches() {
     let mut folder = Folder::new();
     let ends = written(&folder, 80);
     let whole = fs::read(folder.file(SEGMENT)).expect("read");
@@ -45,7 +45,7 @@ fn a_tail_cut_at_any_of_the_last_4096_bytes_leaves_the_whole_batches() {
 }
 
 #[test]
-fn a_tail_of_zeros_or_garbage_is_cut_off() {
+fn tail_of_zeros_or_garbage_is_truncated() {
     let mut folder = Folder::new();
     let ends = written(&folder, 40);
     let whole = fs::read(folder.file(SEGMENT)).expect("read");
@@ -53,7 +53,7 @@ fn a_tail_of_zeros_or_garbage_is_cut_off() {
         for filler in [0, 0xff, 2] {
             let mut damaged = whole[..from].to_vec();
             damaged.resize(whole.len() + 1000, filler);
-            // A batch that ends in bytes of the filler by chance is whole.
+            // A batch whose last bytes equal the filler by chance is intact.
             let same = whole[from..].iter().take_while(|byte| **byte == filler).count();
             let from = (from + same) as u64;
             check_cut(&mut folder, &whole, &damaged, &ends, from, &format!("{filler} from {from}"));
@@ -62,7 +62,7 @@ fn a_tail_of_zeros_or_garbage_is_cut_off() {
 }
 
 #[test]
-fn a_bit_flipped_in_the_last_batch_costs_that_batch() {
+fn bit_flip_in_the_last_batch_truncates_that_batch() {
     let mut folder = Folder::new();
     let ends = written(&folder, 10);
     let whole = fs::read(folder.file(SEGMENT)).expect("read");
@@ -76,7 +76,7 @@ fn a_bit_flipped_in_the_last_batch_costs_that_batch() {
 }
 
 #[test]
-fn a_bit_flipped_before_other_batches_is_refused_by_name_and_nothing_is_changed() {
+fn bit_flip_before_other_batches_is_refused_by_name_and_changes_nothing() {
     let mut folder = Folder::new();
     let ends = written(&folder, 20);
     let path = folder.file(SEGMENT);
@@ -96,7 +96,7 @@ fn a_bit_flipped_before_other_batches_is_refused_by_name_and_nothing_is_changed(
 }
 
 #[test]
-fn a_damaged_earlier_segment_is_refused_and_an_empty_later_one_is_no_reason_to() {
+fn damaged_segment_is_refused_unless_all_later_ones_are_empty() {
     let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
     let partition = folder.partition();
     (0..8).for_each(|_| _ = append(&partition, &plain(1, &[1; 400])).expect("appended"));
@@ -115,7 +115,7 @@ fn a_damaged_earlier_segment_is_refused_and_an_empty_later_one_is_no_reason_to()
     assert_eq!(folder.files(".log"), [SEGMENT]);
 }
 
-/// A folder with 40 records that were flushed by a clean stop, the last of which is damaged since.
+/// Returns a directory with 40 records that a clean stop has flushed, the last of which is damaged.
 fn flushed_and_damaged() -> (Folder, Vec<u8>) {
     let mut folder = Folder::new();
     let partition = folder.partition();
@@ -129,9 +129,9 @@ fn flushed_and_damaged() -> (Folder, Vec<u8>) {
     (folder, bytes)
 }
 
-/// The marker of the clean shutdown is gone: this is a crash after it, and no torn tail.
+/// The marker of the clean shutdown is gone: this is a later crash, and the tail is not torn.
 #[test]
-fn a_last_batch_that_was_flushed_is_refused_when_it_is_damaged() {
+fn damaged_last_batch_is_refused_if_it_was_flushed() {
     let (mut folder, bytes) = flushed_and_damaged();
     let partition = folder.crash();
     assert_eq!(append(&partition, &idempotent(1, 0, 40, 1)).expect_err("refused"), AppendError::Storage);
@@ -140,7 +140,7 @@ fn a_last_batch_that_was_flushed_is_refused_when_it_is_damaged() {
 
 /// A write begins in the middle of a page that was flushed before, and a torn page is torn as a whole.
 #[test]
-fn the_page_before_the_recovery_point_may_be_torn_by_a_power_cut_and_is_set_aside() {
+fn page_before_the_recovery_point_torn_by_a_power_loss_is_set_aside() {
     let (mut folder, bytes) = flushed_and_damaged();
     let partition = folder.power_cut();
     assert_eq!(partition.offsets().expect("recovered").log_end, 39);
@@ -150,7 +150,7 @@ fn the_page_before_the_recovery_point_may_be_torn_by_a_power_cut_and_is_set_asid
     assert_eq!(fs::read(folder.file(&aside[0])).expect("read"), bytes[left.len()..]);
 }
 
-/// The log files of a log of dense offsets, two batches in each but the last.
+/// Returns the log files of a log with dense offsets, two batches in each but the last.
 fn filled(folder: &mut Folder) -> Vec<String> {
     let partition = folder.partition();
     (0..9).for_each(|n| assert_eq!(offset(&partition, &plain(1, &[1; 400])), n));
@@ -160,7 +160,7 @@ fn filled(folder: &mut Folder) -> Vec<String> {
 }
 
 #[test]
-fn a_log_whose_middle_segment_is_missing_or_empty_is_refused_until_it_is_restored() {
+fn log_without_a_middle_segment_is_refused_until_it_is_restored() {
     for is_killed in [false, true] {
         let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
         let segments = filled(&mut folder);
@@ -181,7 +181,7 @@ fn a_log_whose_middle_segment_is_missing_or_empty_is_refused_until_it_is_restore
 }
 
 #[test]
-fn a_log_without_its_first_segments_begins_at_the_first_that_is_there() {
+fn log_without_its_first_segments_begins_at_the_first_existing_one() {
     let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
     let segments = filled(&mut folder);
     fs::remove_file(folder.file(&segments[0])).expect("removed");

@@ -1,6 +1,7 @@
-//! Configurations of topics, brokers, groups and client metrics: describe, change, and which resources have any.
+//! Configurations of topics, brokers, groups and client metrics: describe, change, and list the resources that have
+//! any.
 //!
-//! What belongs to one broker is asked of that broker, everything else of any.
+//! Requests about one broker go to that broker, all others to any.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -39,7 +40,7 @@ impl ResourceKind {
         }
     }
 
-    /// Returns the noun, as in `cannot read the configuration of topic 't'`.
+    /// Returns the noun for a message, as in `cannot read the configuration of topic 't'`.
     fn noun(self) -> &'static str {
         match self {
             ResourceKind::Topic => "topic",
@@ -69,7 +70,7 @@ impl ConfigSource {
     /// Set for the group.
     pub const GROUP: ConfigSource = ConfigSource(8);
 
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub fn name(self) -> &'static str {
         match self.0 {
             1 => "DYNAMIC_TOPIC_CONFIG",
@@ -85,14 +86,14 @@ impl ConfigSource {
     }
 }
 
-/// Value of another source.
+/// Value of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Synonym {
-    /// The configuration's name there.
+    /// Name of the configuration in that source.
     pub name: Text,
-    /// The value; `None` when secret.
+    /// The value; `None` if it is a secret.
     pub value: Option<Text>,
-    /// The place.
+    /// The source.
     pub source: ConfigSource,
 }
 
@@ -101,7 +102,7 @@ pub struct Synonym {
 pub struct ConfigEntry {
     /// The configuration's name.
     pub name: Text,
-    /// The configuration's value; `None` when unset or secret.
+    /// Value of the configuration; `None` if it is unset or a secret.
     pub value: Option<Text>,
     /// Source of the value.
     pub source: ConfigSource,
@@ -116,10 +117,10 @@ pub struct ConfigEntry {
 /// Resource: the kind, and the topic's name or the broker's id.
 pub type ConfigOf<'a> = (ResourceKind, &'a str);
 
-/// Every configuration of one resource, by name.
+/// Returns every configuration of one resource, by name.
 ///
 /// # Errors
-/// The broker's.
+/// The broker's error.
 pub fn describe_configs(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Vec<ConfigEntry>, ClientError> {
     let (kind, name) = of;
     let resource =
@@ -157,19 +158,19 @@ fn entry(found: DescribeConfigsResourceResult) -> ConfigEntry {
     }
 }
 
-/// A change of one configuration.
+/// Change of one configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Gets a value.
+    /// Sets a value.
     Set(String, String),
-    /// Falls back to what is below.
+    /// Removes the value, so that the next weaker source applies.
     Delete(String),
 }
 
-/// Changes configurations of one resource; all of them or none.
+/// Changes configurations of one resource, all or none.
 ///
 /// # Errors
-/// The broker's.
+/// The broker's error.
 pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]) -> Result<(), ClientError> {
     let (kind, name) = of;
     let config = |change: &Change| match change {
@@ -207,14 +208,14 @@ pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]
     }
 }
 
-/// The names of every resource of this kind that has configurations of its own; none from brokers that do not tell
-/// (before 4.1, for what is not client metrics).
+/// Returns the names of the resources of this kind that have configurations of their own. Returns none from brokers
+/// before 4.1, which report only client metrics.
 ///
 /// # Errors
-/// The broker's.
+/// The broker's error.
 pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec<Text>, ClientError> {
     let request = ListConfigResourcesRequest { resource_types: vec![kind.code()], ..Default::default() };
-    // Before version 1 there were client metrics only, and nothing to choose from.
+    // Version 0 has client metrics only, and no field for the kind.
     let version = cluster.any()?.version::<ListConfigResourcesRequest>();
     if kind != ResourceKind::ClientMetrics && !matches!(version, Ok(1..)) {
         return Ok(Vec::new());
@@ -222,14 +223,14 @@ pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec
     let old = version? == 0;
     let response = cluster.ask(&if old { ListConfigResourcesRequest::default() } else { request })?;
     if response.error_code.is_err() {
-        return Err(ClientError::kafka("cannot list what has configurations", response.error_code, None));
+        return Err(ClientError::kafka("cannot list the resources with configurations", response.error_code, None));
     }
     let mut names: Vec<Text> = response.config_resources.into_iter().map(|found| found.resource_name).collect();
     names.sort();
     Ok(names)
 }
 
-/// The broker that alone can answer for this resource; `None` where any can.
+/// Returns the broker that alone can answer for this resource; None if any can.
 fn place(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Option<String>, ClientError> {
     if !matches!(of.0, ResourceKind::Broker | ResourceKind::BrokerLogger) || of.1.is_empty() {
         return Ok(None);

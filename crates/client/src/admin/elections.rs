@@ -1,37 +1,37 @@
-//! Leaders elected on demand (KIP-183, KIP-460).
+//! Elections of leaders on demand (KIP-183, KIP-460).
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
 use fullbore_wire::apis::elect_leaders::{ElectLeadersRequest, TopicPartitions};
 use fullbore_wire::{ErrorCode, Text};
 
-/// The leader that is wanted (Kafka's `ElectionType`).
+/// Kind of an election (Kafka's `ElectionType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Election {
-    /// The first replica, if it is in sync.
+    /// Elects the first replica, if it is in sync.
     Preferred,
-    /// Any replica that is alive, where none in sync is left: records may be lost.
+    /// Elects any live replica if none in sync is left: records may be lost.
     Unclean,
 }
 
-/// The outcome for one partition.
+/// Outcome for one partition.
 #[derive(Debug)]
 pub enum Elected {
-    /// The partition has another leader.
+    /// The partition has a new leader.
     Changed,
-    /// The right one led already.
+    /// The right replica led already.
     NotNeeded,
-    /// The leader is as it was.
+    /// The leader is unchanged.
     Refused(ClientError),
 }
 
-/// A partition and the outcome for it.
+/// Partition and its outcome.
 pub type PartitionElection = ((Text, i32), Elected);
 
-/// Elects the leaders of these partitions, or of all; of all, brokers name only those that had to change.
+/// Elects the leaders of these partitions, or of all. For all, brokers return only the partitions that had to change.
 ///
 /// # Errors
-/// The broker's.
+/// The broker's error.
 pub fn elect_leaders(
     cluster: &mut Cluster,
     election: Election,

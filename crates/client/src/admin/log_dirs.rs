@@ -1,4 +1,4 @@
-//! Brokers' data directories and logs.
+//! Data directories of brokers, and the logs in them.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -12,21 +12,21 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// How long brokers are waited for: who asks wants to know about others, too.
+/// Time limit of one broker, so that the others are still shown if it hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
-/// A folder of a broker with logs.
+/// Data directory of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogDir {
-    /// The folder's absolute path.
+    /// Absolute path of the directory.
     pub path: Text,
-    /// The folder's error, or `NONE`.
+    /// Error of the directory, or `NONE`.
     pub error: ErrorCode,
-    /// The logs in it, by topic and partition.
+    /// Logs in the directory, by topic and partition.
     pub partitions: Vec<LogDirPartition>,
-    /// The size of its volume in bytes; `None` from brokers that do not tell (before 3.3).
+    /// Bytes of its volume; `None` from brokers before 3.3.
     pub total_bytes: Option<i64>,
-    /// Free bytes of its volume.
+    /// Free bytes of its volume; `None` from brokers before 3.3.
     pub usable_bytes: Option<i64>,
 }
 
@@ -39,21 +39,25 @@ pub struct LogDirPartition {
     pub partition: i32,
     /// Bytes of its segments.
     pub size: i64,
-    /// Records that its end is behind.
+    /// Records by which the log is behind its leader.
     pub offset_lag: i64,
-    /// True if it replaces another folder's log when it has caught up.
+    /// True if the log will replace the one in another directory once it has caught up.
     pub is_future: bool,
 }
 
-/// The folders of the broker at `address`, with the logs of all topics.
+/// Returns the data directories of the broker at `address`, with the logs of all topics.
 ///
 /// # Errors
-/// The broker's.
+/// The broker's error.
 pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, ClientError> {
     let request = DescribeLogDirsRequest { topics: None, ..Default::default() };
     let answer = cluster.ask_at(address, &request, i16::MAX)?;
     if answer.error_code.is_err() {
-        return Err(ClientError::kafka(format!("cannot read the log folders of {address}"), answer.error_code, None));
+        return Err(ClientError::kafka(
+            format!("cannot read the log directories of {address}"),
+            answer.error_code,
+            None,
+        ));
     }
     let known = |bytes: i64| (bytes >= 0).then_some(bytes);
     let folder = |found: DescribeLogDirsResult| {
@@ -80,10 +84,10 @@ pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, Cli
     Ok(answer.results.into_iter().map(folder).collect())
 }
 
-/// Files beside a log with records that a power cut has cut off from it.
+/// Files beside a log, with records that a power loss separated from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetAside {
-    /// How many.
+    /// Number of files.
     pub files: i64,
     /// Bytes of the files.
     pub bytes: i64,
@@ -93,7 +97,7 @@ pub struct SetAside {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogDamage {
     pub set_aside: Option<SetAside>,
-    /// True if it is neither read nor written until it is repaired.
+    /// True if the log is neither read nor written until it is repaired.
     pub is_refused: bool,
 }
 
@@ -101,11 +105,11 @@ pub struct LogDamage {
 pub type DamagedLogs = HashMap<(Text, i32), BTreeMap<i32, LogDamage>>;
 
 /// Returns the damage of the logs of these topics, each with its number of partitions, from every broker, since each
-/// knows its own only. Whole partitions are left out, and so are brokers that do not answer soon. Only Fullbore's
-/// broker reports it.
+/// knows only its own. Undamaged partitions are left out, and so are brokers that do not answer soon. Only Fullbore's
+/// broker reports damage.
 ///
 /// # Errors
-/// When no broker answers.
+/// No broker answers.
 pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<DamagedLogs, ClientError> {
     let of_topic = |(topic, partitions): &(Text, i32)| DescribableLogDirTopic {
         topic: topic.clone(),
@@ -118,10 +122,10 @@ pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<Damag
     for broker in cluster.brokers()? {
         let (mut cluster, request, tells) = (cluster.detached(), request.clone(), tells.clone());
         let asking = move || {
-            // Nobody waits any more for one that comes late.
+            // Fails if the answer is late.
             let _ = tells.send((broker.id, cluster.ask_at(&broker.address(), &*request, i16::MAX)));
         };
-        // One that cannot be asked tells nothing.
+        // A broker without a thread is left out, like one without an answer.
         let _ = std::thread::Builder::new().name("log-dirs".to_owned()).spawn(asking);
     }
     drop(tells);
@@ -135,7 +139,7 @@ pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<Damag
     Ok(found)
 }
 
-/// Reads the answer of one broker.
+/// Reads the response of one broker.
 fn damaged(answer: DescribeLogDirsResponse) -> Vec<((Text, i32), LogDamage)> {
     let topics = answer.results.into_iter().flat_map(|folder| folder.topics);
     let partitions = topics.flat_map(|topic| {

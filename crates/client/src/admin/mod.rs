@@ -1,5 +1,5 @@
-//! Topics, configurations and groups from outside: asked about, made, changed and deleted over a
-//! [`Cluster`](crate::blocking::Cluster).
+//! Administration of a [`Cluster`](crate::blocking::Cluster): topics, configurations, groups, records and transactions
+//! are described, created, changed and deleted.
 
 mod configs;
 mod elections;

@@ -1,4 +1,4 @@
-//! Records deleted from the start of partitions (KIP-107), as their leaders are asked to.
+//! Deletion of records from the start of partitions (KIP-107), by their leaders.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -6,17 +6,16 @@ use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsR
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 
-/// The offset that stands for the high watermark in [`delete_records`].
+/// Offset that stands for the high watermark in [`delete_records`].
 pub const HIGH_WATERMARK: i64 = -1;
 
-/// A partition, and the offset before which its records are deleted or were deleted.
+/// Partition, and the offset before which its records are deleted.
 pub type RecordsBefore = ((Text, i32), i64);
 
-/// A partition, and where it starts now or why nothing was deleted.
+/// Partition, and its new start or the error.
 pub type RecordsDeleted = ((Text, i32), Result<i64, ClientError>);
 
-/// Deletes the records before each of these offsets; returns where each partition starts now, or why nothing was
-/// deleted.
+/// Deletes the records before each of these offsets. Returns the new start of each partition, or its error.
 ///
 /// # Errors
 /// A topic that does not exist, or no broker that answers.

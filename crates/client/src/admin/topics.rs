@@ -1,4 +1,4 @@
-//! Topics: create, list, describe, delete, as questions to any broker of the cluster.
+//! Topics: create, list, describe, delete, by requests to any broker of the cluster.
 
 use crate::blocking::{Cluster, check_topic};
 use crate::error::ClientError;
@@ -17,11 +17,11 @@ use std::collections::HashSet;
 
 /// DescribeConfigs' number for a topic.
 const RESOURCE_TOPIC: i8 = 2;
-/// Topics whose settings are asked for at a time: a broker bounds its answer.
+/// Number of topics in one request for settings: a broker limits its response.
 const TOPICS_PER_ANSWER: usize = 1_000;
 /// Key of diskless topics.
 const DISKLESS_ENABLE: &str = "diskless.enable";
-/// DescribeConfigs' number for a value nobody set.
+/// DescribeConfigs' number for a default value.
 const SOURCE_DEFAULT: i8 = 5;
 
 /// Topic as `topics describe` shows it.
@@ -31,11 +31,11 @@ pub struct TopicDescription {
     pub name: Text,
     /// The topic's id, zeros from brokers before 2.8.
     pub topic_id: Uuid,
-    /// In order.
+    /// Partitions in order.
     pub partitions: Vec<TopicPartitionInfo>,
     /// Configurations that are not Kafka's default.
     pub configs: Vec<(Text, Text)>,
-    /// min.insync.replicas, whoever set it; `None` of a diskless topic, on which it has no effect.
+    /// min.insync.replicas, from whichever source; `None` for a diskless topic, on which it has no effect.
     pub min_in_sync: Option<usize>,
 }
 
@@ -50,38 +50,38 @@ impl TopicDescription {
 pub struct TopicPartitionInfo {
     /// The partition.
     pub partition: i32,
-    /// The leader's broker id; `None` while there is none that is alive.
+    /// Broker id of the leader; `None` if no live broker leads.
     pub leader: Option<i32>,
     /// The brokers that hold the partition.
     pub replicas: Vec<i32>,
     /// The replicas in sync with the leader (ISR).
     pub in_sync: Vec<i32>,
-    /// Replicas that may lead although they left the ISR (ELR); `None` from brokers that do not tell (before 3.7).
+    /// Replicas that may lead although they left the ISR (ELR); `None` from brokers before 3.7.
     pub eligible: Option<Vec<i32>>,
-    /// Replicas last known to be eligible; `None` from brokers that do not tell.
+    /// Replicas last known to be eligible; `None` from brokers before 3.7.
     pub last_known_eligible: Option<Vec<i32>>,
-    /// Replicas on brokers that are not there.
+    /// Replicas on brokers that are not alive.
     pub offline: Vec<i32>,
 }
 
-/// How many partitions and replicas a topic gets.
+/// Numbers of a topic's partitions and replicas, or their brokers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartitionLayout {
-    /// Counts; `None` leaves one to the broker.
+    /// Counts; the broker chooses one that is `None`.
     Counts {
         /// Partitions.
         partitions: Option<i32>,
         /// Replicas of each.
         replication_factor: Option<i16>,
     },
-    /// The brokers of each partition, the preferred leader first.
+    /// Brokers of each partition, the preferred leader first.
     Assigned(Vec<Vec<i32>>),
 }
 
-/// Creates one topic; `None` leaves a count to the broker.
+/// Creates one topic; the broker chooses a count that is `None`.
 ///
 /// # Errors
-/// As [`create_topic_as`].
+/// Those of [`create_topic_as`].
 pub fn create_topic(
     cluster: &mut Cluster,
     name: &str,
@@ -95,7 +95,7 @@ pub fn create_topic(
 /// Creates one topic with this layout.
 ///
 /// # Errors
-/// The broker's, TOPIC_ALREADY_EXISTS among them.
+/// The broker's error, such as TOPIC_ALREADY_EXISTS.
 pub fn create_topic_as(
     cluster: &mut Cluster,
     name: &str,
@@ -136,10 +136,10 @@ pub fn create_topic_as(
     }
 }
 
-/// Makes a topic have `count` partitions, the new ones on the brokers of `assigned` if given.
+/// Increases a topic's partitions to `count`, the new ones on the brokers of `assigned` if given.
 ///
 /// # Errors
-/// The broker's, INVALID_PARTITIONS where it would not be an increase.
+/// The broker's error: INVALID_PARTITIONS if `count` is not an increase.
 pub fn create_partitions(
     cluster: &mut Cluster,
     name: &Text,
@@ -161,10 +161,10 @@ pub fn create_partitions(
     }
 }
 
-/// Every topic's name and whether it is internal, sorted.
+/// Returns the names of all topics, sorted, and whether each is internal.
 ///
 /// # Errors
-/// When no broker answers.
+/// No broker answers.
 pub fn list_topics(cluster: &mut Cluster) -> Result<Vec<(Text, bool)>, ClientError> {
     let response = cluster.metadata(None)?;
     let named = |topic: MetadataResponseTopic| topic.name.map(|name| (name, topic.is_internal));
@@ -173,19 +173,19 @@ pub fn list_topics(cluster: &mut Cluster) -> Result<Vec<(Text, bool)>, ClientErr
     Ok(topics)
 }
 
-/// The name of the topic with this id; `None` if there is none.
+/// Returns the name of the topic with this id; None if there is none.
 ///
 /// # Errors
-/// When no broker answers.
+/// No broker answers.
 pub fn topic_name(cluster: &mut Cluster, topic_id: Uuid) -> Result<Option<Text>, ClientError> {
     let response = cluster.metadata(None)?;
     Ok(response.topics.into_iter().find(|topic| topic.topic_id == topic_id).and_then(|topic| topic.name))
 }
 
-/// Deletes topics; those that could not be deleted, and why.
+/// Deletes topics. Returns those that could not be deleted, with their errors.
 ///
 /// # Errors
-/// When no broker answers.
+/// No broker answers.
 pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<(Text, ClientError)>, ClientError> {
     let by_name = |name: &Text| DeleteTopicState { name: Some(name.clone()), ..Default::default() };
     let request = DeleteTopicsRequest {
@@ -207,13 +207,13 @@ pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<(Text,
     Ok(failed.map(why).collect())
 }
 
-/// How many partitions [`describe_topics`] asks for at a time unless told otherwise; Kafka's tool has the same.
+/// Default number of partitions in one response to [`describe_topics`], as in Kafka's tool.
 pub const PARTITIONS_PER_ANSWER: i32 = 2000;
 
-/// Partitions and configurations of each topic named, in that order, asked for so many partitions at a time.
+/// Describes the partitions and configurations of these topics, in this order, `partitions_per_answer` at a time.
 ///
 /// # Errors
-/// [`ClientError::NoTopic`], or the broker's.
+/// [`ClientError::NoTopic`], or the broker's error.
 pub fn describe_topics(
     cluster: &mut Cluster,
     names: &[Text],
@@ -226,7 +226,7 @@ pub fn describe_topics(
         Ok(_) => describe_by_pages(cluster, names, partitions_per_answer)?,
         Err(_) => describe_by_metadata(cluster, names)?,
     };
-    // A leader that is not there is none, as for Kafka's client.
+    // A leader that is not alive counts as none, as in Kafka's client.
     let alive: HashSet<i32> = cluster.brokers()?.into_iter().map(|broker| broker.id).collect();
     for topic in &mut described {
         topic.partitions.sort_by_key(|partition| partition.partition);
@@ -260,7 +260,7 @@ fn describe_by_metadata(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<Top
     names.iter().map(describe).collect()
 }
 
-/// Brokers answer in pages; a topic may go on in the next.
+/// Describes topics page by page; a topic may go on in the next page.
 fn describe_by_pages(
     cluster: &mut Cluster,
     names: &[Text],
@@ -291,7 +291,7 @@ fn describe_by_pages(
                 offline: found.offline_replicas,
             }));
         }
-        // A cursor that does not move would never end.
+        // An unchanged cursor would repeat forever.
         if response.next_cursor.is_none() || response.next_cursor == request.cursor {
             return Ok(described);
         }

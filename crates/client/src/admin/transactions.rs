@@ -1,8 +1,8 @@
-//! Transactions from outside (KIP-664): lists, descriptions, the producers of a partition, and the end of a transaction
-//! that hangs.
+//! Administration of transactions (KIP-664): lists, descriptions, the producers of a partition, and the end of a
+//! hanging transaction.
 //!
-//! A request is repeated for the cluster's patience while its coordinator or leader loads, moves or ends a transaction:
-//! each of these answers means that the request had no effect, or can have it only once.
+//! A request is retried for the cluster's patience while its coordinator or leader loads, moves or ends a transaction.
+//! Each of these errors means that the request had no effect, or is idempotent.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 /// Pause between two attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// Timeout with which [`fence`] begins a transaction that never follows, in ms.
+/// Timeout in ms that [`fence`] sends; no transaction is ever begun with it.
 const FENCE_TIMEOUT_MS: i32 = 60_000;
 
-/// A transactional id, as its coordinator lists it.
+/// Transactional id, as its coordinator lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionListing {
     pub transactional_id: String,
@@ -31,7 +31,7 @@ pub struct TransactionListing {
     pub state: String,
 }
 
-/// A transactional id, as its coordinator describes it.
+/// Transactional id, as its coordinator describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionDescription {
     pub transactional_id: String,
@@ -42,28 +42,28 @@ pub struct TransactionDescription {
     /// State of its transaction, by Kafka's name.
     pub state: String,
     pub timeout_ms: i32,
-    /// Begin of its transaction, in ms since 1970; `None` if it has none.
+    /// Start of its transaction, in ms since 1970; `None` if it has none.
     pub start_ms: Option<i64>,
     /// Topics and partitions of the transaction.
     pub partitions: Vec<(String, i32)>,
 }
 
-/// Producer, as the leader of a partition remembers it.
+/// State of a producer at the leader of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionProducer {
     pub producer_id: i64,
     pub producer_epoch: i32,
     /// Epoch of the coordinator that ended its last transaction.
     pub coordinator_epoch: i32,
-    /// -1 if the epoch has written nothing.
+    /// Last sequence number; -1 if the epoch has written nothing.
     pub last_sequence: i32,
-    /// In ms since 1970, or -1.
+    /// Time of the last batch, in ms since 1970, or -1.
     pub last_timestamp: i64,
-    /// First offset of its open transaction.
+    /// First offset of its open transaction; None without one.
     pub open_from: Option<i64>,
 }
 
-/// End of a transaction in one partition, to be written without its coordinator.
+/// Abort marker for one partition, which is written without the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbortMarker {
     pub producer_id: i64,
@@ -71,11 +71,11 @@ pub struct AbortMarker {
     pub coordinator_epoch: i32,
 }
 
-/// Lists the transactional ids of all brokers whose whole name matches the regular expression. With a `duration_ms` of
-/// 0 or more, only those whose transaction is open for longer.
+/// Lists the transactional ids of all brokers that match the whole regular expression. With a `duration_ms` of 0 or
+/// more, only those whose transaction has been open for longer.
 ///
 /// # Errors
-/// No broker that answers; a broker's error, such as that for a malformed expression.
+/// No broker answers; a broker's error, such as that for a malformed expression.
 pub fn list_transactions(
     cluster: &mut Cluster,
     duration_ms: i64,
@@ -139,7 +139,7 @@ fn describe_transaction_once(cluster: &mut Cluster, id: &str) -> Result<Transact
     })
 }
 
-/// Returns the producers of a partition, as its leader or the broker with this id remembers them.
+/// Returns the producers of a partition from its leader, or from the broker with this id.
 ///
 /// # Errors
 /// A partition that does not exist or has no leader; a broker's error.
@@ -150,7 +150,7 @@ pub fn describe_producers(
     broker: Option<i32>,
 ) -> Result<Vec<PartitionProducer>, ClientError> {
     match broker {
-        // A broker without a replica will have none soon.
+        // Not retried: a broker without a replica does not get one soon.
         Some(id) => broker_address(cluster, id).and_then(|at| describe_producers_at(cluster, topic, partition, &at)),
         None => patiently(cluster, &leader_of(topic, partition), |cluster| {
             let leader = leader(cluster, topic, partition)?;
@@ -185,7 +185,7 @@ fn describe_producers_at(
     Ok(producers.collect())
 }
 
-/// Ends a producer's transaction in one partition by a marker that aborts it, past its coordinator (Kafka's
+/// Ends a producer's transaction in one partition by an abort marker, without its coordinator (Kafka's
 /// `Admin.abortTransaction`).
 ///
 /// # Errors
@@ -206,7 +206,7 @@ pub fn abort_transaction(
         producer_epoch: marker.producer_epoch,
         transaction_result: false,
         topics,
-        // A coordinator that has ended no transaction here is 0 to Kafka's tool.
+        // Kafka's tool sends 0 if no coordinator has ended a transaction here.
         coordinator_epoch: marker.coordinator_epoch.max(0),
         ..Default::default()
     }];
@@ -224,7 +224,7 @@ pub fn abort_transaction(
 /// `Admin.fenceProducers`).
 ///
 /// # Errors
-/// No coordinator; its error, CONCURRENT_TRANSACTIONS where the transaction is not ended within the cluster's patience.
+/// No coordinator, or its error: CONCURRENT_TRANSACTIONS if the transaction does not end within the cluster's patience.
 pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
     let request = InitProducerIdRequest {
         transactional_id: Some(Text::from(id)),
@@ -238,7 +238,7 @@ pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
     })
 }
 
-/// Repeats an attempt while its error is a passing one, for the cluster's patience.
+/// Repeats an attempt for the cluster's patience while its error is transient.
 fn patiently<T>(
     cluster: &mut Cluster,
     what: &str,
@@ -256,7 +256,7 @@ fn patiently<T>(
     }
 }
 
-/// Returns true if the same request may soon succeed: its coordinator or leader loads, moves or ends a transaction.
+/// Returns true if the request may soon succeed: its coordinator or leader loads, moves or ends a transaction.
 fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::NoLeader { .. } => true,

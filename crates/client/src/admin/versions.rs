@@ -1,4 +1,4 @@
-//! The versions of each API that brokers serve.
+//! Versions of each API that brokers serve.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -17,14 +17,14 @@ pub struct ServedApi {
     pub min: i16,
     /// The highest version served.
     pub max: i16,
-    /// The newest version that this program speaks, too.
+    /// Newest version that both speak; None without one.
     pub usable: Option<i16>,
 }
 
-/// The APIs that the broker at `address` serves, by key.
+/// Returns the APIs that the broker at `address` serves, by key.
 ///
 /// # Errors
-/// As [`Cluster::ask_at`].
+/// Those of [`Cluster::ask_at`].
 pub fn api_versions(cluster: &mut Cluster, address: &str) -> Result<Vec<ServedApi>, ClientError> {
     let answer = cluster.ask_at::<ApiVersionsRequest>(address, &Handshake::request(), i16::MAX)?;
     if answer.error_code.is_err() {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn broker_serves_other_versions_newest_of_both_is_usable() {
+    fn the_newest_common_version_is_usable() {
         let of = |api_key, min_version, max_version| {
             served(&ApiVersion { api_key, min_version, max_version, ..Default::default() }).usable
         };

@@ -1,12 +1,12 @@
-//! Answers of a cluster that are due, so that a tool can say whom it waits for.
+//! Responses of a cluster that are due, so that a tool can show which broker it waits for.
 //!
-//! Not how long an answer may take, which the connection knows. Invariant: an entry lives as long as the wait.
+//! Not here: time limits, which the connection has. Invariant: an entry lives as long as the wait.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The answers that are due now; clones share them.
+/// Responses that are due now; clones share them.
 #[derive(Clone, Default)]
 pub struct Awaited(Arc<Mutex<Waits>>);
 
@@ -22,14 +22,14 @@ struct Wait {
     begun: Instant,
 }
 
-/// An answer that is due until this is dropped.
+/// Response that is due until this is dropped.
 pub(crate) struct DueAnswer {
     of: Awaited,
     id: u64,
 }
 
 impl Awaited {
-    /// Begins to wait for `whom`.
+    /// Begins a wait for `whom`.
     pub(crate) fn begin(&self, whom: impl Into<String>) -> DueAnswer {
         let mut waits = self.0.lock();
         let id = waits.next;
@@ -38,8 +38,8 @@ impl Awaited {
         DueAnswer { of: self.clone(), id }
     }
 
-    /// Returns whom the caller has waited for since at least `age`; the newest of several such waits, which is the
-    /// most specific.
+    /// Returns whom the caller has waited for since at least `age`. Of several such waits it is the newest, which is
+    /// the most specific.
     pub fn older_than(&self, age: Duration) -> Option<String> {
         let waits = self.0.lock();
         waits.due.iter().rev().find(|wait| wait.begun.elapsed() >= age).map(|wait| wait.whom.clone())
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_are_nested_newest_old_one_is_told() {
+    fn the_newest_of_nested_waits_that_are_old_enough_is_returned() {
         let awaited = Awaited::default();
         let told = |age| awaited.older_than(age).unwrap_or_default();
         let outer = awaited.begin("the coordinator");

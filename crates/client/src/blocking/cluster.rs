@@ -1,4 +1,4 @@
-//! The brokers of a cluster and the leaders of its partitions: bootstrap and metadata.
+//! Cluster by its bootstrap list and metadata: its brokers, the leaders of its partitions, and connections to them.
 
 use super::awaited::Awaited;
 use super::connection::Connection;
@@ -18,33 +18,33 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// A cluster as the bootstrap list names it.
+/// Cluster as the bootstrap list names it.
 pub struct Cluster {
     bootstrap: Bootstrap,
-    /// To any broker; behind a lock, since who has the cluster only by reference may take it over.
+    /// Connection to any broker; behind a lock, since [`Cluster::handed_over`] takes it from a shared reference.
     connection: Mutex<KeptConnection>,
-    /// Connections to brokers by their own addresses, for what only they can answer.
+    /// Connections to brokers by their own addresses, for requests that only they can answer.
     others: HashMap<String, KeptConnection>,
 }
 
-/// How long the brokers of the list that were asked may take until the next one is asked, too.
+/// Time for which one broker of the list is awaited before the next one is tried, too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Bootstrap addresses, and the brokers of later answers.
+/// Bootstrap addresses, and the brokers of later metadata.
 struct Bootstrap {
     addresses: Vec<String>,
-    /// Brokers as the newest metadata have them, for when those of the list have gone; shared with who was detached.
+    /// Brokers of the newest metadata, for when those of the list are gone; shared with detached clusters.
     told: Arc<Mutex<Vec<String>>>,
     client_id: String,
     security: Security,
-    /// How long a broker may be silent.
+    /// Longest silence of a broker during a request.
     patience: Duration,
     awaited: Awaited,
-    /// Counts the times the list was gone through: each begins with another broker.
+    /// Number of times that the list was used: each starts with another broker.
     turn: AtomicUsize,
 }
 
-/// A broker as the cluster names it.
+/// Broker of the metadata.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BrokerAddress {
     /// The broker's id.
@@ -56,7 +56,7 @@ pub struct BrokerAddress {
 }
 
 impl BrokerAddress {
-    /// `host:port`.
+    /// Returns `host:port`.
     pub fn address(&self) -> String {
         host_port(&self.host, self.port)
     }
@@ -67,11 +67,11 @@ impl BrokerAddress {
 pub struct PartitionPlace {
     /// The topic.
     pub topic: Text,
-    /// The topic's id, zeros from brokers before 2.8.
+    /// Id of the topic; zeros from brokers before Kafka 2.8.
     pub topic_id: Uuid,
     /// The partition.
     pub partition: i32,
-    /// `host:port` of the leader; `None` while there is none.
+    /// Address of the leader as `host:port`; `None` while there is none.
     pub leader: Option<String>,
 }
 
@@ -79,10 +79,10 @@ pub struct PartitionPlace {
 pub type TopicPlaces = Result<Vec<PartitionPlace>, ErrorCode>;
 
 impl Cluster {
-    /// A cluster known by `host:port,host:port,...`. Connects later.
+    /// Makes a cluster from `host:port,host:port,...`, and does not connect yet.
     ///
     /// # Errors
-    /// When an entry is not `host:port`.
+    /// An entry that is not `host:port`.
     pub fn new(bootstrap_servers: &str, client_id: &str) -> Result<Self, ClientError> {
         let addresses: Vec<String> =
             bootstrap_servers.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect();
@@ -106,29 +106,29 @@ impl Cluster {
         }
     }
 
-    /// Secures connections like this; they are plain without.
+    /// Sets the security of connections; the default is plain.
     #[must_use]
     pub fn secured(self, security: Security) -> Self {
         Cluster { bootstrap: Bootstrap { security, ..self.bootstrap }, ..self }
     }
 
-    /// Gives up a broker that is silent for `patience` during a request.
+    /// Sets the longest silence of a broker during a request.
     #[must_use]
     pub fn patient(self, patience: Duration) -> Self {
         Cluster { bootstrap: Bootstrap { patience, ..self.bootstrap }, ..self }
     }
 
-    /// The answers of this cluster, and of those made of it, that are due now.
+    /// Returns the responses that are due now, of this cluster and of those made from it.
     pub fn awaited(&self) -> Awaited {
         self.bootstrap.awaited.clone()
     }
 
-    /// How long the brokers may take over a change, in milliseconds: less than they are waited for.
+    /// Returns the milliseconds that brokers may take for a change: less than the client waits for them.
     pub(crate) fn change_timeout_ms(&self) -> i32 {
         i32::try_from((self.bootstrap.patience * 9 / 10).as_millis()).unwrap_or(i32::MAX)
     }
 
-    /// A cluster of the same brokers with connections of its own.
+    /// Makes a cluster of the same brokers with connections of its own.
     #[must_use]
     pub fn detached(&self) -> Self {
         let Bootstrap { addresses, told, client_id, security, patience, awaited, turn } = &self.bootstrap;
@@ -144,32 +144,32 @@ impl Cluster {
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
     }
 
-    /// Returns a cluster as [`Cluster::detached`] does, with this one's connection to any broker; this one makes
-    /// another at the next request.
+    /// Makes a cluster as [`Cluster::detached`] does, which takes over this one's connection to any broker. This one
+    /// connects again at its next request.
     #[must_use]
     pub fn handed_over(&self) -> Self {
         let connection = Mutex::new(std::mem::take(&mut *self.connection.lock()));
         Cluster { connection, ..self.detached() }
     }
 
-    /// Takes the connection to any broker away, if there is one; its next owner may ask what is answered late.
+    /// Takes the connection to any broker away, if there is one, for requests whose response may be held back.
     pub(crate) fn take_connection(&mut self) -> Option<Connection> {
         self.connection.get_mut().take().filter(|connection| connection.set_patience(READ_TIMEOUT).is_ok())
     }
 
-    /// Uses this connection for requests to any broker.
+    /// Keeps this connection for requests to any broker.
     pub(crate) fn keep_connection(&mut self, connection: Connection) {
-        // A socket that takes no time limit is of no use.
+        // A socket that refuses a time limit is of no use.
         if connection.set_patience(self.bootstrap.patience).is_ok() {
             self.connection.get_mut().keep(connection);
         }
     }
 
-    /// A connection to the broker at `address`, which is the caller's alone: the one to any broker if it leads there,
+    /// Returns a connection to the broker at `address` for the caller alone: the one to any broker if it leads there,
     /// else a new one.
     ///
     /// # Errors
-    /// As [`Connection::connect`].
+    /// Those of [`Connection::connect`].
     pub fn give(&mut self, address: &str) -> Result<Connection, ClientError> {
         match self.take_connection() {
             Some(connection) if connection.leads_to(address) => return Ok(connection),
@@ -179,25 +179,25 @@ impl Cluster {
         self.connect(address)
     }
 
-    /// The bootstrap list.
+    /// Returns the bootstrap list.
     pub fn servers(&self) -> String {
         self.bootstrap.addresses.join(",")
     }
 
-    /// A connection to any broker: the one in use, or the first of the list that answers, or of those that metadata
-    /// have named.
+    /// Returns the connection to any broker. Without one it connects to the first that answers, of the list and of the
+    /// metadata.
     ///
     /// # Errors
-    /// The last attempt's.
+    /// The error of the last attempt.
     pub fn any(&mut self) -> Result<&mut Connection, ClientError> {
         let _wait = self.awaited().begin(self.servers());
         self.connection.get_mut().get(|| self.bootstrap.first())
     }
 
-    /// Asks any broker, as [`Cluster::any`] finds it.
+    /// Sends a request to any broker, as [`Cluster::any`] finds it, and waits for the response.
     ///
     /// # Errors
-    /// As [`Cluster::any`] and [`Connection::call`].
+    /// Those of [`Cluster::any`] and [`Connection::call`].
     pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         let connected = self.connection.get_mut().address().map(str::to_owned);
         let whom = connected.unwrap_or_else(|| self.servers());
@@ -205,29 +205,28 @@ impl Cluster {
         self.connection.get_mut().ask(request, i16::MAX, || self.bootstrap.first())
     }
 
-    /// A connection of its own to the broker at `address`, which may hold an answer back for long, as that to a fetch.
+    /// Makes a connection to the broker at `address` for requests whose response may be held back, such as a fetch.
     ///
     /// # Errors
-    /// As [`Connection::connect`].
+    /// Those of [`Connection::connect`].
     pub fn connect(&self, address: &str) -> Result<Connection, ClientError> {
         let connection = self.bootstrap.connect(address)?;
         connection.set_patience(READ_TIMEOUT)?;
         Ok(connection)
     }
 
-    /// Asks the broker at `address`, in this version or an older one, on a connection that is kept.
+    /// Sends a request to the broker at `address` in version `max` or an older one, on a connection that is kept.
     ///
     /// # Errors
-    /// As [`Connection::connect`] and [`Connection::call`].
+    /// Those of [`Connection::connect`] and [`Connection::call`].
     pub fn ask_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
         kept.ask(request, max, || self.bootstrap.connect(address))
     }
 
-    /// Asks the broker at `address` each of these requests, which have a weight, without waiting for the answers before
-    /// it: those under way weigh `weight_max` at most. Returns the answers in order, with the error that ended them
-    /// early.
+    /// Sends these requests to the broker at `address` without waiting for each response. Each has a weight, and those
+    /// under way weigh `weight_max` at most. Returns the responses in order, with the error that ended them early.
     pub(crate) fn ask_each_at<R: Request>(
         &mut self,
         address: &str,
@@ -243,17 +242,17 @@ impl Cluster {
     /// Returns the newest version of an API that the broker at `address` and this program speak.
     ///
     /// # Errors
-    /// As [`Connection::connect`] and [`Connection::version`].
+    /// Those of [`Connection::connect`] and [`Connection::version`].
     pub(crate) fn version_at<R: Request>(&mut self, address: &str) -> Result<i16, ClientError> {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
         kept.get(|| self.bootstrap.connect(address))?.version::<R>()
     }
 
-    /// Returns true if the broker at `address` has the API in a version this program speaks.
+    /// Returns true if the broker at `address` offers the API in a version that this program speaks.
     ///
     /// # Errors
-    /// As [`Connection::connect`].
+    /// Those of [`Connection::connect`].
     pub fn offers<R: Request>(&mut self, address: &str) -> Result<bool, ClientError> {
         match self.version_at::<R>(address) {
             Err(ClientError::Version { .. }) => Ok(false),
@@ -261,10 +260,10 @@ impl Cluster {
         }
     }
 
-    /// Every broker that is alive, by id.
+    /// Returns every live broker, by id.
     ///
     /// # Errors
-    /// When no broker answers.
+    /// The last error, if no broker answers.
     pub fn brokers(&mut self) -> Result<Vec<BrokerAddress>, ClientError> {
         let brokers = self.metadata(Some(&[]))?.brokers.into_iter();
         let mut brokers: Vec<BrokerAddress> =
@@ -273,10 +272,10 @@ impl Cluster {
         Ok(brokers)
     }
 
-    /// The partitions of each of these topics that exists.
+    /// Returns the partitions of those of `topics` that exist.
     ///
     /// # Errors
-    /// When no broker answers, or a topic may not be read.
+    /// No broker answers, or a topic may not be read.
     pub fn partitions_of(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
         if topics.is_empty() {
             return Ok(BTreeMap::new());
@@ -284,10 +283,10 @@ impl Cluster {
         places_in(&self.metadata(Some(topics))?)
     }
 
-    /// Returns the partitions of each of these topics, or the error code of a topic that cannot be read.
+    /// Returns the partitions of each of these topics, or its error code.
     ///
     /// # Errors
-    /// When no broker answers.
+    /// The last error, if no broker answers.
     pub fn topics(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, TopicPlaces>, ClientError> {
         if topics.is_empty() {
             return Ok(BTreeMap::new());
@@ -300,15 +299,15 @@ impl Cluster {
         Ok(response.topics.iter().map(of_topic).collect())
     }
 
-    /// The time for which a broker may be silent.
+    /// Returns the longest silence of a broker during a request.
     pub(crate) fn patience(&self) -> Duration {
         self.bootstrap.patience
     }
 
-    /// Metadata of the topics named, or of all; creates none.
+    /// Returns the metadata of `topics`, or of all, and creates none.
     ///
     /// # Errors
-    /// When no broker answers.
+    /// No broker answers, or the broker's error.
     pub fn metadata(&mut self, topics: Option<&[Text]>) -> Result<MetadataResponse, ClientError> {
         let response = self.ask(&metadata_request(topics))?;
         match response.error_code.is_err() {
@@ -320,10 +319,10 @@ impl Cluster {
         }
     }
 
-    /// Every partition of a topic with its leader, in order.
+    /// Returns every partition of a topic with its leader, in order.
     ///
     /// # Errors
-    /// [`ClientError::NoTopic`], or the broker's.
+    /// [`ClientError::NoTopic`], or the broker's error.
     pub fn partitions(&mut self, topic: &Text) -> Result<Vec<PartitionPlace>, ClientError> {
         let response = self.metadata(Some(std::slice::from_ref(topic)))?;
         let found = response.topics.first().ok_or_else(|| ClientError::NoTopic(topic.to_string()))?;
@@ -337,14 +336,15 @@ impl Bootstrap {
         Connection::connect_within(address, &self.client_id, &self.security, self.patience)
     }
 
-    /// Takes over the brokers of an answer. One without brokers comes from a broker that is starting, and is ignored.
+    /// Keeps the brokers of a response. A starting broker answers without brokers, which is ignored.
     fn learn(&self, response: &MetadataResponse) {
         if !response.brokers.is_empty() {
             *self.told.lock() = response.brokers.iter().map(|broker| host_port(&broker.host, broker.port)).collect();
         }
     }
 
-    /// Every address that may answer, each once, the list's first; which of these begins changes with the turn.
+    /// Returns every address that may answer, each once: first those of the list, which begin with another one each
+    /// time.
     fn candidates(&self) -> Vec<String> {
         let mut addresses = self.addresses.clone();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
@@ -357,8 +357,8 @@ impl Bootstrap {
         addresses
     }
 
-    /// A connection to the first that answers. Each is tried a moment after the one before it, or as soon as that has
-    /// failed, so that one that hangs costs a moment only. All together are given up after `patience`.
+    /// Connects to the first broker that answers. Each address is tried a moment after the one before it, or as soon as
+    /// that has failed, so that a hung one costs only a moment. All attempts together end after `patience`.
     fn first(&self) -> Result<Connection, ClientError> {
         let until = Instant::now() + self.patience;
         let mut addresses = self.candidates().into_iter();
@@ -371,7 +371,7 @@ impl Bootstrap {
                 let (client_id, security, patience) = (self.client_id.clone(), self.security.clone(), self.patience);
                 let tells = tells.clone();
                 let attempt = move || {
-                    // Another one may have answered first.
+                    // Fails if another attempt was faster.
                     let _ = tells.send(Connection::connect_within(&address, &client_id, &security, patience));
                 };
                 let begun = std::thread::Builder::new().name("connect".to_owned()).spawn(attempt);
@@ -387,14 +387,14 @@ impl Bootstrap {
                 Err(_) if Instant::now() >= until => {
                     return Err(ClientError::Silent { address: self.addresses.join(","), patience: self.patience });
                 }
-                // Nobody yet: the next one, too.
+                // No answer yet: the next address is tried, too.
                 Err(_) => {}
             }
         }
     }
 }
 
-/// Asks for the topics named, or for all; creates none.
+/// Makes a request for `topics`, or for all, that creates none.
 pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
     let by_name = |name: &Text| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
     MetadataRequest {
@@ -404,10 +404,10 @@ pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
     }
 }
 
-/// The partitions of each topic that exists, as this answer has them.
+/// Returns the partitions of each existing topic in a response.
 ///
 /// # Errors
-/// When a topic may not be read.
+/// A topic that may not be read.
 pub(crate) fn places_in(response: &MetadataResponse) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
     let mut found = BTreeMap::new();
     for topic in &response.topics {
@@ -421,7 +421,7 @@ pub(crate) fn places_in(response: &MetadataResponse) -> Result<BTreeMap<Text, Ve
     Ok(found)
 }
 
-/// Every partition of a topic with its leader, in order.
+/// Returns every partition of a topic with its leader, in order.
 fn places(response: &MetadataResponse, topic: &MetadataResponseTopic) -> Vec<PartitionPlace> {
     let address_of = |id: i32| {
         let broker = response.brokers.iter().find(|broker| broker.node_id == id);
@@ -438,7 +438,7 @@ fn places(response: &MetadataResponse, topic: &MetadataResponseTopic) -> Vec<Par
     places
 }
 
-/// The error of one topic's description.
+/// Returns the error of one topic of a response, if it has one.
 pub(crate) fn check_topic(code: ErrorCode, topic: &str) -> Result<(), ClientError> {
     if code.is_err() { Err(refused_topic(code, topic)) } else { Ok(()) }
 }
@@ -456,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bootstrap_lists() {
+    fn a_bootstrap_list_is_split_and_each_wrong_entry_is_refused() {
         let addresses = |list| Cluster::new(list, "test").map(|cluster| cluster.bootstrap.addresses);
         assert_eq!(addresses("a:1, b:2,").expect("valid"), ["a:1", "b:2"]);
         for wrong in ["", "a", "a:b", ":1", "a:1,b", "a:70000"] {
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listening_is_one_sentence_with_the_next_step() {
+    fn a_refused_connection_is_one_sentence_with_the_next_step() {
         let mut cluster = Cluster::new("127.0.0.1:1", "test").expect("valid");
         let error = cluster.any().err().expect("nobody listens").to_string();
         assert!(error.contains("127.0.0.1:1") && error.contains("fullbore serve"), "{error}");

@@ -1,7 +1,7 @@
 //! Blocking connection to a broker.
 //!
-//! Not here: the protocol (see `protocol`), and TLS (see `socket`). Invariant: an answer that is not the
-//! one due, or that does not come in time, ends the connection.
+//! Not here: the protocol (see `protocol`), and TLS (see `socket`). Invariant: a response that is not the one due, or
+//! that does not arrive in time, ends the connection.
 
 use super::socket::{READ_TIMEOUT, Socket};
 use crate::error::ClientError;
@@ -14,45 +14,45 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Bytes of a response that are accepted: above any `fetch.max.bytes` in use.
+/// Bytes of the largest response that is accepted: above any `fetch.max.bytes` in use.
 const RESPONSE_BYTES_MAX: usize = 256 << 20;
-/// Memory made for a response before any of it came; then as much again as has come.
+/// Bytes of memory for a response of which nothing has arrived. It then doubles with what has arrived.
 const FIRST_BYTES: usize = 1 << 20;
 
-/// A connection that knows the broker's versions.
+/// Connection that has negotiated versions.
 pub struct Connection {
     socket: Socket,
     address: String,
     versions: Versions,
     asking: Asking,
     due: Due<()>,
-    /// The last frame's memory, for the next.
+    /// Memory of the last frame, for the next one.
     spare: BytesMut,
-    /// When the first bytes of the last answer came.
+    /// Time at which the first bytes of the last response arrived.
     answer_began: Instant,
 }
 
-/// Ends a connection from another thread.
+/// Handle that ends a connection from another thread.
 pub struct Stopper(TcpStream);
 
 impl Stopper {
     /// Makes the connection's thread return from a read at once.
     pub fn stop(&self) {
-        // The peer may have closed it already, which is as good.
+        // An error means that the peer has closed it already.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 
-    /// Makes the connection's thread find the end once it has read what has come; it may still send.
+    /// Makes the connection's thread find the end behind the bytes that have arrived; it may still send.
     pub fn stop_reading(&self) {
         let _ = self.0.shutdown(Shutdown::Read);
     }
 }
 
 impl Connection {
-    /// Connects to `host:port` and asks for the versions.
+    /// Connects to `host:port` and requests the API versions.
     ///
     /// # Errors
-    /// When nobody answers there, or it is not a Kafka broker.
+    /// No host answers there, or it is not a Kafka broker.
     pub fn connect(address: &str, client_id: &str, security: &Security) -> Result<Self, ClientError> {
         Self::connect_within(address, client_id, security, READ_TIMEOUT)
     }
@@ -60,7 +60,7 @@ impl Connection {
     /// Connects as [`Connection::connect`] does, to a broker that may be silent for `patience`, now and later.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`].
+    /// Those of [`Connection::connect`].
     pub fn connect_within(
         address: &str,
         client_id: &str,
@@ -102,7 +102,7 @@ impl Connection {
         }
     }
 
-    /// The highest version both sides speak.
+    /// Returns the newest version that both sides speak.
     ///
     /// # Errors
     /// [`ClientError::Version`].
@@ -110,30 +110,31 @@ impl Connection {
         self.versions.newest::<R>().map_err(|error| self.misunderstood(error))
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for its response.
     ///
     /// # Errors
-    /// When the connection breaks or the answer is none.
+    /// A broken connection, or a frame that is not the response.
     pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         self.call_up_to(request, i16::MAX)
     }
 
-    /// Asks in this version or an older one, where newer ones would need to know more, and waits for the answer.
+    /// Sends a request in version `max` or an older one, if newer versions need fields that the caller does not fill,
+    /// and waits for its response.
     ///
     /// # Errors
-    /// As [`Connection::call`].
+    /// Those of [`Connection::call`].
     pub fn call_up_to<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let version = self.version::<R>()?.min(max);
         self.send(request, version)?;
         Ok(self.receive::<R>(version)?.1)
     }
 
-    /// Asks both, the second in version `max` or an older one, and waits for both answers. The broker carries the
-    /// second out after the first; it takes no round trip of its own. None in place of its answer where it is not
-    /// wanted or not offered.
+    /// Sends both requests, the second in version `max` or an older one, and waits for both responses. The broker
+    /// carries the second out after the first, and it costs no round trip of its own. Its response is None if there is
+    /// no second request, or the broker does not offer it.
     ///
     /// # Errors
-    /// As [`Connection::call`]; no answer of this connection can be told from another one then.
+    /// Those of [`Connection::call`]. The caller then drops the connection, since responses could be mixed up.
     pub(crate) fn call_both<A: Request, B: Request>(
         &mut self,
         first: &A,
@@ -150,10 +151,10 @@ impl Connection {
         Ok((answer, other.map(|(_, answer)| answer)))
     }
 
-    /// Sends without waiting for the answer.
+    /// Sends a request without waiting for the response.
     ///
     /// # Errors
-    /// When the connection breaks or the request cannot be said in this version.
+    /// A broken connection, or a request that the version cannot express.
     pub fn send<R: Request>(&mut self, request: &R, version: i16) -> Result<(), ClientError> {
         let encoded = self.asking.encode(request, version, Instant::now());
         let (asked, frame) = encoded.map_err(|error| self.misunderstood(error))?;
@@ -166,10 +167,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for the answer to the oldest request; its slices point into the frame, which comes with it.
+    /// Waits for the response to the oldest request. Its slices point into the frame, which is returned with it.
     ///
     /// # Errors
-    /// When the connection breaks or the frame is not that answer.
+    /// A broken connection, or a frame that is not that response.
     pub fn receive<R: Request>(&mut self, version: i16) -> Result<(Bytes, R::Response), ClientError> {
         let frame = self.receive_frame()?;
         let response = decode::<R>(frame.clone(), version).map_err(|error| self.misunderstood(error))?;
@@ -183,7 +184,7 @@ impl Connection {
         let len = frame::length(prefix, RESPONSE_BYTES_MAX).map_err(|error| self.misunderstood(error))?;
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.truncate(len);
-        // Memory follows the bytes that came: an announcement alone costs nothing.
+        // Memory follows the bytes that have arrived: an announced length alone costs nothing.
         let mut filled = 0;
         while filled < len {
             let end = len.min(buffer.len().max(2 * filled).max(FIRST_BYTES));
@@ -199,9 +200,9 @@ impl Connection {
     fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ClientError> {
         self.socket.read_exact(buffer).map_err(|source| match source.kind() {
             ErrorKind::UnexpectedEof => self.broken(std::io::Error::new(source.kind(), "the broker closed it")),
-            // What the system calls "resource temporarily unavailable".
+            // The system's text would be "resource temporarily unavailable".
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                // The answer may still come, and would be taken for that to the next request.
+                // The late response would be taken for that to the next request.
                 let _ = self.socket.tcp().shutdown(Shutdown::Both);
                 let patience = self.socket.tcp().read_timeout().ok().flatten().unwrap_or_default();
                 ClientError::Silent { address: self.address.clone(), patience }
@@ -210,10 +211,10 @@ impl Connection {
         })
     }
 
-    /// Takes the oldest request off, if this is its response; else nothing on this connection can be trusted any more.
+    /// Removes the oldest request if this is its response; otherwise ends the connection, which is unusable then.
     fn answered(&mut self, frame: &Bytes) -> Result<(), ClientError> {
         let (asked, ()) = self.due.answered(frame).map_err(|error| {
-            // The peer may have closed it already, which is as good.
+            // An error means that the peer has closed it already.
             let _ = self.socket.tcp().shutdown(Shutdown::Both);
             self.misunderstood(error)
         })?;
@@ -221,35 +222,35 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives a frame's memory back once nothing points into it.
+    /// Takes a frame's memory back once no slice points into it.
     pub fn recycle(&mut self, frame: Bytes) {
         if let Ok(buffer) = frame.try_into_mut() {
             self.spare = buffer;
         }
     }
 
-    /// How long the broker may be silent while an answer is due.
+    /// Sets the longest silence of the broker while a response is due.
     ///
     /// # Errors
-    /// When the system does not take it.
+    /// A value that the system refuses.
     pub fn set_patience(&self, patience: Duration) -> Result<(), ClientError> {
         self.socket.tcp().set_read_timeout(Some(patience)).map_err(|source| self.broken(source))
     }
 
-    /// A handle with which another thread can end this connection.
+    /// Returns a handle with which another thread can end this connection.
     ///
     /// # Errors
-    /// When the system has no more descriptors.
+    /// The system has no descriptor left.
     pub fn stopper(&self) -> Result<Stopper, ClientError> {
         self.socket.tcp().try_clone().map(Stopper).map_err(|source| self.broken(source))
     }
 
-    /// When the first bytes of the last answer were read.
+    /// Returns the time at which the first bytes of the last response were read.
     pub fn answer_began(&self) -> Instant {
         self.answer_began
     }
 
-    /// Host and port.
+    /// Returns host and port.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -281,8 +282,8 @@ mod tests {
     use fullbore_wire::apis::metadata::MetadataRequest;
     use std::net::TcpListener;
 
-    /// A broker that answers ApiVersions, and the next request with the id given or not at all. The thread returns true
-    /// if the connection is closed then.
+    /// Starts a broker that answers ApiVersions, and then one more request with the correlation id `id`, or not at all.
+    /// The thread returns true if the client then closes the connection.
     fn broker_that_answers(id: Option<i32>) -> (String, std::thread::JoinHandle<bool>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let address = listener.local_addr().expect("bound").to_string();
@@ -297,17 +298,17 @@ mod tests {
                 let frame = answer.map(|answer| [&(answer.len() as u32).to_be_bytes(), answer].concat());
                 socket.write_all(&frame.unwrap_or_default()).expect("the client reads");
             };
-            // Version 3: the id, no error, one API (Metadata 0 to 13), no throttling, no tags.
+            // Version 3: correlation id, no error, one API (Metadata 0 to 13), no throttling, no tags.
             request(Some(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]));
             request(id.map(|id| [&id.to_be_bytes()[..], &[0; 20]].concat()).as_deref());
-            // The end, as the client closes; a client that only lost faith would be silent.
+            // Reads the end if the client closes, and times out if it only stops using the connection.
             socket.read(&mut [0]).is_ok_and(|read| read == 0)
         });
         (address, serving)
     }
 
     #[test]
-    fn an_answer_that_is_not_the_one_due_closes_the_connection() {
+    fn a_response_that_is_not_due_closes_the_connection() {
         for id in [0, 2, -1] {
             let (address, serving) = broker_that_answers(Some(id));
             let mut connection = Connection::connect(&address, "test", &Security::default()).expect("it answers");
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_does_not_come_in_time_closes_the_connection() {
+    fn a_response_that_is_late_closes_the_connection() {
         let (address, serving) = broker_that_answers(None);
         let mut connection = Connection::connect(&address, "test", &Security::default()).expect("it answers");
         connection.set_patience(Duration::from_millis(20)).expect("a connected socket");
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_length_costs_no_memory_until_the_bytes_come() {
+    fn an_announced_length_costs_no_memory_until_bytes_arrive() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let address = listener.local_addr().expect("bound").to_string();
         let serving = std::thread::spawn(move || {
@@ -354,7 +355,7 @@ mod tests {
         assert!(peak_kilobytes() - before < RESPONSE_BYTES_MAX as u64 / 1024 / 2);
     }
 
-    /// The most memory this process ever had.
+    /// Returns the peak memory of this process.
     fn peak_kilobytes() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux has it");
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_that_closes_at_the_first_request_may_want_tls() {
+    fn a_broker_that_closes_at_the_first_request_gets_the_advice_to_use_tls() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let address = listener.local_addr().expect("bound").to_string();
         let closing = std::thread::spawn(move || {

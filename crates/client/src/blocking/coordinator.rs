@@ -1,6 +1,6 @@
-//! Finding the coordinator of a group or of a transactional id.
+//! Search for the coordinator of a group or of a transactional id.
 //!
-//! Not here: a retry, which is the caller's.
+//! Not here: retries, which the caller makes.
 
 use super::cluster::{BrokerAddress, Cluster};
 use crate::error::ClientError;
@@ -12,7 +12,7 @@ impl Cluster {
     /// Returns the coordinator of `key`, as any broker names it.
     ///
     /// # Errors
-    /// No broker that answers; a key without a coordinator just now.
+    /// No broker answers, or the key has no coordinator just now.
     pub(crate) fn coordinator(&mut self, kind: CoordinatorKind, key: &Text) -> Result<BrokerAddress, ClientError> {
         let version = self.any()?.version::<FindCoordinatorRequest>()?;
         let answer = self.ask(&coordinator_request(kind, key, version))?;

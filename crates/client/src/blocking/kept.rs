@@ -1,19 +1,19 @@
-//! A connection that is kept from one request to the next.
+//! Connection that is kept from one request to the next.
 //!
-//! Invariant: a request goes out again only if the connection was not new, the broker has closed it, and carrying the
-//! request out twice is the same as once.
+//! Invariant: a request is sent a second time only if the connection was not new, the broker has closed it, and the
+//! request is idempotent.
 
 use super::connection::Connection;
 use crate::error::ClientError;
 use fullbore_wire::api::{ApiKey, Request};
 use std::collections::VecDeque;
 
-/// A connection, or none yet; made by whoever uses it, since the broker it leads to may have moved.
+/// Connection, or None; each caller passes the function that connects, since its broker may have moved.
 #[derive(Default)]
 pub(crate) struct KeptConnection(Option<Connection>);
 
 impl KeptConnection {
-    /// The connection; `connect` makes it if there is none.
+    /// Returns the connection; `connect` makes it if there is none.
     pub(crate) fn get(
         &mut self,
         connect: impl FnOnce() -> Result<Connection, ClientError>,
@@ -39,13 +39,13 @@ impl KeptConnection {
         self.0.take()
     }
 
-    /// Keeps this connection, in place of the one there was.
+    /// Replaces the connection.
     pub(crate) fn keep(&mut self, connection: Connection) {
         self.0 = Some(connection);
     }
 
-    /// Asks in this version or an older one. Brokers close what is not used for long (`connections.max.idle.ms`): what
-    /// may be asked twice is then asked once more.
+    /// Sends a request in version `max` or an older one. Brokers close idle connections (`connections.max.idle.ms`): an
+    /// idempotent request is then sent once more.
     pub(crate) fn ask<R: Request>(
         &mut self,
         request: &R,
@@ -56,7 +56,7 @@ impl KeptConnection {
             let is_new = self.0.is_none();
             let answer = self.get(&mut connect)?.call_up_to(request, max);
             let Err(error) = answer else { return answer };
-            // Its answer might still come, and would be taken for that to the next request.
+            // A late response would be taken for that to the next request.
             self.0 = None;
             if is_new || !error.is_closed() || !may_be_asked_twice(R::KEY) {
                 return Err(error);
@@ -64,8 +64,8 @@ impl KeptConnection {
         }
     }
 
-    /// Sends each of these requests, which have a weight, with at most `weight_max` of them without an answer; one is
-    /// always sent. Returns the answers in order, with the error that ended them early.
+    /// Sends these requests, each of which has a weight. Those under way weigh `weight_max` in all at most; a heavier
+    /// one is sent alone. Returns the responses in order, with the error that ended them early.
     pub(crate) fn ask_each<R: Request>(
         &mut self,
         requests: impl IntoIterator<Item = (usize, R)>,
@@ -92,15 +92,15 @@ impl KeptConnection {
             Ok(())
         });
         if asked.is_err() {
-            // Answers that are still due would be taken for those to later requests.
+            // Responses that are still due would be taken for those to later requests.
             self.0 = None;
         }
         (answers, asked.err())
     }
 }
 
-/// Returns true if it changes nothing, or sets what it has set before. Not JoinGroup and SyncGroup, whose connection
-/// another thread ends to stop them, nor what is refused the second time.
+/// Returns true if a request of this API changes nothing, or sets the same again. Not JoinGroup and SyncGroup, which
+/// another thread stops by ending their connection, nor requests that are refused the second time.
 fn may_be_asked_twice(api: ApiKey) -> bool {
     use ApiKey::*;
     let reads = [
@@ -130,7 +130,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
 
-    /// The body of the next request, if one comes.
+    /// Returns the body of the next request, if one arrives.
     fn request(socket: &mut TcpStream) -> Option<Vec<u8>> {
         let mut prefix = [0; 4];
         socket.read_exact(&mut prefix).ok()?;
@@ -139,7 +139,8 @@ mod tests {
         Some(body)
     }
 
-    /// A broker that answers ApiVersions on each connection, tells the key of the next request and closes.
+    /// Starts a broker that answers ApiVersions on each connection, sends the API key of the next request to the
+    /// channel, and closes.
     fn broker_that_closes() -> (String, mpsc::Receiver<i16>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let address = listener.local_addr().expect("bound").to_string();
@@ -148,20 +149,20 @@ mod tests {
             for socket in listener.incoming() {
                 let mut socket = socket.expect("a client");
                 request(&mut socket).expect("ApiVersions");
-                // Version 3: the id, no error, three APIs in version 8 alone, no throttling, no tags.
+                // Version 3: correlation id, no error, three APIs in version 8 only, no throttling, no tags.
                 let mut answer = vec![0, 0, 0, 0, 0, 0, 4];
                 [3, 8, 11].iter().for_each(|key| answer.extend([0, *key, 0, 8, 0, 8, 0]));
                 answer.extend([0; 5]);
                 socket.write_all(&[&(answer.len() as u32).to_be_bytes(), &answer[..]].concat()).expect("it reads");
                 let body = request(&mut socket).expect("a request");
-                // The test may be over.
+                // Fails if the test is over.
                 let _ = tells.send(i16::from_be_bytes([body[0], body[1]]));
             }
         });
         (address, told)
     }
 
-    /// The keys of the requests that went out when this one met a connection that was kept and closed, or a new one.
+    /// Returns the API keys of the requests that were sent, on a new connection or on one that was kept and closed.
     fn sent<R: Request>(request: &R, was_kept: bool) -> Vec<i16> {
         let (address, told) = broker_that_closes();
         let connect = || Connection::connect(&address, "test", &Security::default());
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_be_asked_twice_is_and_only_after_a_connection_that_was_kept() {
+    fn an_idempotent_request_is_repeated_after_a_kept_connection_closed() {
         assert_eq!(sent(&MetadataRequest::default(), true), [3, 3]);
         assert_eq!(sent(&OffsetCommitRequest::default(), true), [8, 8]);
         assert_eq!(sent(&JoinGroupRequest::default(), true), [11]);

@@ -1,7 +1,7 @@
-//! A blocking client: one request after another to a named broker, and pipelined fetches.
+//! Blocking client: one request after another to a named broker, and pipelined fetches.
 //!
-//! Beside the connection on tokio because a fetcher wants a thread of its own and one buffer that it reads into again
-//! and again.
+//! It exists beside the tokio client because a fetcher needs a thread of its own, and one buffer that it reads into
+//! again and again.
 
 mod awaited;
 mod cluster;

@@ -1,4 +1,4 @@
-//! The offsets at which partitions start, end, or reach a timestamp: ListOffsets, sent to their leaders.
+//! Offsets at which partitions start, end, or reach a timestamp: ListOffsets, sent to their leaders.
 
 use super::cluster::Cluster;
 use super::connection::Connection;
@@ -10,28 +10,28 @@ use fullbore_wire::{ErrorCode, Text};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// The timestamp that stands for the start of a partition in ListOffsets.
+/// Timestamp that stands for the start of a partition in ListOffsets.
 pub const EARLIEST: i64 = -2;
-/// The timestamp that stands for the end of a partition in ListOffsets.
+/// Timestamp that stands for the end of a partition in ListOffsets.
 pub const LATEST: i64 = -1;
 
-/// How long leaders are looked for that have moved or cannot be reached: a little more than a dead broker is taken for
-/// alive (broker.session.timeout.ms). A shorter patience makes this shorter.
+/// Longest search for leaders that have moved or cannot be reached: a little more than the session of a dead broker
+/// lasts (broker.session.timeout.ms). A shorter patience shortens it.
 const LEADER_PATIENCE: Duration = Duration::from_secs(15);
-/// Partitions that requests may name altogether which leave without waiting for the answers before them.
+/// Largest number of partitions in the requests that are sent without waiting for earlier responses.
 const TOGETHER_MAX: usize = 1000;
-/// The longest time for which a leader is asked again that cannot read its log or the store: it has not moved.
+/// Longest time of retries with a leader that cannot read its log or the store: it has not moved.
 const STORAGE_PATIENCE: Duration = Duration::from_secs(2);
-/// Between two looks for them.
+/// Time between two attempts.
 const LEADER_BACKOFF: Duration = Duration::from_millis(100);
 
 impl Cluster {
-    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, asked of their leaders;
-    /// those that do not exist, have no leader or whose leader refuses are left out. -1 where no record is that late. A
-    /// leader that has moved, or that cannot be reached, is looked for again for a while.
+    /// Returns the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, from their leaders;
+    /// -1 if no record is that late. Leaves out partitions that do not exist, have no leader or whose leader refuses.
+    /// Searches for a while for a leader that has moved or cannot be reached.
     ///
     /// # Errors
-    /// When a leader cannot be reached.
+    /// A leader that cannot be reached.
     pub fn offsets_at(
         &mut self,
         of: &[(Text, i32)],
@@ -44,7 +44,7 @@ impl Cluster {
         }
     }
 
-    /// Reads offsets as [`Cluster::offsets_at`] does; returns those found beside the errors of others.
+    /// Reads offsets as [`Cluster::offsets_at`] does. Returns those found, and the errors of the others.
     pub fn offsets_found_at(&mut self, of: &[(Text, i32)], timestamp: i64) -> FoundOffsets {
         let began = Instant::now();
         let patience = LEADER_PATIENCE.min(self.patience() * 3 / 2);
@@ -75,7 +75,7 @@ impl Cluster {
         }
     }
 
-    /// Asks each leader once.
+    /// Sends one request to each leader.
     fn offsets_now(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<OffsetsNow, ClientError> {
         let mut topics: Vec<Text> = of.iter().map(|(topic, _)| topic.clone()).collect();
         topics.sort();
@@ -108,25 +108,25 @@ impl Cluster {
     }
 }
 
-/// Offsets that leaders gave, and why they did not give others.
+/// Offsets that leaders returned, and errors of the others.
 #[derive(Debug, Default)]
 pub struct FoundOffsets {
-    /// The offset of each partition whose leader gave one; -1 where no record is that late.
+    /// Offset of each partition whose leader returned one; -1 if no record is that late.
     pub offsets: BTreeMap<(Text, i32), i64>,
-    /// The last error of each partition whose leader gave one.
+    /// Last error of each partition whose leader refused.
     pub refused: BTreeMap<(Text, i32), ClientError>,
-    /// The error of leaders that were not reached.
+    /// Error of leaders that were not reached.
     pub unreached: Option<ClientError>,
 }
 
-/// Answers of leaders that were asked once.
+/// Responses of leaders, each of which got one request.
 #[derive(Default)]
 struct OffsetsNow {
     offsets: BTreeMap<(Text, i32), i64>,
     refused: BTreeMap<(Text, i32), ErrorCode>,
-    /// Partitions to be asked for again, since another broker may lead them by now.
+    /// Partitions to try again, since another broker may lead them by now.
     again: Vec<(Text, i32)>,
-    /// The error of a leader that was not reached.
+    /// Error of a leader that was not reached.
     unreached: Option<ClientError>,
 }
 
@@ -161,13 +161,13 @@ impl Connection {
     /// Reads offsets as [`Connection::offsets_at`] does, past the records of open transactions too.
     ///
     /// # Errors
-    /// The first partition's, or a broken connection.
+    /// The error of the first partition that has one, or a broken connection.
     pub fn offsets(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<Vec<i64>, ClientError> {
         self.offsets_at(of, timestamp, false)?.into_iter().collect()
     }
 
-    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, which this broker leads, or
-    /// why it does not tell; -1 where no record is as late.
+    /// Returns the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, which this broker
+    /// leads, or the broker's error; -1 if no record is that late.
     ///
     /// # Errors
     /// A broken connection.
@@ -182,9 +182,9 @@ impl Connection {
         self.told_offsets_at(of, version)
     }
 
-    /// Reads offsets as [`Connection::offsets_at`] does, for each timestamp and its partitions. Short requests leave
-    /// together, so that all of them take one round trip; long ones one after another, since a broker that still writes
-    /// an answer may not read the next request.
+    /// Reads offsets as [`Connection::offsets_at`] does, for each timestamp and its partitions. Short requests are sent
+    /// together, in one round trip. Long ones are sent one after another, since a broker that still writes a response
+    /// may not read the next request.
     ///
     /// # Errors
     /// A broken connection.
@@ -223,7 +223,7 @@ impl Connection {
         self.send(&request, version)
     }
 
-    /// The answer to the oldest [`Connection::ask_offsets_at`], which was about these partitions.
+    /// Receives the response to the oldest [`Connection::ask_offsets_at`], which was for these partitions.
     fn told_offsets_at(
         &mut self,
         of: &[(Text, i32)],

@@ -1,6 +1,6 @@
-//! A blocking socket to a broker, plain or TLS.
+//! Blocking socket to a broker, plain or TLS.
 //!
-//! Invariant: what is written in one call leaves at once.
+//! Invariant: bytes written in one call leave at once.
 
 use crate::error::{ClientError, unknown_host};
 use crate::security::Security;
@@ -10,10 +10,10 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long a connect may take, and after it a TLS handshake.
+/// Longest time for connecting, and again for the TLS handshake after it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for which a broker may be silent while an answer is due, or take nothing of a request, unless the caller sets
-/// another (Kafka's request.timeout.ms).
+/// Longest silence of a broker while a response is due, and longest time in which it reads nothing of a request
+/// (Kafka's request.timeout.ms). A default: the caller may set another.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) enum Socket {
@@ -22,8 +22,8 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Connects to `host:port`, through the TLS handshake where there is one. `patience` is how long the broker may be
-    /// silent from then on; connecting takes [`CONNECT_TIMEOUT`] at most.
+    /// Connects to `host:port`, including the TLS handshake. `patience` is the broker's longest silence from then on;
+    /// connecting takes [`CONNECT_TIMEOUT`] at most.
     pub(super) fn open(address: &str, security: &Security, patience: Duration) -> Result<Socket, ClientError> {
         let of_connect = |source| ClientError::Connect { address: address.to_owned(), source };
         let of_tls = |source| ClientError::Handshake { address: address.to_owned(), source };
@@ -36,7 +36,7 @@ impl Socket {
         Ok(Socket::Tls(Box::new(stream)))
     }
 
-    /// The TCP connection below.
+    /// Returns the TCP connection below.
     pub(super) fn tcp(&self) -> &TcpStream {
         match self {
             Socket::Plain(socket) => socket,
@@ -44,12 +44,13 @@ impl Socket {
         }
     }
 
-    /// Returns true if a new connection to `address` would have this one's peer, to `own`. With TLS the host must be
-    /// the one whose certificate was checked: listeners that share an address by SNI differ in the name alone.
+    /// Returns true if a new connection to `address` would have the peer of this one, whose address is `own`. With TLS,
+    /// the host must be the one whose certificate was checked: listeners that share an address by SNI differ only in
+    /// the name.
     pub(super) fn leads_to(&self, address: &str, own: &str) -> bool {
         match self {
             Socket::Tls(_) => own.eq_ignore_ascii_case(address),
-            // A name that does not resolve is an error of the new connection.
+            // A name that does not resolve is reported by the new connection.
             Socket::Plain(socket) => match (socket.peer_addr(), resolve(address)) {
                 (Ok(peer), Ok(targets)) => is_first(peer, targets),
                 _ => false,
@@ -58,18 +59,18 @@ impl Socket {
     }
 }
 
-/// The addresses that `host:port` stands for now.
+/// Returns the addresses that `host:port` resolves to now.
 fn resolve(address: &str) -> io::Result<impl Iterator<Item = SocketAddr>> {
     let place = split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?;
     place.to_socket_addrs().map_err(|error| unknown_host(&error))
 }
 
-/// Returns true if a new connection to these addresses would have this peer, since it goes to the first of them.
+/// Returns true if the first of these addresses, to which a new connection would go, is this peer.
 fn is_first(peer: SocketAddr, mut targets: impl Iterator<Item = SocketAddr>) -> bool {
     targets.next() == Some(peer)
 }
 
-/// Connects to the first of these addresses that takes a connection.
+/// Connects to the first of these addresses that accepts.
 fn connect_to(targets: impl Iterator<Item = SocketAddr>, patience: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
     for candidate in targets {
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_leads_to_every_name_of_its_peer_and_to_nobody_else() {
+    fn a_connection_leads_to_every_name_of_its_peer_only() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let own = format!("127.0.0.1:{port}");
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_two_addresses_is_connected_to_where_somebody_listens_and_leads_to_its_first_alone() {
+    fn a_name_of_two_addresses_connects_to_the_live_one_and_leads_to_its_first() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let alive = listener.local_addr().expect("bound");
         let gone = SocketAddr::from(([127, 0, 0, 2], alive.port()));
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nagle_is_off() {
+    fn a_blocking_socket_has_nagle_off() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound").to_string();
         let socket = Socket::open(&address, &Security::default(), READ_TIMEOUT).expect("connected");

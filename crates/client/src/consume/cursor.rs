@@ -1,7 +1,7 @@
-//! Read of one partition: its begin, its end, and the sink of its records.
+//! Read of one partition: its start, its end, and the sink of its records.
 //!
-//! Invariant: `offset` moves only past batches whose every record went to the sink, or was none of its business: before
-//! `offset`, past `end`, or of an aborted transaction where only committed ones are read.
+//! Invariant: `offset` moves past a batch only if the sink got each of its records. Excepted are records before
+//! `offset`, past `end`, or of an aborted transaction if only committed ones are read.
 
 use super::deleted::DeletedOffsets;
 use super::error::ConsumeError;
@@ -14,29 +14,29 @@ use fullbore_wire::{Text, Uuid};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-/// Bytes of one batch's records when decompressed, at most.
+/// Largest size of one batch's records when decompressed.
 const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 
 /// Sink of a partition's records.
 pub trait Sink: Send + 'static {
-    /// Takes the next record, or breaks: then it was not taken, and the partition ends before it.
+    /// Takes the next record. A sink that breaks has not taken it, and the partition ends before it.
     ///
     /// # Errors
-    /// What is wrong with it, in words; the run ends.
+    /// The fault of the record, as a sentence; the run ends.
     fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String>;
 
-    /// Everything an answer had of the partition was read: `offset` is the next to be asked for.
+    /// Notes that all records of the partition in a response were read: `offset` is the next one to request.
     fn read_to(&mut self, _offset: i64) {}
 
-    /// The topic was made again: from now on offsets are of the one with this id.
+    /// Notes that the topic was recreated: from now on offsets belong to the topic with this id.
     fn follow(&mut self, _topic_id: Uuid) {}
 
-    /// Notes that the read goes on at `offset`, since records before it were deleted before they were read. The run's
-    /// own thread calls this, and must not wait.
+    /// Notes that the read goes on at `offset`, since the records before it were deleted before they were read. The
+    /// run's own thread calls this, which must not wait.
     fn skip_to(&mut self, _offset: i64) {}
 }
 
-/// Counts only.
+/// Sink that only counts.
 impl Sink for () {
     fn record(&mut self, _: &BatchView<'_>, _: &Record<'_>) -> Result<ControlFlow<()>, String> {
         Ok(ControlFlow::Continue(()))
@@ -48,38 +48,38 @@ impl Sink for () {
 pub struct Cursor<S> {
     /// The topic.
     pub topic: Text,
-    /// The topic's id, zeros from brokers before 2.8.
+    /// Id of the topic; zeros from brokers before 2.8.
     pub topic_id: Uuid,
     /// The partition.
     pub partition: i32,
-    /// The next offset to read; `None` until the leader was asked.
+    /// Next offset to read; `None` until the leader has returned it.
     pub offset: Option<i64>,
-    /// The first offset not to read; `None` to go on for ever.
+    /// First offset not to read; `None` to go on forever.
     pub end: Option<i64>,
-    /// Begin and end of the read.
+    /// Start and end of the read.
     pub placed: Placed,
-    /// True if records were deleted before they were read: the partition begins again as the settings say.
+    /// True if records were deleted before they were read: the settings decide where the partition starts again.
     pub(super) is_reset: bool,
     /// Position that the leader refused, until the partition is placed again.
     refused_at: Option<i64>,
-    /// Begin that overrides the settings, until a record was read.
+    /// Start that overrides the settings, until a record was read.
     pub(super) start: Option<StartOffset>,
     /// Sink of the records.
     pub sink: S,
 }
 
-/// Records read, and bytes of their keys and values.
+/// Number of records read, and bytes of their keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) records: u64,
     pub(super) bytes: u64,
 }
 
-/// Bad batches of a partition that were passed over.
+/// Bad batches of a partition that were skipped.
 #[derive(Debug, Default)]
 pub(super) struct SkippedBatches {
     count: u64,
-    /// The first batch's error.
+    /// Error of the first batch.
     first: Option<ConsumeError>,
 }
 
@@ -96,7 +96,7 @@ impl SkippedBatches {
         };
         let others = match self.count {
             1 => String::new(),
-            count => format!(", and {} more behind it", count - 1),
+            count => format!(", and {} more after it", count - 1),
         };
         Some(format!(
             "skipped the producer's batch at offsets {offset} to {last_offset} of partition {partition} of topic \
@@ -106,20 +106,20 @@ impl SkippedBatches {
 }
 
 impl<S> Cursor<S> {
-    /// A partition to be read from where the plan says.
+    /// Makes a cursor that starts where the plan demands.
     pub fn new(place: PartitionPlace, sink: S) -> Self {
         let PartitionPlace { topic, topic_id, partition, .. } = place;
         Cursor::placed(topic, partition, Placed { topic_id, ..Placed::default() }, sink)
     }
 
-    /// A partition to be read from here to there, as far as that is known.
+    /// Makes a cursor with start and end, as far as they are known.
     pub fn placed(topic: Text, partition: i32, placed: Placed, sink: S) -> Self {
         let Placed { topic_id, offset, end } = placed;
         let (is_reset, refused_at, start) = Default::default();
         Cursor { topic, topic_id, partition, offset, end, placed, is_reset, refused_at, start, sink }
     }
 
-    /// Begins the cursor at the first record ever, or at the first that is left.
+    /// Places the cursor at the start of the log, so that every record is read that is left.
     #[must_use]
     pub(super) fn at_start(mut self) -> Self {
         self.begin_at_start();
@@ -130,14 +130,14 @@ impl<S> Cursor<S> {
         (self.offset, self.placed.offset, self.start) = (Some(0), Some(0), Some(StartOffset::Earliest));
     }
 
-    /// Its leader has told where it is.
+    /// Sets the bounds that the leader returned.
     pub(super) fn place(&mut self, (offset, end): super::start::OffsetBounds) {
         self.offset = self.offset.or(Some(offset));
         self.end = self.end.or(end);
         self.placed = Placed { offset: self.offset, end: self.end, ..self.placed };
     }
 
-    /// To be placed anew.
+    /// Makes the run place the cursor again.
     pub(super) fn reset(&mut self) {
         self.refused_at = self.offset.or(self.refused_at);
         (self.offset, self.placed.offset, self.is_reset) = (None, None, true);
@@ -153,19 +153,19 @@ impl<S> Cursor<S> {
     }
 }
 
-/// How batches are checked and chosen.
+/// Settings by which batches are checked and selected.
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'a> {
     pub(super) check_crcs: bool,
-    /// True if a producer's bad batch is passed over.
+    /// True if a producer's bad batch is skipped.
     pub(super) skips_bad_batches: bool,
-    /// The transactions to leave out, as the answer names them; `None` reads everything.
+    /// Transactions to leave out, from the response; `None` reads everything.
     pub(super) aborted: Option<&'a [AbortedTransaction]>,
 }
 
 impl<S: Sink> Cursor<S> {
-    /// Goes on with the topic that has this id now. Every record of a topic that was made again is new, and where the
-    /// old one was to be read up to means nothing any more.
+    /// Goes on with the topic that has this id now. Every record of a recreated topic is new, and the end of the old
+    /// one has no meaning any more.
     pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
         if self.topic_id == topic_id {
             return Ok(());
@@ -184,8 +184,8 @@ impl<S: Sink> Cursor<S> {
         Ok(())
     }
 
-    /// Returns the offsets between the position that the leader refused and the one where the partition was placed
-    /// since; once for each reset, and None if the position went back.
+    /// Returns the offsets from the position that the leader refused to the one where the partition was placed instead.
+    /// Returns them once for each reset; None if the position went back.
     pub(super) fn take_deleted(&mut self) -> Option<DeletedOffsets> {
         let to = self.offset?;
         let from = self.refused_at.take().filter(|from| *from < to)?;
@@ -193,14 +193,14 @@ impl<S: Sink> Cursor<S> {
         Some(DeletedOffsets { topic: self.topic.clone(), partition: self.partition, offsets: from..to })
     }
 
-    /// Goes on from this offset on: what is before it is lost.
+    /// Goes on at this offset: the records before it are lost.
     pub(super) fn skip_to(&mut self, offset: i64) {
         (self.offset, self.start) = (Some(offset), None);
         self.sink.read_to(offset);
     }
 
-    /// Reads the whole batches among `bytes` from `offset` on, and counts their records in `count`. Returns the bad
-    /// batches that were passed over.
+    /// Reads the whole batches in `bytes` from `offset` on, and adds their records to `count`. Returns the bad batches
+    /// that were skipped.
     pub(super) fn read(
         &mut self,
         bytes: &[u8],
@@ -208,7 +208,7 @@ impl<S: Sink> Cursor<S> {
         count: &mut Count,
     ) -> Result<SkippedBatches, ConsumeError> {
         let outcome = self.read_batches(bytes, reading, count);
-        // What came before a batch that cannot be read is good.
+        // Records before an unreadable batch are good.
         self.sink.read_to(self.offset.unwrap_or(0));
         outcome
     }
@@ -226,7 +226,7 @@ impl<S: Sink> Cursor<S> {
             let from = self.offset.unwrap_or(0);
             let broken = |error: BatchError, cursor: &Self| cursor.corrupt(from, &error);
             let batch = batch.map_err(|error| broken(error, self))?;
-            // An answer may begin before what is wanted.
+            // A response may begin before the wanted offset.
             if batch.last_offset() < from {
                 continue;
             }
@@ -278,7 +278,7 @@ impl<S: Sink> Cursor<S> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Returns the error of a batch whose records cannot be read: a checksum that holds clears the disk.
+    /// Returns the error of a batch whose records cannot be read. If the checksum holds, the disk is not at fault.
     fn unreadable(&self, batch: &BatchView<'_>, error: &BatchError) -> ConsumeError {
         if let Err(error) = batch.check_crc() {
             return self.corrupt(batch.base_offset(), &error);
@@ -294,11 +294,11 @@ impl<S: Sink> Cursor<S> {
     }
 }
 
-/// Which transactions of an answer were aborted, as the reader comes past them (Kafka's `CompletedFetch`).
+/// Aborted transactions of a response, as the reader comes past them (Kafka's `CompletedFetch`).
 struct Aborted {
-    /// Aborted transactions ahead: producer id by first offset, the last first.
+    /// Aborted transactions ahead, as pairs of first offset and producer id; the last comes first.
     ahead: Vec<(i64, i64)>,
-    /// Producers whose transaction under way was aborted.
+    /// Producers whose open transaction was aborted.
     open: HashSet<i64>,
 }
 
@@ -309,7 +309,7 @@ impl Aborted {
         Aborted { ahead, open: HashSet::new() }
     }
 
-    /// Returns true if a batch belongs to an aborted transaction. The batches come in order.
+    /// Returns true if a batch belongs to an aborted transaction. The caller passes batches in order.
     fn holds(&mut self, batch: &BatchView<'_>) -> bool {
         while let Some((_, producer_id)) = self.ahead.pop_if(|(first, _)| *first <= batch.last_offset()) {
             self.open.insert(producer_id);
@@ -325,7 +325,7 @@ impl Aborted {
     }
 }
 
-/// The records of a compressed batch; `None` when they can be read where they lie.
+/// Returns the records of a compressed batch; None if it is not compressed.
 fn decompressed(batch: &BatchView<'_>) -> Result<Option<Bytes>, BatchError> {
     match batch.compression()? {
         Compression::None => Ok(None),
@@ -333,7 +333,7 @@ fn decompressed(batch: &BatchView<'_>) -> Result<Option<Bytes>, BatchError> {
     }
 }
 
-/// The whole batches at the start of a partition's bytes; one cut short at the end is left for the next fetch.
+/// Whole batches at the start of a partition's bytes. The next fetch brings a batch that is cut off at the end.
 pub(super) struct Batches<'a>(pub(super) &'a [u8]);
 
 impl<'a> Iterator for Batches<'a> {
@@ -360,11 +360,11 @@ mod tests {
     use fullbore_wire::batch::{BatchBuilder, Header, Stamp};
 
     #[test]
-    fn a_batch_whose_checksum_does_not_match_ends_the_partition_unless_checksums_are_not_to_be_checked() {
+    fn a_wrong_checksum_ends_the_partition_only_if_checksums_are_checked() {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"value"), &[]);
         let (mut bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        // Within the value: the record still reads.
+        // Within the value: the record is still readable.
         let at = bytes.len() - 3;
         bytes[at] ^= 1;
         let read = |check_crcs| {
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(count, Count { records: 1, bytes: 5 });
     }
 
-    /// Batches of one record each, of which those in `bad` count more records than they have.
+    /// Returns batches of one record each. Those in `bad` claim to have more records.
     fn batches(count: usize, bad: &[usize]) -> Vec<u8> {
         let batch = |at: usize| {
             let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_batch_of_a_producer_read_is_named_or_skipped() {
+    fn a_producers_bad_batch_is_reported_or_skipped() {
         let read = |skips_bad_batches| {
             let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
             let mut count = Count::default();

@@ -1,21 +1,21 @@
-//! Records that retention or DeleteRecords removed before a reader came to them.
+//! Records that retention or DeleteRecords removed before a reader read them. Not deleted topics.
 //!
-//! Not deleted topics. Invariant: at most one range a partition waits for the caller of a run, who may never take it.
+//! Invariant: at most one range of a partition is kept, since the caller of a run may never take it.
 
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// Offsets of a partition that a reader passed over, since records there were deleted before they were read.
+/// Offsets of a partition that a reader skipped, since their records were deleted before they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletedOffsets {
     /// The topic.
     pub topic: Text,
     /// The partition.
     pub partition: i32,
-    /// From the position of the reader to the one where it goes on: the log's start, or its end where auto.offset.reset
-    /// is latest. Markers, and records that compaction had removed before, have offsets here, too.
+    /// Range from the reader's position to the one where it goes on: the log's start, or its end if auto.offset.reset
+    /// is latest. Markers, and records that compaction had removed, are counted, too.
     pub offsets: Range<i64>,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for DeletedOffsets {
 pub(super) struct DeletedRanges(BTreeMap<(Text, i32), Range<i64>>);
 
 impl DeletedRanges {
-    /// Adds offsets; a partition has one range, from its first offset to its last.
+    /// Adds offsets. A partition has one range, from its first offset to its last.
     pub(super) fn add(&mut self, of: DeletedOffsets) {
         let known = self.0.entry((of.topic, of.partition)).or_insert_with(|| of.offsets.clone());
         *known = known.start.min(of.offsets.start)..known.end.max(of.offsets.end);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn partition_is_reset_twice_its_offsets_are_one_range() {
+    fn offsets_of_two_resets_become_one_range() {
         let mut ranges = DeletedRanges::default();
         for (partition, offsets) in [(0, 5..9), (1, 0..1), (0, 3..12)] {
             ranges.add(of(partition, offsets));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_deleted_the_sentence_has_their_number_and_offsets() {
+    fn the_sentence_has_the_number_and_offsets_of_deleted_records() {
         let sentence =
             "skipped 4 offsets, 5 to 8, of partition 3 of topic 't': its records were deleted before they were read";
         assert_eq!(of(3, 5..9).to_string(), sentence);

@@ -5,13 +5,13 @@ use fullbore_wire::Text;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a run ended early.
+/// Error that ended a run early.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsumeError {
-    /// The cluster's or the connection's.
+    /// Error of the cluster or the connection.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Bytes that are no record batch, or whose checksum does not match.
+    /// Bytes that are not a record batch, or whose checksum does not match.
     #[error(
         "partition {partition} of topic '{topic}' has a broken batch at offset {offset}: {reason}; check the broker's disk"
     )]
@@ -20,57 +20,57 @@ pub enum ConsumeError {
         topic: Text,
         /// The partition.
         partition: i32,
-        /// The first offset that could not be read.
+        /// First offset that could not be read.
         offset: i64,
         /// The fault.
         reason: String,
     },
-    /// A batch whose checksum holds and whose records cannot be read: its producer has sent it so.
+    /// Batch whose checksum holds and whose records cannot be read: its producer sent it so.
     #[error(
         "the producer's batch at offset {offset} of partition {partition} of topic '{topic}' cannot be read: {reason}; \
-         --skip-bad-batches goes on behind it"
+         --skip-bad-batches skips it"
     )]
     BadBatch {
         /// The topic.
         topic: Text,
         /// The partition.
         partition: i32,
-        /// The batch's first offset.
+        /// First offset of the batch.
         offset: i64,
-        /// The batch's last offset.
+        /// Last offset of the batch.
         last_offset: i64,
         /// The fault.
         reason: String,
     },
-    /// The partition has no such offset, and may not be started again.
+    /// The partition does not have this offset, and the settings forbid another start.
     #[error(
-        "partition {partition} of topic '{topic}' has no offset {offset}; start with the oldest it has by --offset beginning, \
-         with those to come by --offset end"
+        "partition {partition} of topic '{topic}' has no offset {offset}; start at the oldest record with --offset beginning, \
+         or at the end with --offset end"
     )]
     OutOfRange {
         /// The topic.
         topic: Text,
         /// The partition.
         partition: i32,
-        /// Before its first or past its last.
+        /// Offset before the first one or past the last.
         offset: i64,
     },
-    /// The topic was made again: the offsets are another one's.
-    #[error("topic '{topic}' was deleted and made again while it was read; start again with the new one")]
+    /// The topic was recreated: the offsets belong to another one.
+    #[error("topic '{topic}' was deleted and recreated while it was read; start again with the new one")]
     Recreated {
         /// The topic.
         topic: Text,
     },
-    /// There is no such topic any more.
+    /// The topic does not exist any more.
     #[error("topic '{topic}' was deleted while it was read")]
     Deleted {
         /// The topic.
         topic: Text,
     },
-    /// The leader has refused a partition for as long as the run waits for it.
+    /// The leader has refused a partition for as long as the run waits.
     #[error(transparent)]
     Refusing(Arc<ClientError>),
-    /// The sink did not accept a record.
+    /// The sink refused a record.
     #[error("partition {partition} of topic '{topic}', offset {offset}: {reason}")]
     Refused {
         /// The topic.
@@ -79,18 +79,18 @@ pub enum ConsumeError {
         partition: i32,
         /// The record's offset.
         offset: i64,
-        /// In the sink's words.
+        /// Reason that the sink gave.
         reason: String,
     },
-    /// The timeout passed while some partition could not be read.
+    /// The timeout passed while a partition could not be read.
     #[error("no record came in {} ms: {source}", waited.as_millis())]
     Unreachable {
-        /// How long.
+        /// Time waited.
         waited: Duration,
-        /// Why, as last seen.
+        /// Last reason.
         source: Arc<ClientError>,
     },
-    /// The system gave no thread.
+    /// The system refused a thread.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
 }

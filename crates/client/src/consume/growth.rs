@@ -1,7 +1,7 @@
-//! Partitions and topics that come while others are read.
+//! Partitions and topics that appear while others are read.
 //!
-//! Invariant: each partition is begun with once, from its start or what is left of it, since all it has came after the
-//! reading began; one of a topic that was deleted is begun with again when there is a topic of that name again.
+//! Invariant: each new partition is started once, at the start of its log, since all of its records came after the run
+//! began. One of a deleted topic is started again if the topic is recreated.
 
 use super::cursor::Cursor;
 use crate::blocking::PartitionPlace;
@@ -10,10 +10,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Which of the topics that there are belong to the run, by name and whether they are internal.
+/// Filter of the run's topics, by name and whether they are internal.
 pub type TopicFilter = Arc<dyn Fn(&str, bool) -> bool + Send + Sync>;
 
-/// Look for new partitions: topics, interval, and their sinks.
+/// Regular check for new partitions: topics, interval, and their sinks.
 pub struct Growth<S> {
     topics: Vec<Text>,
     matches: Option<TopicFilter>,
@@ -24,7 +24,8 @@ pub struct Growth<S> {
 }
 
 impl<S> Growth<S> {
-    /// Looks at these topics, and at those that match, this often; `begin` makes the cursor of a new partition.
+    /// Checks these topics, and those that match, after each interval `every`; `begin` makes the cursor of a new
+    /// partition.
     pub fn new(
         topics: Vec<Text>,
         matches: Option<TopicFilter>,
@@ -35,12 +36,12 @@ impl<S> Growth<S> {
         Growth { topics, matches, every, look_at, known: HashSet::new(), begin: Box::new(begin) }
     }
 
-    /// These are being read already.
+    /// Notes the partitions that are already read.
     pub(super) fn know(&mut self, cursors: &[Cursor<S>]) {
         self.known.extend(cursors.iter().map(|cursor| (cursor.topic.clone(), cursor.partition)));
     }
 
-    /// The topics and what others match, if it is time to look at them.
+    /// Returns the topics and the filter, if a check is due.
     pub(super) fn due(&mut self) -> Option<(&[Text], Option<TopicFilter>)> {
         let now = Instant::now();
         let is_due = now >= self.look_at;
@@ -48,8 +49,8 @@ impl<S> Growth<S> {
         is_due.then_some((&self.topics, self.matches.clone()))
     }
 
-    /// The topic was deleted, and nothing of it is being read any more. Who named it does not hear of the next of its
-    /// name; for who matches names that one is as new as any other.
+    /// Notes that a topic was deleted and nothing of it is read any more. A named topic is not checked again; one that
+    /// matches the filter counts as new when it is recreated.
     pub(super) fn forget(&mut self, topic: &Text) {
         self.topics.retain(|known| known != topic);
         if self.matches.is_some() {
@@ -57,7 +58,7 @@ impl<S> Growth<S> {
         }
     }
 
-    /// The cursors of those among `places` that are new.
+    /// Returns the cursors of those of `places` that are new.
     pub(super) fn begin(&mut self, places: &[PartitionPlace]) -> Vec<Cursor<S>> {
         let known = &mut self.known;
         let is_new = |place: &&PartitionPlace| known.insert((place.topic.clone(), place.partition));

@@ -1,9 +1,9 @@
-//! Thread of one leader: it fetches, and while it reads the records of one answer the next fetches are under way.
+//! Thread of one leader: fetches from it, and reads one response while the next fetches are under way.
 //!
-//! A partition that cannot be read goes back to the run, which looks its leader up and gives it to a lane again; the
-//! others are read on. Which fetches are under way is its
-//! [`session`](super::session)'s matter, how many and how large its [`pace`](super::pace)'s. Invariant: at least one
-//! fetch is under way while the thread waits or reads; none once every partition was asked for up to its end.
+//! A partition that cannot be read goes back to the run, which finds its leader and passes it to a fetcher again; the
+//! others are read on. The [`session`](super::session) knows the fetches under way, the [`pace`](super::pace) their
+//! number and size. Invariant: at least one fetch is under way while the thread waits or reads, until every partition
+//! was requested up to its end.
 
 use super::cursor::{Batches, Count, Cursor, Reading, Sink};
 use super::error::ConsumeError;
@@ -21,12 +21,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The last version whose topics are named instead of numbered.
+/// Last version with names of topics; later ones have ids.
 const NAMED_VERSION_MAX: i16 = 12;
-/// The first version that has the field with which a leader is asked to read ahead.
+/// First version with the field that requests reading ahead.
 const AHEAD_VERSION_MIN: i16 = 18;
 
-/// A consumer's fetch settings; names and defaults are Kafka's.
+/// Settings of a consumer's fetches, with Kafka's names and defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchSettings {
     /// fetch.max.wait.ms.
@@ -35,19 +35,17 @@ pub struct FetchSettings {
     pub min_bytes: i32,
     /// fetch.max.bytes.
     pub max_bytes: i32,
-    /// max.partition.fetch.bytes: of the first fetches.
+    /// max.partition.fetch.bytes, of the first fetches.
     pub partition_max_bytes: i32,
-    /// fetch.buffer.memory: bytes that are asked for and not read, over all leaders.
+    /// fetch.buffer.memory: bytes that are requested and not read, over all leaders.
     pub buffer_memory: i32,
     /// check.crcs.
     pub check_crcs: bool,
-    /// True if reading goes on behind a batch that its producer has sent broken, and behind records whose object is
-    /// lost.
+    /// True if the read skips batches that their producer sent broken, and records whose object is lost.
     pub skip_bad_batches: bool,
-    /// isolation.level=read_committed: neither records of aborted transactions nor of those still open.
+    /// isolation.level=read_committed: leaves out records of aborted and open transactions.
     pub read_committed: bool,
-    /// auto.offset.reset: where a partition is begun again whose records were deleted before they were read; none ends
-    /// the run.
+    /// auto.offset.reset: next start of a partition whose unread records were deleted. None ends the run.
     pub reset: Option<StartOffset>,
 }
 
@@ -67,15 +65,15 @@ impl Default for FetchSettings {
     }
 }
 
-/// Why a lane ended.
+/// Reason why a fetcher ended.
 pub(super) enum LaneEnd {
-    /// Stopped by the run.
+    /// The run stopped it.
     Stopped,
     /// Every cursor reached its end.
     Done,
-    /// The connection broke: look the leaders up again.
+    /// The connection broke: the run must find the leaders again.
     Stale(ClientError),
-    /// No retry can help.
+    /// Error that no retry can repair.
     Failed(ConsumeError),
 }
 
@@ -85,23 +83,23 @@ impl From<ClientError> for LaneEnd {
     }
 }
 
-/// A partition that goes back to the run.
+/// Partition that goes back to the run.
 pub(super) struct Returned<S> {
     pub(super) cursor: Cursor<S>,
     pub(super) why: Why,
 }
 
-/// Why it does.
+/// Reason why it goes back.
 pub(super) enum Why {
-    /// The partition is to be placed again.
+    /// The partition must be placed again.
     Reset,
-    /// The leader refuses it, which may pass.
+    /// The leader refuses it, which may be transient.
     Refused(ClientError),
     /// Its records cannot be read.
     Broken(ConsumeError),
 }
 
-/// Partitions for a lane that runs.
+/// Partitions for a running fetcher.
 pub(super) struct Inbox<S>(Mutex<Option<Vec<Cursor<S>>>>);
 
 impl<S> Inbox<S> {
@@ -113,7 +111,7 @@ impl<S> Inbox<S> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives them back if the lane takes nothing more.
+    /// Adds partitions. Returns them if the fetcher takes no more.
     pub(super) fn put(&self, cursors: Vec<Cursor<S>>) -> Result<(), Vec<Cursor<S>>> {
         match &mut *self.lock() {
             Some(waiting) => {
@@ -132,7 +130,7 @@ impl<S> Inbox<S> {
         self.lock().take().unwrap_or_default()
     }
 
-    /// Takes nothing more, unless there is something already. Whether it does so.
+    /// Closes the inbox if it is empty. Returns true if it is closed.
     fn close_if_empty(&self) -> bool {
         let mut waiting = self.lock();
         if waiting.as_ref().is_some_and(Vec::is_empty) {
@@ -142,8 +140,8 @@ impl<S> Inbox<S> {
     }
 }
 
-/// Since when a lane waits for its leader's next answer: since the last one, or since it began; not while records are
-/// given to their sinks.
+/// Time since which a fetcher waits for its leader: since the last response, or its start. None while sinks take
+/// records.
 pub(super) struct AwaitedSince(Mutex<Option<Instant>>);
 
 impl Default for AwaitedSince {
@@ -164,20 +162,20 @@ impl AwaitedSince {
 
 pub(super) struct FetchLane<S> {
     connection: Connection,
-    /// In the order in which they are asked for: those that gave records last come last.
+    /// Cursors in the order of the next fetch: those that had records last come last.
     cursors: Vec<Cursor<S>>,
     inbox: Arc<Inbox<S>>,
     returns: Box<dyn Fn(Returned<S>) + Send>,
-    /// The offset each cursor is asked for next, which runs ahead of the one read.
+    /// Next offset to request of each cursor, which is ahead of the one read.
     asked: HashMap<PartitionKey, i64>,
-    /// Partitions that have waited and were not answered yet, by name.
+    /// Partitions that were refused and have not been answered since, by name.
     waited: HashMap<PartitionKey, (Text, i32)>,
     settings: FetchSettings,
     session: FetchSession,
-    /// The size and number of fetches at a leader that reads ahead, and the size at any other one.
+    /// Pace for a leader that reads ahead, and pace for any other one.
     paces: (AheadPace, SizePace),
     share: FetchShare,
-    /// True if the last answer had records.
+    /// True if the last response had records.
     came: bool,
     progress: Arc<ConsumeProgress>,
     awaited: Arc<AwaitedSince>,
@@ -185,7 +183,7 @@ pub(super) struct FetchLane<S> {
 }
 
 impl<S: Sink> FetchLane<S> {
-    /// Creates a lane. Partitions that cannot be read go to `returns`.
+    /// Makes a fetcher. Partitions that cannot be read go to `returns`.
     pub(super) fn new(
         connection: Connection,
         cursors: Vec<Cursor<S>>,
@@ -195,7 +193,7 @@ impl<S: Sink> FetchLane<S> {
         returns: impl Fn(Returned<S>) + Send + 'static,
     ) -> Self {
         let inbox = Inbox::new();
-        // A new inbox is open.
+        // Cannot fail: a new inbox is open.
         let _ = inbox.put(cursors);
         let (first, max) = (settings.partition_max_bytes.max(0) as u32, settings.max_bytes.max(0) as u32);
         FetchLane {
@@ -216,7 +214,7 @@ impl<S: Sink> FetchLane<S> {
         }
     }
 
-    /// Since when the leader is waited for.
+    /// Returns the time since which the leader is awaited.
     pub(super) fn awaited(&self) -> Arc<AwaitedSince> {
         self.awaited.clone()
     }
@@ -226,10 +224,10 @@ impl<S: Sink> FetchLane<S> {
         self.inbox.clone()
     }
 
-    /// Fetches until the run ends or something breaks, and gives the cursors back.
+    /// Fetches until the run ends or an error occurs, and returns the cursors.
     pub(super) fn run(mut self) -> (Vec<Cursor<S>>, LaneEnd) {
         let Err(end) = self.fetch_on();
-        // A run that ends has its lanes read no further.
+        // A run that ends shuts down the reading side of its fetchers' connections.
         let end = if self.progress.stopping() && matches!(end, LaneEnd::Stale(_)) { LaneEnd::Stopped } else { end };
         if matches!(end, LaneEnd::Done | LaneEnd::Stopped) {
             self.close_session();
@@ -278,7 +276,7 @@ impl<S: Sink> FetchLane<S> {
             if counts {
                 self.feed(&response, fetch)?;
             }
-            // What is in flight was asked for before the records said that it is enough.
+            // Fetches in flight were sent before the records showed that they are enough.
             if self.open().next().is_none() && self.inbox.close_if_empty() {
                 return Err(LaneEnd::Done);
             }
@@ -300,7 +298,7 @@ impl<S: Sink> FetchLane<S> {
         }
     }
 
-    /// Sends the next fetches, as long as there is something to ask for and room for it.
+    /// Sends the next fetches, as long as there are offsets to request and memory for them.
     fn ask(&mut self) -> Result<(), LaneEnd> {
         let ahead = if self.came { self.paces.0.fetches(self.share.bytes()) } else { 1 };
         while self.session.has_room(ahead) && self.open().next().is_some() {
@@ -310,7 +308,7 @@ impl<S: Sink> FetchLane<S> {
         Ok(())
     }
 
-    /// Takes note of how an answer came, for the size and number of those to come.
+    /// Adapts the size and number of the next fetches to a response.
     fn adapt(&mut self, response: &FetchResponse, fetch: UnderWay, awaited: Instant, bytes: usize) {
         let of = response.responses.iter().flat_map(|topic| &topic.partitions).map(|data| bytes_of(data).len());
         let largest = of.max().unwrap_or(0);
@@ -337,7 +335,7 @@ impl<S: Sink> FetchLane<S> {
         }
     }
 
-    /// The cursors with something left to ask for, and the offset to ask for next.
+    /// Returns the cursors with offsets to request, each with its next one.
     fn open(&self) -> impl Iterator<Item = (&Cursor<S>, i64)> {
         self.cursors.iter().filter_map(|cursor| {
             let asked = self.asked.get(&self.key(&cursor.topic, cursor.topic_id, cursor.partition));
@@ -388,8 +386,8 @@ impl<S: Sink> FetchLane<S> {
         }
     }
 
-    /// Looks at what an answer says before its records are read, to know what to ask for next, and lets go of what
-    /// the leader refuses. Returns false if the answer says nothing.
+    /// Reads the head of a response before its records, to know the next offsets, and gives up the partitions that the
+    /// leader refuses. Returns false if the response does not count.
     fn advance(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<bool, LaneEnd> {
         let is_lost = matches!(
             response.error_code,
@@ -418,7 +416,7 @@ impl<S: Sink> FetchLane<S> {
                     }
                     continue;
                 }
-                // An answer without records before the end is no more than a delay.
+                // An empty response before the end may only be late.
                 let is_read = !bytes_of(data).is_empty() || (0..=wanted).contains(&data.high_watermark);
                 if is_read && let Some(place) = self.waited.remove(&key) {
                     self.progress.waiting.serve(&place);
@@ -435,7 +433,7 @@ impl<S: Sink> FetchLane<S> {
         Ok(true)
     }
 
-    /// Goes on behind records that the leader has lost for good, where that is set. Returns false if there are none.
+    /// Skips records that the leader has lost for good, if the settings allow it. Returns false if there are none.
     fn skip_lost(&mut self, data: &PartitionData, key: &PartitionKey) -> bool {
         let Some(at) = self.position(key).filter(|_| self.settings.skip_bad_batches) else { return false };
         let from = self.asked.get(key).copied().unwrap_or(0);
@@ -445,7 +443,7 @@ impl<S: Sink> FetchLane<S> {
         }
         let (topic, partition, last) = (&cursor.topic, cursor.partition, data.next_offset - 1);
         self.progress.notice(format!(
-            "skipped offsets {from} to {last} of partition {partition} of topic '{topic}': the object store does not have them any more"
+            "skipped offsets {from} to {last} of partition {partition} of topic '{topic}': the object store no longer has them"
         ));
         cursor.skip_to(data.next_offset);
         self.asked.insert(key.clone(), data.next_offset);
@@ -469,7 +467,7 @@ impl<S: Sink> FetchLane<S> {
                 let at = self.asked.get(key).map(|offset| format!(" at offset {offset}")).unwrap_or_default();
                 let what = format!("cannot read partition {partition} of topic '{topic}'{at}");
                 let error = ClientError::refused(what, code);
-                // Kafka's broker answers like this what it did not expect, and may not the next time.
+                // Kafka's broker returns this error for an unexpected failure, which may be transient.
                 if !error.is_retriable() && code != ErrorCode::UNKNOWN_SERVER_ERROR {
                     return Err(LaneEnd::Failed(error.into()));
                 }
@@ -501,7 +499,7 @@ impl<S: Sink> FetchLane<S> {
             }
     }
 
-    /// Gives the sinks what came. They may take their time, which is none in which the leader did not answer.
+    /// Passes the records to the sinks. Their time does not count as the leader's silence.
     fn feed(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), LaneEnd> {
         self.progress.feed();
         self.awaited.set(None);
@@ -543,7 +541,7 @@ impl<S: Sink> FetchLane<S> {
         Ok(())
     }
 
-    /// Notes that a partition's records were read; the leader goes on at `next_offset`, unless it is -1.
+    /// Notes that a partition's records were read. The leader goes on at `next_offset`, unless that is -1.
     fn was_read(&mut self, at: usize, key: PartitionKey, next_offset: i64) {
         if !self.session.is_ahead() {
             let fed = self.cursors.remove(at);
@@ -553,13 +551,13 @@ impl<S: Sink> FetchLane<S> {
         if self.cursors[at].is_done() {
             self.session.forget(&key);
         }
-        // Past a hole that compaction has left.
+        // Skips the gap that compaction has left.
         self.asked.insert(key, self.cursors[at].offset.unwrap_or(0).max(next_offset));
     }
 }
 
-/// Cursors and the offsets they are asked from, as a fetch names them; one that reads on has the leader know the
-/// offset.
+/// Returns cursors and their next offsets as the topics of a fetch. With `read_on`, the leader already knows the
+/// offsets.
 fn topics_of<'a, S: 'a>(
     cursors: impl Iterator<Item = (&'a Cursor<S>, i64)>,
     partition_bytes: u32,

@@ -1,8 +1,8 @@
-//! Reading whole topics as fast as they come: partitions are assigned by hand, from a timestamp's offset on.
+//! Reader of whole topics at full speed: the caller assigns the partitions, which start at an offset or a timestamp.
 //!
-//! Not a consumer group, and nothing is committed. One thread and one connection per leader ([`lane`]); [`run`] starts
-//! them and gives them their partitions, as its [`ConsumePlan`] says, and tells its [`ConsumeProgress`]. Invariant:
-//! each record of a partition reaches its [`Sink`] once, in offset order, and with a matching checksum.
+//! Not a consumer group; nothing is committed. Each leader has one thread and one connection ([`lane`]). [`run`] starts
+//! them, passes them partitions by its [`ConsumePlan`], and keeps its [`ConsumeProgress`]. Invariant: each record of a
+//! partition reaches its [`Sink`] once, in offset order, and with a matching checksum.
 
 mod cursor;
 mod deleted;
@@ -31,14 +31,14 @@ pub use start::{Placed, StartOffset};
 use crate::blocking::Cluster;
 use run::Run;
 
-/// Reads until the number wanted, the end of every partition, or until nothing comes for the timeout. `observe` is
-/// called every few milliseconds and may end the run by returning false. The run takes the connection over that
-/// `cluster` has, and may fetch on it.
+/// Reads up to the planned number of records, the end of every partition, or the timeout without records. Calls
+/// `observe` every few milliseconds, which ends the run by returning false. The run takes over the connection of
+/// `cluster`, and may fetch on it.
 ///
 /// # Errors
-/// What no retry can help: a record the sink refused, an offset that is not there. What concerns one partition or topic
-/// alone (a broken batch, a deletion) is an error once nothing else is left to read. When the timeout passes while a
-/// partition cannot be read, why.
+/// An error that no retry can repair: a record that the sink refused, an offset that does not exist. An error of one
+/// partition or topic (a bad batch, a deletion) is returned once nothing else is left to read. If the timeout passes
+/// while a partition cannot be read, the reason for that.
 pub fn consume<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,
@@ -48,10 +48,10 @@ pub fn consume<S: Sink>(
     consume_growing(cluster, cursors, plan, None, observe)
 }
 
-/// Reads as [`consume`] does, and also the partitions that topics get meanwhile.
+/// Reads as [`consume`] does, and also new partitions of its topics.
 ///
 /// # Errors
-/// Errors of [`consume`].
+/// Those of [`consume`].
 pub fn consume_growing<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,

@@ -1,36 +1,36 @@
-//! How much a lane asks for at a time, and in how many fetches: both grow while they keep the link from being full.
+//! Number and size of a fetcher's fetches: both grow while that fills the link better.
 //!
-//! Pure: times come in with each answer. A leader that reads ahead is asked for a window of several answers
-//! ([`AheadPace`]), any other one for larger and larger answers ([`SizePace`]), since the offset of its next fetch is
-//! in the answer before. Invariant: a pace only grows; what a lane asks for stays within its share of
-//! `fetch.buffer.memory` ([`FetchMemory`]), but for one answer.
+//! Pure: times are passed with each response. A leader that reads ahead gets a window of several fetches
+//! ([`AheadPace`]). Any other leader gets larger and larger ones ([`SizePace`]), since the offset of the next fetch is
+//! only known from the last response. Invariant: a pace only grows, and stays within the fetcher's share of
+//! `fetch.buffer.memory` ([`FetchMemory`]), but for one response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Fetches under way at a leader that reads ahead. With more to ask for answers become larger.
+/// Largest number of fetches under way at a leader that reads ahead. Beyond it, responses become larger.
 pub(super) const FETCHES_MAX: u64 = 32;
-/// Fetches under way at a leader that is further than this, before anything is known of the rate: TCP begins slowly.
+/// Number of first fetches at a leader that is further than `NEAR`, while the rate is unknown: TCP starts slowly.
 const FETCHES_FIRST: u64 = 4;
 const NEAR: Duration = Duration::from_millis(1);
-/// The window, in products of bandwidth and delay: TCP doubles what is under way each round trip, and a fetch takes
-/// one to have an effect.
+/// Window, in products of bandwidth and delay. TCP doubles the bytes under way each round trip, and a fetch takes one
+/// to have an effect.
 const WINDOW_DELAYS: u64 = 4;
-/// Bytes of a partition in an answer to which others' are added.
+/// Bytes of one partition in a response up to which other partitions are added.
 const PARTITION_SHARE: u32 = 256 << 10;
-/// An answer of a leader that does not read ahead is large enough once waiting for it takes less than this part of
-/// the time.
+/// Divisor of a response's time: responses of a leader that does not read ahead are large enough once the wait for one
+/// takes less than this part.
 const WAITED_PART_MAX: u32 = 12;
 
-/// `fetch.buffer.memory`: bytes that are asked for and not read, in equal shares for all lanes of a run.
+/// `fetch.buffer.memory`: bytes that are requested and not read, in equal shares for all fetchers of a run.
 #[derive(Debug)]
 pub(super) struct FetchMemory {
     bytes: u64,
     lanes: AtomicUsize,
 }
 
-/// A lane's share of it.
+/// Share of a fetcher.
 #[derive(Debug)]
 pub(super) struct FetchShare(Arc<FetchMemory>);
 
@@ -39,7 +39,7 @@ impl FetchMemory {
         Arc::new(FetchMemory { bytes, lanes: AtomicUsize::new(0) })
     }
 
-    /// The share of one more lane, until it is dropped.
+    /// Returns the share of one more fetcher, until it is dropped.
     pub(super) fn share(self: &Arc<Self>) -> FetchShare {
         self.lanes.fetch_add(1, Ordering::Relaxed);
         FetchShare(self.clone())
@@ -47,7 +47,7 @@ impl FetchMemory {
 }
 
 impl FetchShare {
-    /// Bytes, at the moment.
+    /// Returns the bytes of the share now.
     pub(super) fn bytes(&self) -> u64 {
         self.0.bytes / self.0.lanes.load(Ordering::Relaxed).max(1) as u64
     }
@@ -59,39 +59,40 @@ impl Drop for FetchShare {
     }
 }
 
-/// Measured answer.
+/// Times of a response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnswerTimes {
-    /// When its fetch was sent.
+    /// Time at which its fetch was sent.
     pub(super) sent: Instant,
-    /// When the lane had nothing left to do but wait for it.
+    /// Time from which the fetcher only waited for it.
     pub(super) awaited: Instant,
-    /// When its first bytes were read.
+    /// Time at which its first bytes were read.
     pub(super) began: Instant,
-    /// When its last bytes were.
+    /// Time at which its last bytes were read.
     pub(super) ended: Instant,
     pub(super) bytes: u64,
 }
 
-/// The window of a lane whose leader reads ahead.
+/// Pace of a fetcher whose leader reads ahead.
 #[derive(Debug)]
 pub(super) struct AheadPace {
-    /// Bytes of records that one answer brings at most.
+    /// Largest number of bytes of records in one response.
     answer_bytes: u32,
     answer_bytes_max: u32,
-    /// Bytes of the last answer: fewer where most partitions have no records. No bound if it had all there was.
+    /// Bytes to expect of a response: those of the last one, fewer than `answer_bytes` if most partitions have no
+    /// records. u32::MAX after a small response, which had all records that there were.
     usual: u32,
-    /// Bytes to be under way.
+    /// Bytes that should be under way.
     window: u64,
-    /// The shortest time from a fetch to the first bytes of its answer.
+    /// Shortest time from a fetch to the first bytes of its response.
     delay: Option<Duration>,
-    /// Since when bytes are counted, at least for as long as the delay, and how many there are.
+    /// Time since which bytes are counted, at least for the delay, and their number.
     counted_since: Option<Instant>,
     counted: u64,
 }
 
 impl AheadPace {
-    /// Answers of this size at first, at most of that one.
+    /// Makes a pace with responses of `first` bytes, which grow to `answer_bytes_max`.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         let answer_bytes = first.min(answer_bytes_max).max(1);
         let window = u64::from(answer_bytes);
@@ -99,9 +100,9 @@ impl AheadPace {
         AheadPace { answer_bytes, answer_bytes_max, usual: answer_bytes, window, delay, counted_since, counted }
     }
 
-    /// Takes note of an answer. Returns true if the next ones are to be larger.
+    /// Adapts to a response. Returns true if the next ones are larger.
     pub(super) fn answered(&mut self, answer: &AnswerTimes) -> bool {
-        // A smaller answer had all there was.
+        // A smaller response had all records that there were.
         let is_full = answer.bytes >= u64::from(PARTITION_SHARE / 2);
         self.usual = if is_full { u32::try_from(answer.bytes).unwrap_or(u32::MAX) } else { u32::MAX };
         let delay = answer.began.saturating_duration_since(answer.sent);
@@ -122,7 +123,7 @@ impl AheadPace {
         self.answer_bytes > before
     }
 
-    /// Fetches to be under way within a share of the memory.
+    /// Returns the number of fetches that should be under way, within a share of the memory.
     pub(super) fn fetches(&self, share: u64) -> u64 {
         let least = if self.delay.is_some_and(|delay| delay > NEAR) { FETCHES_FIRST } else { 1 };
         let answer_bytes = self.answer_bytes(share);
@@ -131,7 +132,7 @@ impl AheadPace {
         (window / usual).min(share / u64::from(answer_bytes)).clamp(1, FETCHES_MAX)
     }
 
-    /// Bytes of records that the next answers bring at most.
+    /// Returns the largest number of bytes of records in the next responses.
     pub(super) fn answer_bytes(&self, share: u64) -> u32 {
         self.answer_bytes.min(u32::try_from(share).unwrap_or(u32::MAX)).max(1)
     }
@@ -143,23 +144,23 @@ impl AheadPace {
     }
 }
 
-/// The size of the answers of a leader that does not read ahead.
+/// Pace of a fetcher whose leader does not read ahead.
 #[derive(Debug)]
 pub(super) struct SizePace {
-    /// Bytes of records that an answer brings of one partition at most.
+    /// Largest number of bytes of one partition in a response.
     partition_bytes: u32,
     answer_bytes_max: u32,
-    /// When the answer before was read.
+    /// Time at which the response before was read.
     before: Option<Instant>,
 }
 
 impl SizePace {
-    /// Begins with `first` bytes of a partition.
+    /// Makes a pace that starts with `first` bytes of a partition.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         SizePace { partition_bytes: first.min(answer_bytes_max).max(1), answer_bytes_max, before: None }
     }
 
-    /// Takes note of an answer with at most `of_a_partition` bytes of any partition.
+    /// Adapts to a response with at most `of_a_partition` bytes of any partition.
     pub(super) fn answered(&mut self, answer: &AnswerTimes, of_a_partition: usize) {
         let before = self.before.replace(answer.ended).unwrap_or(answer.sent);
         let waited = answer.began.saturating_duration_since(answer.awaited.max(answer.sent));
@@ -170,8 +171,8 @@ impl SizePace {
         }
     }
 
-    /// Bytes of records that the next answer brings at most: half of the share, since one is read while the next one
-    /// comes.
+    /// Returns the largest number of bytes of records in the next response: half of the share, since one response is
+    /// read while the next one arrives.
     pub(super) fn answer_bytes(&self, share: u64) -> u32 {
         self.answer_bytes_max.min(u32::try_from(share / 2).unwrap_or(u32::MAX)).max(1)
     }

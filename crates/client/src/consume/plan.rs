@@ -13,26 +13,26 @@ use std::time::{Duration, SystemTime};
 /// Plan of a run.
 #[derive(Clone, Debug)]
 pub struct ConsumePlan {
-    /// How to fetch.
+    /// Settings of the fetches.
     pub fetch: FetchSettings,
-    /// The run ends with the response that reaches this many records.
+    /// Number of records with which the run ends, after the response that reaches it.
     pub records: u64,
-    /// The run ends when no record came for this long.
+    /// Time without a record after which the run ends.
     pub timeout: Duration,
-    /// Begin of cursors without an offset.
+    /// Start of cursors without an offset.
     pub start: StartOffset,
-    /// True if cursors without an end are to end where their partition ends when it is begun.
+    /// True if a cursor without an end ends at the end that its partition has when it starts.
     pub to_end: bool,
-    /// True if the run goes on though every topic it reads was deleted: there may be others.
+    /// True if the run goes on though all of its topics were deleted: others may come.
     pub outlives_topics: bool,
-    /// Leaders that the caller has just looked up, by topic: the first look is for those of other topics only.
+    /// Leaders that the caller has just looked up, by topic: the first look-up is only for other topics.
     pub places: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// Topics that were deleted before it began, which is not told again.
+    /// Topics that were deleted before the run, which are not reported again.
     pub deleted: BTreeSet<Text>,
 }
 
 impl ConsumePlan {
-    /// From the oldest record on until nothing comes for the timeout.
+    /// Makes a plan from the oldest record on until no record comes for the timeout.
     pub fn new(fetch: FetchSettings, timeout: Duration) -> Self {
         let (records, start) = (u64::MAX, StartOffset::Earliest);
         let (places, deleted) = Default::default();
@@ -40,14 +40,15 @@ impl ConsumePlan {
     }
 }
 
-/// How a run went.
+/// Outcome of a run.
 pub struct ConsumeOutcome<S> {
-    /// Every partition's cursor with its sink.
+    /// Cursors of all partitions with their sinks.
     pub cursors: Vec<Cursor<S>>,
-    /// Counts.
+    /// Counts of the run.
     pub progress: Arc<ConsumeProgress>,
-    /// When the number wanted, or the end of every partition, was reached; `None` if the records ended before.
+    /// Time at which the planned number, or the end of every partition, was reached; `None` if the records ended
+    /// before.
     pub finished: Option<SystemTime>,
-    /// Which partition could not be read, and why; of several, the first. Not those of deleted topics.
+    /// Sentence about a partition that could not be read, the first of several. Not one of a deleted topic.
     pub unread: Option<String>,
 }

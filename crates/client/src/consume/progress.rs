@@ -1,4 +1,4 @@
-//! Progress of a run: its lanes write it, any thread reads it.
+//! Progress of a run: its fetchers write it, and any thread reads it.
 
 use super::deleted::{DeletedOffsets, DeletedRanges};
 use super::waiting::UnreadPartitions;
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Counts of all lanes together.
+/// Counts of all fetchers together.
 #[derive(Debug)]
 pub struct ConsumeProgress {
     started: Instant,
     records: AtomicU64,
     bytes: AtomicU64,
-    /// Microseconds after `started` at which the last records came.
+    /// Microseconds from `started` to the last records.
     last_record_us: AtomicU64,
-    /// Lanes whose records go to their sinks just now, which may take as long as those like.
+    /// Fetchers whose sinks take records now, which may take any time.
     feeding: AtomicUsize,
     first_fetch: OnceLock<Instant>,
     finished: OnceLock<SystemTime>,
@@ -24,7 +24,7 @@ pub struct ConsumeProgress {
     records_wanted: u64,
     trouble: Mutex<Option<String>>,
     pub(super) waiting: UnreadPartitions,
-    /// Events without a remedy that are not shown yet.
+    /// Events to show that need no action.
     notices: Mutex<Vec<String>>,
     deleted: Mutex<BTreeSet<Text>>,
     deleted_offsets: Mutex<DeletedRanges>,
@@ -50,7 +50,7 @@ impl ConsumeProgress {
         }
     }
 
-    /// Why some partition is not being read just now.
+    /// Returns the reason why a partition is not read now.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -73,7 +73,7 @@ impl ConsumeProgress {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).retain(|notice| notice != what);
     }
 
-    /// Takes the offsets that were skipped since the last call, since their records were deleted before they were read.
+    /// Takes the offsets skipped since the last call because their records were deleted before they were read.
     pub fn take_deleted_offsets(&self) -> Vec<DeletedOffsets> {
         self.deleted_offsets.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -82,39 +82,39 @@ impl ConsumeProgress {
         self.deleted_offsets.lock().unwrap_or_else(PoisonError::into_inner).add(deleted);
     }
 
-    /// The topics that were deleted while they were read, and are not there again.
+    /// Returns the topics that were deleted while they were read, and do not exist again.
     pub fn deleted(&self) -> BTreeSet<Text> {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The topic was deleted; whether that is news.
+    /// Notes that a topic was deleted. Returns true if this was unknown.
     pub(super) fn set_deleted(&self, topic: &Text) -> bool {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner).insert(topic.clone())
     }
 
-    /// The topic is there again.
+    /// Notes that a topic exists again.
     pub(super) fn is_back(&self, topic: &Text) {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner).remove(topic);
     }
 
-    /// Records read so far.
+    /// Returns the number of records read.
     pub fn records(&self) -> u64 {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Bytes of their keys and values.
+    /// Returns the bytes of their keys and values.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// From the start until the first fetch was sent; `None` before that.
+    /// Returns the time from the start until the first fetch; None before that.
     pub fn setup(&self) -> Option<Duration> {
         self.first_fetch.get().map(|first| *first - self.started)
     }
 
-    /// For how long no record has come; while somebody takes records this says nothing of who sends them.
+    /// Returns the time without records; zero while a sink takes some, since the brokers are not at fault then.
     pub(super) fn idle(&self) -> Duration {
-        // What a lane counts is seen by whoever sees that it is done.
+        // Acquire: the counts of a fetcher are visible to a thread that sees the end of its feeding.
         if self.feeding.load(Ordering::Acquire) > 0 {
             return Duration::ZERO;
         }
@@ -125,37 +125,37 @@ impl ConsumeProgress {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Tells every lane to end.
+    /// Stops every fetcher.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// A fetch is sent.
+    /// Notes that a fetch is sent.
     pub(super) fn fetches(&self) {
         self.first_fetch.get_or_init(Instant::now);
     }
 
-    /// All that was wanted is read.
+    /// Notes that all planned records were read.
     pub(super) fn finish(&self) {
         self.finished.get_or_init(SystemTime::now);
     }
 
-    /// When that was.
+    /// Returns the time of [`ConsumeProgress::finish`].
     pub(super) fn finished(&self) -> Option<SystemTime> {
         self.finished.get().copied()
     }
 
-    /// A lane begins to give its sinks what came.
+    /// Notes that a fetcher begins to pass records to its sinks.
     pub(super) fn feed(&self) {
         self.feeding.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that the lane has read an answer, and counted it.
+    /// Notes that the fetcher has read and counted a response.
     pub(super) fn fed(&self) {
         self.feeding.fetch_sub(1, Ordering::Release);
     }
 
-    /// Counts one response's records; the one that reaches the number wanted ends the run.
+    /// Counts the records of one response. The response that reaches the planned number ends the run.
     pub(super) fn count(&self, records: u64, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let before = self.records.fetch_add(records, Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! Run: has leaders found ([`scout`](super::scout)), starts a lane for each ([`lane`](super::lane)) and gives it its
+//! Run: finds leaders ([`scout`](super::scout)), starts a fetcher for each ([`lane`](super::lane)), and passes it its
 //! partitions, again when leaders move.
 //!
-//! It waits for no broker, so that one that hangs keeps neither the others from being read nor the caller from ending
-//! the run. What concerns one partition or topic ends the reading of that one. Invariant: a cursor is in one place:
-//! idle, connecting, done or given up here, or owned by a lane's thread.
+//! Its thread waits for no broker, so that a hung one stops neither the reading from others nor the end of the run. An
+//! error of one partition or topic ends the read of that one only. Invariant: a cursor is in one place: here it is
+//! idle, connecting, done or given up, or else a fetcher's thread owns it.
 
 use super::cursor::{Cursor, Sink};
 use super::error::ConsumeError;
@@ -24,22 +24,22 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a partition must have been refused for the run to have left it out.
+/// Time of refusals after which a partition counts as left out.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
-/// How often a run looks at its deadline and calls its observer.
+/// Time between two checks of the deadline and calls of the observer.
 const TICK: Duration = Duration::from_millis(20);
-/// How much later than fetch.max.wait.ms an answer may come.
+/// Time beyond fetch.max.wait.ms after which a response is late.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
-/// The pause before leaders are looked up again.
+/// Pause before leaders are looked up again.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// Backoff of partitions that have been refused for longer than this, or do not exist.
+/// Pause for partitions that have been refused for this long, or do not exist.
 const LONG_BACKOFF: Duration = Duration::from_secs(1);
-/// How long a lane may take to close its session when the run ends.
+/// Longest time for a fetcher to close its session when the run ends.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
-/// How long a run that has an end tries a partition that its leader refuses.
+/// Longest time for which a run with an end retries a partition that its leader refuses.
 const REFUSED_MAX: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// Run, as the module describes it.
 pub(super) struct Run<'a, S> {
     plan: &'a ConsumePlan,
     growth: Option<Growth<S>>,
@@ -52,14 +52,14 @@ pub(super) struct Run<'a, S> {
     given_up: Vec<(Cursor<S>, ConsumeError)>,
     lanes: HashMap<usize, Running<S>>,
     next_lane: usize,
-    /// Connections to leaders that have a lane, to ask them where partitions begin.
+    /// Connections to leaders that have a fetcher, for requests about the starts of partitions.
     spare: HashMap<String, Connection>,
     scout: Scout,
     events: (Sender<Event<S>>, Receiver<Event<S>>),
     look_at: Instant,
 }
 
-/// A partition that nobody reads just now, and when to look its leader up.
+/// Partition that no fetcher reads now, with the time of its next look-up.
 struct Idle<S> {
     cursor: Cursor<S>,
     due: Instant,
@@ -71,7 +71,7 @@ struct Connecting<S> {
     cursors: Vec<Cursor<S>>,
 }
 
-/// A lane's thread.
+/// Thread of a fetcher.
 struct Running<S> {
     leader: String,
     stopper: Stopper,
@@ -80,7 +80,7 @@ struct Running<S> {
     inbox: Arc<Inbox<S>>,
 }
 
-/// Event of a thread for the run.
+/// Event that a thread sends to the run.
 enum Event<S> {
     Found(Box<ScoutAnswer>),
     Returned(Returned<S>),
@@ -116,7 +116,7 @@ impl<'a, S: Sink> Run<'a, S> {
             next_lane: 0,
             spare: HashMap::new(),
             scout: Scout::new(cluster.handed_over(), plan.places.clone(), move |answer| {
-                // A run that is over takes no answers.
+                // Fails if the run is over.
                 drop(tells.send(Event::Found(Box::new(answer))));
             }),
             events,
@@ -149,7 +149,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// How it went, once every lane has ended.
+    /// Returns the outcome, once every fetcher has ended.
     pub(super) fn outcome(self) -> ConsumeOutcome<S> {
         let given_up = self.given_up.iter().map(|(_, error)| error);
         let mut left_out = given_up.filter(|error| !matches!(error, ConsumeError::Deleted { .. }));
@@ -158,7 +158,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let unread = match first {
             Some(first) => Some(match left_out.count() {
                 0 => first,
-                more => format!("{first}; {} partitions could not be read in all", more + 1),
+                more => format!("{first}; {} partitions in all could not be read", more + 1),
             }),
             None => refused(),
         };
@@ -170,7 +170,7 @@ impl<'a, S: Sink> Run<'a, S> {
         ConsumeOutcome { cursors, finished, unread, progress: self.progress }
     }
 
-    /// Returns true if there is nothing to read any more.
+    /// Returns true if there is nothing left to read.
     fn is_over(&mut self) -> Result<bool, ConsumeError> {
         let (deleted, now) = (self.progress.deleted(), Instant::now());
         let is_gone = |idle: &Idle<S>| deleted.contains(&idle.cursor.topic) && idle.due > now;
@@ -188,7 +188,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let gone = self.idle.first().map(|idle| ConsumeError::Deleted { topic: idle.cursor.topic.clone() });
         match self.given_up.pop().map(|(_, error)| error).or(gone) {
             Some(error) => {
-                // The error says it.
+                // The error replaces its notice.
                 let told = error.to_string();
                 self.progress.take_back(&told);
                 Err(error)
@@ -197,7 +197,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Looks up the leaders of partitions that are not being read, and new partitions when it is time.
+    /// Looks up the leaders of idle partitions, and new partitions if a check is due.
     fn look(&mut self) -> Result<(), ConsumeError> {
         let now = Instant::now();
         if self.scout.looks_since().is_some() || now < self.look_at {
@@ -214,7 +214,8 @@ impl<'a, S: Sink> Run<'a, S> {
         self.scout.look(topics.into_iter().collect(), matches).map_err(ConsumeError::Thread)
     }
 
-    /// With every partition being read the records are simply over; else that is why none came.
+    /// Ends the run at its timeout: with the reason why a partition cannot be read, or without an error if all are
+    /// read.
     fn time_is_up(&mut self) -> Result<(), ConsumeError> {
         let waiting = self.progress.waiting.first(Duration::ZERO, false).map(|(error, _)| error);
         let silent = || self.hang().or_else(|| self.silence()).map(Arc::new);
@@ -227,7 +228,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Why some partition has not been read for a while.
+    /// Returns the reason why a partition has not been read for a while.
     fn trouble(&self) -> Option<String> {
         let waiting = &self.progress.waiting;
         let refused = waiting.first(REFUSED_AFTER, true).map(|(error, count)| sentence(&error, count));
@@ -236,10 +237,10 @@ impl<'a, S: Sink> Run<'a, S> {
         refused.or_else(hang).or_else(broken)
     }
 
-    /// A broker that does not answer, so that some partition is not being read.
+    /// Returns the error of a broker that does not answer, so that a partition is not read.
     fn hang(&self) -> Option<ClientError> {
         let connecting = self.connecting.iter().map(|(leader, waiting)| (leader.as_str(), waiting.since, 1));
-        // The servers of the list are asked one after another, with as long between them.
+        // Each server of the list has this much time, one after another.
         let servers = self.scout.servers();
         let looking = self.scout.looks_since().map(|since| (servers, since, servers.split(',').count()));
         let is_late = |(_, since, brokers): &(&str, Instant, usize)| since.elapsed() > ANSWER_GRACE * *brokers as u32;
@@ -247,7 +248,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Some(silent(address, since))
     }
 
-    /// A leader that has not answered for longer than it may wait for records.
+    /// Returns the error of a leader that is silent for longer than it may wait for records.
     fn silence(&self) -> Option<ClientError> {
         let patience = Duration::from_millis(self.plan.fetch.max_wait_ms.max(0) as u64) + ANSWER_GRACE;
         self.lanes.values().find_map(|lane| {
@@ -256,7 +257,7 @@ impl<'a, S: Sink> Run<'a, S> {
         })
     }
 
-    /// Goes on with what was found: leaders are connected to, and lanes begin.
+    /// Goes on after a report: connects to leaders, and starts fetchers.
     fn go_on(&mut self, found: ScoutReport) -> Result<(), ConsumeError> {
         match found {
             ScoutReport::Topics(topics) => {
@@ -271,7 +272,7 @@ impl<'a, S: Sink> Run<'a, S> {
                             places.insert(topic, of_topic);
                         }
                         Err(ClientError::NoTopic(_)) => self.topic_is_gone(&topic),
-                        // No broker answers just now: the next turn asks again, until the run's timeout.
+                        // Retried in the next round, until the run's timeout.
                         Err(error) if error.is_retriable() => {
                             let error = Arc::new(error);
                             for Idle { cursor, .. } in self.idle.iter().filter(|idle| idle.cursor.topic == topic) {
@@ -298,14 +299,13 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Ends the read of a deleted topic. Where lost records end nothing, the next topic of its name is read from its
-    /// start.
+    /// Ends the read of a deleted topic. If the settings accept lost records, a recreated topic is read from its start.
     fn topic_is_gone(&mut self, topic: &Text) {
         let (of_topic, others) =
             std::mem::take(&mut self.idle).into_iter().partition(|idle| idle.cursor.topic == *topic);
         self.idle = others;
         let of_topic: Vec<Idle<S>> = of_topic;
-        // Those that are being read are told by their leader first.
+        // Partitions that are being read get their leader's error first.
         if of_topic.is_empty() {
             return;
         }
@@ -325,7 +325,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Gives partitions that are idle to the lane of their leader, if that is known, or has the leader connected to.
+    /// Passes idle partitions to the fetcher of their leader if that is known, or connects to it.
     fn connect(&mut self, places: &HashMap<Text, Vec<PartitionPlace>>) -> Result<(), ConsumeError> {
         let mut by_leader: BTreeMap<String, Vec<Cursor<S>>> = BTreeMap::new();
         for Idle { mut cursor, due } in std::mem::take(&mut self.idle) {
@@ -341,7 +341,7 @@ impl<'a, S: Sink> Run<'a, S> {
             }
             let (topic, partition) = (cursor.topic.clone(), cursor.partition);
             match place.map(|place| &place.leader) {
-                // It comes with the next turn.
+                // Retried in the next round.
                 Some(Some(leader)) if self.connecting.contains_key(leader) => self.idle.push(Idle { cursor, due }),
                 Some(Some(leader)) => by_leader.entry(leader.clone()).or_default().push(cursor),
                 Some(None) => {
@@ -371,7 +371,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Returns true if its leader has to tell where it begins or ends.
+    /// Returns true if the leader must return where it starts or ends.
     fn is_unplaced(&self, cursor: &Cursor<S>) -> bool {
         cursor.offset.is_none() || (self.plan.to_end && cursor.end.is_none())
     }
@@ -382,7 +382,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Unplaced { topic: cursor.topic.clone(), partition: cursor.partition, start }
     }
 
-    /// Places partitions as their leader said, and has them read.
+    /// Places partitions by their leader's response, and passes them to a fetcher.
     fn connected(
         &mut self,
         leader: String,
@@ -420,13 +420,13 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Returns the error of a cursor past the end, from which nothing is fetched, so that no broker refuses it.
+    /// Returns the error of a cursor past its end, which no broker would refuse since nothing is fetched.
     fn past_its_end(&self, cursor: &Cursor<S>) -> Option<ConsumeError> {
         let offset = cursor.offset.filter(|offset| cursor.end.is_some_and(|end| *offset > end))?;
         Some(ConsumeError::OutOfRange { topic: cursor.topic.clone(), partition: cursor.partition, offset })
     }
 
-    /// Gives partitions to a lane that runs; one that ends just now leaves them for the next turn.
+    /// Passes partitions to a running fetcher. If it is just ending, they stay idle until the next round.
     fn hand_over(&mut self, leader: &str, cursors: Vec<Cursor<S>>) {
         let lane = self.lanes.values().find(|lane| lane.leader == leader);
         let left = match lane {
@@ -442,7 +442,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let id = self.next_lane;
         self.next_lane += 1;
         let (ended, returns) = (self.events.0.clone(), self.events.0.clone());
-        // The run waits for every lane, so somebody listens.
+        // Cannot fail: the run waits for every fetcher.
         let returns = move |returned| drop(returns.send(Event::Returned(returned)));
         let (settings, share) = (self.plan.fetch.clone(), self.memory.share());
         let lane = FetchLane::new(connection, cursors, settings, share, self.progress.clone(), returns);
@@ -457,14 +457,14 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Goes on with what was found, or takes back the cursors of a lane that ended, within a tick. A lane that panicked
-    /// ends this thread too.
+    /// Handles the next event, or the end of a fetcher, within a tick. A fetcher that panicked makes this thread panic,
+    /// too.
     fn wait(&mut self) -> Result<(), ConsumeError> {
         match self.events.1.recv_timeout(TICK) {
             Ok(event) => self.handle(event),
             Err(_) => match self.lanes.iter().find(|(_, lane)| lane.thread.is_finished()).map(|(id, _)| *id) {
                 None => Ok(()),
-                // A lane sends its cursors before it finishes, unless it panicked.
+                // A fetcher sends its cursors before it finishes, unless it panicked.
                 Some(lane) => match self.events.1.try_recv() {
                     Ok(event) => self.handle(event),
                     Err(_) => {
@@ -491,7 +491,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 self.give_up(cursor, error);
                 Ok(())
             }
-            // Nothing begins any more.
+            // Nothing is started any more.
             Event::Found(_) if self.progress.stopping() => Ok(()),
             Event::Found(answer) => {
                 let found = self.scout.back(*answer);
@@ -530,13 +530,13 @@ impl<'a, S: Sink> Run<'a, S> {
         self.idle.push(Idle { cursor, due: Instant::now() });
     }
 
-    /// None of them can be read for this reason, which may pass.
+    /// Notes that none of these partitions can be read, for a reason that may be transient.
     fn refuse_all(&mut self, cursors: Vec<Cursor<S>>, error: ClientError) {
         let error = Arc::new(error);
         cursors.into_iter().for_each(|cursor| self.refuse(cursor, error.clone()));
     }
 
-    /// Notes that a partition cannot be read for this reason, which may pass.
+    /// Notes that a partition cannot be read, for a reason that may be transient.
     fn refuse(&mut self, cursor: Cursor<S>, error: Arc<ClientError>) {
         let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
         let is_answer = matches!(*error, ClientError::Kafka { .. });
@@ -551,14 +551,15 @@ impl<'a, S: Sink> Run<'a, S> {
     /// Gives a partition up.
     fn give_up(&mut self, cursor: Cursor<S>, error: ConsumeError) {
         let told = error.to_string();
-        // Some reasons are those of a whole topic.
+        // Some reasons apply to a whole topic, and are shown once.
         if self.given_up.iter().all(|(_, known)| known.to_string() != told) {
             self.progress.notice(told);
         }
         self.given_up.push((cursor, error));
     }
 
-    /// Ends every lane and takes its cursors back. Lanes may still close their sessions, unless a leader takes nothing.
+    /// Ends every fetcher and takes its cursors back. Fetchers may still close their sessions, unless a leader reads
+    /// nothing.
     pub(super) fn stop(&mut self) -> Result<(), ConsumeError> {
         self.progress.stop();
         self.lanes.values().for_each(|lane| lane.stopper.stop_reading());
@@ -574,12 +575,13 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 }
 
-/// Returns true if asking again may help, as it may with what Kafka's broker answers to what it did not expect.
+/// Returns true if a retry may help. Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures, which may be
+/// transient.
 fn is_for_a_while(error: &ClientError) -> bool {
     error.is_retriable() || matches!(error, ClientError::Kafka { code: ErrorCode::UNKNOWN_SERVER_ERROR, .. })
 }
 
-/// Somebody who answers nothing.
+/// Returns the error of a broker that does not answer.
 fn silent(address: &str, since: Instant) -> ClientError {
     let source = std::io::Error::other(format!("no answer for {} ms", since.elapsed().as_millis()));
     ClientError::Io { address: address.to_owned(), source }

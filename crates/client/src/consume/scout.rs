@@ -1,7 +1,7 @@
-//! Look-ups of leaders and connections to them, on threads that no other waits for, since a broker may take any time.
+//! Look-ups of leaders and connections to them, on threads of their own, since a broker may take any time.
 //!
-//! Not here: the use of either. Invariant: one look-up at a time; a thread that is still waiting when its run ends is
-//! left to itself, and ends with the connection's timeout.
+//! Not here: the use of the results. Invariant: one look-up runs at a time. A thread that still waits when its run ends
+//! is abandoned, and ends with the connection's timeout.
 
 use super::growth::TopicFilter;
 use super::start::{self, OffsetBounds, Unplaced};
@@ -14,37 +14,37 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// See the module.
+/// Look-ups of leaders, as the module describes them.
 pub(super) struct Scout {
-    /// For connections of their own.
+    /// Cluster for connections to leaders.
     cluster: Cluster,
     servers: String,
     /// Cluster for look-ups; `None` during one.
     asked: Option<Cluster>,
-    /// The connection of `asked` between two look-ups, until a leader is connected to that it leads to.
+    /// Connection of `asked` between two look-ups, until it serves as that to a leader.
     kept: Arc<Mutex<Option<Connection>>>,
-    /// Leaders that were known before the first look-up, which does not ask for them.
+    /// Leaders that were known before the first look-up, which leaves them out.
     known: BTreeMap<Text, Vec<PartitionPlace>>,
     looks_since: Option<Instant>,
     tells: Arc<dyn Fn(ScoutAnswer) + Send + Sync>,
 }
 
-/// Report of a look-up.
+/// Report of a thread.
 pub(super) enum ScoutReport {
-    /// The partitions of each topic, by name; without a name, why it is not known which topics there are.
+    /// Partitions of each topic, by name. An entry without a name has the error of the list of topics.
     Topics(Vec<(Text, Result<Vec<PartitionPlace>, ClientError>)>),
-    /// A connection to a leader, and where the partitions are that were to be placed.
+    /// Connection to a leader, and the bounds of the partitions that had to be placed.
     Connection { leader: String, outcome: Result<Box<Connected>, ClientError> },
 }
 
-/// See [`ScoutReport::Connection`].
+/// Connection and bounds of [`ScoutReport::Connection`].
 pub(super) type Connected = (Connection, Vec<Result<OffsetBounds, ClientError>>);
 
-/// Report, and the cluster, for the next look-up.
+/// Report, and the cluster for the next look-up.
 pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 
 impl Scout {
-    /// Creates a scout that sends its reports to `tells`.
+    /// Makes a scout that sends its reports to `tells`.
     pub(super) fn new(
         mut asked: Cluster,
         known: BTreeMap<Text, Vec<PartitionPlace>>,
@@ -55,17 +55,17 @@ impl Scout {
         Scout { cluster, servers, asked, kept, known, looks_since: None, tells }
     }
 
-    /// The bootstrap list.
+    /// Returns the bootstrap list.
     pub(super) fn servers(&self) -> &str {
         &self.servers
     }
 
-    /// Since when leaders are being looked up, if they are.
+    /// Returns the start of the look-up that is running; None without one.
     pub(super) fn looks_since(&self) -> Option<Instant> {
         self.looks_since
     }
 
-    /// Begins to look up these topics and those that match, unless it is about that already.
+    /// Starts a look-up of these topics and those that match, unless one is running.
     pub(super) fn look(&mut self, mut topics: Vec<Text>, matches: Option<TopicFilter>) -> io::Result<()> {
         let Some(mut cluster) = self.asked.take() else { return Ok(()) };
         self.looks_since = Some(Instant::now());
@@ -94,8 +94,8 @@ impl Scout {
         })
     }
 
-    /// Begins to connect to a leader, unless the connection that there is serves, and to ask it where these partitions
-    /// are.
+    /// Starts to connect to a leader, unless `spare` or the kept connection serves, and requests the bounds of these
+    /// partitions.
     pub(super) fn connect(
         &self,
         leader: &str,
@@ -112,7 +112,7 @@ impl Scout {
                 let placed = start::place(&mut connection, &of, to_end, read_committed)?;
                 Ok(Box::new((connection, placed)))
             };
-            // The broker may have closed it, since it was idle.
+            // The broker may have closed an idle connection.
             let outcome = match spare.map(placed) {
                 Some(Ok(connected)) => Ok(connected),
                 _ => cluster.connect(&leader).and_then(placed),
@@ -121,7 +121,7 @@ impl Scout {
         })
     }
 
-    /// Takes an answer, and who was asked for the next time.
+    /// Takes a report, and keeps its cluster for the next look-up.
     pub(super) fn back(&mut self, (found, asked): ScoutAnswer) -> ScoutReport {
         if let Some(mut cluster) = asked {
             *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = cluster.take_connection();
@@ -135,7 +135,7 @@ fn taken(kept: &Mutex<Option<Connection>>) -> Option<Connection> {
     kept.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// The connection, if it leads to this leader. Others that connect meanwhile do not wait for the look-up of the name.
+/// Returns the kept connection if it leads to this leader. Other threads do not wait for the look-up of the name.
 fn leading_to(kept: &Mutex<Option<Connection>>, leader: &str) -> Option<Connection> {
     let connection = taken(kept)?;
     if connection.leads_to(leader) {

@@ -1,51 +1,51 @@
-//! Fetches of a lane that are under way, in the order of their answers, and the
-//! session in which the leader reads ahead.
+//! Fetches of a fetcher that are under way, in the order of their responses, and the session in which the leader reads
+//! ahead.
 //!
-//! In such a session (a field of ours in KIP-227's) each fetch goes on where the answer before ends, so that several
-//! may be under way. Whether the leader does that is seen by its first answer; any other one is asked for offsets,
-//! without a session: for good where it does not know the field, and for a while where it has no room for a session.
-//! Invariant: an answer counts for a partition only if it belongs to a fetch that came with or after the one that named
-//! the partition, and begins at or before the next offset wanted.
+//! In such a session (a field of Fullbore's in KIP-227's) each fetch starts at the end of the previous response, so
+//! that several may be under way. The first response shows whether the leader reads ahead. Any other leader gets
+//! fetches with offsets and without a session, for a while if it only lacks a free session. Invariant: a response
+//! counts for a partition only from the fetch on that named it, and only if it begins at or before the next wanted
+//! offset.
 
 use fullbore_wire::apis::fetch::{FetchResponse, PartitionData};
 use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// The time after which a leader that had no room for a session, or lost too many, is asked for one again.
+/// Time after which a leader without room for a session, or that lost too many, gets a request for one again.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// After this many sessions that the leader has lost it is asked for offsets for a while.
+/// Number of lost sessions after which fetches carry offsets for a while.
 const LOST_MAX: u32 = 8;
-/// The epochs with a meaning of their own (KIP-227).
+/// Epochs with a meaning of their own (KIP-227).
 const OPENS: i32 = 0;
 const NONE: i32 = -1;
 
-/// How a response names a partition: by id and no name from version 13 on, by name and no id before.
+/// Key of a partition in a response: topic id without name from version 13 on, name without id before.
 pub(super) type PartitionKey = (Uuid, Text, i32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The next fetch opens a session.
     Unopened,
-    /// The fetch that opens it is under way.
+    /// The fetch that opens a session is under way.
     Opening,
     /// The leader reads ahead in this session; the next fetch has this epoch.
     Ahead { id: i32, epoch: i32 },
-    /// The leader has lost it: answers under way say nothing.
+    /// The leader has lost the session: responses under way do not count.
     Lost,
-    /// Fetches say offsets, one at a time. The next one closes a session of no use; a leader that may read ahead later
-    /// is asked for a session again.
+    /// Fetches carry offsets, one at a time. The next one closes the `unused` session. From `again` on, a session is
+    /// requested again.
     Offsets { unused: i32, again: Option<Instant> },
 }
 
-/// A fetch under way.
+/// Fetch under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnderWay {
     pub(super) number: u64,
     pub(super) sent: Instant,
 }
 
-/// Session id and epoch of the next fetch, and what it says of partitions.
+/// Session id and epoch of the next fetch, and the partitions that it names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Naming {
     pub(super) session_id: i32,
@@ -58,7 +58,7 @@ pub(super) struct Naming {
 pub(super) enum Named {
     /// All that are read, with their offsets.
     All,
-    /// These with their offsets, and those that are not read any more; the sizes of all others too, if `sizes`.
+    /// New ones with their offsets, and those that are no longer read. If `sizes`, also the sizes of all others.
     Changes { named: Vec<PartitionKey>, forgotten: Vec<PartitionKey>, sizes: bool },
 }
 
@@ -68,7 +68,7 @@ pub(super) struct FetchSession {
     under_way: VecDeque<UnderWay>,
     next: u64,
     lost: u32,
-    /// The number of the fetch that named each partition of the session.
+    /// Number of the fetch that named each partition of the session.
     named: HashMap<PartitionKey, u64>,
     to_name: Vec<PartitionKey>,
     to_forget: Vec<PartitionKey>,
@@ -76,7 +76,7 @@ pub(super) struct FetchSession {
 }
 
 impl FetchSession {
-    /// With a leader that may read ahead, or has no field for it.
+    /// Makes a session with a leader that may read ahead, or that does not know the field.
     pub(super) fn new(may_read_ahead: bool) -> Self {
         FetchSession {
             state: if may_read_ahead { State::Unopened } else { State::Offsets { unused: 0, again: None } },
@@ -90,7 +90,7 @@ impl FetchSession {
         }
     }
 
-    /// Fetches under way.
+    /// Returns the number of fetches under way.
     pub(super) fn under_way(&self) -> u64 {
         self.under_way.len() as u64
     }
@@ -100,7 +100,7 @@ impl FetchSession {
         matches!(self.state, State::Ahead { .. })
     }
 
-    /// The leader's session, if it reads ahead in one.
+    /// Returns the leader's session, if it reads ahead in one.
     pub(super) fn id(&self) -> Option<i32> {
         match self.state {
             State::Ahead { id, .. } => Some(id),
@@ -108,10 +108,10 @@ impl FetchSession {
         }
     }
 
-    /// The epoch that ends a session (KIP-227).
+    /// Epoch that ends a session (KIP-227).
     pub(super) const CLOSES: i32 = NONE;
 
-    /// Returns true if fetches say offsets.
+    /// Returns true if fetches carry offsets.
     pub(super) fn is_by_offsets(&self) -> bool {
         matches!(self.state, State::Offsets { .. })
     }
@@ -124,7 +124,7 @@ impl FetchSession {
         }
     }
 
-    /// The partition is to be named by the next fetch, with its offset.
+    /// Makes the next fetch name the partition with its offset.
     pub(super) fn name(&mut self, key: PartitionKey) {
         if self.is_ahead() {
             self.named.remove(&key);
@@ -132,7 +132,7 @@ impl FetchSession {
         }
     }
 
-    /// The partition is not read any more.
+    /// Removes a partition that is no longer read.
     pub(super) fn forget(&mut self, key: &PartitionKey) {
         self.to_name.retain(|named| named != key);
         if self.named.remove(key).is_some() && self.is_ahead() {
@@ -140,18 +140,18 @@ impl FetchSession {
         }
     }
 
-    /// The leader has taken the partition out of the session.
+    /// Notes that the leader has removed the partition from the session.
     pub(super) fn dropped(&mut self, key: &PartitionKey) {
         self.to_name.retain(|named| named != key);
         self.named.remove(key);
     }
 
-    /// Answers are to have another size.
+    /// Makes the next fetch carry new sizes.
     pub(super) fn resize(&mut self) {
         self.sizes_changed = true;
     }
 
-    /// Lets the next fetch open a session, if it is time to try again.
+    /// Makes the next fetch open a session, if a new attempt is due.
     pub(super) fn look_again(&mut self, now: Instant) {
         if let State::Offsets { again: Some(again), .. } = self.state
             && now >= again
@@ -161,7 +161,7 @@ impl FetchSession {
         }
     }
 
-    /// Returns the naming of the next fetch, which is sent now. `keys` are the partitions that are read.
+    /// Returns the naming of the next fetch, which is sent at `now`. `keys` are the partitions that are read.
     pub(super) fn next(&mut self, now: Instant, keys: impl Iterator<Item = PartitionKey>) -> Naming {
         let number = self.next;
         self.next += 1;
@@ -194,12 +194,12 @@ impl FetchSession {
         }
     }
 
-    /// The fetch whose answer comes next is answered.
+    /// Removes and returns the fetch whose response has arrived.
     pub(super) fn answered(&mut self) -> Option<UnderWay> {
         self.under_way.pop_front()
     }
 
-    /// Takes note of what an answer without an error says of the session. Returns false if nothing of it counts.
+    /// Notes the session of a response without an error. Returns false if the response does not count.
     pub(super) fn note(&mut self, response: &FetchResponse, now: Instant) -> bool {
         match self.state {
             State::Opening => {
@@ -217,7 +217,7 @@ impl FetchSession {
         }
     }
 
-    /// Takes note of an answer that says that the leader has lost the session. Returns false if there is none.
+    /// Notes that the leader has lost the session. Returns false if there is none.
     pub(super) fn lose(&mut self) -> bool {
         match self.state {
             State::Unopened | State::Offsets { .. } => return false,
@@ -227,8 +227,8 @@ impl FetchSession {
         true
     }
 
-    /// Returns true if the answer of this fetch counts for a partition of which this offset is wanted next. One that
-    /// leaves some out has the partition named again.
+    /// Returns true if the response of fetch `number` counts for a partition whose next offset is `wanted`. A response
+    /// that begins after it makes the next fetch name the partition again.
     pub(super) fn accepts(&mut self, number: u64, key: &PartitionKey, data: &PartitionData, wanted: i64) -> bool {
         if !self.is_ahead() {
             return true;

@@ -1,35 +1,35 @@
-//! Begin and end of the read of partitions.
+//! Start and end of the read of partitions.
 //!
-//! Not here: the time of requests. Invariant: a refusal of one partition's leader does not concern the others.
+//! Not here: the time of requests. Invariant: an error of one partition does not affect the others.
 
 use crate::blocking::{Connection, EARLIEST, LATEST};
 use crate::error::ClientError;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// Begin of a partition's read.
+/// Start of a partition's read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartOffset {
-    /// With the oldest record there is.
+    /// The oldest record.
     Earliest,
-    /// With what comes from now on.
+    /// The end: records that come from now on.
     Latest,
-    /// At this offset.
+    /// This offset.
     At(i64),
-    /// Offsets before the end.
+    /// This many offsets before the end.
     Back(i64),
-    /// With the first record at this time, in milliseconds, or later.
+    /// The first record at this time, in milliseconds, or later.
     From(i64),
 }
 
-/// Begin and end of a partition's read.
+/// Start and end of a partition's read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
-    /// The id of the topic whose offsets these are; zeros if it is not known.
+    /// Id of the topic that the offsets belong to; zeros if it is unknown.
     pub topic_id: Uuid,
-    /// The first offset to read; `None` until the leader has told.
+    /// First offset to read; `None` until the leader has returned it.
     pub offset: Option<i64>,
-    /// The first offset not to read; `None` to go on for ever, or until the leader has told.
+    /// First offset not to read; `None` to go on forever, or until the leader has returned it.
     pub end: Option<i64>,
 }
 
@@ -41,10 +41,10 @@ pub(super) struct Unplaced {
     pub(super) start: StartOffset,
 }
 
-/// An offset to begin with, and one to end before if that is wanted.
+/// Start offset, and end offset if an end is wanted.
 pub(super) type OffsetBounds = (i64, Option<i64>);
 
-/// Asks the leader of these partitions where they begin, and end if they are `to_end`.
+/// Requests the starts of these partitions from their leader, and their ends if `to_end`.
 pub(super) fn place(
     connection: &mut Connection,
     of: &[Unplaced],
@@ -94,7 +94,7 @@ fn timestamps(start: StartOffset) -> Vec<i64> {
     }
 }
 
-/// The offset that it means where the leader told these.
+/// Returns the offset of a start, from the leader's offsets of its timestamps.
 fn offset(start: StartOffset, at: impl Fn(i64) -> i64) -> i64 {
     match start {
         StartOffset::Earliest => at(EARLIEST),

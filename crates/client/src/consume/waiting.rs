@@ -1,4 +1,4 @@
-//! Partitions that are not being read, and why: told by lanes and the run, read by anyone.
+//! Partitions that are not being read, and the reasons: fetchers and the run write them, any thread reads them.
 //!
 //! Invariant: a partition is here from its first refusal until its leader has answered a fetch of it without an error.
 
@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Why it waits, and since when it does.
+/// Reason why a partition waits, and the time since which it does.
 #[derive(Clone, Debug)]
 struct Reason {
     since: Instant,
     error: Arc<ClientError>,
 }
 
-/// See the module.
+/// Partitions that wait, with their reasons.
 #[derive(Debug, Default)]
 pub(super) struct UnreadPartitions {
     of: Mutex<BTreeMap<(Text, i32), Reason>>,
-    /// True if there is any, for who looks with each answer.
+    /// True if any partition waits: a check without the lock, for each response.
     any: AtomicBool,
 }
 
@@ -29,7 +29,7 @@ impl UnreadPartitions {
         self.of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a partition cannot be read for this reason; returns for how long it could not for any.
+    /// Notes that a partition cannot be read. Returns for how long it could not for any reason.
     pub(super) fn refuse(&self, partition: (Text, i32), error: Arc<ClientError>) -> Duration {
         let mut of = self.lock();
         self.any.store(true, Ordering::Relaxed);
@@ -52,20 +52,20 @@ impl UnreadPartitions {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Returns true if this one does.
+    /// Returns true if this partition waits.
     pub(super) fn has(&self, partition: &(Text, i32)) -> bool {
         self.is_any() && self.lock().contains_key(partition)
     }
 
-    /// Nobody wants to read it any more: it is not what anything waits for.
+    /// Removes the partitions of a topic that is not read any more.
     pub(super) fn forget(&self, of_topic: &Text) {
         let mut of = self.lock();
         of.retain(|(topic, _), _| topic != of_topic);
         self.any.store(!of.is_empty(), Ordering::Relaxed);
     }
 
-    /// The reason of one of those that have waited for this long, if need be by an answer of their leader, and how many
-    /// they are.
+    /// Returns the reason of one of the partitions that have waited for `for_long`, and their number. With `by_answer`,
+    /// only partitions that a broker's answer refused count.
     pub(super) fn first(&self, for_long: Duration, by_answer: bool) -> Option<(Arc<ClientError>, usize)> {
         let is_answer = |reason: &&Reason| !by_answer || matches!(*reason.error, ClientError::Kafka { .. });
         let of = self.lock();
@@ -88,7 +88,7 @@ mod tests {
     use fullbore_wire::ErrorCode;
 
     #[test]
-    fn several_that_wait_are_counted_and_one_is_not() {
+    fn the_sentence_counts_partitions_only_if_several_wait() {
         let unread = UnreadPartitions::default();
         let mut told = Vec::new();
         for partition in 0..2 {

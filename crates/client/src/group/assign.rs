@@ -1,48 +1,47 @@
-//! Assignors of Kafka's consumers, as the leader of a group under the classic protocol runs
-//! them. Pure.
+//! Assignors of Kafka's consumers, which the leader of a classic group runs. Pure functions, without racks.
 //!
-//! Range and roundrobin give what Java's give, partition by partition, so that a change of leader moves nothing; sticky
-//! balances as Java's does but may choose other partitions. Not here: racks. Invariant: every partition of a topic that
-//! somebody subscribes to has exactly one owner, who subscribes to it - but under cooperative-sticky a partition on its
-//! way from one member to another has none for one rebalance.
+//! Range and roundrobin assign exactly as Java's, so that a change of leader moves nothing. Sticky balances as Java's
+//! but may choose other partitions. Invariant: every partition of a subscribed topic has exactly one owner, who
+//! subscribes to it. Under cooperative-sticky, a partition on its way from one member to another has no owner for one
+//! rebalance.
 
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-/// A partition by name.
+/// Partition by topic name.
 pub type TopicPartition = (Text, i32);
 
-/// A member as its subscription tells.
+/// Member of a group with its subscription.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subscriber {
     /// The member id.
     pub id: Text,
     /// group.instance.id.
     pub instance: Option<Text>,
-    /// The topics it wants.
+    /// Subscribed topics.
     pub topics: Vec<Text>,
-    /// Partitions that the member has.
+    /// Partitions that the member owns.
     pub owned: Vec<TopicPartition>,
-    /// The generation in which it got that, or -1.
+    /// Generation in which it got them, or -1.
     pub generation: i32,
 }
 
-/// How partitions are given out.
+/// Assignor of partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignor {
-    /// Each topic in ranges.
+    /// Ranges of each topic's partitions.
     Range,
     /// Partitions one after another over all topics.
     RoundRobin,
-    /// Balanced, and with what everybody has already.
+    /// Balanced shares, in which members keep their partitions.
     CooperativeSticky,
 }
 
 impl Assignor {
-    /// The assignors there are.
+    /// All assignors.
     pub const ALL: [Assignor; 3] = [Assignor::Range, Assignor::RoundRobin, Assignor::CooperativeSticky];
 
-    /// The name on the wire.
+    /// Returns the name in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Assignor::Range => "range",
@@ -51,7 +50,7 @@ impl Assignor {
         }
     }
 
-    /// By its name, or the name of its class in Java.
+    /// Returns the assignor with this name, or with this name of a class in Java.
     pub fn named(name: &str) -> Option<Assignor> {
         let short = name.rsplit('.').next().unwrap_or(name);
         let class = |assignor: Assignor| match assignor {
@@ -65,7 +64,7 @@ impl Assignor {
     /// Returns the partitions of each member; `counts` has the number of partitions of each topic that exists.
     pub fn assign(self, members: &[Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<Text, Vec<TopicPartition>> {
         let mut sorted: Vec<&Subscriber> = members.iter().collect();
-        // Static members first: they come back under another member id.
+        // Static members come first: their order does not depend on the member id, which changes at each start.
         sorted.sort_by_key(|member| (member.instance.is_none(), member.instance.clone(), member.id.clone()));
         let mut given: BTreeMap<Text, Vec<TopicPartition>> =
             members.iter().map(|member| (member.id.clone(), Vec::new())).collect();
@@ -113,7 +112,7 @@ fn round_robin(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mu
     }
 }
 
-/// Returns the member that may keep each partition: the one that has it by the newest generation; none if two have.
+/// Returns the member that may keep each partition: its owner by the newest generation. Two such owners lose it both.
 fn owners<'a>(members: &[&'a Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<TopicPartition, &'a Subscriber> {
     let mut claims: HashMap<&TopicPartition, Vec<&Subscriber>> = HashMap::new();
     for member in members {
@@ -137,8 +136,8 @@ fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Giv
     let mut shares: Vec<Share<'_>> = members.iter().map(|member| Share::of(member)).collect();
     let places: HashMap<&Text, usize> = members.iter().enumerate().map(|(at, member)| (&member.id, at)).collect();
     kept.iter().for_each(|(partition, owner)| shares[places[&owner.id]].take(partition.clone()));
-    // What nobody keeps fills up those with least. It comes after all that is kept: given in between, it would push a
-    // member past its share, and a partition that somebody keeps might be moved in its place.
+    // Partitions without an owner go to the members with the least, after all owned ones. In between they could push a
+    // member past its share, and another member's owned partition might be moved instead.
     for (topic, count) in counts {
         let wanting: Vec<usize> = (0..shares.len()).filter(|at| shares[*at].topics.contains(topic)).collect();
         for partition in (0..*count).map(|partition| (topic.clone(), partition)).filter(|of| !kept.contains_key(of)) {
@@ -146,21 +145,21 @@ fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Giv
             least.into_iter().for_each(|at| shares[*at].take(partition.clone()));
         }
     }
-    // Each move brings two members' counts closer, so that it ends.
+    // Terminates: each move brings two members' counts closer.
     while move_one(&mut shares) {}
     for Share { member, others, owned, .. } in shares {
         given.entry(member.id.clone()).or_default().extend(owned.into_iter().chain(others));
     }
 }
 
-/// Partitions of a member while they are balanced.
+/// Partitions of a member during the balancing.
 struct Share<'a> {
     member: &'a Subscriber,
     topics: HashSet<&'a Text>,
     owns: HashSet<&'a TopicPartition>,
-    /// Partitions that it keeps; the last goes first.
+    /// Owned partitions that it keeps; moved after `others`, the last one first.
     owned: Vec<TopicPartition>,
-    /// New partitions, which go before those; the first goes first.
+    /// New partitions; moved first, from the front.
     others: VecDeque<TopicPartition>,
 }
 
@@ -181,7 +180,7 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Lets go of a partition of these topics.
+    /// Removes a partition of one of these topics, which another member gets.
     fn give_up(&mut self, topics: &HashSet<&Text>) -> Option<TopicPartition> {
         let is_wanted = |(topic, _): &TopicPartition| topics.contains(topic);
         if let Some(at) = self.others.iter().position(is_wanted) {
@@ -191,8 +190,8 @@ impl<'a> Share<'a> {
     }
 }
 
-/// Moves a partition from one member to another with at least two fewer, from who has most to who has least if
-/// possible. Whether there was one.
+/// Moves a partition from one member to another that has at least two fewer, if possible from the longest share to the
+/// shortest. Returns true if it moved one.
 fn move_one(shares: &mut [Share<'_>]) -> bool {
     let mut by_len: Vec<(usize, usize)> = shares.iter().enumerate().map(|(at, share)| (share.len(), at)).collect();
     by_len.sort_unstable();
@@ -208,7 +207,7 @@ fn move_one(shares: &mut [Share<'_>]) -> bool {
     false
 }
 
-/// A partition is given only once the member that has it has let it go (KIP-429).
+/// Removes partitions that another member still owns: they are assigned once it has given them up (KIP-429).
 fn withhold_what_moves(members: &[&Subscriber], given: &mut Given) {
     let mut has: HashMap<&TopicPartition, Vec<&Text>> = HashMap::new();
     members.iter().for_each(|member| {

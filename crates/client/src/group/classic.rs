@@ -1,8 +1,8 @@
-//! A member under the classic protocol: join, synchronise, beat, and again when the group rebalances.
+//! Member under the classic protocol: joins, synchronises, sends heartbeats, and joins again when the group rebalances.
 //!
-//! Not the reading, nor the offsets. With assignors that rebalance eagerly the member lets go of everything before it
-//! joins again; with cooperative-sticky alone it keeps what it has and lets go of what the assignment takes from it
-//! (KIP-429). Invariant: while the reader has partitions, heartbeats go out.
+//! Not here: reading and committing. With eager assignors the member gives up all partitions before it rejoins. With
+//! cooperative-sticky alone it keeps them, and gives up those that the assignment takes away (KIP-429). Invariant:
+//! while the reader has partitions, heartbeats are sent.
 
 use super::assign::{Assignor, Subscriber, TopicPartition};
 use super::config::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
@@ -24,23 +24,23 @@ use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// The protocol type of consumers.
+/// Protocol type of consumers.
 const CONSUMER: Text = Text::from_static("consumer");
-/// How much later than the rebalance timeout an answer to JoinGroup or SyncGroup may come.
+/// Time beyond the rebalance timeout for a response to JoinGroup or SyncGroup.
 const REBALANCE_GRACE: Duration = Duration::from_secs(10);
-/// The newest subscription, with the generation of what is owned (KIP-792) and the rack.
+/// Newest version of subscriptions, with the generation of owned partitions (KIP-792) and the rack.
 const SUBSCRIPTION_VERSION: i16 = 3;
-/// Every client reads the oldest assignment, and later ones say no more.
+/// Oldest version of assignments: every client reads it, and later ones add nothing.
 const ASSIGNMENT_VERSION: i16 = 0;
-/// The time after which a member that was given nothing will not be given anything, where others were to let go of what
-/// is meant for it: a reader that nobody reads does so after a minute, and a session ends sooner.
+/// Time after which an empty assignment counts as final. Until then other members may have to give up partitions for
+/// this one: a reader whose output is blocked does so within a minute, and a session ends sooner.
 const SETTLED_AFTER: Duration = Duration::from_secs(65);
-/// JoinGroup from this version on gives a member an id before it joins.
+/// First version of JoinGroup in which a member gets an id before it joins.
 const MEMBER_ID_VERSION: i16 = 4;
-/// Partitions whose offsets are asked for with the assignment: the request is short, so that the broker takes it while
-/// it answers.
+/// Largest number of partitions whose offsets are requested with the assignment. Such a request is so short that a
+/// broker takes it while it writes a response.
 const OFFSETS_MAX: usize = 1000;
-/// LeaveGroup up to this version names one member, without a list.
+/// Last version of LeaveGroup that names one member instead of a list.
 const LEAVE_ONE_VERSION: i16 = 2;
 
 pub(super) struct Classic<'a> {
@@ -51,12 +51,12 @@ pub(super) struct Classic<'a> {
     generation: i32,
     protocol: Text,
     leads: bool,
-    /// The partitions of every topic of the group, as the leader last counted them.
+    /// Number of partitions of every topic of the group, as the leader last counted them.
     counts: BTreeMap<Text, i32>,
     counted: Instant,
-    /// The partitions of topics, as they were when the group had been joined.
+    /// Partitions of the topics at the time of the join.
     described: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// Partitions that this member as the leader gives to itself, and that it does not hold yet.
+    /// Partitions that this member, as the leader, has assigned to itself and does not hold yet.
     own: Vec<(TopicPartition, Uuid)>,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Classic<'a> {
         }
     }
 
-    /// Takes part until the member is to stop, and leaves.
+    /// Takes part until the member is stopped, and leaves.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
         let outcome = self.take_part();
         if self.config.instance.is_none() && !self.member_id.is_empty() {
@@ -119,11 +119,11 @@ impl<'a> Classic<'a> {
         Ok(())
     }
 
-    /// Lets the reader read these partitions alone; sends heartbeats meanwhile.
+    /// Makes the reader read these partitions only, and sends heartbeats until it has confirmed.
     fn let_go(&mut self, partitions: Vec<TopicPartition>, settled: bool) -> Result<Next, ClientError> {
         self.shared.publish(partitions, settled);
         while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {
-            // That the group rebalances is why this waits.
+            // REBALANCE_IN_PROGRESS does not end the wait: it is its reason.
             if let step @ (Next::RejoinLost | Next::RejoinNew) = self.beat()? {
                 return Ok(step);
             }
@@ -145,8 +145,8 @@ impl<'a> Classic<'a> {
         self.generation = joined.generation_id;
         self.protocol = joined.protocol_name.clone().unwrap_or_default();
         self.leads = joined.leader == joined.member_id;
-        // Where the coordinator assigns, nobody leads, and it gives what is free; so does a leader that rebalances
-        // cooperatively.
+        // An empty assignment of an eager leader is final. The coordinator's assignor, or a cooperative leader, assigns
+        // only free partitions, and may assign more later.
         let assigns_all = !joined.leader.is_empty() && self.protocol != Assignor::CooperativeSticky.name();
         self.shared.set_identity(&self.member_id, self.generation);
         self.own.clear();
@@ -165,7 +165,7 @@ impl<'a> Classic<'a> {
         let assigned = partitions_of(assignment)?;
         let has_lost = self.shared.held().iter().any(|held| !assigned.contains(held));
         let step = self.let_go(assigned, assigns_all)?;
-        // What was let go of is somebody else's only after one more rebalance.
+        // Other members get the partitions that were given up only in one more rebalance.
         Ok(if step == Next::Go && has_lost && self.is_cooperative() { Next::Rejoin } else { step })
     }
 
@@ -178,7 +178,7 @@ impl<'a> Classic<'a> {
         Ok(step)
     }
 
-    /// Sends a request that is answered when all members are there; a stop ends it.
+    /// Sends a request whose response waits for all members; a stop ends it.
     fn patiently<T>(&mut self, ask: impl FnOnce(&mut Coordinator) -> Result<T, ClientError>) -> Result<T, ClientError> {
         let connection = self.coordinator.connection()?;
         connection.set_patience(self.config.rebalance_timeout + REBALANCE_GRACE)?;
@@ -216,24 +216,24 @@ impl<'a> Classic<'a> {
             ..Default::default()
         };
         if self.member_id.is_empty() && self.config.instance.is_none() && !self.coordinator.is_connected() {
-            // The coordinator gives a new member its id at once, and has it join again (KIP-394).
+            // The coordinator returns an id to a new member at once, and the member joins again (KIP-394).
             let code = |answer: &JoinGroupResponse| answer.error_code;
             if let Some(answer) = self.coordinator.ask_beside_finding(&request, MEMBER_ID_VERSION, code)? {
                 return Ok(answer);
             }
         }
-        // A leader assigns from what is known when all members are there, and may become one by joining.
+        // A leader needs metadata of the time when all members have joined, and a new member may become the leader.
         let may_lead = self.leads || self.generation < 0;
         let describe = may_lead.then(|| metadata_request(Some(&self.config.topics)));
         let describe = describe.as_ref().map(|describe| (describe, i16::MAX));
         let (joined, described) = self.patiently(|coordinator| coordinator.ask_both(&request, describe))?;
         let described = described.filter(|described| !described.error_code.is_err());
-        // What is missing is asked for again, and then said.
+        // Missing topics are requested again, and their errors reported then.
         self.described = described.and_then(|described| places_in(&described).ok()).unwrap_or_default();
         Ok(joined)
     }
 
-    /// Returns the assignment of each member, as the leader.
+    /// Returns the assignment of each member; the leader calls it.
     fn assign(&mut self, joined: JoinGroupResponse) -> Result<Vec<SyncGroupRequestAssignment>, ClientError> {
         let chosen = Assignor::named(&self.protocol).filter(|assignor| self.config.assignors.contains(assignor));
         let chosen = chosen.ok_or_else(|| {
@@ -243,7 +243,7 @@ impl<'a> Classic<'a> {
         let mut members = Vec::new();
         for member in joined.members {
             let subscription = consumer_protocol::decode::<ConsumerProtocolSubscription>(member.metadata);
-            // A member whose subscription cannot be read wants nothing that could be given to it.
+            // A member with an unreadable subscription is assigned nothing.
             let (_, subscription) = subscription.unwrap_or_default();
             let owned = subscription.owned_partitions.iter();
             members.push(Subscriber {
@@ -265,7 +265,7 @@ impl<'a> Classic<'a> {
         let assigned = chosen.assign(&members, &self.counts);
         let own = assigned.iter().filter(|(id, _)| **id == self.member_id).flat_map(|(_, partitions)| partitions);
         let id_of = |topic: &Text| places.get(topic).and_then(|places| Some(places.first()?.topic_id));
-        // The reader goes on committing what it holds.
+        // The reader goes on committing the partitions that it holds.
         let held: HashSet<TopicPartition> = self.shared.held().into_iter().collect();
         let new = own.filter(|of| !held.contains(of));
         self.own = new.map(|of| (of.clone(), id_of(&of.0).unwrap_or_default())).collect();
@@ -278,7 +278,7 @@ impl<'a> Classic<'a> {
         assigned.into_iter().map(assignment).collect()
     }
 
-    /// The partitions of each topic that exists.
+    /// Counts the partitions of each existing topic.
     fn count(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, i32>, ClientError> {
         Ok(counts(&self.coordinator.partitions_of(topics)?))
     }
@@ -295,7 +295,7 @@ impl<'a> Classic<'a> {
             ..Default::default()
         };
         let version = self.coordinator.connection()?.version::<OffsetFetchRequest>();
-        // A leader that gives itself partitions fetches their offsets, too: every other member has let go of them.
+        // A leader that assigns partitions to itself fetches their offsets, too: every other member has given them up.
         let is_short = (1..=OFFSETS_MAX).contains(&self.own.len());
         let version = version.ok().filter(|_| is_short);
         let question = version.map(|version| OffsetsQuestion::new(&self.config, None, &self.own, version));
@@ -331,7 +331,7 @@ impl<'a> Classic<'a> {
             if self.leads && self.counted.elapsed() >= self.config.metadata_max_age {
                 self.counted = Instant::now();
                 let topics: Vec<Text> = self.counts.keys().chain(&self.config.topics).cloned().collect();
-                // A failure shows again at the next heartbeat, or did not matter.
+                // A lasting failure shows at the next heartbeat.
                 if self.count(&topics).is_ok_and(|counts| counts != self.counts) {
                     return Ok(Next::Rejoin);
                 }
@@ -354,7 +354,7 @@ impl<'a> Classic<'a> {
         self.settled("cannot stay in", answer)
     }
 
-    /// Leaves the group at once instead of at the end of the session; a failure changes nothing.
+    /// Leaves the group before the session ends. A failure changes nothing.
     fn leave(&mut self) {
         let mut leave = || {
             let version = self.coordinator.connection()?.version::<LeaveGroupRequest>()?;
@@ -371,7 +371,7 @@ impl<'a> Classic<'a> {
             };
             self.coordinator.ask(&request, i16::MAX)
         };
-        // The connection may have been ended to stop a join; a second attempt has a new one.
+        // The connection may have been closed to stop a join; a second attempt opens a new one.
         let _ = leave().or_else(|_| leave());
     }
 }
@@ -410,7 +410,7 @@ fn by_topic(partitions: &[TopicPartition]) -> Vec<consumer_protocol::TopicPartit
     topics.into_iter().map(topic).collect()
 }
 
-/// Reads an assignment, which may have no bytes without partitions.
+/// Decodes an assignment; no bytes mean no partitions.
 fn partitions_of(assignment: Bytes) -> Result<Vec<TopicPartition>, ClientError> {
     if assignment.is_empty() {
         return Ok(Vec::new());

@@ -1,24 +1,24 @@
-//! A member's settings.
+//! Settings of a member.
 
 use super::assign::Assignor;
 use fullbore_wire::Text;
 use std::time::Duration;
 
-/// The pause before a coordinator is asked again.
+/// Time between two requests to a coordinator.
 pub(super) const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// How long an answer may take that waits for no other member (Kafka's request.timeout.ms).
+/// Time limit of a response that does not wait for other members (Kafka's request.timeout.ms).
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Which protocol a member speaks.
+/// Protocol of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// JoinGroup and SyncGroup: a member assigns.
+    /// Classic protocol: JoinGroup and SyncGroup, a member assigns.
     #[default]
     Classic,
-    /// ConsumerGroupHeartbeat: the broker assigns (KIP-848).
+    /// Consumer protocol: ConsumerGroupHeartbeat, the broker assigns (KIP-848).
     Consumer,
 }
 
-/// A member's settings; names and defaults are those of Kafka's consumer.
+/// Settings of a member, with Kafka's names and defaults.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
     /// group.id.
@@ -33,9 +33,9 @@ pub struct GroupConfig {
     pub session_timeout: Duration,
     /// heartbeat.interval.ms; classic only.
     pub heartbeat_interval: Duration,
-    /// max.poll.interval.ms: how long members may take to let go and come back.
+    /// max.poll.interval.ms: time in which members must give up partitions and rejoin.
     pub rebalance_timeout: Duration,
-    /// metadata.max.age.ms: how often partitions are counted again.
+    /// metadata.max.age.ms: time between two counts of the partitions.
     pub metadata_max_age: Duration,
     /// partition.assignment.strategy; classic only. If it is cooperative-sticky alone, rebalances are cooperative.
     pub assignors: Vec<Assignor>,
@@ -47,7 +47,7 @@ pub struct GroupConfig {
 }
 
 impl GroupConfig {
-    /// A member of this group with Kafka's defaults.
+    /// Makes a member of this group with Kafka's defaults.
     pub fn new(group: Text, topics: Vec<Text>) -> Self {
         GroupConfig {
             group,

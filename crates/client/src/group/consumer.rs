@@ -1,7 +1,7 @@
-//! A member under the protocol of KIP-848: one request again and again, and the coordinator assigns.
+//! Member under the protocol of KIP-848: sends one kind of request repeatedly, and the coordinator assigns.
 //!
-//! Invariant: the coordinator is told of what the reader has only after the reader has confirmed it, so that nothing is
-//! given to others before it was let go of.
+//! Invariant: a heartbeat reports a partition as given up only after the reader has confirmed it, so that no other
+//! member gets it before.
 
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, RETRY_BACKOFF};
@@ -19,19 +19,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// The epoch of a member that joins.
+/// Epoch of a member that joins.
 const JOINS: i32 = 0;
-/// The epoch of a member that leaves.
+/// Epoch of a member that leaves.
 const LEAVES: i32 = -1;
-/// The epoch of a static member that leaves for a while.
+/// Epoch of a static member that leaves for a while.
 const LEAVES_FOR_NOW: i32 = -2;
 
-/// The longest intervals after which a member that is given nothing will not be given anything: one that has died keeps
-/// its partitions until its session ends, which is nine of those of a group in which nothing moves by default. While
-/// something does, they are shorter.
+/// Number of heartbeat intervals after which an empty assignment counts as final; the longest interval counts. A dead
+/// member keeps its partitions until its session ends, by default nine intervals of a stable group. In a rebalance they
+/// are shorter.
 const SETTLED_INTERVALS: u32 = 11;
-/// The least time for that: for 3 s after a change Fullbore tells every member a short interval, which its operator may
-/// set to milliseconds.
+/// Least time for that. For 3 s after a change, Fullbore sets a short interval, which its operator may set to
+/// milliseconds.
 const SETTLED_AFTER_LEAST: Duration = Duration::from_secs(4);
 
 pub(super) struct Consumer<'a> {
@@ -66,12 +66,12 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Takes part until the member is to stop, and leaves.
+    /// Takes part until the member is stopped, and leaves.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
         let outcome = self.take_part();
         let member_epoch = if self.config.instance.is_some() { LEAVES_FOR_NOW } else { LEAVES };
         if self.epoch > JOINS {
-            // Who cannot say so is missed when its session ends.
+            // After a failure, the group removes the member when its session ends.
             let _ = self.coordinator.ask(&ConsumerGroupHeartbeatRequest { member_epoch, ..self.identity() }, i16::MAX);
         }
         outcome
@@ -99,7 +99,7 @@ impl<'a> Consumer<'a> {
                     self.shared.wait_for_other_than(&held, self.interval);
                 }
                 Next::Again | Next::Find | Next::Rejoin => {
-                    // Whether it was heard is not known: everything is said again.
+                    // The coordinator may not have received it: the next heartbeat has all fields.
                     self.told = None;
                     self.empty.end();
                     self.shared.pause(RETRY_BACKOFF);
@@ -128,7 +128,7 @@ impl<'a> Consumer<'a> {
             request.server_assignor = self.config.remote_assignor.clone();
         }
         let answer = match self.ids.is_empty() {
-            // The first assignment has ids, which it takes no further round trip to name.
+            // The first assignment has ids of topics; the metadata with their names take no round trip of their own.
             true => self.beat_and_describe(&request),
             false => self.coordinator.ask(&request, i16::MAX),
         };
@@ -161,7 +161,7 @@ impl<'a> Consumer<'a> {
     ) -> Result<ConsumerGroupHeartbeatResponse, ClientError> {
         let describe = metadata_request(Some(&self.config.topics));
         let (answer, described) = self.coordinator.ask_both(request, Some((&describe, i16::MAX)))?;
-        // Topics that are missing are asked for once they are assigned, and what is wrong with them is said then.
+        // Missing topics are requested once they are assigned, and their errors reported then.
         let described = described.filter(|described| !described.error_code.is_err());
         self.name(described.and_then(|described| places_in(&described).ok()).unwrap_or_default());
         Ok(answer)
@@ -182,7 +182,7 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Tells the reader what is to be read. A topic whose name is not known yet waits for the next heartbeat.
+    /// Publishes the assignment to the reader. A topic whose name is unknown waits for the next heartbeat.
     fn aim(&mut self) -> Result<(), ClientError> {
         let Some(assigned) = self.assigned.clone() else { return Ok(()) };
         if assigned.iter().any(|topic| !self.ids.contains_key(&topic.topic_id)) {
@@ -200,7 +200,7 @@ impl<'a> Consumer<'a> {
         }
         partitions.sort();
         let has_some = assigned.iter().any(|topic| !topic.partitions.is_empty());
-        // What it is to get may wait for what it was to let go of.
+        // Partitions that are still to come may wait for those that this member has not given up yet.
         let has_any = has_some || self.told.as_ref().is_some_and(|told| !told.is_empty());
         if has_any {
             self.empty.end();
@@ -225,7 +225,7 @@ impl<'a> Consumer<'a> {
     }
 }
 
-/// A member id: 128 random bits, as the KIP asks for; the standard library's hash keys are the system's randomness.
+/// Returns a new member id: 128 random bits, as the KIP demands, from the keys of the standard library's hash.
 fn random_id() -> Text {
     let half = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", half(), half()).into()

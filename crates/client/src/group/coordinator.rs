@@ -1,4 +1,4 @@
-//! The way to a group's coordinator: found, connected to, and forgotten when it has moved.
+//! Connection to a group's coordinator: found, connected to, and forgotten when it has moved.
 
 use super::verdict::{self, Next};
 use crate::blocking::{
@@ -11,13 +11,13 @@ use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 
-/// Connection to the group's coordinator.
+/// Connection to a group's coordinator.
 pub(super) struct Coordinator {
-    /// For who coordinates the group.
+    /// Connections for the search.
     cluster: Cluster,
     group: Text,
     connection: KeptConnection,
-    /// Why the last request was not carried out, if it is to be tried again.
+    /// Reason why the last request must be retried; None if it need not.
     trouble: Option<String>,
 }
 
@@ -30,17 +30,17 @@ impl Coordinator {
         self.connection.get(|| found(&mut self.cluster, &self.group))
     }
 
-    /// Returns true if the coordinator is known and connected to.
+    /// Returns true if the coordinator is known and connected.
     pub(super) fn is_connected(&self) -> bool {
         self.connection.is_some()
     }
 
-    /// Looks for the coordinator, and sends the broker that is asked this request too: where it coordinates the group
-    /// itself, as in a small cluster, the answer takes no round trip of its own. None where another broker does, which
-    /// is connected to then, and where the broker does not know version `least` of the request.
+    /// Sends a search for the coordinator, and `request` right behind it to the same broker. If that is the coordinator
+    /// itself, as in a small cluster, the response costs no round trip of its own. Returns None if another broker is
+    /// the coordinator, which is then connected, or if the broker does not know version `least` of the request.
     ///
     /// # Errors
-    /// As [`Coordinator::ask`], and where the group has no coordinator just now.
+    /// Those of [`Coordinator::ask`], and a group without a coordinator just now.
     pub(super) fn ask_beside_finding<R: Request>(
         &mut self,
         request: &R,
@@ -53,11 +53,11 @@ impl Coordinator {
         let asks = connection.version::<R>().is_ok_and(|version| version >= least).then_some((request, i16::MAX));
         let outcome = connection.call_both(&finds, asks);
         let connection = self.cluster.take_connection();
-        // After a failure an answer might still come, and would be taken for that to the next request.
+        // After a failure, a late response would be taken for that to the next request.
         let (found, answer) = outcome?;
         if let Some(connection) = connection {
             match answer {
-                // Another broker may refuse what the coordinator would take.
+                // Another broker may refuse a request that the coordinator would accept.
                 Some(answer) if [ErrorCode::NONE, ErrorCode::MEMBER_ID_REQUIRED].contains(&code(&answer)) => {
                     self.connection.keep(connection);
                     return Ok(Some(answer));
@@ -71,10 +71,10 @@ impl Coordinator {
         Ok(None)
     }
 
-    /// The partitions of those of these topics that exist, as the coordinator knows them.
+    /// Returns the partitions of those of `topics` that exist, from the coordinator.
     ///
     /// # Errors
-    /// As [`Coordinator::ask`], or when a topic may not be read.
+    /// Those of [`Coordinator::ask`], or a topic that may not be read.
     pub(super) fn partitions_of(
         &mut self,
         topics: &[Text],
@@ -89,7 +89,7 @@ impl Coordinator {
         }
     }
 
-    /// The next request looks for the coordinator again.
+    /// Makes the next request search for the coordinator again.
     pub(super) fn forget(&mut self) {
         self.connection = KeptConnection::default();
     }
@@ -98,7 +98,8 @@ impl Coordinator {
         self.connection.ask(request, max, || found(&mut self.cluster, &self.group))
     }
 
-    /// Requests as [`Coordinator::ask`] does, with a second request right behind, as [`Connection::call_both`] does.
+    /// Sends a request as [`Coordinator::ask`] does, with a second one right behind it, as [`Connection::call_both`]
+    /// does.
     pub(super) fn ask_both<A: Request, B: Request>(
         &mut self,
         first: &A,
@@ -116,7 +117,7 @@ impl Coordinator {
         self.trouble.clone()
     }
 
-    /// The next step after an answer, or after none: a coordinator that cannot be reached is looked for again.
+    /// Returns the next step after a response or an error. Forgets a coordinator that cannot be reached.
     pub(super) fn next(&mut self, what: &str, answer: Result<ErrorCode, ClientError>) -> Result<Next, ClientError> {
         let (step, trouble) = match answer {
             Ok(code) => {

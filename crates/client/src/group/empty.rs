@@ -1,24 +1,24 @@
-//! Since when a member has nothing to read: whether that is what the group has for it, or whether something is on its
-//! way, only time tells.
+//! Time for which a member has had nothing to read. Only time shows whether an empty assignment is final, or partitions
+//! are still to come.
 
 use std::time::{Duration, Instant};
 
-/// The answers in a row by which the member is to read nothing, and has nothing.
+/// Consecutive responses by which the member has and gets no partition.
 #[derive(Debug, Default)]
 pub(super) struct EmptySince {
-    /// The first of them.
+    /// Time of the first such response.
     since: Option<Instant>,
     patience: Duration,
 }
 
 impl EmptySince {
-    /// Notes one more of them. Whether they go on for `patience`, the longest that was named since the first.
+    /// Notes one more such response. Returns true if they have gone on for the longest `patience` since the first.
     pub(super) fn lasts(&mut self, patience: Duration) -> bool {
         self.patience = self.patience.max(patience);
         self.since.get_or_insert_with(Instant::now).elapsed() >= self.patience
     }
 
-    /// The member has something, or was not answered.
+    /// Ends the sequence: the member has a partition, or a request failed.
     pub(super) fn end(&mut self) {
         *self = EmptySince::default();
     }

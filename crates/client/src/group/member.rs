@@ -1,7 +1,7 @@
-//! A member as its reader sees it: what is to be read, and the offsets of that, committed and asked for.
+//! Handle of a member for its reader: the partitions to read, and their offsets, which it reads and commits.
 //!
-//! Not the membership, which is its thread's. Invariant: offsets have a connection of their own, so that no commit
-//! waits for a rebalance.
+//! Not here: the membership, which the member's thread keeps. Invariant: offsets have a connection of their own, so
+//! that no commit waits for a rebalance.
 
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// An offset of a partition, and which topic of its name it is of.
+/// Offset in a partition of one topic id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// The topic's id; zeros where it is not known.
+    /// Id of the topic; zeros if it is unknown.
     pub topic_id: Uuid,
-    /// The record to be read next.
+    /// Offset of the record to read next.
     pub offset: i64,
 }
 
@@ -36,27 +36,27 @@ pub struct Position {
 pub enum CommitOutcome {
     /// The offsets are committed.
     Done,
-    /// Not just now: the group or its coordinator is moving.
+    /// Not committed now: the group or its coordinator is moving.
     Later,
-    /// The group has given this member up.
+    /// The group has removed this member.
     Lost,
 }
 
-/// Membership as a transactional producer sees it (KIP-447).
+/// Membership for a transactional producer (KIP-447).
 #[derive(Clone)]
 pub struct MembershipView {
     shared: Arc<SharedMembership>,
 }
 
 impl MembershipView {
-    /// Returns the member's id and its generation, or epoch; None while the reader's partitions may be another
-    /// member's. None must not be taken for a commit from outside of the group, which no generation fences.
+    /// Returns the member's id and its generation or epoch; None while another member may own the reader's partitions.
+    /// On None, the caller must not commit without a member: no generation would fence that commit.
     pub fn identity(&self) -> Option<(Text, i32)> {
         self.shared.identity_of_reader().map(|identity| (identity.member_id, identity.generation))
     }
 }
 
-/// A member of a group.
+/// Member of a group.
 pub struct Member {
     config: GroupConfig,
     shared: Arc<SharedMembership>,
@@ -64,14 +64,14 @@ pub struct Member {
     offsets: Offsets,
 }
 
-/// The connection for offsets, which is made while the member joins.
+/// Connection for offsets, which is made while the member joins.
 struct Offsets {
     connecting: Option<JoinHandle<Coordinator>>,
     coordinator: Coordinator,
 }
 
 impl Offsets {
-    /// Waits for the connection if it is being made.
+    /// Returns the connection, and waits for it if it is being made.
     fn get(&mut self) -> &mut Coordinator {
         if let Some(thread) = self.connecting.take() {
             match thread.join() {
@@ -84,10 +84,11 @@ impl Offsets {
 }
 
 impl Member {
-    /// Begins to join. Each connection of a member is its own: `membership` joins and beats, `offsets` commits.
+    /// Begins to join. Each connection belongs to the member alone: `membership` joins and sends heartbeats, `offsets`
+    /// commits.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// The system refuses a thread.
     pub fn start(config: GroupConfig, membership: Cluster, offsets: Cluster) -> std::io::Result<Member> {
         let shared = Arc::new(SharedMembership::default());
         let (of_thread, settings) = (shared.clone(), config.clone());
@@ -102,7 +103,7 @@ impl Member {
         let thread = std::thread::Builder::new().name("group-member".to_owned()).spawn(body)?;
         let mut connected = Coordinator::new(offsets.detached(), config.group.clone());
         let connect = move || {
-            // A failure shows again when it is used.
+            // The first use reports a failure.
             let _ = connected.connection();
             connected
         };
@@ -111,15 +112,15 @@ impl Member {
         Ok(Member { config, shared, thread: Some(thread), offsets })
     }
 
-    /// Returns the target, if it is not the one that was last confirmed; waits for it for `patience`.
+    /// Returns the target if it is not the one last confirmed. Waits for a new one for `patience`.
     ///
     /// # Errors
-    /// The end of the membership, which no retry mends.
+    /// The end of the membership, which no retry can repair.
     pub fn target(&mut self, patience: Duration) -> Result<Option<Target>, ClientError> {
         self.shared.target(patience)
     }
 
-    /// Returns true if there is something new.
+    /// Returns true if there is a target to confirm, or a failure.
     pub fn is_moving(&self) -> bool {
         self.shared.is_moving()
     }
@@ -129,7 +130,7 @@ impl Member {
         self.shared.newest()
     }
 
-    /// Waits until there is something new, for `patience` at most.
+    /// Waits until there is a target to confirm or a failure, for `patience` at most.
     pub fn wait_for_move(&self, patience: Duration) {
         self.shared.wait_for_move(patience);
     }
@@ -139,18 +140,18 @@ impl Member {
         self.shared.trouble().or_else(|| self.offsets.coordinator.trouble())
     }
 
-    /// Returns the view of the membership that a thread with commits of its own needs.
+    /// Returns a view of the membership, for a thread that commits by itself.
     pub fn view(&self) -> MembershipView {
         MembershipView { shared: self.shared.clone() }
     }
 
-    /// The reader reads what that target says and nothing else any more.
+    /// Confirms that the reader reads the partitions of `target` and no others.
     pub fn confirm(&mut self, target: &Target) {
         self.shared.confirm(target);
     }
 
-    /// Ends the membership: a member with a group.instance.id keeps its place until its session ends. A coordinator
-    /// that does not answer is waited for for `patience`; its group then misses the member when the session ends.
+    /// Ends the membership. A member with a group.instance.id stays in the group until its session ends. Waits for the
+    /// coordinator for `patience`; without an answer, the group removes the member when its session ends.
     pub fn leave(mut self, patience: Duration) {
         self.shared.stop();
         if let Some(thread) = self.thread.take()
@@ -161,12 +162,12 @@ impl Member {
         }
     }
 
-    /// Commits offsets. While the group or its coordinator is moving it is tried again, for `patience`; without any, it
-    /// is tried once. Those of topics that are gone are nobody's, and count as committed: with brokers that know topics
-    /// by id, those of a topic that was made again under the same name are not taken for its.
+    /// Commits offsets. Retries for `patience` while the group or its coordinator is moving; with a patience of zero it
+    /// tries once. Offsets of deleted topics count as committed. Brokers that know topics by id do not take them for
+    /// offsets of a topic recreated under the same name.
     ///
     /// # Errors
-    /// What no retry can help.
+    /// An error that no retry can repair.
     pub fn commit(
         &mut self,
         offsets: &HashMap<TopicPartition, Position>,
@@ -225,11 +226,11 @@ impl Member {
         self.offsets.get().next("cannot commit offsets of", codes)
     }
 
-    /// The committed offset of each of these partitions, in their order; `None` where there is none, as in a topic that
-    /// is gone. Nothing at all if the group has given this member up, which then has those partitions no longer.
+    /// Returns the committed offset of each of these partitions, in their order; None for one without, as in a deleted
+    /// topic. Returns None as a whole if the group has removed this member, which then has lost these partitions.
     ///
     /// # Errors
-    /// What no retry can help, or that there was no answer for `patience`.
+    /// An error that no retry can repair, or no answer for `patience`.
     pub fn committed(
         &mut self,
         of: &[(TopicPartition, Uuid)],
@@ -270,7 +271,7 @@ impl Member {
         &mut self,
         of: &[(TopicPartition, Uuid)],
     ) -> Result<(ErrorCode, HashMap<TopicPartition, i64>), ClientError> {
-        // Only the newer protocol's epoch is compared here.
+        // Only the consumer protocol compares the member's epoch here.
         let member = (self.config.protocol == Protocol::Consumer).then(|| self.shared.identity());
         let version = self.offsets.get().connection()?.version::<OffsetFetchRequest>()?;
         if self.config.require_stable && version < STABLE_VERSION {

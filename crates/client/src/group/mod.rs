@@ -1,12 +1,12 @@
-//! A member of a consumer group, under the classic protocol or that of KIP-848.
+//! Member of a consumer group, under the classic protocol or that of KIP-848.
 //!
-//! The member's thread ([`classic`], [`consumer`]) keeps the membership: it joins, beats, and says in [`Target`] which
-//! partitions are to be read. Whoever reads them lets go of the others, commits, and confirms ([`Member::confirm`]);
-//! until then the thread beats on and gives nothing away. So both protocols, eager and cooperative, look the same to
-//! the reader, and a reader that waits for a slow output costs no session.
+//! The member's thread ([`classic`], [`consumer`]) keeps the membership: it joins, sends heartbeats, and publishes the
+//! partitions to read as a [`Target`]. The reader gives up all others, commits, and confirms ([`Member::confirm`]).
+//! Until then the thread sends heartbeats and reports nothing as given up. So the reader sees no difference between
+//! protocols, and a reader with a blocked output keeps its session.
 //!
-//! [`assign`] and [`verdict`] decide and are pure. Invariant: partitions are let go of before anybody else is given
-//! them, unless the group has given this member up, and then nothing of them is committed.
+//! [`assign`] and [`verdict`] are pure. Invariant: the reader gives up a partition before another member gets it. The
+//! exception is a member that the group has removed: nothing of its partitions is committed.
 
 pub mod assign;
 mod classic;

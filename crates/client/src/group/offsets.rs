@@ -1,6 +1,6 @@
-//! Request for committed offsets, and its answer. Pure.
+//! Request for committed offsets, and its response. Pure.
 //!
-//! Invariant: offsets of a topic are those of the requested id, where the broker knows topics by id.
+//! Invariant: offsets of a topic are those of the requested id, if the broker knows topics by id.
 
 use super::assign::TopicPartition;
 use super::config::GroupConfig;
@@ -11,20 +11,20 @@ use fullbore_wire::apis::offset_fetch::{
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// The last versions of OffsetCommit and OffsetFetch that name topics; later ones have their ids.
+/// Last versions of OffsetCommit and OffsetFetch with names of topics; later ones have ids.
 const NAMED_VERSION_MAX: i16 = 9;
-/// The first version of OffsetFetch with several groups.
+/// First version of OffsetFetch with several groups.
 const FETCH_SEVERAL_VERSION: i16 = 8;
 
-/// Returns the newest version that can name these topics: by their ids, if all of those are known.
+/// Returns the newest version that can identify these topics: one with ids only if all ids are known.
 pub(super) fn version_max(mut ids: impl Iterator<Item = Uuid>) -> i16 {
     if ids.any(|id| id.is_zero()) { NAMED_VERSION_MAX } else { i16::MAX }
 }
 
-/// The first version of OffsetFetch that can wait for open transactions.
+/// First version of OffsetFetch that can wait for open transactions.
 pub(super) const STABLE_VERSION: i16 = 7;
 
-/// Request of offsets.
+/// Request for offsets.
 pub(super) struct OffsetsQuestion {
     pub(super) request: OffsetFetchRequest,
     /// Newest version of the request.
@@ -33,8 +33,9 @@ pub(super) struct OffsetsQuestion {
 }
 
 impl OffsetsQuestion {
-    /// Creates the request for the offsets of these partitions in the layout of this version, with the group and
-    /// `require_stable` of `config`. `member` is for the protocol of KIP-848, which compares its epoch.
+    /// Makes the request for the offsets of these partitions in the layout of
+    /// `version`, with the group and `require_stable` of `config`. `member` is for the protocol of KIP-848, which
+    /// compares its epoch.
     pub(super) fn new(
         config: &GroupConfig,
         member: Option<MemberIdentity>,
@@ -68,7 +69,7 @@ impl OffsetsQuestion {
         OffsetsQuestion { request, version_max: version_max(of.iter().map(|(_, id)| *id)), names }
     }
 
-    /// Returns the worst error of the answer, and the offsets in it: -1 where there is none.
+    /// Returns an error of the response, that of the group first, and the offsets in it: -1 for a partition without.
     pub(super) fn answered(&self, answer: &OffsetFetchResponse) -> (ErrorCode, HashMap<TopicPartition, i64>) {
         let mut code = answer.error_code;
         let mut found = HashMap::new();

@@ -1,7 +1,7 @@
 //! State that the member's thread and its reader share.
 //!
-//! Not here: the offsets, which only the reader has. Invariant: a target is replaced only by a newer one, and the
-//! thread knows which of them the reader has confirmed.
+//! Not here: offsets of the reader. Invariant: a target is replaced only by a newer one, and the thread knows which one
+//! the reader has confirmed.
 
 use super::assign::TopicPartition;
 use crate::blocking::Stopper;
@@ -11,16 +11,16 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Partitions to read.
+/// Partitions that the reader is to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// Counts up.
+    /// Serial number, which counts up.
     pub serial: u64,
-    /// All of it.
+    /// All partitions.
     pub partitions: Vec<TopicPartition>,
-    /// True if an empty target is the group's assignment, and not a pause of a rebalance.
+    /// True if an empty target is the group's assignment, and not a pause during a rebalance.
     pub settled: bool,
-    /// True if another member may have the former partitions already: no offset of them may be committed.
+    /// True if another member may own the former partitions already: none of their offsets may be committed.
     pub lost: bool,
 }
 
@@ -28,11 +28,11 @@ pub struct Target {
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemberIdentity {
     pub(super) member_id: Text,
-    /// The generation, or the epoch; -1 outside of a group.
+    /// Generation or epoch; -1 outside a group.
     pub(super) generation: i32,
 }
 
-/// Offsets that were committed before the assignment of a generation, -1 where none was.
+/// Committed offsets that arrived with the assignment of a generation, -1 for a partition without.
 struct CommittedWith {
     generation: i32,
     offsets: HashMap<(TopicPartition, Uuid), i64>,
@@ -43,18 +43,18 @@ struct Membership {
     target: Target,
     confirmed: Target,
     identity: MemberIdentity,
-    /// Offsets that came with an assignment, until they are used or the reader has confirmed it.
+    /// Offsets that arrived with an assignment, until they are used or the reader has confirmed it.
     committed: Option<CommittedWith>,
     trouble: Option<String>,
-    /// Ends the request that may take as long as a rebalance.
+    /// Handle that ends a request that may last as long as a rebalance.
     waits: Option<Stopper>,
     stopping: bool,
-    /// The thread has ended, or is about to.
+    /// True once the thread has ended, or is about to.
     over: bool,
     failure: Option<ClientError>,
 }
 
-/// The meeting place.
+/// Shared state with its lock and condition.
 #[derive(Default)]
 pub(super) struct SharedMembership {
     state: Mutex<Membership>,
@@ -110,7 +110,7 @@ impl SharedMembership {
     pub(super) fn confirm(&self, target: &Target) {
         let mut state = self.lock();
         state.confirmed = target.clone();
-        // From now on the reader commits later ones.
+        // The reader may commit newer offsets from now on.
         state.committed = None;
         drop(state);
         self.changed.notify_all();
@@ -120,7 +120,7 @@ impl SharedMembership {
         self.lock().identity.clone()
     }
 
-    /// Returns the identity in which the reader's partitions are its own; None once they may be another member's.
+    /// Returns the identity with which the reader may commit; None once another member may own its partitions.
     pub(super) fn identity_of_reader(&self) -> Option<MemberIdentity> {
         let state = self.lock();
         let is_lost = state.target.lost && state.target.serial > state.confirmed.serial;
@@ -128,8 +128,8 @@ impl SharedMembership {
         (is_member && !is_lost).then(|| state.identity.clone())
     }
 
-    /// The committed offset of each of these partitions, if all came with the assignment of this generation; -1, that
-    /// there is none, is None. They are there once, since the member itself may commit later ones.
+    /// Returns the committed offset of each of these partitions, None for one without, if all arrived with the
+    /// assignment of this generation. They can be taken once, since the member itself may commit newer ones.
     pub(super) fn take_committed(&self, of: &[(TopicPartition, Uuid)]) -> Option<Vec<Option<i64>>> {
         let mut state = self.lock();
         let CommittedWith { generation, offsets } = state.committed.take()?;
@@ -151,7 +151,7 @@ impl SharedMembership {
         self.changed.notify_all();
     }
 
-    /// Waits until the thread is about to end. Whether it is.
+    /// Waits until the thread is about to end. Returns true if it is.
     pub(super) fn is_over(&self, patience: Duration) -> bool {
         self.wait(self.lock(), patience, |state| state.over).over
     }
@@ -162,23 +162,23 @@ impl SharedMembership {
         self.lock().stopping
     }
 
-    /// Sleeps, unless the member is to stop.
+    /// Sleeps, unless the member is stopped.
     pub(super) fn pause(&self, time: Duration) {
         drop(self.wait(self.lock(), time, |state| state.stopping));
     }
 
-    /// Says what is to be read from now on, unless that is known. With `settled` nothing is no passing state.
+    /// Replaces the target if the partitions differ. `settled` marks an empty target as final.
     pub(super) fn publish(&self, partitions: Vec<TopicPartition>, settled: bool) {
         let state = self.lock();
         let settled = settled && partitions.is_empty();
         if state.target.partitions != partitions || (settled && !state.target.settled) {
-            // Nobody has heard of a loss that the reader has not confirmed yet.
+            // A loss that the reader has not confirmed yet stays in the new target.
             let lost = state.target.lost && state.target.serial > state.confirmed.serial;
             self.replace(state, Target { partitions, settled, lost, ..Target::default() });
         }
     }
 
-    /// Says that what was read until now may be somebody else's.
+    /// Replaces the target by an empty one: another member may own the reader's partitions.
     pub(super) fn lose(&self) {
         self.replace(self.lock(), Target { lost: true, ..Target::default() });
     }
@@ -189,19 +189,19 @@ impl SharedMembership {
         self.changed.notify_all();
     }
 
-    /// Returns the partitions of the reader, as far as they are known.
+    /// Returns the partitions that the reader last confirmed.
     pub(super) fn held(&self) -> Vec<TopicPartition> {
         self.lock().confirmed.partitions.clone()
     }
 
-    /// Waits until the reader has confirmed the target, or the member is to stop. Whether it has.
+    /// Waits until the reader has confirmed the target, or the member is stopped. Returns true if it has confirmed.
     pub(super) fn is_confirmed(&self, patience: Duration) -> bool {
         let is_confirmed = |state: &Membership| state.confirmed.serial == state.target.serial;
         let state = self.wait(self.lock(), patience, |state| is_confirmed(state) || state.stopping);
         is_confirmed(&state)
     }
 
-    /// Waits until the reader has something else than `held`, or the member is to stop.
+    /// Waits until the reader has confirmed other partitions than `held`, or the member is stopped.
     pub(super) fn wait_for_other_than(&self, held: &[TopicPartition], patience: Duration) {
         drop(self.wait(self.lock(), patience, |state| state.stopping || state.confirmed.partitions != held));
     }
@@ -210,7 +210,7 @@ impl SharedMembership {
         self.lock().identity = MemberIdentity { member_id: member_id.clone(), generation };
     }
 
-    /// Offsets committed before the assignment of this generation.
+    /// Stores offsets that arrived with the assignment of this generation.
     pub(super) fn set_committed(&self, generation: i32, offsets: HashMap<(TopicPartition, Uuid), i64>) {
         self.lock().committed = Some(CommittedWith { generation, offsets });
     }
@@ -219,7 +219,7 @@ impl SharedMembership {
         self.lock().trouble = trouble;
     }
 
-    /// A request that a stop must end; `None` once it is answered.
+    /// Sets the handle of a request that a stop must end; None once it is answered.
     pub(super) fn set_waits(&self, stopper: Option<Stopper>) {
         let mut state = self.lock();
         if let (true, Some(stopper)) = (state.stopping, &stopper) {
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_that_came_with_an_assignment_serve_once_and_that_generation_only() {
+    fn offsets_of_an_assignment_are_taken_once_and_in_its_generation_only() {
         let shared = SharedMembership::default();
         let of = |partition: i32| ((Text::from("t"), partition), Uuid([7; 16]));
         let came = |generation| {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_partitions_leave_the_reader_without_an_identity_until_it_has_confirmed() {
+    fn lost_partitions_leave_the_reader_without_identity_until_it_confirms() {
         let shared = SharedMembership::default();
         assert!(shared.identity_of_reader().is_none(), "not joined yet");
         shared.set_identity(&"me".into(), 4);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_twice_at_most_as_a_passing_state_and_as_settled() {
+    fn an_empty_target_is_published_again_only_as_settled() {
         let shared = SharedMembership::default();
         let next = || shared.target(Duration::ZERO).expect("a member still").inspect(|target| shared.confirm(target));
         let some = || vec![("t".into(), 0)];

@@ -1,30 +1,30 @@
-//! Next step of a member after an answer of its coordinator. Pure.
+//! Next step of a member after a response of its coordinator. Pure.
 //!
-//! Invariant: whatever the code, there is exactly one next step, and a member that may have lost its partitions never
-//! takes one that commits.
+//! Invariant: every error code has exactly one next step, and a member that may have lost its partitions never takes
+//! one that commits.
 
 use fullbore_wire::ErrorCode;
 
-/// The next step.
+/// Next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Go on.
+    /// Goes on.
     Go,
-    /// Ask the same coordinator again, after a pause.
+    /// Sends the request to the same coordinator again, after a pause.
     Again,
-    /// Look for the coordinator, and ask that.
+    /// Searches for the coordinator, and sends the request to it.
     Find,
-    /// Join again; what the member has is still its own.
+    /// Rejoins; the member still owns its partitions.
     Rejoin,
-    /// Join again; others may have its partitions by now.
+    /// Rejoins; other members may own its partitions by now.
     RejoinLost,
-    /// Rejoin as a new member.
+    /// Rejoins as a new member.
     RejoinNew,
-    /// Give up.
+    /// Gives up.
     Fatal,
 }
 
-/// The step after an answer to any request of a member.
+/// Returns the step after a response to any request of a member.
 pub fn next(code: ErrorCode) -> Next {
     match code {
         ErrorCode::NONE => Next::Go,
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_have_lost_its_partitions_joins_again_without_them() {
+    fn a_member_that_may_have_lost_its_partitions_rejoins_without_them() {
         for (code, step) in [
             (ErrorCode::NONE, Next::Go),
             (ErrorCode::REBALANCE_IN_PROGRESS, Next::Rejoin),

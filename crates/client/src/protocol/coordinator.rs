@@ -1,11 +1,11 @@
 //! FindCoordinator in its two layouts: with one key, and from version 4 on with several (KIP-699).
 //!
-//! Not here: the search itself, which each of the two clients has.
+//! Not here: the search itself, which the tokio client and the blocking client have each.
 
 use fullbore_wire::Text;
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 
-/// The first version with several keys.
+/// First version with several keys.
 pub(crate) const SEVERAL_KEYS_FROM: i16 = 4;
 
 /// Kind of a key that has a coordinator (Kafka's `FindCoordinatorRequest.CoordinatorType`).

@@ -1,7 +1,7 @@
-//! Requests and their answers: each request has a number, and its answer the same.
+//! Requests of a connection and the responses that are due: both carry the request's correlation id.
 //!
-//! In two halves, [`Asking`] for the side that writes and [`Due`] for the one that reads, since two tasks may have
-//! them. Both also write the protocol log: a line for each request and response, without contents.
+//! Two halves, since two tasks may use them: [`Asking`] for the writing side and [`Due`] for the reading side. They
+//! also write the protocol log: a line for each request and response, without contents.
 
 use super::error::ProtocolError;
 use bytes::Bytes;
@@ -10,41 +10,41 @@ use fullbore_wire::{Frame, Text};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Requests one connection holds without a response, whatever the caller's own limit.
+/// Largest number of requests of one connection without a response, whatever the caller's own limit.
 const DUE_MAX: usize = 1 << 16;
 /// Log target of the protocol log: every request and response, at debug.
 const PROTOCOL: &str = "fullbore::protocol";
 
-/// Gives requests their correlation ids and bytes.
+/// Encoder of requests, which assigns correlation ids.
 #[derive(Debug)]
 pub struct Asking {
     client_id: Text,
     next_correlation_id: i32,
 }
 
-/// A request that was made.
+/// Request that was encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentRequest {
-    /// The request's number, which comes back in the answer.
+    /// The request's correlation id, which its response repeats.
     pub correlation_id: i32,
     /// API of the request.
     pub api: ApiKey,
-    /// In which version.
+    /// Version of the request.
     pub version: i16,
-    /// When.
+    /// Time at which it was encoded.
     pub sent_at: Instant,
 }
 
 impl Asking {
-    /// Requests that bear this client.id.
+    /// Makes an encoder of requests with this client.id.
     pub fn new(client_id: &str) -> Self {
         Asking { client_id: client_id.into(), next_correlation_id: 0 }
     }
 
-    /// The bytes of a request.
+    /// Returns a request with its bytes.
     ///
     /// # Errors
-    /// When it cannot be said in this version.
+    /// A request that its version cannot express.
     pub fn encode<R: Request>(
         &mut self,
         request: &R,
@@ -60,14 +60,14 @@ impl Asking {
 }
 
 impl SentRequest {
-    /// A line for the request, which has so many bytes.
+    /// Logs the request, which has `bytes`.
     pub fn log(&self, peer: &str, bytes: usize) {
         let SentRequest { correlation_id, api, version, .. } = self;
         let api = api.name();
         tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, "request");
     }
 
-    /// A line for its answer, which has so many bytes behind its length.
+    /// Logs its response, which has `bytes` behind its length.
     pub fn log_answer(&self, peer: &str, bytes: usize, now: Instant) {
         let SentRequest { correlation_id, api, version, sent_at } = self;
         let rtt_us = u64::try_from(now.saturating_duration_since(*sent_at).as_micros()).unwrap_or(u64::MAX);
@@ -76,7 +76,7 @@ impl SentRequest {
     }
 }
 
-/// Requests whose responses are due, oldest first, each with what its answer is for.
+/// Requests whose responses are due, oldest first, each with the caller's value for its response.
 #[derive(Debug)]
 pub struct Due<T>(VecDeque<(SentRequest, T)>);
 
@@ -87,10 +87,10 @@ impl<T> Default for Due<T> {
 }
 
 impl<T> Due<T> {
-    /// A response to this request will be due; to be told before its first byte leaves.
+    /// Adds a request, before its first byte is sent.
     ///
     /// # Errors
-    /// `waits` again, when too many are.
+    /// `waits` itself, if too many responses are due.
     pub fn push(&mut self, asked: SentRequest, waits: T) -> Result<(), T> {
         if self.0.len() >= DUE_MAX {
             return Err(waits);
@@ -99,10 +99,10 @@ impl<T> Due<T> {
         Ok(())
     }
 
-    /// The request that this response, without its length, answers.
+    /// Returns the request that this response, without its length, belongs to.
     ///
     /// # Errors
-    /// [`ProtocolError::NotDue`]; all that was due still is.
+    /// [`ProtocolError::NotDue`]; all requests stay due.
     pub fn answered(&mut self, frame: &[u8]) -> Result<(SentRequest, T), ProtocolError> {
         let id = frame.first_chunk().map(|id| i32::from_be_bytes(*id));
         let is_it = self.0.front().is_some_and(|(asked, _)| Some(asked.correlation_id) == id);
@@ -110,7 +110,7 @@ impl<T> Due<T> {
         oldest.ok_or(ProtocolError::NotDue(id))
     }
 
-    /// When the oldest was sent.
+    /// Returns the time at which the oldest request was sent.
     pub fn oldest(&self) -> Option<Instant> {
         self.0.front().map(|(asked, _)| asked.sent_at)
     }
@@ -120,13 +120,13 @@ impl<T> Due<T> {
         self.0.is_empty()
     }
 
-    /// Gives all up, oldest first.
+    /// Removes all requests and returns their values, oldest first.
     pub fn take(&mut self) -> impl Iterator<Item = T> + use<T> {
         std::mem::take(&mut self.0).into_iter().map(|(_, waits)| waits)
     }
 }
 
-/// Reads the body of a response to `R`.
+/// Decodes the body of a response to `R`.
 ///
 /// # Errors
 /// [`ProtocolError::Decode`].
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_follow_each_other_and_are_never_negative() {
+    fn correlation_ids_count_up_and_wrap_to_zero() {
         let mut asking = Asking { client_id: Text::default(), next_correlation_id: i32::MAX - 1 };
         let now = Instant::now();
         let ids: Vec<i32> = (0..4).map(|_| asked(&mut asking, now).correlation_id).collect();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_go_to_the_oldest_and_any_other_changes_nothing() {
+    fn a_response_goes_to_the_oldest_request_and_any_other_changes_nothing() {
         let (mut asking, mut due) = (Asking::new("me"), Due::default());
         let now = Instant::now();
         for name in ["first", "second"] {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_holds_so_many_requests_and_no_more() {
+    fn a_request_beyond_the_limit_is_returned() {
         let mut due = Due::default();
         let request = asked(&mut Asking::new(""), Instant::now());
         (0..DUE_MAX).for_each(|at| due.push(request, at).unwrap());
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_cannot_be_said_is_named() {
+    fn a_request_that_cannot_be_encoded_is_named() {
         let error = Asking::new("").encode(&MetadataRequest::default(), 999, Instant::now()).unwrap_err();
         assert!(error.to_string().starts_with("cannot write Metadata: "), "{error}");
     }

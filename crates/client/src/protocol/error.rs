@@ -2,16 +2,16 @@
 
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode};
 
-/// Why a request cannot be made, or an answer not be used. Without the broker's name, which the connection knows.
+/// Error of a request that cannot be made, or of a response that cannot be used. The connection adds the broker's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// The broker serves no version of this API that we speak.
+    /// API that the broker serves in no common version.
     #[error("the broker does not serve a version of {0} that this program speaks")]
     Unsupported(&'static str),
-    /// The broker does not tell its versions.
+    /// The broker refused to report its versions.
     #[error("the broker refused ApiVersions: {0}")]
     Refused(ErrorCode),
-    /// A request that cannot be said in its version.
+    /// Request that its version cannot express.
     #[error("cannot write {api}: {source}")]
     Encode {
         /// The request.
@@ -19,7 +19,7 @@ pub enum ProtocolError {
         /// The fault.
         source: EncodeError,
     },
-    /// A response that cannot be read.
+    /// Response that cannot be decoded.
     #[error("{api} was answered with bytes that are no response: {source}")]
     Decode {
         /// The request.
@@ -27,15 +27,15 @@ pub enum ProtocolError {
         /// The fault.
         source: DecodeError,
     },
-    /// A response that is longer than is taken.
+    /// Response that is longer than the limit.
     #[error("a response of {len} bytes is longer than {max} allowed")]
     TooLong {
-        /// Bytes.
+        /// Announced bytes.
         len: u32,
-        /// Bytes.
+        /// Accepted bytes.
         max: usize,
     },
-    /// A response to no request, or out of order; its correlation id, if it has one.
+    /// Response to no request, or out of order; its correlation id, if it has one.
     #[error("answer {} is not the one due", .0.map_or("without a correlation id".to_owned(), |id| id.to_string()))]
     NotDue(Option<i32>),
 }

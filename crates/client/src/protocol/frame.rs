@@ -1,14 +1,14 @@
-//! Frame of a response: four bytes announce its length.
+//! Frame of a response: its length in four bytes, and its body.
 //!
-//! Invariant: an announced length is compared with the limit before any use.
+//! Invariant: a length is compared with the limit before any use.
 
 use super::error::ProtocolError;
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Bytes that announce a response.
+/// Bytes of the length in front of a response.
 pub const PREFIX: usize = 4;
 
-/// How many bytes follow these.
+/// Returns the number of bytes behind this length.
 ///
 /// # Errors
 /// [`ProtocolError::TooLong`].
@@ -17,7 +17,7 @@ pub fn length(prefix: [u8; PREFIX], max: usize) -> Result<usize, ProtocolError> 
     if len as usize > max { Err(ProtocolError::TooLong { len, max }) } else { Ok(len as usize) }
 }
 
-/// Takes the next response off bytes that came, if it is whole; makes room for the rest of one that is not.
+/// Removes the next response from the received bytes, if it is whole; otherwise reserves memory for its rest.
 ///
 /// # Errors
 /// [`ProtocolError::TooLong`].
@@ -38,7 +38,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_length_above_the_limit_is_refused_before_its_bytes_come() {
+    fn a_length_above_the_limit_is_refused_before_its_bytes_arrive() {
         assert_eq!(length([0, 0, 1, 0], 256), Ok(256));
         let refused = ProtocolError::TooLong { len: 257, max: 256 };
         assert_eq!(length([0, 0, 1, 1], 256), Err(refused.clone()));

@@ -1,13 +1,9 @@
-//! Protocol of one connection, without the connection: the versions of both sides, the request of an answer,
-//! the frame of a response, and a line of the protocol log for each.
+//! Protocol of one connection, without I/O and clock: API versions, correlation ids, frames, and the protocol log. The
+//! tokio connection and the blocking one both use it.
 //!
-//! No I/O and no clock: bytes and times come in. Both connections, the one on tokio and the blocking one, use
-//! this.
-//!
-//! A connection asks for the versions ([`Handshake`]), gives each request its correlation id ([`Asking`]), keeps it
-//! until it is answered ([`Due`]), and takes each answer off the bytes that come ([`frame`]). Invariant: a response
-//! goes to the oldest request without one, and its correlation id says so; if not, nothing on this connection can be
-//! trusted any more.
+//! A connection starts with a [`Handshake`] about the versions. [`Asking`] gives each request its correlation id,
+//! [`Due`] keeps it until its response, and [`frame`] cuts the received bytes into responses. Invariant: a response
+//! belongs to the oldest request without one. If its correlation id differs, the connection is unusable.
 
 mod coordinator;
 mod due;
@@ -21,5 +17,5 @@ pub use due::{Asking, Due, SentRequest, decode};
 pub use error::ProtocolError;
 pub use versions::{Handshake, Versions};
 
-/// The next step where a broker closes a connection without TLS at its first request.
+/// Next step if a broker closes a connection without TLS at its first request.
 pub(crate) const SSL_HINT: &str = ": if it is an SSL listener, set security.protocol=SSL";

@@ -1,7 +1,7 @@
-//! Which version of each API both sides speak.
+//! Version of each API that both sides speak.
 //!
-//! The first request of a connection asks for the broker's versions in the newest layout we know. A broker that does
-//! not know that one answers in version 0 with the range that it does (KIP-511), and is asked once more. Invariant: two
+//! The first request of a connection is ApiVersions in the newest layout that this client knows. A broker that does not
+//! know it answers in version 0 with the range that it does (KIP-511), and gets a second request. Invariant: two
 //! requests at most.
 
 use super::due::decode;
@@ -11,7 +11,7 @@ use fullbore_wire::api::{ApiKey, Request};
 use fullbore_wire::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
 use fullbore_wire::{ErrorCode, Text};
 
-/// The newest version of each API that both sides speak, and the features that the cluster has finalized.
+/// Newest version of each API that both sides speak, and the features that the cluster has finalized.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
     apis: Vec<(ApiKey, i16)>,
@@ -26,12 +26,12 @@ impl Versions {
         Versions { apis, features }
     }
 
-    /// Returns the finalized level of a feature (KIP-584), 0 where the broker names none.
+    /// Returns the finalized level of a feature (KIP-584), 0 if the broker names none.
     pub fn feature(&self, name: &str) -> i16 {
         self.features.iter().find(|(known, _)| *known == *name).map_or(0, |(_, level)| *level)
     }
 
-    /// The newest version of `R`.
+    /// Returns the newest version of `R`.
     ///
     /// # Errors
     /// [`ProtocolError::Unsupported`].
@@ -47,8 +47,8 @@ fn common(served: &ApiVersionsResponse, key: ApiKey) -> Option<i16> {
     (version >= theirs.min_version.max(*key.versions().start())).then_some(version)
 }
 
-/// How a connection begins. Ask what [`Handshake::request`] says in [`Handshake::version`], hand the answer to
-/// [`Handshake::answered`], and do so again for as long as that has no versions.
+/// Start of a connection. The caller sends [`Handshake::request`] in [`Handshake::version`] and passes the response to
+/// [`Handshake::answered`], and repeats this until it returns versions.
 #[derive(Debug)]
 pub struct Handshake {
     version: i16,
@@ -71,17 +71,17 @@ impl Handshake {
         }
     }
 
-    /// The version to ask in.
+    /// Returns the version to send the request in.
     pub fn version(&self) -> i16 {
         self.version
     }
 
-    /// The broker's versions; `None` if it is to be asked again.
+    /// Returns the broker's versions; None if the request must be sent again.
     ///
     /// # Errors
-    /// [`ProtocolError::Refused`], or an answer that is none.
+    /// [`ProtocolError::Refused`], or a frame that is not a response.
     pub fn answered(&mut self, frame: Bytes) -> Result<Option<Versions>, ProtocolError> {
-        // The correlation id, then the error. Who does not know the version answers in version 0.
+        // The correlation id, then the error. A broker that does not know the version answers in version 0.
         let is_unknown = frame.get(4..6) == Some(&ErrorCode::UNSUPPORTED_VERSION.0.to_be_bytes());
         let response = decode::<ApiVersionsRequest>(frame, if is_unknown { 0 } else { self.version })?;
         if response.error_code == ErrorCode::UNSUPPORTED_VERSION && !self.is_second {
@@ -115,7 +115,7 @@ mod tests {
         ApiVersionsResponse { error_code, api_keys: ranges.iter().map(range).collect(), ..Default::default() }
     }
 
-    /// Returns the answer without its length.
+    /// Returns the response without its length.
     fn answer(version: i16, response: &ApiVersionsResponse) -> Bytes {
         let version = ApiKey::ApiVersions.version(version).unwrap();
         let frame = encode_response::<ApiVersionsRequest>(response, version, 0).unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn finalized_level_of_a_feature_is_known_and_that_of_others_is_0() {
+    fn an_unknown_feature_has_level_0() {
         let name = Text::from_static("transaction.version");
         let feature = FinalizedFeatureKey { name, max_version_level: 2, ..Default::default() };
         let finalized_features = vec![feature];
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_of_today_is_asked_once() {
+    fn a_current_broker_gets_one_request() {
         let mut handshake = Handshake::default();
         let range = [(ApiKey::Metadata, 0, 3)];
         let frame = answer(handshake.version(), &served(ErrorCode::NONE, &range));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_that_does_not_know_the_newest_layout_is_asked_again_in_the_one_it_names() {
+    fn an_older_broker_gets_a_second_request_in_its_own_version() {
         for (says, asked) in [(&[(ApiKey::ApiVersions, 0, 2)][..], 2), (&[], 0)] {
             let mut handshake = Handshake::default();
             let refusal = answer(0, &served(ErrorCode::UNSUPPORTED_VERSION, says));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_an_error() {
+    fn a_frame_that_is_no_response_is_an_error() {
         let mut handshake = Handshake::default();
         let refusal = answer(handshake.version(), &served(ErrorCode::INVALID_REQUEST, &[]));
         assert_eq!(handshake.answered(refusal), Err(ProtocolError::Refused(ErrorCode::INVALID_REQUEST)));

@@ -1,9 +1,8 @@
-//! The cluster as its brokers describe it: who they are, and which leads each partition.
+//! The cluster by its metadata: its brokers, the leader of each partition, and connections to the brokers.
 //!
-//! Not here: when to ask again, which is the caller's. What any broker can answer is asked of one after another, so
-//! that one that hangs costs a moment and not the request's timeout. A connection to bootstrap serves the broker that
-//! it leads to, also where that is advertised under another name. Invariant: at most one connection per broker is
-//! shared, and a partition's leader never goes back to an older leader epoch of the same topic id.
+//! Not here: the time of a refresh, which the caller chooses. A request to any broker goes to one after another, so
+//! that a hung one costs a moment and not the request's timeout. A connection to a bootstrap address is also used for
+//! the broker behind it, even if it is advertised under another name. Invariant: one connection per broker is shared.
 
 use super::connection::Connection;
 use crate::config::ClientConfig;
@@ -20,30 +19,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// How long the brokers asked so far may take before another one is asked, too.
+/// Time for which one broker is awaited before the request goes to the next one, too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Leader of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// The broker, or -1.
+    /// Id of the broker, or -1.
     pub id: i32,
-    /// The leader's epoch, or -1 when the broker does not say.
+    /// Epoch of the leader, or -1 if the broker does not report it.
     pub epoch: i32,
 }
 
 /// Topic of the cluster.
 #[derive(Clone, Debug)]
 pub struct TopicInfo {
-    /// The topic's id, or zeros from brokers before Kafka 2.8.
+    /// Id of the topic; zeros from brokers before Kafka 2.8.
     pub id: Uuid,
-    /// The error the brokers answer for it, or 0.
+    /// Error of the topic in the metadata, or 0.
     pub error: ErrorCode,
-    /// The leader of each partition, by partition.
+    /// Leader of each partition, by partition.
     pub leaders: Vec<Leader>,
 }
 
-/// The cluster's brokers, and one connection to each that was asked for. Clones share both.
+/// The cluster's brokers, and one connection to each that was used. Clones share both.
 #[derive(Clone)]
 pub struct Cluster {
     inner: Arc<ClusterState>,
@@ -51,10 +50,10 @@ pub struct Cluster {
 
 struct ClusterState {
     bootstrap: Vec<String>,
-    /// Counts questions to any broker: each begins with another one.
+    /// Number of requests to any broker: each starts with another broker.
     turn: AtomicUsize,
     config: ClientConfig,
-    /// host:port by broker id.
+    /// Addresses as host:port, by broker id.
     brokers: Mutex<HashMap<i32, String>>,
     connections: Mutex<HashMap<String, Arc<ConnectionSlot>>>,
 }
@@ -63,7 +62,7 @@ struct ClusterState {
 type ConnectionSlot = tokio::sync::Mutex<Option<Connection>>;
 
 impl Cluster {
-    /// The cluster behind these addresses (host:port); nothing is connected yet.
+    /// Makes the cluster behind these addresses (host:port), and does not connect yet.
     pub fn new(bootstrap: Vec<String>, config: ClientConfig) -> Self {
         Cluster {
             inner: Arc::new(ClusterState {
@@ -76,48 +75,48 @@ impl Cluster {
         }
     }
 
-    /// The ids of the brokers known so far.
+    /// Returns the ids of the known brokers.
     pub fn brokers(&self) -> Vec<i32> {
         let mut ids: Vec<i32> = self.inner.brokers.lock().keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// Returns the address of a broker, as host:port.
+    /// Returns the address of a broker as host:port.
     pub fn address(&self, broker: i32) -> Option<String> {
         self.inner.brokers.lock().get(&broker).cloned()
     }
 
-    /// The connection to a broker, made if there is none.
+    /// Returns the connection to a broker, and connects if there is none.
     ///
     /// # Errors
-    /// When the broker is not known or cannot be reached.
+    /// A broker that is unknown or cannot be reached.
     pub async fn broker(&self, broker: i32) -> Result<Connection, MetadataError> {
         let address = self.address(broker).ok_or(MetadataError::UnknownBroker(broker))?;
         self.open(&address).await
     }
 
-    /// A new connection to a broker, which only the caller has.
+    /// Makes a new connection to a broker for the caller alone.
     ///
     /// # Errors
-    /// When the broker is not known or cannot be reached.
+    /// A broker that is unknown or cannot be reached.
     pub async fn another(&self, broker: i32) -> Result<Connection, MetadataError> {
         let address = self.address(broker).ok_or(MetadataError::UnknownBroker(broker))?;
         Ok(Connection::connect(&address, &self.inner.config).await?)
     }
 
-    /// A connection to any broker: one known by metadata, else one of the bootstrap list.
+    /// Returns a connection to any broker: to a known one, else to one of the bootstrap list.
     ///
     /// # Errors
-    /// When none can be reached.
+    /// The last error, if no broker can be reached.
     pub async fn any(&self) -> Result<Connection, MetadataError> {
         self.first(|cluster, address| async move { cluster.open(&address).await }).await
     }
 
-    /// A new connection to any broker, which only the caller has.
+    /// Makes a new connection to any broker for the caller alone.
     ///
     /// # Errors
-    /// Brokers of which none can be reached.
+    /// The last error, if no broker can be reached.
     pub(super) async fn another_to_any(&self) -> Result<Connection, MetadataError> {
         let connect = |cluster: Cluster, address: String| async move {
             Ok(Connection::connect(&address, &cluster.inner.config).await?)
@@ -125,11 +124,11 @@ impl Cluster {
         self.first(connect).await
     }
 
-    /// The first answer of any broker. Each is asked a moment after the one before it, or as soon as that has failed;
-    /// several may so carry the request out.
+    /// Returns the first response of any broker. The request goes to each a moment after the one before it, or as soon
+    /// as that has failed, so that several may carry it out.
     ///
     /// # Errors
-    /// When none answers: the last one's.
+    /// The last error, if no broker answers.
     pub async fn ask<R>(&self, request: R) -> Result<R::Response, MetadataError>
     where
         R: Request + Send + Sync + 'static,
@@ -143,7 +142,7 @@ impl Cluster {
         .await
     }
 
-    /// See [`Cluster::ask`].
+    /// Makes attempts as [`Cluster::ask`] does, and returns the first success.
     async fn first<T, F>(&self, attempt: impl Fn(Cluster, String) -> F) -> Result<T, MetadataError>
     where
         T: Send + 'static,
@@ -153,7 +152,7 @@ impl Cluster {
         let mut asked: HashSet<String> = HashSet::new();
         let (mut attempts, mut last) = (JoinSet::new(), MetadataError::UnknownBroker(-1));
         loop {
-            // Seen anew each time: somebody else may have found one that answers.
+            // Read again each time: another task may have found a broker that answers.
             let next = self.candidates(turn).into_iter().find(|address| !asked.contains(address));
             let patience = match next {
                 Some(address) => {
@@ -167,14 +166,14 @@ impl Cluster {
                 Ok(Some(Ok(Ok(found)))) => return Ok(found),
                 Ok(Some(Ok(Err(error)))) => last = error,
                 Ok(None) => return Err(last),
-                // The next one, too; or an attempt that panicked, which says nothing.
+                // Go on to the next address. An attempt that panicked has no result.
                 Err(_) | Ok(Some(Err(_))) => {}
             }
         }
     }
 
-    /// Every address that may answer, each once: those connected, those of brokers known by metadata, the bootstrap
-    /// list. Which comes first changes with the turn.
+    /// Returns every address that may answer, each once: first those connected, then the known brokers, then the
+    /// bootstrap list. `turn` decides which comes first in each part.
     fn candidates(&self, turn: usize) -> Vec<String> {
         let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
         known.sort_unstable();
@@ -189,10 +188,10 @@ impl Cluster {
         known
     }
 
-    /// Asks for topics, or for all of them, and learns the brokers from the answer.
+    /// Requests the metadata of topics, or of all of them, and learns the brokers from the response.
     ///
     /// # Errors
-    /// When no broker answers.
+    /// The last error, if no broker answers.
     pub async fn describe(
         &self,
         topics: Option<&[Text]>,
@@ -218,7 +217,7 @@ impl Cluster {
     }
 
     fn learn(&self, response: &MetadataResponse) {
-        // An answer without brokers comes from one that is starting; what was known is better.
+        // A starting broker answers without brokers: the known ones stay.
         if response.brokers.is_empty() {
             return;
         }
@@ -248,10 +247,10 @@ impl Cluster {
         Ok(connection)
     }
 
-    /// The connection to an address of the bootstrap list, if it has the peer that `address` leads to: the broker is
-    /// known by both names, and is not connected to twice.
+    /// Returns the connection to a bootstrap address if it leads to the same peer as `address`: the broker is known by
+    /// both names, and one connection is enough.
     async fn leading_to(&self, address: &str) -> Option<Connection> {
-        // A connection that is being made is not awaited: its maker may await this one.
+        // A connection that is being made is not awaited: its maker may wait for this one.
         let open = |other: &String| {
             let slot = self.inner.connections.lock().get(other).cloned()?;
             let known = slot.try_lock().ok()?.clone();
@@ -263,11 +262,11 @@ impl Cluster {
 }
 
 impl TopicInfo {
-    /// What a metadata response says of one topic.
+    /// Reads one topic of a metadata response.
     pub fn from_response(topic: &MetadataResponseTopic) -> Self {
         let mut partitions: Vec<&MetadataResponsePartition> = topic.partitions.iter().collect();
         partitions.sort_unstable_by_key(|p| p.partition_index);
-        // Partitions are dense in Kafka; an answer with a gap is cut there.
+        // Partitions are dense in Kafka; a response with a gap is cut there.
         let dense = partitions.iter().enumerate().take_while(|(i, p)| p.partition_index as usize == *i);
         let leaders = dense.map(|(_, p)| Leader { id: p.leader_id, epoch: p.leader_epoch }).collect();
         TopicInfo { id: topic.topic_id, error: topic.error_code, leaders }

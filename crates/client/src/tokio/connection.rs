@@ -1,8 +1,8 @@
-//! The client's side of one connection to a broker: requests out in order, responses in as they come.
+//! Client's side of one connection to a broker: requests leave in order, and responses arrive in the same order.
 //!
-//! Not here: what is said (see `protocol`), whether it is TLS (see `socket`), who leads what (see `cluster`), and
-//! retries, which are the caller's. Invariant: every request handed over is answered exactly once: with its response,
-//! or with why there is none. An answer that is not the one due ends the connection.
+//! Not here: the protocol (see `protocol`), TLS (see `socket`), leaders (see `cluster`), and retries, which the caller
+//! makes. Invariant: every request gets exactly one outcome: its response or an error. A response that is not the one
+//! due ends the connection.
 
 mod reader;
 mod shared;
@@ -23,14 +23,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// The writing side, one request at a time.
+/// Writing side, used by one request at a time.
 struct Sending {
-    /// `None` once the connection has ended: its socket is closed then, though nobody may use it for long.
+    /// None once the connection has ended: the socket is closed then, even if the connection stays unused for long.
     socket: Option<Writing>,
     asking: Asking,
 }
 
-/// One connection; clones share it. It closes when the last clone is gone and nothing waits for a response.
+/// Connection to one broker; clones share it. It closes when the last clone is dropped and no response is due.
 #[derive(Clone)]
 pub struct Connection {
     inner: Arc<Inner>,
@@ -51,11 +51,11 @@ impl Drop for Inner {
 }
 
 impl Connection {
-    /// Connects to `host:port` and asks the broker which versions it serves. Needs a tokio runtime, on which the
-    /// response reader then runs.
+    /// Connects to `host:port` and requests the broker's API versions. Needs a tokio runtime, which then also runs the
+    /// task that reads responses.
     ///
     /// # Errors
-    /// [`ConnectionError::Connect`], or what went wrong during the handshake.
+    /// [`ConnectionError::Connect`], or the error of the handshake.
     pub async fn connect(address: &str, config: &ClientConfig) -> Result<Connection, ConnectionError> {
         let connect_error = |reason: String| ConnectionError::Connect { address: address.to_owned(), reason };
         let opened = socket::open(address, config).await;
@@ -84,8 +84,8 @@ impl Connection {
         Ok(Connection { inner: Arc::new(inner) })
     }
 
-    /// Returns the connection with the peer that a new connection to `host:port` would have. With TLS the host must be
-    /// the one whose certificate was checked: listeners that share an address by SNI differ in the name alone.
+    /// Returns the connection of `known` that leads to the peer of a new connection to `address`. With TLS, the host
+    /// must be the one whose certificate was checked: listeners that share an address by SNI differ only in the name.
     pub(super) async fn leading_to(known: Vec<Connection>, address: &str, config: &ClientConfig) -> Option<Connection> {
         if known.is_empty() || config.security.is_tls() {
             return known.into_iter().find(|known| known.address().eq_ignore_ascii_case(address));
@@ -94,7 +94,7 @@ impl Connection {
         led_to(known, socket::resolve(address, config), config.connect_timeout).await
     }
 
-    /// Where it leads, as host:port.
+    /// Returns the broker's address as host:port.
     pub fn address(&self) -> &str {
         &self.inner.shared.address
     }
@@ -104,15 +104,15 @@ impl Connection {
         self.inner.shared.closed.load(Ordering::Acquire)
     }
 
-    /// When the oldest of the requests that have no response yet was sent.
+    /// Returns the time at which the oldest request without a response was sent.
     pub fn oldest_request(&self) -> Option<Instant> {
         self.inner.shared.due.lock().oldest()
     }
 
-    /// The highest version of `R` that both sides speak.
+    /// Returns the newest version of `R` that both sides speak.
     ///
     /// # Errors
-    /// When there is none.
+    /// An API without a common version.
     pub fn version<R: Request>(&self) -> Result<i16, ConnectionError> {
         Ok(self.inner.versions.newest::<R>()?)
     }
@@ -122,25 +122,26 @@ impl Connection {
         self.inner.versions.feature(name)
     }
 
-    /// Sends a request in the highest common version and waits for its response. Any number of calls may be
-    /// under way; requests leave in the order of the calls.
+    /// Sends a request in the newest common version and waits for its response. Any number of calls may be under way;
+    /// requests leave in the order of the calls.
     ///
     /// # Errors
-    /// When there is no common version or no response.
+    /// An API without a common version, or a request without a response.
     pub async fn call<R: Request>(&self, request: &R) -> Result<R::Response, ConnectionError> {
         let version = self.version::<R>()?;
         self.call_version(request, version).await
     }
 
-    /// As [`Connection::call`], in the version given.
+    /// Sends a request as [`Connection::call`] does, in the version given.
     ///
     /// # Errors
-    /// When the request cannot be said in that version, or has no response.
+    /// A request that the version cannot express, or that gets no response.
     pub async fn call_version<R: Request>(&self, request: &R, version: i16) -> Result<R::Response, ConnectionError> {
         Ok(decode::<R>(self.inner.exchange(request, version).await?, version)?)
     }
 
-    /// Writes a request and returns; `handler` gets the decoded response on the reader's task, in request order.
+    /// Writes a request and returns. The reader's task passes the decoded response to `handler`, in the order of
+    /// requests.
     pub async fn send<R: Request>(
         &self,
         request: &R,
@@ -156,7 +157,7 @@ impl Connection {
     /// Writes a request that has no response (Produce with acks=0).
     ///
     /// # Errors
-    /// When it could not be written.
+    /// A request that could not be written.
     pub async fn send_unanswered<R: Request>(&self, request: &R, version: i16) -> Result<(), ConnectionError> {
         let mut sending = self.inner.sending.lock().await;
         let (asked, frame) = sending.asking.encode(request, version, Instant::now())?;
@@ -164,7 +165,7 @@ impl Connection {
             return Err(ConnectionError::NotSent(self.address().to_owned()));
         };
         asked.log(self.address(), frame.len());
-        // No answer will be missed, so that this alone tells of a broker that takes nothing more.
+        // No response will be overdue, so only this timeout detects a broker that reads nothing more.
         let written = write_in_time(socket, &frame, self.inner.shared.request_timeout).await;
         *self.inner.shared.unanswered_at.lock() = Some(Instant::now());
         written.map_err(|e| {
@@ -173,7 +174,7 @@ impl Connection {
         })
     }
 
-    /// Ends the connection now; requests that wait get [`ConnectionError::Disconnected`].
+    /// Ends the connection now; waiting requests get [`ConnectionError::Disconnected`].
     pub fn close(&self) {
         self.inner.shared.fail("closed by this client");
     }
@@ -183,14 +184,13 @@ fn handshake_error(address: &str, reason: String) -> ConnectionError {
     ConnectionError::Handshake { address: address.to_owned(), reason }
 }
 
-/// Writes a frame, or says that the broker takes nothing more; part of it may have left then, so that the connection
-/// has to end.
+/// Writes a frame within `patience`. After an error, a part of it may have left, so that the connection must end.
 async fn write_in_time(socket: &mut Writing, frame: &Frame, patience: Duration) -> io::Result<()> {
     let written = tokio::time::timeout(patience, socket.write_frame(frame)).await;
     written.unwrap_or_else(|_| Err(io::Error::other(format!("it took nothing more in {patience:?}"))))
 }
 
-/// A request that waits for its turn to be written. One whose sender gives up before that is answered as well.
+/// Request that waits to be written. If its sender gives up before that, its handler still gets an outcome.
 struct Unsent<'a> {
     shared: &'a ConnectionState,
     handler: Option<Handler>,
@@ -217,8 +217,8 @@ impl Inner {
             return handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
         }
         asked.log(&self.shared.address, frame.len());
-        // Without a socket the request was answered with the connection's end.
-        // A broker that takes nothing more would hold whoever waits here, though the reader has given up the answers.
+        // Without a socket, the request has already got the error that ended the connection. The timeout frees the
+        // sender if the broker reads nothing more: the reader's timeout does not stop this write.
         if let Some(socket) = &mut sending.socket
             && let Err(error) = write_in_time(socket, &frame, self.shared.request_timeout).await
         {
@@ -243,13 +243,14 @@ impl Inner {
     }
 }
 
-/// Returns what has the peer that a new connection to a name would have, unless the look-up of the name takes too long.
+/// Returns the entry whose peer a new connection to the name would have; None if the look-up of the name takes too
+/// long.
 async fn led_to<T>(
     known: Vec<(SocketAddr, T)>,
     resolved: impl Future<Output = io::Result<Vec<SocketAddr>>>,
     within: Duration,
 ) -> Option<T> {
-    // A new connection would go to the first address; a name that does not resolve is an error then.
+    // A new connection would go to the first address, and would fail if the name does not resolve.
     let target = *tokio::time::timeout(within, resolved).await.ok()?.ok()?.first()?;
     known.into_iter().find_map(|(peer, known)| (peer == target).then_some(known))
 }
@@ -265,7 +266,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     #[tokio::test]
-    async fn a_request_given_up_before_its_turn_to_be_written_is_answered() {
+    async fn a_request_given_up_before_it_is_written_gets_an_outcome() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broker_that_says_nothing_while_connecting_is_given_up() {
+    async fn a_silent_broker_ends_the_attempt_to_connect() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         let mut config = ClientConfig { connect_timeout: Duration::from_millis(50), ..Default::default() };
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broker_that_reads_nothing_more_does_not_hold_who_writes() {
+    async fn a_broker_that_reads_nothing_more_ends_the_write() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
@@ -314,7 +315,8 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(30), until_it_ends).await.expect("who writes is not held for ever");
     }
 
-    /// A broker that gives each request the next of these answers, as they stand, and closes.
+    /// Starts a broker that sends these responses, one for each request, as they are, and closes. The task returns the
+    /// versions of the requests.
     async fn broker_that_answers(answers: &[&[u8]]) -> (String, tokio::task::JoinHandle<Vec<u8>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -337,13 +339,13 @@ mod tests {
         (address, serving)
     }
 
-    /// ApiVersions 0 to 2, in the layout of version 0, with this number and error.
+    /// Returns ApiVersions 0 to 2, in the layout of version 0, with this correlation id and error.
     fn versions(id: u8, error: u8) -> [u8; 16] {
         [0, 0, 0, id, 0, error, 0, 0, 0, 1, 0, 18, 0, 0, 0, 2]
     }
 
     #[tokio::test]
-    async fn a_broker_of_old_is_asked_again_in_its_version() {
+    async fn an_old_broker_gets_a_second_request_in_its_version() {
         let in_2 = [&versions(1, 0)[..], &[0; 4]].concat();
         let (address, serving) = broker_that_answers(&[&versions(0, 35), &in_2]).await;
         let connection = Connection::connect(&address, &ClientConfig::default()).await.expect("it answers");
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_of_two_addresses_leads_to_the_connection_to_its_first_alone() {
+    async fn a_name_of_two_addresses_leads_only_to_the_connection_to_its_first() {
         let within = Duration::from_secs(10);
         let leads = async |known: &[u8], resolved: &[u8]| {
             let known = known.iter().map(|last| (address(*last), *last)).collect();
@@ -386,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_name_that_does_not_resolve_is_waited_for_once_however_many_connections_there_are() {
+    async fn a_slow_look_up_is_awaited_once_for_all_connections() {
         let began = tokio::time::Instant::now();
         let known = (1..=5).map(|last| (address(last), last)).collect();
         assert_eq!(led_to(known, std::future::pending(), Duration::from_secs(10)).await, None);

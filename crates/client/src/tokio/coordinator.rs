@@ -1,8 +1,7 @@
-//! Finding the coordinator of a group or of a transactional id.
+//! Search for the coordinator of a group or of a transactional id.
 //!
-//! Not here: a retry, which is the caller's. Invariant: the connection belongs to the caller alone, as does that of the
-//! search, so that no request of another part of the client is ahead of theirs: a batch that waits at its broker would
-//! hold their answers.
+//! Not here: retries, which the caller makes. Invariant: the caller gets a connection of its own, and so does the
+//! search. Otherwise a response could wait behind one that its broker holds back, such as that to Produce.
 
 use super::cluster::Cluster;
 use super::connection::Connection;
@@ -15,7 +14,7 @@ impl Cluster {
     /// Finds the coordinator of `key` through any broker, and connects to it.
     ///
     /// # Errors
-    /// No broker that answers; the broker's error; a coordinator that cannot be reached.
+    /// No broker answers; the broker's error; a coordinator that cannot be reached.
     pub async fn coordinator(&self, kind: CoordinatorKind, key: &Text) -> Result<Connection, MetadataError> {
         let connection = self.another_to_any().await?;
         let version = connection.version::<FindCoordinatorRequest>()?;
@@ -65,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_keeps_the_words_of_the_broker() {
+    fn a_refusal_keeps_the_brokers_message() {
         let error_code = ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
         let error_message = Some(Text::from_static("not you"));
         let refused = FindCoordinatorResponse { error_code, error_message, ..Default::default() };

@@ -1,4 +1,4 @@
-//! The client on tokio: connections that carry any number of requests at a time, and a cluster of them.
+//! Client on tokio: connections that carry any number of concurrent requests, and a cluster of them.
 
 mod cluster;
 mod connection;

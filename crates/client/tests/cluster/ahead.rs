@@ -1,4 +1,4 @@
-//! Reading ahead: with many small fetches under way nothing is skipped or read twice, whatever becomes of the
+//! Reading ahead with many small fetches under way: no record is skipped or read twice, whatever happens to the
 //! connection, the records and the topic.
 
 use super::{cursors, plan, with_topic, write_numbers};
@@ -10,7 +10,7 @@ use fullbore_tests::Proxy;
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
 use std::ops::ControlFlow;
 
-/// Takes offsets in their order; notes those left out.
+/// Sink that takes offsets in order, and notes those left out.
 #[derive(Default)]
 struct Rising {
     next: i64,
@@ -31,7 +31,7 @@ impl Sink for Rising {
     }
 }
 
-/// Answers of about ten batches, and few of a partition.
+/// Makes settings for responses of about ten batches, a few of each partition.
 fn small() -> FetchSettings {
     FetchSettings { partition_max_bytes: 10_000, max_bytes: 30_000, ..Default::default() }
 }
@@ -46,7 +46,7 @@ fn delete_before(address: &str, partition_index: i32, offset: i64) {
 }
 
 #[test]
-fn partitions_whose_connection_breaks_again_and_again_are_each_read_whole_and_once() {
+fn partitions_are_read_whole_and_once_over_breaking_connections() {
     let proxy = Proxy::start();
     let broker = TestBroker::start(Some(&proxy));
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
@@ -70,7 +70,7 @@ fn partitions_whose_connection_breaks_again_and_again_are_each_read_whole_and_on
 }
 
 #[test]
-fn of_records_deleted_while_they_are_read_ahead_those_left_are_read_once() {
+fn remaining_records_are_read_once_when_others_are_deleted_ahead() {
     let broker = with_topic(3);
     write_numbers(&broker.address, 3, 300_000, 100);
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
@@ -91,7 +91,7 @@ fn of_records_deleted_while_they_are_read_ahead_those_left_are_read_once() {
         let left_out = cursor.sink.left_out.as_slice();
         assert_eq!(cursor.sink.next, 100_000, "{}", cursor.partition);
         match cursor.partition {
-            // It may have been read before they were deleted.
+            // The partition may have been read before the deletion.
             1 => assert!(left_out.len() <= 1 && left_out.iter().all(|gone| gone.end == 90_000), "{left_out:?}"),
             _ => assert_eq!(left_out, &[]),
         }
@@ -99,7 +99,7 @@ fn of_records_deleted_while_they_are_read_ahead_those_left_are_read_once() {
 }
 
 #[test]
-fn a_reader_with_hardly_any_memory_for_fetches_reads_all_the_same() {
+fn a_reader_with_hardly_any_fetch_memory_reads_everything() {
     let broker = with_topic(3);
     write_numbers(&broker.address, 3, 30_000, 100);
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");

@@ -1,10 +1,10 @@
-//! A broker in this process and a temporary folder. For the tests of `bench`, too, which name this file.
+//! Broker in this process, in a temporary directory. The tests of `bench` include this file, too.
 
 use fullbore_broker::Broker;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_tests::Proxy;
 
-/// Clients are told the proxy's address if there is one.
+/// Broker that advertises the proxy's address if there is one.
 pub struct TestBroker {
     pub address: String,
     broker: Option<Broker>,
@@ -17,7 +17,7 @@ impl TestBroker {
         Self::start_with(proxy, &[])
     }
 
-    /// As [`TestBroker::start`], with these settings.
+    /// Starts a broker as [`TestBroker::start`] does, with these settings.
     pub fn start_with(proxy: Option<&Proxy>, settings: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut properties = Properties::default();

@@ -1,4 +1,4 @@
-//! Groups whose coordinator gives members up and loses answers: a script.
+//! Groups at scripted coordinators that remove members and lose responses.
 
 use super::several::{Asked, cluster, listeners, metadata, serve};
 use fullbore_client::ClientError;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// A coordinator of every group that says of itself where it is, knows no topic, and else answers as the script says;
+/// Starts a coordinator of every group that names itself, knows no topic, and answers all else by the script. Returns
 /// its port.
 pub fn coordinator(script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) -> u16 {
     let ([listener], ports) = listeners();
@@ -41,7 +41,7 @@ pub fn coordinator(script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Syn
     port
 }
 
-/// A member of a group whose coordinator answers OffsetFetch with this error.
+/// Makes a member of a group whose coordinator answers OffsetFetch with this error.
 fn member_refused(error_code: ErrorCode) -> Member {
     let port = coordinator(move |key, asked| match key {
         ApiKey::OffsetFetch => Some(asked.answer::<OffsetFetchRequest>(|_| {
@@ -59,13 +59,13 @@ fn member_refused(error_code: ErrorCode) -> Member {
 }
 
 #[test]
-fn a_member_that_was_given_up_while_it_asks_for_offsets_is_told_at_once() {
+fn a_removed_member_gets_no_offsets_at_once() {
     for code in [ErrorCode::UNKNOWN_MEMBER_ID, ErrorCode::FENCED_MEMBER_EPOCH] {
         let mut member = member_refused(code);
         let (tells, told) = mpsc::channel();
         std::thread::spawn(move || {
             let found = member.committed(&[(("t".into(), 0), Uuid([1; 16]))], Duration::from_secs(3600));
-            // The test may have failed already.
+            // Fails if the test has failed already.
             let _ = tells.send(found.map_err(|error| error.to_string()));
             member.leave(Duration::ZERO);
         });
@@ -74,10 +74,10 @@ fn a_member_that_was_given_up_while_it_asks_for_offsets_is_told_at_once() {
     }
 }
 
-/// Intervals are short while a group moves, and a member that was killed is one until its session ends.
+/// Intervals are short while a group moves, and a killed member stays until its session ends.
 #[test]
-fn a_member_that_is_given_nothing_waits_for_many_of_the_longest_intervals() {
-    // When the first answer was given, and the longest interval told since.
+fn an_empty_assignment_is_final_after_many_of_the_longest_intervals() {
+    // Time of the first response, and the longest interval since.
     let told: Arc<Mutex<Option<(Instant, Duration)>>> = Arc::default();
     let (tells, beats) = (Arc::clone(&told), AtomicUsize::new(0));
     let port = coordinator(move |_, asked| {
@@ -107,7 +107,7 @@ fn a_member_that_is_given_nothing_waits_for_many_of_the_longest_intervals() {
 }
 
 #[test]
-fn a_group_that_is_gone_after_a_lost_answer_was_deleted() {
+fn a_missing_group_after_a_lost_response_counts_as_deleted() {
     for lost in [0, 1, 2] {
         let asks = AtomicUsize::new(0);
         let port = coordinator(move |_, asked| {
@@ -129,10 +129,10 @@ fn a_group_that_is_gone_after_a_lost_answer_was_deleted() {
     }
 }
 
-/// Codes that JoinGroup was answered with, in order.
+/// Codes of the responses to JoinGroup, in order.
 type Joins = Arc<Mutex<Vec<ErrorCode>>>;
 
-/// Returns the answer to a group's only member that joins.
+/// Returns the response to the join of a group's only member.
 fn joined(asked: &Asked, generation_id: i32) -> Frame {
     asked.answer::<JoinGroupRequest>(|request| {
         let member_id = if request.member_id.is_empty() { "m".into() } else { request.member_id };
@@ -150,7 +150,7 @@ fn joined(asked: &Asked, generation_id: i32) -> Frame {
     })
 }
 
-/// A classic coordinator's answers to a group's only member, who is given partition 0 of "t".
+/// Returns a classic coordinator's response to a group's only member, which is assigned partition 0 of "t".
 fn only_member(key: ApiKey, asked: &Asked) -> Option<Frame> {
     Some(match key {
         ApiKey::JoinGroup => joined(asked, 1),
@@ -166,7 +166,7 @@ fn only_member(key: ApiKey, asked: &Asked) -> Option<Frame> {
 }
 
 /// Starts two brokers of which the second coordinates the group. The first refuses joins, and is named as the
-/// coordinator until it has refused `refusals` of them. Returns the first one's port, and what was joined.
+/// coordinator until it has refused `refusals` of them. Returns the first one's port, and the codes of the joins.
 fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16, Joins) {
     let ([first, second], ports) = listeners();
     let joins = Joins::default();
@@ -196,7 +196,7 @@ fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16
     (ports[0], joins)
 }
 
-/// The partitions that a member of the classic protocol is given within a minute.
+/// Returns the partitions that a member of the classic protocol is assigned within a minute.
 fn given(port: u16) -> Vec<(Text, i32)> {
     let config = GroupConfig::new("g".into(), vec!["t".into()]);
     let mut member = Member::start(config, cluster(port), cluster(port)).expect("a thread");
@@ -213,7 +213,7 @@ fn given(port: u16) -> Vec<(Text, i32)> {
 }
 
 #[test]
-fn a_member_whose_join_is_refused_beside_the_look_up_joins_at_the_coordinator_that_was_found() {
+fn a_join_refused_beside_the_look_up_is_repeated_at_the_coordinator() {
     for code in [ErrorCode::NOT_COORDINATOR, ErrorCode::GROUP_AUTHORIZATION_FAILED] {
         let (port, joins) = brokers_of_which_one_coordinates(0, code);
         assert_eq!(given(port), [("t".into(), 0)], "{code}");
@@ -223,16 +223,16 @@ fn a_member_whose_join_is_refused_beside_the_look_up_joins_at_the_coordinator_th
 }
 
 #[test]
-fn a_member_whose_coordinator_has_moved_when_it_joins_looks_for_it_again_and_joins() {
+fn a_member_whose_coordinator_moves_finds_it_again_and_joins() {
     let (port, joins) = brokers_of_which_one_coordinates(2, ErrorCode::NOT_COORDINATOR);
     assert_eq!(given(port), [("t".into(), 0)]);
     let refused = ErrorCode::NOT_COORDINATOR;
     let codes = joins.lock().expect("no panic");
-    // Beside the first look-up, at who was found, and beside the second look-up.
+    // Refused beside the first look-up, at the broker it named, and beside the second look-up.
     assert!(codes.starts_with(&[refused, refused, refused, ErrorCode::NONE]), "{codes:?}");
 }
 
-/// Returns the answer that the group has committed `offset` of partition 0 of "t".
+/// Returns the response that the group has committed `offset` of partition 0 of "t".
 fn committed(asked: &Asked, offset: i64) -> Frame {
     asked.answer::<OffsetFetchRequest>(|_| {
         let partition = OffsetFetchResponsePartitions { committed_offset: offset, ..Default::default() };
@@ -243,10 +243,10 @@ fn committed(asked: &Asked, offset: i64) -> Frame {
 }
 
 #[test]
-fn leader_keeps_its_partition_over_a_cooperative_rebalance_its_offset_is_the_one_committed_since() {
+fn a_partition_kept_over_a_cooperative_rebalance_has_its_newest_committed_offset() {
     let ([listener], ports) = listeners();
     let port = ports[0];
-    // The generation, its last heartbeat, and what the reader has committed.
+    // The generation, its last heartbeat, and the offset that the reader has committed.
     let (generation, beaten, offset) = (AtomicI32::new(1), AtomicI32::new(0), AtomicI64::new(5));
     let group = Arc::new((generation, beaten, offset));
     let of_group = group.clone();

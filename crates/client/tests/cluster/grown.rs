@@ -1,4 +1,4 @@
-//! Partitions that come while others are read.
+//! New partitions of topics that are being read.
 
 use super::{NAMED_VERSION_MAX, cursors, with_topic};
 use fullbore_client::admin::create_partitions;
@@ -12,12 +12,12 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-/// Tells of each record where it was.
+/// Sink that sends each record's partition and offset to a channel.
 struct Telling(i32, Sender<(i32, i64)>);
 
 impl Sink for Telling {
     fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String> {
-        // The test may be over.
+        // Fails if the test is over.
         let _ = self.1.send((self.0, record.offset(batch)));
         Ok(ControlFlow::Continue(()))
     }
@@ -37,7 +37,7 @@ fn write_and_delete(address: &str) {
 }
 
 #[test]
-fn a_partition_whose_first_records_are_gone_when_it_is_found_is_read_from_what_is_left() {
+fn a_new_partition_is_read_from_its_first_remaining_record() {
     for reset in [None, Some(StartOffset::Latest), Some(StartOffset::Earliest)] {
         let broker = with_topic(1);
         let (tells, told) = channel();
@@ -45,7 +45,7 @@ fn a_partition_whose_first_records_are_gone_when_it_is_found_is_read_from_what_i
         let begun = cursors(&mut cluster, || Telling(0, tells.clone()));
         create_partitions(&mut cluster, &"t".into(), 2, None).expect("created");
         let address = broker.address.clone();
-        // It is found before its records come and go, and begun with after that.
+        // The partition is found before its records are written and deleted, and started after that.
         let begin = move |place: PartitionPlace| {
             write_and_delete(&address);
             let sink = Telling(place.partition, tells.clone());

@@ -1,4 +1,4 @@
-//! Readers whose leader reads ahead: what they ask for behind a hole, and what they leave at the leader.
+//! Readers at a leader that reads ahead: the fetch after a gap, and the session that they leave behind.
 
 use super::broker::TestBroker;
 use super::several::{Asked, cluster, listeners, metadata, serve};
@@ -24,7 +24,7 @@ const TOPIC_ID: Uuid = Uuid([1; 16]);
 const IN_BATCH: i64 = 10;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// An answer's first offset, the offset of its batch if it has one, and the offset at which the leader goes on.
+/// First offset of a response, offset of its batch if it has one, and offset at which the leader goes on.
 type Range = (i64, Option<i64>, i64);
 
 fn fetched(&(from_offset, batch, next_offset): &Range) -> FetchResponse {
@@ -35,7 +35,7 @@ fn fetched(&(from_offset, batch, next_offset): &Range) -> FetchResponse {
     FetchResponse { session_id: 7, responses: vec![topic], ..Default::default() }
 }
 
-/// The answer of a leader whose only partition starts at 0, or this error.
+/// Returns the response of a leader whose only partition starts at 0, or this error.
 fn start(asked: &Asked, error_code: ErrorCode) -> Frame {
     asked.answer::<ListOffsetsRequest>(|_| {
         let partition = ListOffsetsPartitionResponse { error_code, offset: 0, ..Default::default() };
@@ -44,7 +44,7 @@ fn start(asked: &Asked, error_code: ErrorCode) -> Frame {
     })
 }
 
-/// The metadata of a topic with an id, whose only partition the first broker leads.
+/// Returns the metadata of a topic with an id, whose only partition the first broker leads.
 fn with_id(asked: &Asked, ports: &[u16]) -> Frame {
     asked.answer::<MetadataRequest>(|_| {
         let mut known = metadata(ports, 1);
@@ -54,7 +54,7 @@ fn with_id(asked: &Asked, ports: &[u16]) -> Frame {
 }
 
 #[test]
-fn a_reader_whose_answer_ends_in_a_hole_goes_on_behind_it_without_asking_for_the_offset() {
+fn a_reader_goes_on_after_a_gap_without_naming_the_offset() {
     let in_one: &[Range] = &[(0, Some(0), 100), (100, Some(100), 110)];
     let between: &[Range] = &[(0, Some(0), 10), (10, None, 100), (100, Some(100), 110)];
     for ranges in [in_one, between] {
@@ -82,7 +82,7 @@ fn a_reader_whose_answer_ends_in_a_hole_goes_on_behind_it_without_asking_for_the
 }
 
 #[test]
-fn a_reader_whose_leader_refuses_to_tell_the_start_asks_again_and_reads() {
+fn a_reader_retries_a_refused_start_offset_and_reads() {
     let ([listener], ports) = listeners();
     let (port, asks) = (ports[0], Arc::new(AtomicUsize::new(0)));
     let counted = asks.clone();
@@ -101,7 +101,7 @@ fn a_reader_whose_leader_refuses_to_tell_the_start_asks_again_and_reads() {
     assert_eq!((outcome.progress.records(), asks.load(SeqCst)), (10, 3));
 }
 
-/// A broker with room for one fetch session.
+/// Starts a broker with room for one fetch session.
 fn broker_with_one_session() -> TestBroker {
     let broker = TestBroker::start_with(None, &[("max.incremental.fetch.session.cache.slots", "1")]);
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
@@ -111,7 +111,7 @@ fn broker_with_one_session() -> TestBroker {
     broker
 }
 
-/// Returns true if there is room for a session, which is opened and closed again.
+/// Returns true if a session can be opened, and closes it again.
 fn has_room_for_a_session(address: &str) -> bool {
     const VERSION: i16 = 18;
     let mut cluster = Cluster::new(address, "test").expect("valid");
@@ -128,7 +128,7 @@ fn has_room_for_a_session(address: &str) -> bool {
 }
 
 #[test]
-fn a_reader_that_has_read_everything_closes_its_session() {
+fn a_finished_reader_closes_its_session() {
     let broker = broker_with_one_session();
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
     let begun = cursors(&mut cluster, || ());
@@ -140,7 +140,7 @@ fn a_reader_that_has_read_everything_closes_its_session() {
 }
 
 #[test]
-fn a_reader_that_is_stopped_while_it_waits_closes_its_session() {
+fn a_waiting_reader_that_is_stopped_closes_its_session() {
     let broker = broker_with_one_session();
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
     let begun = cursors(&mut cluster, || ());

@@ -1,5 +1,5 @@
-//! The client against a real broker in this process: what is in the log is read, all of it and in order, whatever
-//! happens to the connection, and topics are described as they are.
+//! The client against a real broker in this process: it reads every record of the log in order, whatever happens to the
+//! connection, and describes topics as they are.
 
 mod ahead;
 mod broker;
@@ -20,10 +20,10 @@ use fullbore_tests::{Batch, Proxy, produce_request};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// The last version of Produce that names topics.
+/// Last version of Produce with names of topics.
 const NAMED_VERSION_MAX: i16 = 12;
 
-/// Accepts the decimal numbers 0, 1, 2, ... at offsets 0, 1, 2, ... and nothing else.
+/// Sink that accepts the decimal numbers 0, 1, 2, ... at offsets 0, 1, 2, ... only.
 #[derive(Default)]
 struct InOrder(i64);
 
@@ -39,7 +39,7 @@ impl Sink for InOrder {
     }
 }
 
-/// Writes 0, 1, 2, ... in batches of so many, to one partition after the other.
+/// Writes 0, 1, 2, ... in batches of `in_batch`, to one partition after the other.
 fn write_numbers(address: &str, partitions: i32, records: u64, in_batch: u64) {
     let mut connection = Cluster::new(address, "test").expect("valid").connect(address).expect("it answers");
     for (turn, first) in (0..).zip((0..records).step_by(in_batch as usize)) {
@@ -77,7 +77,7 @@ fn with_topic(partitions: i32) -> TestBroker {
 }
 
 #[test]
-fn fetches_smaller_than_a_batch_make_progress() {
+fn fetches_smaller_than_a_batch_still_read_it() {
     let broker = with_topic(1);
     write_numbers(&broker.address, 1, 5_000, 200);
     let fetch = FetchSettings { partition_max_bytes: 1, max_bytes: 1, ..Default::default() };
@@ -86,7 +86,7 @@ fn fetches_smaller_than_a_batch_make_progress() {
 }
 
 #[test]
-fn every_partition_is_read() {
+fn every_partition_of_a_topic_is_read() {
     let broker = with_topic(7);
     write_numbers(&broker.address, 7, 50_000, 100);
     let outcome = read_all(&broker.address, || (), &plan(50_000)).expect("read");
@@ -97,7 +97,7 @@ fn every_partition_is_read() {
 }
 
 #[test]
-fn a_run_from_the_end_sees_nothing_old_and_ends_by_its_timeout() {
+fn a_run_from_the_end_reads_no_old_record_and_ends_by_its_timeout() {
     let broker = with_topic(1);
     write_numbers(&broker.address, 1, 100, 100);
     let from_end = ConsumePlan { start: StartOffset::Latest, timeout: Duration::from_millis(200), ..plan(1) };
@@ -106,7 +106,7 @@ fn a_run_from_the_end_sees_nothing_old_and_ends_by_its_timeout() {
 }
 
 #[test]
-fn a_broker_that_goes_away_is_named_when_the_timeout_passes() {
+fn a_broker_that_died_is_named_when_the_timeout_passes() {
     let broker = with_topic(1);
     write_numbers(&broker.address, 1, 100, 100);
     let address = broker.address.clone();
@@ -176,7 +176,7 @@ fn a_sink_that_panics_does_not_hang_the_run() {
 }
 
 #[test]
-fn a_reader_goes_on_where_it_was_when_its_connection_breaks() {
+fn a_reader_with_a_broken_connection_goes_on_at_its_position() {
     let proxy = Proxy::start();
     let broker = TestBroker::start(Some(&proxy));
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
@@ -206,7 +206,7 @@ fn a_topic_larger_than_a_page_is_described_whole() {
 }
 
 #[test]
-fn topics_that_do_not_exist_are_named() {
+fn a_missing_topic_is_named() {
     let broker = with_topic(2);
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
     let described = describe_topics(&mut cluster, &["t".into()], PARTITIONS_PER_ANSWER).expect("described");

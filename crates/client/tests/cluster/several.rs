@@ -1,5 +1,5 @@
-//! The client and the answers of several brokers: what only a leader, a coordinator or each broker for itself knows is
-//! asked there, and what has moved meanwhile is looked for again. The brokers are scripts.
+//! The client with several scripted brokers. Requests that only a leader, a coordinator or one broker can answer go
+//! there, and a leader or coordinator that has moved is found again.
 
 use fullbore_client::admin::{GroupAdmin, PARTITIONS_PER_ANSWER, describe_topics, log_damage};
 use fullbore_client::blocking::{Cluster, LATEST};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// A request that waits for its answer.
+/// Request that waits for its response.
 pub struct Asked {
     header: RequestHeader,
     version: Version,
@@ -47,7 +47,7 @@ impl Asked {
     }
 }
 
-/// Answers on every connection as the script says; without an answer it closes it.
+/// Answers on every connection by the script; closes it if the script returns nothing.
 pub fn serve(listener: TcpListener, script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) {
     let script = Arc::new(script);
     std::thread::spawn(move || {
@@ -96,7 +96,7 @@ pub fn listeners<const N: usize>() -> ([TcpListener; N], Vec<u16>) {
     (listeners, ports)
 }
 
-/// Brokers 1, 2, ... at these ports, and a topic whose only partition has this leader.
+/// Returns brokers 1, 2, ... at these ports, and a topic whose only partition has this leader.
 pub fn metadata(ports: &[u16], leader_id: i32) -> MetadataResponse {
     let broker = |(node_id, port): (i32, &u16)| MetadataResponseBroker {
         node_id,
@@ -120,15 +120,15 @@ fn offsets(error_code: ErrorCode, offset: i64) -> ListOffsetsResponse {
 }
 
 #[test]
-fn a_leader_that_has_moved_or_gone_is_looked_for_again() {
+fn a_leader_that_has_moved_or_died_is_found_again() {
     let ([first, second], mut ports) = listeners();
-    // Nobody listens there.
+    // No broker listens there.
     ports.push(1);
     let looks = Arc::new(AtomicUsize::new(0));
     let known = ports.clone();
     serve(first, move |key, asked| match key {
         ApiKey::Metadata => {
-            // First itself, which leads no more, then one that has died, then the one that leads.
+            // Names itself, which leads no more, then a dead broker, then the leader.
             let leader = [1, 3, 2][looks.fetch_add(1, SeqCst).min(2)];
             Some(asked.answer::<MetadataRequest>(|_| metadata(&known, leader)))
         }
@@ -141,7 +141,7 @@ fn a_leader_that_has_moved_or_gone_is_looked_for_again() {
 }
 
 #[test]
-fn what_a_leader_refuses_for_good_and_what_has_none_is_left_out_at_once() {
+fn partitions_refused_for_good_or_without_leader_are_left_out_at_once() {
     for leader in [1, -1] {
         let ([first], ports) = listeners();
         let known = ports.clone();
@@ -156,7 +156,7 @@ fn what_a_leader_refuses_for_good_and_what_has_none_is_left_out_at_once() {
 
 /// A record of a diskless topic may be lost for good.
 #[test]
-fn leader_cannot_read_the_records_its_error_is_returned_soon() {
+fn a_leader_that_cannot_read_its_records_is_retried_for_a_short_time() {
     let ([first], ports) = listeners();
     let known = ports.clone();
     serve(first, move |key, asked| match key {
@@ -170,7 +170,7 @@ fn leader_cannot_read_the_records_its_error_is_returned_soon() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
-/// What a broker tells of its own logs.
+/// Returns a broker's response about its own logs.
 fn log_dirs(set_aside_files: i64, is_refused: bool) -> DescribeLogDirsResponse {
     let partition = DescribeLogDirsPartition { set_aside_files, is_refused, ..Default::default() };
     let topic = DescribeLogDirsTopic { name: "t".into(), partitions: vec![partition], ..Default::default() };
@@ -179,7 +179,7 @@ fn log_dirs(set_aside_files: i64, is_refused: bool) -> DescribeLogDirsResponse {
 }
 
 #[test]
-fn every_broker_tells_of_its_own_logs_and_one_that_is_gone_keeps_nobody() {
+fn damage_is_collected_from_every_live_broker() {
     let ([first, second, third], mut ports) = listeners();
     ports.push(1);
     for (listener, aside, refused) in [(first, 0, false), (second, 2, false), (third, 0, true)] {
@@ -198,7 +198,7 @@ fn every_broker_tells_of_its_own_logs_and_one_that_is_gone_keeps_nobody() {
 }
 
 #[test]
-fn groups_are_those_of_the_brokers_that_are_left() {
+fn groups_are_listed_from_the_remaining_brokers() {
     let ([first, second], mut ports) = listeners();
     ports.push(1);
     let looks = Arc::new(AtomicUsize::new(0));
@@ -223,11 +223,11 @@ fn groups_are_those_of_the_brokers_that_are_left() {
 }
 
 #[test]
-fn brokers_that_metadata_have_named_are_asked_when_those_of_the_list_have_gone() {
+fn brokers_of_the_metadata_are_tried_when_the_bootstrap_list_is_dead() {
     let ([second], ports) = listeners();
     let known = ports.clone();
     serve(second, move |_, asked| Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))));
-    // Answers one connection, on which it names the other, and is gone.
+    // Answers one connection, on which it names the other broker, and is gone.
     let first = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let listed = first.local_addr().expect("bound").port();
     let first = std::thread::spawn(move || {
@@ -248,7 +248,7 @@ fn brokers_that_metadata_have_named_are_asked_when_those_of_the_list_have_gone()
 }
 
 #[test]
-fn a_leader_that_is_not_there_is_none() {
+fn a_dead_leader_is_described_as_none() {
     let ([first], ports) = listeners();
     let known = ports.clone();
     serve(first, move |key, asked| match key {
@@ -280,9 +280,9 @@ fn a_leader_that_is_not_there_is_none() {
     assert_eq!((first.eligible.clone(), first.last_known_eligible.clone()), (Some(vec![1]), None));
 }
 
-/// A broker bounds what it answers at once.
+/// A broker limits the size of its response.
 #[test]
-fn settings_of_many_topics_are_asked_for_a_thousand_topics_at_a_time() {
+fn settings_of_many_topics_are_requested_a_thousand_at_a_time() {
     let ([first], ports) = listeners();
     let known = ports.clone();
     serve(first, move |key, asked| match key {

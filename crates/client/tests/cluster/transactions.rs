@@ -1,4 +1,4 @@
-//! Scripts of coordinators that load, move or end a transaction.
+//! Scripted coordinators that load, move or end a transaction.
 
 use super::groups::coordinator;
 use super::several::{cluster, listeners, metadata, serve};
@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Fences an id at a coordinator that answers these codes in turn, then the last one. Returns the outcome and the
-/// number of requests.
+/// Fences an id at a coordinator that answers with these codes in turn, and then with the last one. Returns the outcome
+/// and the number of requests.
 fn fenced(codes: &'static [ErrorCode], patience: Duration) -> (Result<(), ClientError>, usize) {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
@@ -32,7 +32,7 @@ fn fenced(codes: &'static [ErrorCode], patience: Duration) -> (Result<(), Client
 }
 
 #[test]
-fn coordinator_is_ending_the_transaction_fence_asks_again() {
+fn fence_is_retried_while_the_coordinator_ends_the_transaction() {
     let passing = &[
         ErrorCode::CONCURRENT_TRANSACTIONS,
         ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
@@ -46,7 +46,7 @@ fn coordinator_is_ending_the_transaction_fence_asks_again() {
 }
 
 #[test]
-fn patience_is_over_fence_returns_the_coordinators_error() {
+fn fence_returns_the_coordinators_error_when_patience_ends() {
     let (outcome, asked) = fenced(&[ErrorCode::CONCURRENT_TRANSACTIONS], Duration::from_millis(250));
     let error = outcome.expect_err("it never ends").to_string();
     assert!(error.starts_with("cannot end the transaction of 'id': "), "{error}");
@@ -54,14 +54,14 @@ fn patience_is_over_fence_returns_the_coordinators_error() {
 }
 
 #[test]
-fn coordinator_refuses_for_good_fence_asks_once() {
+fn fence_is_not_retried_after_a_lasting_error() {
     let (outcome, asked) = fenced(&[ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED], Duration::from_secs(600));
     outcome.expect_err("refused");
     assert_eq!(asked, 1);
 }
 
 #[test]
-fn coordinator_loads_describe_asks_again_and_an_unknown_id_is_named() {
+fn describe_is_retried_while_the_coordinator_loads_and_names_an_unknown_id() {
     let codes = [ErrorCode::COORDINATOR_LOAD_IN_PROGRESS, ErrorCode::TRANSACTIONAL_ID_NOT_FOUND];
     let asked = AtomicUsize::new(0);
     let port = coordinator(move |_, request| {
@@ -77,7 +77,7 @@ fn coordinator_loads_describe_asks_again_and_an_unknown_id_is_named() {
 }
 
 #[test]
-fn leader_has_moved_producers_are_asked_for_again_and_an_absent_partition_is_named() {
+fn producers_are_requested_again_after_a_move_and_a_missing_partition_is_named() {
     let ([listener], ports) = listeners();
     let (known, asked) = (ports.clone(), AtomicUsize::new(0));
     serve(listener, move |key, request| match key {

@@ -1,8 +1,8 @@
-//! The kind of a topic, classic or diskless: decided when it is created, and never again.
+//! The kind of a topic, classic or diskless: decided when it is created, and never changed.
 //!
-//! Not where its records go. Invariant: a diskless topic says so in what it sets itself, so that no broker's default,
-//! which may be another one after a restart, makes a topic something else. What a topic's other settings must be then
-//! is checked with them (`config/resolve.rs`).
+//! Not here: where its records go; the checks of its other settings, which are in
+//! `config/resolve.rs`. Invariant: a diskless topic has `diskless.enable` as an override. A broker's default, which may
+//! differ after a restart, never changes the kind.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use super::super::image::Topic;
 use super::super::internal::is_internal;
 use fullbore_config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NEEDS_STORAGE, asked_diskless};
 
-/// The name that a topic's setting is stored under.
+/// Returns the name under which a topic's setting is stored.
 pub fn stored_name(name: &str) -> &str {
     if name == INKLESS_ENABLE { DISKLESS_ENABLE } else { name }
 }
 
-/// The values that one request sets are one, whichever of the two names they have.
+/// Checks that a request which sets both names of the setting gives them one value.
 pub fn check_agreed<'a>(set: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), Refusal> {
     let mut first: Option<(&str, &str)> = None;
     for (name, value) in set.filter(|(name, _)| stored_name(name) == DISKLESS_ENABLE) {
@@ -41,7 +41,7 @@ pub fn set_by((name, change): &(String, ConfigChange)) -> Option<(&str, &str)> {
     }
 }
 
-/// Returns true if a new topic with these settings is diskless, and adds that to `overrides`.
+/// Returns true if a new topic with these settings is diskless, and then adds the setting to `overrides`.
 pub fn at_creation(
     broker: &BrokerConfig,
     name: &str,
@@ -62,7 +62,7 @@ pub fn at_creation(
     Ok(true)
 }
 
-/// A topic that is there sets this from now on, and stays what it is.
+/// Checks that the overrides keep an existing topic's kind.
 pub fn check_stays(topic: &Topic, overrides: &BTreeMap<String, String>) -> Result<(), Refusal> {
     let is_diskless = topic.config.diskless;
     let settled = "that is decided when a topic is created, and cannot be changed";
@@ -80,7 +80,7 @@ pub fn check_stays(topic: &Topic, overrides: &BTreeMap<String, String>) -> Resul
     Err(Refusal::of_config(error))
 }
 
-/// A diskless topic that is wanted has one replica of each partition.
+/// Checks that a new diskless topic has one replica of each partition.
 pub fn check_replication(wanted: &CreateTopic) -> Result<(), Refusal> {
     match wanted.replication_factor {
         1 | -1 => check_replicas(wanted.assignments.iter().map(|(_, replicas)| replicas)),

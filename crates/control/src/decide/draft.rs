@@ -1,4 +1,4 @@
-//! The commands of one transaction, decided one after the other.
+//! Commands of one transaction, decided one after another.
 //!
 //! Invariant: an outcome holds for the image with all changes of the draft, and is not sent before they are committed.
 
@@ -26,38 +26,38 @@ use super::{
 };
 use fullbore_config::BrokerConfig;
 
-/// Producer ids of one block: one write of the disk per this many producers.
+/// Producer ids of one block: the disk is written once for each block.
 pub const PRODUCER_ID_BLOCK: i64 = 1000;
 
-/// Decides commands, each on what those before it changed.
+/// Decides commands, each on the changes of those before it.
 pub struct Draft<'a> {
     broker: &'a BrokerConfig,
     new_id: &'a mut dyn FnMut() -> Uuid,
-    /// Left for pieces.
+    /// Budget of registrations that pieces may still change.
     room: ChangeBudget,
-    /// The image that others have seen.
+    /// Image that is published.
     published: &'a Image,
     drafted: Drafted,
 }
 
-/// Outcomes and changes of a transaction, which hold once it is committed.
+/// Outcomes and changes of a transaction, valid once it is committed.
 pub struct Drafted {
-    /// The image with all changes.
+    /// Image with all changes.
     pub image: Image,
     pub changes: Vec<Change>,
-    /// Producer ids that this broker has and has not given out.
+    /// Producer ids that this broker has reserved and not assigned.
     pub producer_ids: Range<i64>,
-    /// Set where partitions are left to be settled: those that come first.
+    /// Partitions to decide first; set if partitions are left for a later piece.
     pub unsettled: Option<Urgent>,
-    /// Set where a command goes on to settle them.
+    /// True if a command continues with those partitions.
     pub is_settling: bool,
-    /// True if a piece took all the room.
+    /// True if a piece used up the budget.
     pub is_full: bool,
 }
 
 impl<'a> Draft<'a> {
-    /// On this image, for a broker that has these producer ids, with room for pieces of
-    /// `room` registrations. New topics get ids from `new_id`.
+    /// Returns an empty draft on `published`, for a broker with these producer ids and a budget of `room`
+    /// registrations. New topics get ids from `new_id`.
     pub fn new(
         broker: &'a BrokerConfig,
         published: &'a Image,
@@ -76,7 +76,7 @@ impl<'a> Draft<'a> {
         Self { broker, new_id, room, published, drafted }
     }
 
-    /// Returns the outcome of all commands.
+    /// Returns the image and all changes of the commands.
     pub fn finish(self) -> Drafted {
         Drafted { is_full: self.room.is_short(), ..self.drafted }
     }
@@ -120,8 +120,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Decides a change, or the next piece of it. `None` where a piece was made and others are left, which the same
-    /// command carries out.
+    /// Decides a change, or its next piece. None if the same command has to continue with further pieces.
     pub fn change(&mut self, command: &ChangeCommand) -> Option<Result<(), Refusal>> {
         match command {
             ChangeCommand::ForgetDeleted(topics) => Some(self.forget(topics)),
@@ -167,7 +166,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Settles partitions, urgent ones first, as far as there is room.
+    /// Decides leaders and ISRs, urgent partitions first, within the budget.
     fn settle(&mut self, urgent: &Urgent) -> Result<(), Refusal> {
         let changes = settle_these(&self.drafted.image, urgent, &mut self.room);
         self.make_all(changes)?;
@@ -221,7 +220,7 @@ impl<'a> Draft<'a> {
             let partitions = topic.partition_count();
             self.make(Change::TopicDeleted(DeletedTopic { id: topic.id, name: topic.name.clone(), partitions }))?;
             if self.published.topic_by_id(topic.id).is_none() {
-                // Who follows the images never hears of it.
+                // The published images never show this topic, so nothing has to be removed.
                 self.make(Change::DeletionFinished { topic: topic.id })?;
             } else if !is_internal(&topic.name) {
                 self.remember(&topic)?;
@@ -231,7 +230,7 @@ impl<'a> Draft<'a> {
         found.into_iter().map(&mut one).collect()
     }
 
-    /// Remembers a deleted topic for the next one of its name, and forgets other names where they are too many.
+    /// Remembers a deleted topic for the next one of its name. Forgets other names if there are too many.
     fn remember(&mut self, topic: &Topic) -> Result<(), Refusal> {
         let image = &self.drafted.image;
         let past = image.past_topics(&topic.name).followed_by(PastTopic {
@@ -308,7 +307,7 @@ impl<'a> Draft<'a> {
         Ok(first)
     }
 
-    /// Makes the changes that follow where records are committed with fewer in sync than before; whether there are any.
+    /// Changes partitions whose `min.insync.replicas` fell. Returns true if there are any.
     fn relax(&mut self, before: &Image) -> Result<bool, Refusal> {
         let changes = relaxed(before, &self.drafted.image);
         let has_any = !changes.is_empty();
@@ -332,7 +331,7 @@ impl<'a> Draft<'a> {
         self.after(change, validate_only, |image| known(image, name).cloned())?
     }
 
-    /// Makes the change, or with `validate_only` tries it, and returns what `look` finds in the image after it.
+    /// Makes the change, or only tries it with `validate_only`. Returns what `look` reads from the image after it.
     fn after<T>(&mut self, change: Change, validate_only: bool, look: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
         self.drafted.image.check(self.broker, &change).map_err(inapplicable)?;
         if validate_only {
@@ -346,7 +345,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// A resource there twice in one request is refused each time, as Kafka does.
+/// Refuses a resource that is in one request twice, each time, as Kafka does.
 fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, resource: &T) -> Result<(), Refusal> {
     match repeated.contains(resource) {
         true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this more than once.")),

@@ -1,4 +1,4 @@
-//! Changes of the levels of features, with the checks of Kafka's `FeatureControlManager` in its order.
+//! Changes of features' levels, with the checks of Kafka's `FeatureControlManager` in its order.
 
 use fullbore_wire::ErrorCode;
 
@@ -7,7 +7,7 @@ use super::super::command::{FeatureUpdate, Refusal, UpgradeType};
 use super::super::features;
 use super::super::image::Image;
 
-/// Returns the changes of all updates: one that is refused refuses all.
+/// Returns the changes of all updates. One refused update refuses all.
 pub fn update_features(image: &Image, node_id: i32, updates: &[FeatureUpdate]) -> Result<Vec<Change>, Refusal> {
     updates.iter().map(|update| update_feature(image, node_id, update)).collect()
 }
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn level_is_supported_it_may_rise_and_with_a_downgrade_fall() {
+    fn supported_level_rises_by_upgrade_and_falls_by_downgrade() {
         let name = "transaction.version";
         for (before, level, kind) in [
             (0, 2, Upgrade),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn level_cannot_be_had_the_words_are_kafkas() {
+    fn unsupported_level_is_refused_with_kafkas_message() {
         for (name, level, kind, why) in [
             ("transaction.version", 3, Some(Upgrade), "Local controller 7 only supports versions 0-2"),
             ("transaction.version", -1, Some(SafeDowngrade), "A feature version cannot be less than 0."),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn one_update_is_refused_none_is_made() {
+    fn one_refused_update_refuses_all_of_the_request() {
         let update = |level| FeatureUpdate { name: "transaction.version".into(), level, kind: Some(Upgrade) };
         assert!(update_features(&at(0), 1, &[update(1), update(3)]).is_err());
     }

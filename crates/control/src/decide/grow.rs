@@ -1,7 +1,7 @@
 //! The decision on more partitions of a topic.
 //!
-//! Rules and words are those of Kafka's ReplicationControlManager, but for the topics that coordinators keep groups and
-//! transactional ids in: Kafka lets them grow, and no longer finds these where they are.
+//! Rules and messages are those of Kafka's ReplicationControlManager. One differs: the topics of coordinators cannot
+//! grow. Kafka lets them, and then no longer finds groups and transactional ids.
 
 use fullbore_wire::ErrorCode;
 
@@ -13,7 +13,7 @@ use super::diskless;
 use super::known::{PARTITIONS_PER_TOPIC_MAX, check_total, known};
 use super::place::{check_replicas, place, registered};
 
-/// The partitions that the topic gets, so that it has as many as are wanted, which are more than it has.
+/// Returns the partitions that the topic gets. The wanted number must exceed the present one.
 pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;
     let spread = [(CONSUMER_OFFSETS, "groups"), (TRANSACTION_STATE, "transactional ids")];

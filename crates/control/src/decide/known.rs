@@ -7,14 +7,13 @@ use fullbore_wire::ErrorCode;
 use super::super::command::Refusal;
 use super::super::image::{Image, Topic};
 
-/// Partitions of one topic.
+/// Largest number of partitions of one topic.
 pub const PARTITIONS_PER_TOPIC_MAX: i32 = 100_000;
-/// Partitions of all topics of this broker: each has files and memory. No request asks for more at once, either: what
-/// each of its topics would be is worked out, and answered, also where it is only tried. (Kafka takes 10,000 a
-/// request.)
+/// Largest number of partitions of all topics, since each has files and memory. It is also the limit of one request,
+/// which computes and returns all of its partitions even with `validate_only`. (Kafka allows 10,000 a request.)
 pub const PARTITIONS_MAX: usize = 200_000;
 
-/// The topic of this name.
+/// Returns the topic of this name.
 pub fn known<'a>(image: &'a Image, name: &str) -> Result<&'a Arc<Topic>, Refusal> {
     let unknown = || Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("The topic '{name}' does not exist."));
     image.topic(name).ok_or_else(unknown)
@@ -30,8 +29,8 @@ pub fn check_total(image: &Image, more: usize) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message))
 }
 
-/// Checks that one request may name all of these partitions; Kafka refuses the whole request otherwise. A topic that
-/// may not have as many is refused by itself.
+/// Checks that one request may name all of these partitions; Kafka refuses the whole request otherwise. A topic over
+/// its own limit is not counted, since it is refused by itself.
 pub fn check_asked(partitions: impl Iterator<Item = i32>) -> Result<(), Refusal> {
     let of_topics = partitions.filter(|count| *count <= PARTITIONS_PER_TOPIC_MAX);
     let asked = of_topics.map(|count| usize::try_from(count).unwrap_or(0)).fold(0, usize::saturating_add);

@@ -1,4 +1,4 @@
-//! Decisions on single partitions: an ISR that a leader requests, and elections.
+//! Decisions on single partitions: ISRs that a leader requests, and elections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::super::command::{AlterIsr, ElectLeaders, ElectionKind, Refusal};
 use super::super::image::{Image, Topic};
 use super::settle::Changed;
 
-/// A partition as it is registered now, or why it is not.
+/// Registration of a partition after the decision, or the reason for a refusal.
 type Registered = Result<Arc<PartitionRegistration>, Refusal>;
 
-/// The ISRs that a leader asks for.
+/// Decides the ISRs that a leader requests.
 pub fn alter_isrs(image: &Image, asked: &AlterIsr) -> (Vec<Change>, Vec<Registered>) {
     let mut single = Single::default();
     let outcomes = asked.partitions.iter().map(|(topic, index, wanted)| {
@@ -31,7 +31,7 @@ pub fn alter_isrs(image: &Image, asked: &AlterIsr) -> (Vec<Change>, Vec<Register
     (single.finish(), outcomes)
 }
 
-/// Other leaders, as somebody asks for. Words and codes are those of Kafka's ReplicationControlManager.
+/// Decides requested elections. Messages and codes are those of Kafka's ReplicationControlManager.
 pub fn elect(image: &Image, asked: &ElectLeaders) -> (Vec<Change>, Vec<Registered>) {
     let mut single = Single::default();
     let outcomes = asked.partitions().map(|(name, index)| {
@@ -71,7 +71,7 @@ fn why_not(code: ErrorCode, kind: ElectionKind) -> &'static str {
     }
 }
 
-/// Single partitions that are registered otherwise, each as those before it left it.
+/// Changed registrations of single partitions, each based on the changes before it.
 #[derive(Default)]
 struct Single {
     changed: BTreeMap<Uuid, BTreeMap<usize, Arc<PartitionRegistration>>>,

@@ -1,7 +1,7 @@
-//! Changes of a broker: it joins, is fenced, comes back, is about to stop, or cannot write; and the log ends that it
-//! reports.
+//! Changes of a broker: registration, fence, unfence, shutdown, disk state, partitions that it cannot write, and the
+//! log ends that it reports.
 //!
-//! The rules are [`fullbore_rules::cluster`]'s. What follows for partitions is `settle`'s.
+//! The rules are in [`fullbore_rules::cluster`]. The consequences for partitions are in `settle`.
 
 use std::sync::Arc;
 
@@ -20,18 +20,19 @@ use super::settle::{ChangeBudget, Changed, each_of, settled_by};
 
 /// Outcome of registering a process.
 pub enum Registering {
-    /// The process has the broker's place, with these changes.
+    /// The process is registered as the broker, with these changes.
     Registered(Vec<Change>),
-    /// A piece of the partitions that the former process led is handed over. That process is fenced, and the new one
+    /// A piece of the former process's partitions has other leaders. The former process is fenced, and the new one
     /// registers later.
     HandedOver(Vec<Change>),
 }
 
-/// Registers a process in the place of the one that was this broker before. What that led, another broker leads; where
-/// no other may, the new process leads it again, in the same epoch if its log lost nothing. Who leads is then to be
-/// settled.
+/// Registers a process in place of the broker's former process. Other brokers take over the former leaderships. Where
+/// no other broker can, the new process leads again, in the same epoch if its log lost nothing. The caller then decides
+/// leaders and ISRs of all partitions.
 ///
-/// Invariant: the row of the new process is written only when nothing is left to hand over, in one transaction with the
+/// Invariant: the row of the new process is written in one transaction with the last piece of that handover. The former
+/// process is fenced meanwhile, so that no leader adds it to an ISR.
 /// last piece. The former process is fenced meanwhile, so that no leader takes it into an ISR.
 pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget) -> Result<Registering, Refusal> {
     let before = image.node(wanted.id);
@@ -39,7 +40,7 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
     if former.is_some_and(|former| former.process == wanted.joining.process) {
         return Ok(Registering::Registered(Vec::new()));
     }
-    // Larger than all before, whichever broker had them: that of a version of the metadata.
+    // Larger than all earlier epochs of all brokers, since it is a version of the metadata.
     let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
     let (mut member, ended) = cluster::register(former.as_ref(), &wanted.joining, epoch)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
@@ -79,15 +80,15 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
 }
 
 fn already_there(id: i32) -> String {
-    format!("A broker with node.id={id} lives, and has another data folder, or a newer state of this one.")
+    format!("A broker with node.id={id} lives, and has another data directory, or a newer state of this one.")
 }
 
-/// Changes the state of this broker, and nothing of partitions: what follows for them is to be settled. `None` if that
-/// is its state.
+/// Returns the change of a broker's state; None if the broker has that state. Consequences for partitions are decided
+/// separately.
 ///
 /// # Errors
-/// BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH where another process has its place; INVALID_REQUEST of the last broker
-/// that serves diskless partitions.
+/// BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH if another process has replaced it; INVALID_REQUEST if it is the last
+/// broker that serves diskless partitions.
 pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) -> Result<Option<Change>, Refusal> {
     let id = broker.broker_id;
     let refuse = |code: ErrorCode| Refusal::new(code, code.message());
@@ -111,13 +112,13 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
     Ok((node != *before).then_some(Change::BrokerRegistered { id, node }))
 }
 
-/// Takes a broker out of the ISRs of partitions that it cannot write any more, where another replica leads then.
+/// Removes a broker from the ISRs of partitions that it can no longer write, if another replica can lead them.
 ///
-/// A log that is whole leaves as those of a full disk do: into the ELR below `min.insync.replicas`. One that may lack
-/// records does not lead before it is in sync again.
+/// A broker with a complete log leaves as if its disk were full: into the ELR, below `min.insync.replicas`. One whose
+/// log may lack records cannot lead before it is in sync again.
 ///
 /// # Errors
-/// STALE_BROKER_EPOCH where another process has its place.
+/// STALE_BROKER_EPOCH if another process has replaced it.
 pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Result<Vec<Change>, Refusal> {
     let is_current = |node: &RegisteredBroker| node.registration.epoch == broker.broker_epoch;
     if !image.node(broker.broker_id).is_some_and(is_current) {
@@ -146,11 +147,11 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Res
     Ok(changes)
 }
 
-/// Records the log ends that a broker reports of partitions without a leader. The broker whose log ends last leads,
-/// once all [`contenders`] have reported.
+/// Records the log ends that a broker reports of partitions without a leader. Once all [`contenders`] have reported,
+/// the broker with the last end becomes leader.
 ///
 /// # Errors
-/// STALE_BROKER_EPOCH where another process has its place.
+/// STALE_BROKER_EPOCH if another process has replaced it.
 pub fn tell_log_ends(
     image: &Image,
     broker: &BrokerState,

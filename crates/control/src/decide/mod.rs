@@ -1,8 +1,8 @@
-//! Every rule of the control plane for topics, configurations and brokers, as functions of an image.
+//! Rules of the control plane for topics, configurations and brokers, as functions of an image.
 //!
-//! From an image and a command to changes: [`Draft`] has all commands of a transaction decided one after another, each
-//! on what those before it changed. No I/O, clock or randomness; ids come in as arguments. Every back end decides here
-//! and nowhere else. Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
+//! An image and commands give changes: [`Draft`] decides the commands of a transaction one after another, each on the
+//! changes before it. No I/O, clock or randomness; ids are arguments. Invariant: every back end decides here only.
+//! Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
 
 mod diskless;
 mod draft;
@@ -41,16 +41,17 @@ pub use settle::unsettled;
 pub use settle::{ChangeBudget, first_unsettled};
 use settle::{settle_all, settle_these};
 
-/// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
+/// Kafka's limit of a topic's name. With the partition number, a longer one would not fit a directory name.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
-/// Bytes of a string in a response: a longer list could not be described.
+/// Largest string of a response: a longer list could not be described.
 const VALUE_BYTES_MAX: usize = i16::MAX as usize;
-/// Groups and subscriptions to clients' metrics that set something.
+/// Largest number of groups and client metrics subscriptions with settings.
 pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
-/// Subscriptions to clients' metrics: each has compiled patterns, which are tried on each client that asks.
+/// Largest number of client metrics subscriptions. Each has compiled patterns, which are matched against each
+/// requesting client.
 pub const SUBSCRIPTIONS_MAX: usize = 100;
 
-/// The topic that `wanted` would become, with this id. Its settings are checked where that is applied.
+/// Returns the new topic. Its settings are checked when the change is applied.
 fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uuid) -> Result<Change, Refusal> {
     check_name(&wanted.name)?;
     if wanted.name == CLUSTER_METADATA_TOPIC {
@@ -64,7 +65,7 @@ fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uui
     Ok(Change::TopicCreated { topic, name: wanted.name.clone(), partitions, overrides })
 }
 
-/// The topic that `target` names, which may be deleted.
+/// Returns the topic to delete.
 fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result<Arc<Topic>, Refusal> {
     if !broker.topics.delete_enable {
         return Err(Refusal::new(
@@ -81,7 +82,7 @@ fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result<Arc
     }
 }
 
-/// Returns the topic's settings after the change. The change is checked when it is applied.
+/// Returns the topic's settings after the change. They are checked when the change is applied.
 fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;
     let mut overrides = topic.overrides.clone();
@@ -98,7 +99,7 @@ fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Res
     Ok(Change::TopicConfigured { topic: topic.id, overrides })
 }
 
-/// Returns the brokers' settings after the change. Consequences for topics are checked when it is applied.
+/// Returns the brokers' settings after the change. Consequences for topics are checked when the change is applied.
 fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig) -> Result<Change, Refusal> {
     let before = image.dynamic();
     let (whom, set_before) = match wanted.scope {
@@ -121,7 +122,7 @@ fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig
     Ok(Change::BrokerConfigured { broker: whom, overrides })
 }
 
-/// Returns the settings of a group or a subscription to clients' metrics after the change.
+/// Returns the settings of a group or client metrics subscription after the change.
 fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceConfig) -> Result<Change, Refusal> {
     let resource = wanted.resource;
     let before = image.resource(resource, &wanted.name);
@@ -143,7 +144,7 @@ fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceCo
     Ok(Change::ResourceConfigured { resource, name: wanted.name.clone(), overrides })
 }
 
-/// Which of `names` are there more than once: Kafka refuses all of them.
+/// Returns the names that occur more than once: Kafka refuses all of them.
 fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
     let mut repeated = BTreeSet::new();
@@ -157,7 +158,7 @@ fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     repeated
 }
 
-/// Kafka's rule for a topic's name.
+/// Checks a topic's name by Kafka's rules.
 pub fn check_name(name: &str) -> Result<(), Refusal> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let why = if name.is_empty() {
@@ -174,7 +175,7 @@ pub fn check_name(name: &str) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::INVALID_TOPIC_EXCEPTION, format!("The topic name is illegal: {why}.")))
 }
 
-/// Names that differ only in `.` and `_` would be one name in metrics.
+/// Checks that a topic's name is free. Names that differ only in `.` and `_` would be one name in metrics.
 fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
     if image.topic(name).is_some() {
         return Err(Refusal::new(ErrorCode::TOPIC_ALREADY_EXISTS, format!("Topic '{name}' already exists.")));
@@ -188,7 +189,7 @@ fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
     }
 }
 
-/// How many partitions the topic is to have.
+/// Returns the number of partitions that the topic will have.
 fn asked_partitions(broker: &BrokerConfig, wanted: &CreateTopic) -> i32 {
     match wanted.num_partitions {
         _ if !wanted.assignments.is_empty() => i32::try_from(wanted.assignments.len()).unwrap_or(i32::MAX),
@@ -197,7 +198,7 @@ fn asked_partitions(broker: &BrokerConfig, wanted: &CreateTopic) -> i32 {
     }
 }
 
-/// The new topic's partitions, each with its replicas.
+/// Returns the new topic's partitions with their replicas.
 fn partitions(
     image: &Image,
     broker: &BrokerConfig,
@@ -245,7 +246,7 @@ fn check_partitions(partitions: i32) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::INVALID_PARTITIONS, message))
 }
 
-/// The partitions as the request assigns them.
+/// Returns the partitions as the request assigns them.
 fn assigned(image: &Image, wanted: &CreateTopic) -> Result<Partitions, Refusal> {
     let both = |what: &str| {
         let message = format!("A manual partition assignment was specified, but {what} was not set to -1.");
@@ -265,7 +266,7 @@ fn assigned(image: &Image, wanted: &CreateTopic) -> Result<Partitions, Refusal> 
     registered(image, by_number.into_values().map(Vec::as_slice))
 }
 
-/// Partitions 0, 1, 2 ... once each, on brokers that there are.
+/// Checks that the assignments are for partitions 0, 1, 2 ... once each, on registered brokers.
 fn check_assignments(image: &Image, assignments: &[(i32, Vec<i32>)]) -> Result<(), Refusal> {
     let refuse = |message: String| Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message));
     if let Some(partition) = repeated(assignments.iter().map(|(partition, _)| *partition)).first() {
@@ -296,7 +297,7 @@ fn overrides_of(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String,
     configs.iter().map(with_value).collect()
 }
 
-/// Makes one change to the values of a topic or of brokers; `list` tells the value in force of a list.
+/// Applies one change to the settings of a topic or broker. `list` returns the value in force of a list.
 fn apply(
     values: &mut BTreeMap<String, String>,
     keys: impl IntoIterator<Item = &'static Key>,
@@ -346,7 +347,7 @@ fn split_list(list: &str) -> impl Iterator<Item = String> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned)
 }
 
-/// A change that was accepted but for what follows from its settings.
+/// Returns the refusal of a change whose consequences are not allowed.
 fn inapplicable(error: Inapplicable) -> Refusal {
     match error {
         Inapplicable::Topic { source, .. } | Inapplicable::Broker(source) | Inapplicable::Resource(source) => {

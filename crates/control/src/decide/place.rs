@@ -1,6 +1,6 @@
-//! Which brokers have the replicas of a new partition, and what a client may ask for.
+//! Placement of a new partition's replicas on brokers, and checks of assignments by clients.
 //!
-//! Rules and words are those of Kafka's ReplicationControlManager and StripedReplicaPlacer, without racks.
+//! Rules and messages are those of Kafka's ReplicationControlManager and StripedReplicaPlacer, without racks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,9 +13,10 @@ use super::super::change::Partitions;
 use super::super::command::Refusal;
 use super::super::image::Image;
 
-/// New partitions of a topic, of these numbers, with so many replicas each; there are at least so many brokers. One
-/// broker after the other leads, where the topic's id says who begins; with each turn the followers are others. A
-/// broker that is fenced, or has a full disk, has a replica only where there are too few others, and is not in sync.
+/// Places new partitions of a topic, numbered `numbers`, with `factor` replicas each; the caller checks that there are
+/// `factor` brokers. Brokers lead in rotation, starting at one derived from the topic's id. The followers shift with
+/// each rotation. A fenced broker, or one with a full disk, gets a replica only if there are too few others, and starts
+/// out of sync.
 pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> Result<Partitions, Refusal> {
     let active = active(image, image.nodes().keys().copied());
     let fenced: Vec<i32> = image.nodes().keys().copied().filter(|id| !active.contains(id)).collect();
@@ -31,8 +32,7 @@ pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> 
     registered(image, numbers.map(replicas))
 }
 
-/// All of these brokers: the one whose turn this is, and then the others, beginning with another one each time all had
-/// their turns.
+/// Returns all of `ids`: first the leader of this `turn`, then the others, starting at another one in each rotation.
 fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     let (count, others) = (ids.len(), ids.len().saturating_sub(1).max(1));
     let first = turn % count;
@@ -41,8 +41,8 @@ fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     std::iter::once(ids[first]).chain((0..count - 1).map(follower))
 }
 
-/// Returns those of these brokers that may be in sync with a new partition. Where all disks are full, that is each
-/// broker that serves.
+/// Returns the brokers of `ids` that may be in sync with a new partition. If all disks are full, returns each broker
+/// that serves.
 fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     let has =
         |id: &i32, may: fn(&BrokerRegistration) -> bool| image.node(*id).is_some_and(|node| may(&node.registration));
@@ -53,12 +53,12 @@ fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     }
 }
 
-/// New partitions with these replicas, of which those that are there are in sync, and the first of them leads.
+/// Returns new partitions with these replicas. The active ones are in sync, and the first of these leads.
 pub fn registered(image: &Image, replicas: impl Iterator<Item = impl AsRef<[i32]>>) -> Result<Partitions, Refusal> {
     let mut partitions = Partitions::new();
     for replicas in replicas {
         let replicas = replicas.as_ref();
-        // Those that are alike share one.
+        // Neighbours with equal replicas share one registration.
         let same = partitions.last().filter(|last: &&Arc<PartitionRegistration>| last.replicas == replicas).cloned();
         let registered = match same {
             Some(same) => same,

@@ -1,10 +1,10 @@
-//! Leaders and ISRs that follow from which brokers are there, in pieces: each as large as one transaction has room for.
+//! Leaders and ISRs that follow from the brokers' states, decided in pieces that each fit one transaction.
 //!
-//! The rules are [`fullbore_rules::cluster`]'s. A diskless partition concerns no broker: it stays registered as it was
-//! created, and the metadata that clients read follows from which brokers are there.
+//! The rules are in [`fullbore_rules::cluster`]. Diskless partitions are left out: they stay registered as created, and
+//! the metadata for clients is computed from the brokers' states.
 //!
-//! Invariant: a piece is decided on the newest image alone, so that any broker can decide the next one, and a repeated
-//! piece is empty.
+//! Invariant: a piece depends on the newest image alone. Any broker can decide the next piece, and a repeated piece is
+//! empty.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use fullbore_wire::Uuid;
 use super::super::change::{Change, Partitions};
 use super::super::image::{Image, Topic};
 
-/// Registrations that one transaction may still change in pieces.
+/// Number of registrations that one transaction may still change in pieces.
 #[derive(Debug, Clone)]
 pub struct ChangeBudget {
     left: usize,
@@ -23,17 +23,17 @@ pub struct ChangeBudget {
 }
 
 impl ChangeBudget {
-    /// Room for this number of registrations. Neighbours that share one count once.
+    /// Returns a budget of `registrations`. Neighbours that share a registration count once.
     pub fn new(registrations: usize) -> Self {
         Self { left: registrations, is_short: false }
     }
 
-    /// Returns true once a change found no room.
+    /// Returns true once a change exceeded the budget.
     pub fn is_short(&self) -> bool {
         self.is_short
     }
 
-    /// Takes room for one registration. Returns false if there is none.
+    /// Takes one registration of the budget. Returns false if the budget is used up.
     fn take(&mut self) -> bool {
         self.is_short = self.left == 0;
         self.left = self.left.saturating_sub(1);
@@ -41,7 +41,7 @@ impl ChangeBudget {
     }
 }
 
-/// Returns the first partition that is not settled, by topic id and number; `None` if all are.
+/// Returns the first partition whose leader or ISR has to change, by topic id and number; None if there is none.
 pub fn first_unsettled(image: &Image) -> Option<(Uuid, usize)> {
     match settle_all(image, &mut ChangeBudget::new(1)).first() {
         Some(Change::PartitionsChanged { topic, first, .. }) => Some((*topic, *first)),
@@ -49,7 +49,7 @@ pub fn first_unsettled(image: &Image) -> Option<(Uuid, usize)> {
     }
 }
 
-/// Returns how many partitions are not settled. Neighbours that share a registration count once.
+/// Returns the number of partitions whose leader or ISR has to change. Neighbours that share a registration count once.
 #[cfg(test)]
 pub fn unsettled(image: &Image) -> usize {
     let mut all = ChangeBudget::new(usize::MAX);
@@ -57,7 +57,7 @@ pub fn unsettled(image: &Image) -> usize {
     usize::MAX - all.left
 }
 
-/// Settles these partitions, as far as there is room.
+/// Decides leaders and ISRs of these partitions, within the budget.
 pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut ChangeBudget) -> Vec<Change> {
     let mut changes = Vec::new();
     for (topic, number) in urgent {
@@ -76,13 +76,13 @@ pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut ChangeBudg
     changes
 }
 
-/// Settles all partitions, as far as there is room. Neighbours make one stretch, which the store writes at the least
-/// cost.
+/// Decides leaders and ISRs of all partitions, within the budget. Neighbours form one stretch, which is the cheapest to
+/// store.
 pub fn settle_all(image: &Image, room: &mut ChangeBudget) -> Vec<Change> {
     each_of(image, |topic, partition, ends| settled(image, topic, partition, ends), room)
 }
 
-/// The partition once it is settled; `None` if that changes nothing.
+/// Returns the partition with its decided leader and ISR; None if they stay as they are.
 fn settled(
     image: &Image,
     topic: &Topic,
@@ -96,7 +96,7 @@ fn settled(
     }
 }
 
-/// Settles a partition by these brokers.
+/// Decides leader and ISR of a partition by the state of `brokers`; None if they stay as they are.
 pub fn settled_by(
     brokers: &Brokers,
     topic: &Topic,
@@ -107,7 +107,7 @@ pub fn settled_by(
     follow_up(partition, brokers, min_isr, ends, is_unclean)
 }
 
-/// Changes of all partitions for which `next` returns one, as far as there is room. Neighbours that share a
+/// Returns the changes of all partitions for which `next` returns one, within the budget. Neighbours that share a
 /// registration are passed to `next` once.
 pub fn each_of(
     image: &Image,
@@ -140,14 +140,14 @@ pub fn each_of(
     changes
 }
 
-/// Partitions of one topic that are registered otherwise: a change for each stretch of neighbours.
+/// Changed registrations of one topic: a change for each stretch of neighbours.
 #[derive(Default)]
 pub struct Changed {
     stretches: Vec<(usize, Partitions)>,
 }
 
 impl Changed {
-    /// Adds the registration of the partition of this number, which is larger than all before.
+    /// Adds the registration of partition `number`, which must exceed all before.
     pub fn push(&mut self, number: usize, registered: Arc<PartitionRegistration>) {
         match self.stretches.last_mut() {
             Some((first, partitions)) if *first + partitions.len() == number => partitions.push_back(registered),

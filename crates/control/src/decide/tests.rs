@@ -1,4 +1,4 @@
-//! Every rule of `decide` once, and properties of topic names.
+//! Each rule of `decide` once, and properties of topic names.
 
 mod diskless;
 mod past;
@@ -26,7 +26,7 @@ fn wanted(name: &str) -> CreateTopic {
     CreateTopic { name: name.into(), num_partitions: -1, replication_factor: -1, ..CreateTopic::default() }
 }
 
-/// The topic of this name after what was decided.
+/// Returns the topic of this name after a change.
 fn made(image: &Image, broker: &BrokerConfig, name: &str, change: Change) -> Result<Arc<Topic>, Refusal> {
     let mut after = image.clone();
     image.check(broker, &change).and_then(|()| after.apply(broker, &change)).map_err(inapplicable)?;
@@ -62,13 +62,13 @@ fn refused(image: &Image, wanted: &CreateTopic) -> (ErrorCode, String) {
     (refusal.code, refusal.message.into_owned())
 }
 
-/// Beside ten thousand topics each name was compared with all of them, for minutes, while nothing else was decided.
+/// Each name was once compared with ten thousand topics, which blocked all decisions for minutes.
 #[test]
-fn to_look_for_names_that_collide_does_not_take_longer_the_more_topics_there_are() {
+fn search_for_colliding_names_takes_no_longer_with_more_topics() {
     let names: Vec<String> = (0..10_000).map(|number| format!("a.{number:05}")).collect();
     let topics: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
     let (image, config) = (image_of(&topics), broker(""));
-    // What others take of the machine meanwhile does not count.
+    // Processor time of this thread alone: other load on the machine does not count.
     let processor = || clock_gettime(ClockId::ThreadCPUTime);
     let before = processor();
     for number in 0..20_000 {
@@ -87,7 +87,7 @@ fn defaults_come_from_the_broker() {
 }
 
 #[test]
-fn existing_and_colliding_names() {
+fn existing_or_colliding_name_is_refused() {
     let image = image_of(&[("a.b", 1), ("plain", 1)]);
     assert_eq!(refused(&image, &wanted("plain")).0, ErrorCode::TOPIC_ALREADY_EXISTS);
     let (code, message) = refused(&image, &wanted("a_b"));
@@ -113,7 +113,7 @@ fn partitions_and_replication_factor() {
 }
 
 #[test]
-fn the_broker_has_a_limit_of_partitions() {
+fn partitions_past_the_brokers_limit_are_refused() {
     let image = image_of(&[("a", 100_000), ("b", 99_999)]);
     assert_eq!(refused(&image, &CreateTopic { num_partitions: 2, ..wanted("c") }).0, ErrorCode::POLICY_VIOLATION);
     create(&image, &broker(""), &wanted("c"), Uuid::ZERO).expect("exactly the limit");
@@ -161,7 +161,7 @@ fn configs() {
 }
 
 #[test]
-fn deletion_names_a_topic_that_is_there() {
+fn deletion_of_an_unknown_topic_is_refused() {
     let image = image_of(&[("a", 1)]);
     let code = |target: TopicRef, text: &str| delete(&image, &broker(text), &target).map_err(|refusal| refusal.code);
     let id = image.topic("a").expect("there").id;
@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn legal_names_are_safe_as_folders(name in ".{0,260}") {
+    fn legal_names_are_safe_as_directory_names(name in ".{0,260}") {
         if check_name(&name).is_ok() {
             prop_assert!(!name.contains(['/', '\\', '\0']) && name != "." && name != ".." && !name.is_empty());
             prop_assert!(name.len() <= TOPIC_NAME_CHARS_MAX);
@@ -242,7 +242,7 @@ proptest! {
     }
 }
 
-/// Three brokers, and a topic of one partition on all of them, led by the first.
+/// Returns three brokers, and a topic of one partition on all of them, led by the first.
 fn cluster() -> Image {
     let mut image = Image::empty(&broker("")).expect("valid");
     for id in 1..=3 {
@@ -275,12 +275,12 @@ fn done(image: &mut Image, command: &ChangeCommand) -> Result<(), Refusal> {
     changed(image, command, usize::MAX).expect("in one piece")
 }
 
-/// Carries out a change as far as there is room.
+/// Carries out a change within a budget of `room` registrations.
 fn changed(image: &mut Image, command: &ChangeCommand, room: usize) -> Option<Result<(), Refusal>> {
     carried_out(image, room, |draft| draft.change(command))
 }
 
-/// Carries out a command as far as there is room.
+/// Carries out a command within a budget of `room` registrations.
 fn carried_out<T>(image: &mut Image, room: usize, decide: impl FnOnce(&mut Draft<'_>) -> T) -> T {
     let (config, mut no_ids) = (broker(""), || Uuid::ZERO);
     let mut draft = Draft::new(&config, image, 0..0, ChangeBudget::new(room), &mut no_ids);
@@ -304,14 +304,14 @@ fn change(image: &mut Image, id: i32, change: BrokerChange) {
     done(image, &command).expect("carried out");
 }
 
-/// Leader, leader epoch, ISR, ELR and those that lost their ends.
+/// Returns leader, leader epoch, ISR, ELR and replicas with truncated logs.
 fn state(image: &Image) -> (Option<i32>, i32, Vec<i32>, Vec<i32>, Vec<i32>) {
     let of = image.topic("t").expect("there").partition(0).expect("there");
     (of.leader, of.leader_epoch, of.isr.clone(), of.elr.clone(), of.lost.clone())
 }
 
 #[test]
-fn who_is_fenced_or_about_to_stop_hands_over() {
+fn fenced_or_stopping_broker_hands_over() {
     let mut image = cluster();
     assert_eq!(state(&image), (Some(1), 0, vec![1, 2, 3], vec![], vec![]));
     change(&mut image, 1, BrokerChange::ShutDown);
@@ -323,7 +323,7 @@ fn who_is_fenced_or_about_to_stop_hands_over() {
 }
 
 #[test]
-fn partition_cannot_be_written_its_broker_leaves_the_isr_unless_it_is_the_last_member() {
+fn broker_that_cannot_write_a_partition_leaves_its_isr_unless_it_is_the_last_member() {
     let mut image = cluster();
     let waits_for_none = (Some(1), 0, vec![1, 2], vec![], vec![]);
     assert_eq!(resign(&mut image, 3, ResignedLog::Unsure), waits_for_none, "no record waits for a follower");
@@ -332,7 +332,7 @@ fn partition_cannot_be_written_its_broker_leaves_the_isr_unless_it_is_the_last_m
     assert_eq!(resign(&mut image, 2, ResignedLog::Unsure), last, "no other replica has every record");
 }
 
-/// Takes a broker out of the ISR of the partition, and returns the partition's [`state`].
+/// Removes a broker from the ISR of the partition, and returns the partition's [`state`].
 fn resign(image: &mut Image, id: i32, log: ResignedLog) -> (Option<i32>, i32, Vec<i32>, Vec<i32>, Vec<i32>) {
     let topic = image.topic("t").expect("there").id;
     let broker_epoch = image.node(id).expect("there").registration.epoch;
@@ -342,7 +342,7 @@ fn resign(image: &mut Image, id: i32, log: ResignedLog) -> (Option<i32>, i32, Ve
 }
 
 #[test]
-fn directory_of_a_partition_takes_no_files_its_whole_log_leaves_into_the_elr() {
+fn broker_with_a_complete_but_unwritable_log_leaves_into_the_elr() {
     let mut image = cluster();
     assert_eq!(resign(&mut image, 1, ResignedLog::Whole), (Some(2), 1, vec![2, 3], vec![], vec![]));
     let below = (Some(2), 1, vec![2], vec![3], vec![]);
@@ -355,7 +355,7 @@ fn directory_of_a_partition_takes_no_files_its_whole_log_leaves_into_the_elr() {
 }
 
 #[test]
-fn store_lost_a_broker_is_left_out_but_for_the_last_that_serves() {
+fn broker_without_the_object_store_stops_serving_unless_it_is_the_last() {
     let mut image = cluster();
     let serve = |image: &Image| [1, 2, 3].map(|id| image.node(id).expect("there").serves_diskless);
     let before = state(&image);
@@ -377,7 +377,7 @@ fn store_lost_a_broker_is_left_out_but_for_the_last_that_serves() {
 }
 
 #[test]
-fn disk_full_a_broker_hands_over_and_leaves_isrs_in_one_command() {
+fn broker_with_a_full_disk_hands_over_and_leaves_isrs_in_one_command() {
     let mut image = cluster();
     change(&mut image, 1, BrokerChange::Full);
     assert_eq!(state(&image), (Some(2), 1, vec![2, 3], vec![], vec![]));
@@ -393,7 +393,7 @@ fn disk_full_a_broker_hands_over_and_leaves_isrs_in_one_command() {
 }
 
 #[test]
-fn a_broker_that_comes_back_whole_leads_in_the_same_epoch_only_where_nobody_else_may() {
+fn broker_restarted_without_loss_keeps_its_epoch_only_if_no_other_may_lead() {
     let mut image = cluster();
     join(&mut image, 1, 21, PreviousShutdown::Killed).expect("joined");
     assert_eq!(state(&image), (Some(2), 1, vec![2, 3], vec![], vec![]));
@@ -409,7 +409,7 @@ fn a_broker_that_comes_back_whole_leads_in_the_same_epoch_only_where_nobody_else
 }
 
 #[test]
-fn a_broker_that_lost_its_logs_ends_leads_in_a_new_epoch_and_only_if_nobody_kept_them() {
+fn broker_with_truncated_logs_leads_only_if_no_other_has_the_records() {
     let mut image = cluster();
     join(&mut image, 1, 21, PreviousShutdown::Lost).expect("joined");
     assert_eq!(state(&image), (Some(2), 2, vec![2, 3], vec![], vec![]));
@@ -426,7 +426,7 @@ fn a_broker_that_lost_its_logs_ends_leads_in_a_new_epoch_and_only_if_nobody_kept
 }
 
 #[test]
-fn a_live_broker_of_another_folder_keeps_its_place() {
+fn live_broker_stays_registered_against_another_directory() {
     let mut image = cluster();
     let joining =
         Joining { folder: 99, process: 99, ended: PreviousShutdown::Clean, marks: FolderMarks::default(), told: 0 };
@@ -443,7 +443,7 @@ fn a_live_broker_of_another_folder_keeps_its_place() {
 }
 
 #[test]
-fn isrs_and_elections_are_asked_for_by_partition() {
+fn isr_changes_and_elections_are_decided_by_partition() {
     let mut image = cluster();
     let topic = image.topic("t").expect("there").id;
     let member = |image: &Image, id| BrokerState {
@@ -481,7 +481,7 @@ fn isrs_and_elections_are_asked_for_by_partition() {
 }
 
 #[test]
-fn new_partitions_are_spread_over_the_brokers_that_are_there() {
+fn new_partitions_are_spread_over_live_brokers() {
     let mut image = cluster();
     let spread = |image: &Image, factor: i16| {
         let wanted = CreateTopic { num_partitions: 60, replication_factor: factor, ..wanted("s") };
@@ -511,9 +511,9 @@ fn new_partitions_are_spread_over_the_brokers_that_are_there() {
     assert_eq!((code, &*message), (ErrorCode::INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."));
 }
 
-/// After a power cut of all machines, whoever's log ends last leads once all have said where theirs end.
+/// As after a power loss of all machines: once all brokers have reported, the one with the longest log leads.
 #[test]
-fn of_those_that_lost_their_ends_the_longest_log_leads() {
+fn longest_of_all_truncated_logs_leads() {
     let mut image = cluster();
     for id in 1..=3 {
         join(&mut image, id, 30 + u128::from(id.unsigned_abs()), PreviousShutdown::Lost).expect("joined");

@@ -1,7 +1,7 @@
-//! From one image to the next: what a change means for it.
+//! Transition from one image to the next: the meaning of each change.
 //!
-//! The only way into an image, for what was just decided, what others committed and what a store held at start. A
-//! change is applied as a whole or, where this broker cannot have it, not at all.
+//! Images change only here, by a new decision, another broker's commit or a store's contents at start. A change is
+//! applied as a whole, or not at all if this broker cannot apply it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::change::{Change, Partitions, Version};
 use crate::store::Commit;
 use fullbore_config::{BrokerConfig, ConfigError, DynamicConfig, LiveConfig, TopicConfig, check_dynamic};
 
-/// Why a change cannot be applied here.
+/// Reason why a change cannot be applied here.
 #[derive(Debug, thiserror::Error)]
 pub enum Inapplicable {
     #[error("topic {topic}: {source}")]
     Topic { topic: String, source: ConfigError },
-    #[error("what was set while the broker ran: {0}")]
+    #[error("dynamic settings of brokers: {0}")]
     Broker(ConfigError),
-    #[error("what was set for a group or for clients' metrics: {0}")]
+    #[error("settings of a group or of client metrics: {0}")]
     Resource(ConfigError),
-    #[error("version {found} was told after version {known}")]
+    #[error("version {found} was returned after version {known}")]
     Skipped { known: u64, found: u64 },
     #[error("there is no topic {0}")]
     NoTopic(Uuid),
-    #[error("topic {topic} has {count} partitions, and others are said to follow from {first} on")]
+    #[error("topic {topic} has {count} partitions, and a change continues at {first}")]
     Gap { topic: String, count: usize, first: usize },
 }
 
@@ -38,7 +38,7 @@ impl Image {
         Ok(image)
     }
 
-    /// The image of the next version.
+    /// Returns the image of the next version.
     pub(crate) fn after(&self, broker: &BrokerConfig, commit: &Commit) -> Result<Self, Inapplicable> {
         let (known, found) = (self.epoch(), commit.version.number);
         if self.version.is_some() && found != known + 1 {
@@ -54,9 +54,9 @@ impl Image {
         Self { version: Some(version), ..self }
     }
 
-    /// Makes changes one after the other. On an error those before it are made.
+    /// Applies changes in order. On an error, those before it stay applied.
     pub(crate) fn apply_all(&mut self, broker: &BrokerConfig, changes: &[Change]) -> Result<(), Inapplicable> {
-        // Of a topic that changes in many stretches one copy is made, and not one for each.
+        // A topic with many changed stretches is copied once, not once per stretch.
         let topic_of = |change: &Change| match change {
             Change::PartitionsChanged { topic, .. } => Some(*topic),
             _ => None,
@@ -71,7 +71,7 @@ impl Image {
         Ok(())
     }
 
-    /// Makes one change, or none.
+    /// Applies one change, or nothing on an error.
     pub(crate) fn apply(&mut self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
         match change {
             Change::BrokerRegistered { id, node } => self.put_node(*id, node.clone()),
@@ -116,9 +116,9 @@ impl Image {
         Ok(())
     }
 
-    /// Checks that this broker may decide on a change: it makes no settings of topics contradict each other that do not
-    /// already. What others decided is applied without that, since they go by defaults of their own, and this broker
-    /// would never get past it.
+    /// Checks that this broker may decide on a change: it adds no contradiction between settings of a topic. Commits of
+    /// other brokers are applied unchecked, since other defaults hold there. A refused commit would stop this broker's
+    /// metadata for good.
     pub(crate) fn check(&self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
         let contradiction = |dynamic: &DynamicConfig, topic: &str, overrides: &BTreeMap<String, String>| {
             let config = TopicConfig::resolve(broker, dynamic, overrides);
@@ -134,7 +134,7 @@ impl Image {
             Change::TopicConfigured { topic, overrides } => {
                 let topic = self.there(*topic)?;
                 let Some(source) = contradiction(&self.dynamic, &topic.name, overrides)? else { return Ok(()) };
-                // What is set beside one that stays as it is is another matter.
+                // The change is allowed if the topic had the same contradiction before.
                 match contradiction(&self.dynamic, &topic.name, &topic.overrides)? {
                     Some(before) if before == source => Ok(()),
                     _ => refuse(&topic.name, source),
@@ -145,7 +145,7 @@ impl Image {
                 self.topics().try_for_each(|topic| {
                     let after = contradiction(&dynamic, &topic.name, &topic.overrides)?;
                     let Some(source) = after else { return Ok(()) };
-                    // Others go on under a broker whose file contradicts one topic.
+                    // A topic that the broker's file contradicts already does not block settings of the broker.
                     match contradiction(&self.dynamic, &topic.name, &topic.overrides)? {
                         Some(before) if before.key == source.key => Ok(()),
                         _ => refuse(&topic.name, source),
@@ -156,7 +156,7 @@ impl Image {
         }
     }
 
-    /// Returns this broker's dynamic settings after the change; `None` if it is of another broker alone.
+    /// Returns this broker's dynamic settings after the change; None if only another broker's settings change.
     fn dynamic_with(
         &self,
         broker: &BrokerConfig,
@@ -197,7 +197,7 @@ impl Image {
         Ok(Arc::new(Topic { name, id, partitions, overrides: overrides.clone(), config }))
     }
 
-    /// Makes changes of this topic's partitions.
+    /// Applies changes of this topic's partitions.
     fn change_partitions(&mut self, topic: Uuid, changes: &[Change]) -> Result<(), Inapplicable> {
         let mut after = Topic::clone(self.there(topic)?);
         for change in changes {
@@ -219,7 +219,7 @@ impl Image {
         Ok(())
     }
 
-    /// Puts in force what is set for this broker or for every one, and works out anew what follows from it.
+    /// Puts the settings of this broker, or of every broker, into force, and resolves all settings that depend on them.
     fn configure(
         &mut self,
         broker: &BrokerConfig,
@@ -243,8 +243,8 @@ impl Image {
     }
 }
 
-/// A topic's settings on this broker. Those of the topic were right at the broker that decided on them; where one of
-/// this broker's own contradicts them, one of the two gives way.
+/// Returns a topic's settings on this broker. They were valid at the broker that decided on them. If one contradicts a
+/// setting of this broker, one of the two is ignored.
 fn resolved(
     broker: &BrokerConfig,
     dynamic: &DynamicConfig,
@@ -254,7 +254,7 @@ fn resolved(
     let config = TopicConfig::resolve(broker, dynamic, overrides)
         .map_err(|source| Inapplicable::Topic { topic: topic.to_owned(), source })?;
     if let Some(error) = config.contradiction() {
-        tracing::warn!(topic, %error, "a setting of the topic contradicts one of this broker, and gives way here");
+        tracing::warn!(topic, %error, "a setting of the topic contradicts one of this broker: it is ignored here");
     }
     Ok(config.without_contradiction())
 }

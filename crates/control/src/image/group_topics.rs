@@ -1,4 +1,4 @@
-//! The topics as groups of the consumer protocol see them: an image, by name.
+//! Topics as groups of the consumer protocol see them: an image, by name.
 
 use fullbore_rules::group::consumer::Topics;
 use fullbore_wire::Uuid;

@@ -1,22 +1,22 @@
-//! Names of deleted topics: which topics of each name count for the next one.
+//! Names of deleted topics, and which topics of a name matter to the next one.
 //!
-//! A name is remembered for as long as it has a topic, and afterwards while it is among the [`NAMES_MAX`] whose last
-//! topic was deleted last. Copies share what is the same in both.
+//! A name is remembered while a topic has it. Without a topic, it is remembered while it is among the [`NAMES_MAX`]
+//! names deleted last. Copies share all unchanged parts.
 //!
-//! Invariant: `idle` has each name in `by_name` that no topic has, and no other.
+//! Invariant: `idle` has exactly the names in `by_name` that no topic has.
 
 use fullbore_rules::sequence::PastTopics;
 use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 
-/// Names without a topic that are remembered: 20 MB of the store at most, where each has 249 bytes and four topics.
+/// Remembered names without a topic: at most 20 MB of the store, with 249 bytes and four topics each.
 const NAMES_MAX: usize = 10_000;
 
 /// Deleted topics by name.
 #[derive(Debug, Clone, Default)]
 pub struct PastNames {
     by_name: OrdMap<String, PastTopics>,
-    /// Names that no topic has, by the version that deleted the last one.
+    /// Names without a topic, by the version that deleted the last one.
     idle: OrdSet<(u64, String)>,
 }
 
@@ -26,7 +26,7 @@ impl PastNames {
         self.by_name.get(name).cloned().unwrap_or_default()
     }
 
-    /// Replaces the topics of a name, which a topic has or not. Without topics the name is forgotten.
+    /// Replaces the topics of a name; `has_topic` is true if a topic has it now. Without topics the name is forgotten.
     pub fn remember(&mut self, name: &str, past: &PastTopics, has_topic: bool) {
         self.hold(name);
         match past.is_empty() {
@@ -38,27 +38,27 @@ impl PastNames {
         }
     }
 
-    /// Keeps a name that a topic has from now on.
+    /// Keeps a name, since a topic has it now.
     pub fn hold(&mut self, name: &str) {
         if let Some(idle) = self.as_idle(name) {
             self.idle.remove(&idle);
         }
     }
 
-    /// Lets a name be forgotten that no topic has any more.
+    /// Allows a name without a topic to be forgotten.
     pub fn release(&mut self, name: &str) {
         if let Some(idle) = self.as_idle(name) {
             self.idle.insert(idle);
         }
     }
 
-    /// Returns the name whose last topic was deleted longest ago, if there are more than [`NAMES_MAX`] without a topic.
+    /// Returns the name whose last topic was deleted longest ago, if more than [`NAMES_MAX`] names have no topic.
     pub fn forgettable(&self) -> Option<&str> {
         let eldest = self.idle.get_min().filter(|_| self.idle.len() > NAMES_MAX);
         eldest.map(|(_, name)| name.as_str())
     }
 
-    /// Returns the names that have other topics than before. Costs what changed.
+    /// Returns the names with other topics than in `before`. Costs as much as the change.
     pub fn changed_since<'a>(&'a self, before: &'a PastNames) -> impl Iterator<Item = (&'a str, &'a PastTopics)> {
         before.by_name.diff(&self.by_name).filter_map(|item| match item {
             DiffItem::Add(name, past) | DiffItem::Update { new: (name, past), .. } => Some((name.as_str(), past)),
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn names_exceed_their_bound_the_one_deleted_longest_ago_is_forgotten_and_none_with_a_topic() {
+    fn names_past_their_bound_lose_the_one_deleted_longest_ago_without_a_topic() {
         let mut names = PastNames::default();
         let name = |n: usize| format!("t{n}");
         for n in 0..=NAMES_MAX {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn names_change_they_are_found_by_the_change() {
+    fn names_changed_since_a_copy_are_listed() {
         let mut names = PastNames::default();
         (0..100).for_each(|n| names.remember(&format!("t{n}"), &past(n), false));
         let mut next = names.clone();

@@ -1,9 +1,9 @@
-//! The second connection: twice a second this broker says that it lives, and hears who else does and which version is
-//! the newest; and what was committed is heard of at once.
+//! The second connection: sends heartbeats at a fixed interval, and returns those of other brokers and the newest
+//! version of the metadata. Notifications report new commits at once.
 //!
-//! Not who is held for dead, which others decide. It has a thread of its own, so that neither a long transaction nor a
-//! busy broker delays it, and never takes the lock. Ages are by the database's clock. Invariant: an answer is of a beat
-//! that was written.
+//! Not here: the failure detector, which runs on other brokers. A thread of its own keeps long transactions and a busy
+//! broker from delaying heartbeats. It never takes the lock. Ages are by the database's clock. Invariant: an answer
+//! belongs to a heartbeat that was written.
 
 use fullbore_host::task;
 use std::io;
@@ -28,16 +28,16 @@ use fullbore_db::postgres::statements::literal;
 use fullbore_db::postgres::{AskError, damaged};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Between two attempts to connect.
+/// Shortest and longest pause between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A beat that a power cut of the database takes is no loss: nobody waits for its disk.
+/// Does not wait for the database's disk: a heartbeat lost in a power loss of the database does no harm.
 const SETTINGS: &str = "-c synchronous_commit=off";
 
-/// The connection, while it is open.
+/// Connection of the heartbeats; its drop ends the thread.
 pub struct Beats {
     heard: watch::Receiver<Beaten>,
-    /// Dropped, it ends.
+    /// Sender whose drop ends the thread.
     _stop: watch::Sender<()>,
 }
 
@@ -51,13 +51,13 @@ struct Beating<K, B> {
     behind: Arc<B>,
     heard: watch::Sender<Beaten>,
     vain: LogRateLimit,
-    /// Not told any less often because the server was away before, as it is while an older copy is restored.
+    /// Separate limit, so that a preceding outage does not suppress this warning, as while an older copy is restored.
     went_back: LogRateLimit,
 }
 
 impl Beats {
-    /// Begins to beat for this process of a broker. `notes` has the numbers of its data folder; `known` says which
-    /// version is at hand; `behind` is told of each that is newer. Neither of these two may wait for anything.
+    /// Starts the heartbeats of this process of a broker. `notes` has the numbers of its data directory. `known`
+    /// returns the version at hand. `behind` is called with each newer one. `known` and `behind` must not block.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -86,8 +86,8 @@ impl Beats {
         Ok(Self { heard, _stop: stop })
     }
 
-    /// Returns the answer to the last heartbeat, empty before the first. An answer of a database that went back does
-    /// not count.
+    /// Returns the answer to the last heartbeat, empty before the first. Answers of a database that was restored from
+    /// an older backup do not count.
     pub fn heard(&self) -> watch::Receiver<Beaten> {
         self.heard.clone()
     }
@@ -98,7 +98,7 @@ where
     K: Fn() -> Option<Version> + Send + Sync + Clone + 'static,
     B: Fn(u64) + Send + Sync + 'static,
 {
-    /// For ever.
+    /// Sends heartbeats until the future is dropped.
     async fn run(&mut self) {
         let mut pause = PAUSE_MIN;
         self.count(|calls| calls.begin_to_beat(self.server.call_max + self.every));
@@ -121,7 +121,7 @@ where
         let session = PostgresSession::open(&self.server, SETTINGS, notify).await?;
         session.ask(&self.greeting(), self.server.call_max).await?;
         let (known, behind) = (self.known.clone(), Arc::clone(&self.behind));
-        // It ends with the connection.
+        // The task ends with the connection.
         task::spawn(async move {
             while notified.changed().await.is_ok() {
                 let newest = *notified.borrow_and_update();
@@ -187,16 +187,20 @@ where
 
 fn tell(kind: &LogRateLimit, reason: &str) {
     if let Some(left_out) = kind.due() {
-        tracing::warn!(reason, left_out, "the beats of this broker do not reach its database");
+        tracing::warn!(
+            reason,
+            left_out,
+            "cannot send heartbeats to the database: other brokers fence this one once its session expires; retrying"
+        );
     }
 }
 
 /// Answer to one heartbeat.
 struct Answer {
     beaten: Beaten,
-    /// The newest version of the metadata.
+    /// Newest version of the metadata.
     newest: Version,
-    /// The one that was asked for.
+    /// Version in the database with the number that this broker knows.
     same: Option<Version>,
 }
 

@@ -1,6 +1,6 @@
 //! Check of a database before its first use: every finding at once, one line each.
 //!
-//! Changes nothing. Invariant: a finding that counts as wrong would stop a broker, or make it lose commits.
+//! Changes nothing. Invariant: a finding counts as wrong if it would stop a broker, or make it lose commits.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,52 +18,52 @@ use fullbore_db::postgres::Server;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
 use fullbore_db::postgres::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, SchemaError};
 
-/// `server_version_num` of the oldest PostgreSQL that has all we need.
+/// `server_version_num` of the oldest supported PostgreSQL.
 const OLDEST: i64 = 130_000;
-/// Clocks that are further apart are told.
+/// Clock difference from which it is reported.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
-/// Something that was found out.
+/// Result of the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// The URL, or what belongs to it.
+    /// Invalid URL, or an invalid file that it names.
     Setting(String),
     /// No connection.
     Unreachable(String),
-    /// The role may not enter.
+    /// Authentication failed.
     Refused(String),
-    /// No encrypted connection, or not to whom it should be.
+    /// No TLS connection, or the server's certificate is not trusted.
     Encryption(String),
     NoDatabase(String),
-    /// The server's version in its own words.
+    /// Unsupported version of the server.
     TooOld(String),
-    /// The server is a standby, or set to be read only.
+    /// The server is a standby, or read only.
     ReadOnly(&'static str),
-    /// Commits may be lost.
+    /// Setting under which commits may be lost.
     NotDurable(String),
-    /// The database is empty. The first start of a broker fills it, or may not.
+    /// Empty database. The first start of a broker creates the schema, if it may.
     Empty {
         may_create: bool,
     },
     ForeignSchema,
     UnreleasedSchema(i64),
-    /// The schema is of an older Fullbore.
+    /// Schema of an older Fullbore.
     OlderSchema(i64),
     NewerSchema(i64),
-    /// A privilege that the role has not, and on what.
+    /// Privilege that the role lacks, and on which object.
     Missing {
         privilege: String,
         on: String,
     },
-    /// A pooler between the broker and the server; `is_shared` where it shares connections transaction by transaction.
+    /// Pooler between the broker and the server; `is_shared` if it shares connections between transactions.
     Pooler {
         is_shared: bool,
     },
-    /// The database's clock is ahead of this machine's by so many ms.
+    /// Milliseconds by which the database's clock is ahead of this machine's.
     Clock(i64),
     /// Rows that no broker can have written.
     Damaged(String),
-    /// Which cluster it is.
+    /// Cluster in the database.
     Cluster {
         id: String,
         version: u64,
@@ -72,7 +72,7 @@ pub enum Finding {
     Broker(BrokerFound),
 }
 
-/// A broker of the cluster.
+/// Broker of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerFound {
     pub id: i32,
@@ -80,7 +80,7 @@ pub struct BrokerFound {
     pub is_fenced: bool,
     pub is_shutting_down: bool,
     pub is_full: bool,
-    /// How long ago its process has beaten.
+    /// Time since its process's last heartbeat.
     pub last_beat: Option<Duration>,
 }
 
@@ -100,8 +100,8 @@ impl fmt::Display for Finding {
         match self {
             Self::Setting(reason) => write!(f, "control.plane: {reason}"),
             Self::Unreachable(reason) => write!(f, "no connection: {reason}"),
-            Self::Refused(reason) => write!(f, "the server does not let us in: {reason}"),
-            Self::Encryption(reason) => write!(f, "no TLS as sslmode asks for it: {reason}"),
+            Self::Refused(reason) => write!(f, "the server refuses the role: {reason}"),
+            Self::Encryption(reason) => write!(f, "no TLS as sslmode requires it: {reason}"),
             Self::NoDatabase(reason) => write!(f, "{reason}; create it"),
             Self::TooOld(version) => write!(f, "PostgreSQL {version} is too old; 13 is the oldest that will do"),
             Self::ReadOnly(why) => write!(f, "it cannot be written to: {why}"),
@@ -121,8 +121,8 @@ impl fmt::Display for Finding {
             Self::NewerSchema(found) => write!(f, "it has schema {found}, and this Fullbore knows {SCHEMA_VERSION}"),
             Self::Missing { privilege, on } => write!(f, "the role has no privilege {privilege} on {on}"),
             Self::Pooler { is_shared: true } => f.write_str(
-                "a pooler in transaction mode is in between: settings are set in each transaction, and changes of other brokers \
-                 are heard of with the next beat instead of at once",
+                "a pooler in transaction mode is in between: settings are set in each transaction, and commits of other brokers \
+                 arrive with the next heartbeat instead of at once",
             ),
             Self::Pooler { is_shared: false } => {
                 f.write_str("a pooler in between does not pass on the settings of a session: they are set in each transaction")
@@ -139,14 +139,14 @@ impl fmt::Display for BrokerFound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self {
             Self { is_fenced: true, .. } => "fenced",
-            Self { is_shutting_down: true, .. } => "about to stop",
+            Self { is_shutting_down: true, .. } => "in controlled shutdown",
             Self { is_full: true, .. } => "its disk is full or hangs",
             _ => "in service",
         };
         write!(f, "broker {} (epoch {}): {state}, ", self.id, self.epoch)?;
         match self.last_beat {
-            Some(age) => write!(f, "last beat {} ms ago", age.as_millis()),
-            None => f.write_str("no beat"),
+            Some(age) => write!(f, "last heartbeat {} ms ago", age.as_millis()),
+            None => f.write_str("no heartbeat"),
         }
     }
 }
@@ -165,14 +165,14 @@ impl From<AskError> for Finding {
             Some(code) if is_refused.contains(&code) => Self::Refused(words),
             Some(SqlState::INVALID_CATALOG_NAME) => Self::NoDatabase(words),
             None if ["TLS", "certificate"].iter().any(|word| words.contains(word)) => Self::Encryption(words),
-            // It has not even been tried with one.
+            // The connection failed before a password was sent.
             None if words == "password missing" => Self::Refused(words),
             _ => Self::Unreachable(words),
         }
     }
 }
 
-/// Looks at the database that these settings name. Blocks, for a few of the settings' time limits.
+/// Checks the database that these settings name. Blocks, for a few of the settings' time limits.
 pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
     let server = match Server::new(settings, "fullbore admin check") {
         Ok(server) => server,
@@ -189,7 +189,7 @@ pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
     findings
 }
 
-/// Until something stops it.
+/// Adds findings until one ends the check.
 async fn look(server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
     let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
     of_server(&session, server, findings).await?;
@@ -252,9 +252,9 @@ async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Ve
     Ok(())
 }
 
-/// Returns true if two connections reach the same process of the server, or one reaches several: a pooler shares them.
+/// Returns true if a pooler shares connections: two reach the same server process, or one reaches several.
 async fn is_shared(session: &PostgresSession, server: &Server) -> Result<bool, Finding> {
-    // A role that may have one connection only has that one for itself.
+    // A role with one allowed connection has no second one to compare; none is shared then.
     let Ok(other) = PostgresSession::open(server, "", watch::channel(0).0).await else { return Ok(false) };
     let (mut ours, mut others) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..2 {

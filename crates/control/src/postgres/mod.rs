@@ -1,14 +1,14 @@
-//! The control plane's store of a cluster: a database of PostgreSQL.
+//! The control plane's store of a cluster: a PostgreSQL database.
 //!
-//! Here alone is its SQL, but for the schema, which is `db`'s, as connections are. No decisions: what is written was
-//! decided before, and what is read goes out as changes. The lock is that of the one row of `cluster`; it goes with the
-//! session of who has it, which the server ends where nothing comes from it for a while. A transaction is two round
-//! trips: the lock and what others committed, and everything that is written with the commit.
+//! All SQL of the control plane is here. The schema and connections are in `db`. No decisions: it writes decided
+//! changes, and returns what it reads as changes. The lock is that of the row of `cluster`. It ends with its session,
+//! which the server ends if that is idle for a while. A transaction takes two round trips: one locks and reads other
+//! brokers' commits, the other writes and commits.
 //!
 //! - `read`: rows as changes; `write`: changes as statements, `registrations`: those of partitions; `record`: changes
 //!   as JSON.
-//! - `beat`: the second connection, which says that this broker lives, hears who else does, and what is new.
-//! - `check`: what is wrong with a database; `of_folder`: what it says of a broker's data folder.
+//! - `beat`: the second connection, with heartbeats and notifications of new commits.
+//! - `check`: findings about a database; `of_folder`: a broker's data directory as the database knows it.
 
 mod beat;
 mod check;
@@ -39,26 +39,26 @@ pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
 pub use of_folder::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
 
-/// How long an upgrade of the schema may take.
+/// Time limit of a schema upgrade.
 const MIGRATION_MAX: Duration = Duration::from_secs(3600);
 
 const READ_ONLY: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-/// Takes the lock, and says which version is the newest, and of which version the schema is.
+/// Takes the lock, and returns the newest version and that of the schema.
 const LOCK: &str = "SELECT cluster.version, schema_version.version FROM fullbore.cluster, fullbore.schema_version
     FOR UPDATE OF cluster";
 
-/// The database, connected or not.
+/// Database, connected or not.
 pub struct Postgres {
     connection: DatabaseConnection,
 }
 
-/// The lock on the metadata, while it is open.
+/// Lock on the metadata, until commit or drop.
 pub struct PostgresTransaction<'a> {
     store: &'a mut Postgres,
     is_open: bool,
 }
 
-/// Why a database is not used.
+/// Reason why a database is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableDatabase {
     #[error("{0}")]
@@ -94,7 +94,7 @@ impl From<SchemaError> for UnusableDatabase {
 }
 
 impl Postgres {
-    /// Connects, makes the schema in an empty database, and says which cluster it is of. Blocks.
+    /// Connects, creates the schema in an empty database, and returns the cluster's id. Blocks.
     pub fn open(server: Arc<Server>, new_cluster_id: Uuid) -> Result<(Self, Uuid), UnusableDatabase> {
         let refused = |error: &AskError| UnusableDatabase::Away(words_at_start(&server, error));
         let connection = DatabaseConnection::new(Arc::clone(&server));
@@ -108,7 +108,7 @@ impl Postgres {
         Ok((Self { connection }, cluster_id))
     }
 
-    /// The lock, and what was committed since.
+    /// Takes the lock, and returns the commits since `at`.
     fn lock(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let since = at.map(read::ask_since).unwrap_or_default();
         let answers = self.connection.begin_with(&format!("BEGIN; {LOCK}; {since}")).map_err(AskError::failed)?;
@@ -123,7 +123,7 @@ impl Postgres {
         }
     }
 
-    /// Returns the commits since a version one by one; `None` if too much has changed.
+    /// Returns the commits since a version one by one; None if too much has changed.
     fn told(
         &self,
         at: Option<Version>,
@@ -156,7 +156,7 @@ impl Postgres {
         Ok(Progress::Whole(read::everything(answers)?))
     }
 
-    /// A column of the last beat of this process; 0 before the first one.
+    /// Returns a column of this process's last heartbeat; 0 before the first one.
     fn last_beat(&mut self, column: &str, broker: i32, process: Uuid) -> Result<u64, StoreError> {
         let process = literal(&process);
         let last = format!("SELECT {column} FROM fullbore.beats WHERE broker_id = {broker} AND process = {process}");
@@ -167,7 +167,7 @@ impl Postgres {
         }
     }
 
-    /// Returns true if this version was committed in the database, or is older than the versions that it keeps.
+    /// Returns true if this version was committed in the database, or is older than the versions that it retains.
     pub fn knows(&mut self, version: Version) -> Result<bool, StoreError> {
         let since = read::ask_since(version);
         let answers = self.connection.begin_with(&since).map_err(AskError::failed)?;
@@ -175,11 +175,11 @@ impl Postgres {
     }
 }
 
-/// Brings the schema of the database that these settings name to this version, and says of which it was. Brokers that
-/// run and are of the older version go on as without a database. Blocks.
+/// Upgrades the schema of the database that these settings name, and returns the versions before and after. Running
+/// brokers of the older version go on as without a database. Blocks.
 ///
 /// # Errors
-/// Why it is not done; nothing was changed.
+/// Reason why nothing was changed.
 pub fn migrate(settings: &PlaneSettings) -> Result<Migrated, UnusableDatabase> {
     let away = |reason: String| UnusableDatabase::Away(reason);
     let server = Server::new(settings, "fullbore admin migrate").map_err(|bad| away(bad.0))?;
@@ -192,10 +192,10 @@ pub fn migrate(settings: &PlaneSettings) -> Result<Migrated, UnusableDatabase> {
     })
 }
 
-/// Which version a schema was of, and is of.
+/// Versions of a schema before and after an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Migrated {
-    /// Before.
+    /// Version before the upgrade.
     pub before: i64,
     /// Version that this Fullbore needs.
     pub now: i64,
@@ -208,7 +208,7 @@ impl Store for Postgres {
         match self.lock(at) {
             Ok(progress) => Ok((PostgresTransaction { store: self, is_open: true }, progress)),
             Err(error) => {
-                // With it goes the lock.
+                // The lock ends with the connection.
                 self.connection.hang_up();
                 Err(error)
             }

@@ -1,6 +1,6 @@
-//! State of one broker in the database, to be compared with its data folder before a start.
+//! State of one broker in the database, to be compared with its data directory before a start.
 //!
-//! Not here: the comparison. Changes nothing. Invariant: all of it is of one moment.
+//! Not here: the comparison. Changes nothing. Invariant: everything is read as of one moment.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -18,48 +18,48 @@ use fullbore_db::postgres::PostgresSession;
 use fullbore_db::postgres::Server;
 use fullbore_db::postgres::rows::{flag, id, next, number, optional_number, text};
 
-/// A broker's data folder as the database of its cluster has it.
+/// Data directory of a broker as the database of its cluster knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderInDatabase {
     pub cluster_id: Uuid,
-    /// True if the database has the newest version that the folder has seen.
+    /// True if the database has the newest version that the directory has seen.
     pub knows_seen: bool,
-    /// The process that has the broker's place.
+    /// Process that is registered as the broker.
     pub registered: Option<RegisteredFolder>,
-    /// The topics of the cluster.
+    /// Topics of the cluster.
     pub topics: HashSet<Uuid>,
-    /// Partitions of which the broker is to have a replica, and whether that counts as in sync.
+    /// Partitions with a replica on the broker, and whether that replica is in the ISR.
     pub replicas: BTreeMap<(String, i32), bool>,
-    /// Transactions of each broker that have changed diskless topics.
+    /// Number of transactions of each broker that changed diskless topics.
     pub diskless_changes: BTreeMap<i32, i64>,
 }
 
-/// The process that started last as a broker.
+/// Process that registered last as the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegisteredFolder {
-    /// The id of its data folder.
+    /// Id of its data directory.
     pub folder: Uuid,
-    /// The number that it drew.
+    /// Id that the process drew.
     pub process: Uuid,
     /// Time since its last heartbeat.
     pub beaten: Option<Duration>,
-    /// The newest number in the folder that it told; 0: none.
+    /// Newest number in the directory that a heartbeat sent; 0: none.
     pub told: u64,
 }
 
-/// Reads the file `cluster` of this folder; `None` if it is not there.
+/// Reads the file `cluster` of this directory; None if there is none.
 ///
 /// # Errors
-/// The system's, or a damaged file.
+/// Errors of the system, or a damaged file.
 pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
     ClusterFolder::read(folder)
 }
 
-/// Looks up the broker `node_id`, whose folder says what is `known` of it. Blocks, for a time limit or two of the
-/// settings.
+/// Reads the state of the broker `node_id`, whose directory has the file `known`. Blocks, for a time limit or two of
+/// the settings.
 ///
 /// # Errors
-/// Why the database does not say it.
+/// Reason why the database cannot be read.
 pub fn look_up_folder(
     settings: &PlaneSettings,
     node_id: i32,

@@ -1,4 +1,4 @@
-//! Rows as changes: what was committed since a version, or all there is.
+//! Rows as changes: commits since a version, or the whole state.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use fullbore_db::postgres::damaged;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
 use fullbore_db::postgres::statements::as_typed;
 
-/// Versions that are told one by one; who knows less reads everything.
+/// Largest number of versions that are read one by one; a broker further behind reads the whole state.
 const SINCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };
-/// Bytes of changes that are read one by one.
+/// Largest number of bytes of changes that are read one by one.
 const SINCE_BYTES_MAX: usize = 16 << 20;
 
 type Answers = std::vec::IntoIter<Rows>;
 
 /// Rows since a version.
 pub enum Since {
-    /// Each of them, in order.
+    /// Each commit, in order.
     Told(Vec<Commit>),
     /// The version is too old, or too much has changed since.
     TooMuch,
-    /// There is none like it, and there should be.
+    /// The database lacks the version, and should have it.
     WentBack,
 }
 
-/// Asks for the versions from this one on.
+/// Returns the query for the versions from `at` on.
 pub fn ask_since(at: Version) -> String {
     format!(
         "SELECT version, mark,
@@ -71,15 +71,15 @@ pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     Ok(Since::Told(commits))
 }
 
-/// The newest version, as its first two columns.
+/// Query for the newest version, in its first two columns.
 pub const NEWEST: &str = "SELECT version, mark FROM fullbore.versions ORDER BY version DESC LIMIT 1";
 
-/// Number and mark, in the first two columns.
+/// Reads number and nonce from the first two columns.
 pub fn version(row: &DatabaseRow) -> Result<Version, StoreError> {
     Ok(Version { number: number(row, 0)?, mark: number::<i64>(row, 1)?.cast_unsigned() })
 }
 
-/// Asks for all there is, in the order in which [`everything`] takes it.
+/// Returns the queries for the whole state, in the order in which [`everything`] reads it.
 pub fn ask_everything() -> String {
     format!(
         "{NEWEST};
@@ -101,7 +101,7 @@ pub fn ask_everything() -> String {
     )
 }
 
-/// Returns the changes that make the newest version from nothing, settings of brokers before those of topics.
+/// Returns the changes that make the newest version from the empty one, settings of brokers before those of topics.
 pub fn everything(mut answers: Answers) -> Result<Commit, StoreError> {
     let answers = &mut answers;
     let newest = next(answers)?;
@@ -165,7 +165,7 @@ fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<()
     Ok(())
 }
 
-/// Types that this version does not know stay where they are.
+/// Reads settings of resources. Types that this version does not know are skipped.
 fn resources(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     let mut set: BTreeMap<(Resource, String), SetConfigs> = BTreeMap::new();
     for row in next(answers)? {
@@ -248,7 +248,7 @@ fn registration(row: &DatabaseRow) -> Result<PartitionRegistration, StoreError> 
     })
 }
 
-/// An array, as `{1,2}`.
+/// Returns the broker ids in an array, whose text is `{1,2}`.
 fn ids(row: &DatabaseRow, column: usize) -> Result<Vec<i32>, StoreError> {
     let array = text(row, column)?;
     let parse = |id: &str| id.parse().map_err(|_| damaged(format!("'{array}' is not a list of brokers")));

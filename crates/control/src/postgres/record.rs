@@ -1,7 +1,7 @@
-//! The changes of a version as JSON.
+//! Changes of a version as JSON.
 //!
-//! Mirrors of the types of `change`, so that these may change without the text. Invariant: what was written is read as
-//! the same changes, or refused.
+//! The records mirror the types of `change`, so that these can change while the text stays. Invariant: a written text
+//! is read as the same changes, or refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use fullbore_config::Resource;
 /// Settings by name.
 pub type SetConfigs = BTreeMap<String, String>;
 
-/// A [`Change`].
+/// Record of a [`Change`].
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum ChangeRecord {
@@ -82,7 +82,7 @@ enum ChangeRecord {
     },
 }
 
-/// A [`RegisteredBroker`].
+/// Record of a [`RegisteredBroker`].
 #[derive(Serialize, Deserialize)]
 struct NodeRecord {
     epoch: i64,
@@ -95,14 +95,14 @@ struct NodeRecord {
     disk_full: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     rack: Option<String>,
-    /// Before version 4 nobody said so, as if all did.
+    /// Before version 4 brokers did not report it, and all count as serving.
     #[serde(default = "always")]
     serves_diskless: bool,
     /// Host and port by listener.
     endpoints: BTreeMap<String, (String, u16)>,
 }
 
-/// A [`PastTopic`].
+/// Record of a [`PastTopic`].
 #[derive(Serialize, Deserialize)]
 struct PastRecord {
     id: String,
@@ -116,7 +116,7 @@ fn always() -> bool {
     true
 }
 
-/// Neighbouring partitions that are registered alike.
+/// Neighbouring partitions with equal registrations.
 #[derive(Serialize, Deserialize)]
 struct RunRecord {
     count: usize,
@@ -131,19 +131,19 @@ struct RunRecord {
     partition_epoch: i32,
 }
 
-/// The most partitions that one record may stand for: more than any topic has.
+/// Largest number of partitions of one record, more than any topic has.
 const PARTITIONS_MAX: usize = 1 << 20;
 
-/// Writes changes.
+/// Returns the JSON of changes.
 pub fn write(changes: &[Change]) -> String {
     let records: Vec<ChangeRecord> = changes.iter().map(record).collect();
     serde_json::to_string(&records).expect("its keys are text, and it has no numbers that JSON lacks")
 }
 
-/// Reads them again.
+/// Reads the changes from their JSON.
 ///
 /// # Errors
-/// Why it is not a text of ours.
+/// Reason why the text cannot be read.
 pub fn read(text: &str) -> Result<Vec<Change>, String> {
     let records: Vec<ChangeRecord> = serde_json::from_str(text).map_err(|error| error.to_string())?;
     records.into_iter().map(change).collect()
@@ -232,7 +232,7 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
     })
 }
 
-/// An id as clients see it.
+/// Returns the id that this text shows.
 fn id(text: &str) -> Result<Uuid, String> {
     Uuid::parse(text).ok_or_else(|| format!("'{text}' is not an id"))
 }
@@ -288,7 +288,8 @@ fn node(record: NodeRecord) -> Result<RegisteredBroker, String> {
     })
 }
 
-/// Neighbours that are registered alike, with the number of the first, counted from 0, and how many they are.
+/// Returns the neighbours with equal registrations: number of the first, counted from 0, number of partitions, and
+/// registration.
 pub fn runs(partitions: &Partitions) -> Vec<(usize, usize, &Arc<PartitionRegistration>)> {
     let mut runs: Vec<(usize, usize, &Arc<PartitionRegistration>)> = Vec::new();
     for (number, registered) in partitions.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! The rows of partitions that are registered otherwise: the same few statements, however many partitions there are.
+//! Rows of partitions with changed registrations: a constant number of statements for any number of partitions.
 //!
-//! A row has neighbouring partitions that are registered alike. Invariant: each partition has one row, whichever
+//! A row has neighbouring partitions with equal registrations. Invariant: each partition has one row, whichever
 //! stretches change.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,15 +13,15 @@ use super::super::change::Partitions;
 use super::record;
 use fullbore_db::postgres::statements::{Statements, Value};
 
-/// Stretches of partitions, no two of which overlap.
+/// Stretches of partitions, none of which overlap.
 #[derive(Default)]
 pub struct Registrations {
-    /// By topic and the number of the first partition, the number after the last.
+    /// End of each stretch, by topic and number of its first partition; the end is exclusive.
     stretches: BTreeMap<(Uuid, usize), usize>,
     rows: Vec<Row>,
 }
 
-/// Neighbours that are registered alike.
+/// Neighbours with equal registrations.
 struct Row {
     topic: Uuid,
     first: usize,
@@ -56,7 +56,7 @@ impl Registrations {
         true
     }
 
-    /// Writes them instead of what there was of these numbers.
+    /// Adds the statements that replace the registrations of these partitions.
     pub fn write(self, statements: &mut Statements) {
         if self.rows.is_empty() {
             return;
@@ -67,7 +67,7 @@ impl Registrations {
         self.forget_log_ends(statements);
     }
 
-    /// Makes two rows of each that has partitions on both sides of the begin or the end of a stretch.
+    /// Splits each row that has partitions on both sides of a stretch's start or end.
     fn cut(&self, statements: &mut Statements) {
         let bound = |topic: &Uuid, number: usize| Span { topic: *topic, first: number, end: number };
         let bounds = self.stretches.iter().flat_map(|((topic, first), end)| [bound(topic, *first), bound(topic, *end)]);
@@ -92,12 +92,12 @@ impl Registrations {
         );
     }
 
-    /// Writes the rows. One that has the same first partition is updated, which needs no look at the topic.
+    /// Inserts the rows. A row with the same first partition is updated instead, without reading the topic.
     pub fn insert(&self, statements: &mut Statements) {
         if self.rows.is_empty() {
             return;
         }
-        // Many rows have the same brokers. Arrays of numbers are the quickest to read.
+        // Many rows have the same brokers, so that each list of brokers is sent once. Arrays of numbers parse fastest.
         let (mut lists, mut numbers): (Vec<&PartitionRegistration>, _) = (Vec::new(), HashMap::new());
         let mut of_rows: Vec<i32> = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
@@ -136,7 +136,7 @@ impl Registrations {
         );
     }
 
-    /// Deletes rows that begin within another one.
+    /// Deletes rows that begin within another row.
     fn delete_covered(&self, statements: &mut Statements) {
         let covered = |row: &Row| Span { topic: row.topic, first: row.first + 1, end: row.first + row.count };
         let covered = self.rows.iter().filter(|row| row.count > 1).map(covered);
@@ -160,8 +160,8 @@ impl Registrations {
     }
 }
 
-/// Begins a statement for which `span` has rows of these spans: topic_id, first, upto, and the place of the span, from
-/// 1 on.
+/// Begins a statement with the table `span`. Its columns are topic_id, first, upto, and the position of the span, from
+/// 1.
 fn begin_with(statements: &mut Statements, spans: Vec<Span>) {
     let mut topics: Vec<Uuid> = spans.iter().map(|span| span.topic).collect();
     topics.sort_unstable();
@@ -183,18 +183,18 @@ fn begin_with(statements: &mut Statements, spans: Vec<Span>) {
     );
 }
 
-/// A number of partitions or of rows, of which there are fewer.
+/// Converts a number of partitions or rows, which always fits.
 fn integer(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Deletes from a table the rows that `rows` finds for each span. Looks for none where the table is empty.
+/// Deletes the rows of a table that `rows` finds for each span, or nothing if the table is empty.
 fn delete_within(statements: &mut Statements, table: &str, spans: Vec<Span>, rows: &str) {
     if spans.is_empty() {
         return;
     }
     begin_with(statements, spans);
-    // Behind OFFSET each span is looked up by the index, whatever the planner thinks of the table.
+    // OFFSET makes the planner look up each span by the index, whatever its statistics.
     let delete = format!(
         " DELETE FROM {table} WHERE ctid = ANY (ARRAY(
             SELECT found.ctid FROM span CROSS JOIN LATERAL ({rows} OFFSET 0) found WHERE EXISTS (SELECT FROM {table})))"

@@ -1,4 +1,4 @@
-//! The database itself: who gets in and how, what is said where it cannot be used, its schema, and beats.
+//! The database itself: authentication, errors if it cannot be used, its schema, and heartbeats.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ fn open(settings: &PlaneSettings) -> Result<Postgres, String> {
     Postgres::open(Arc::new(server), random_id()).map(|(store, _)| store).map_err(|error| error.to_string())
 }
 
-/// A database with roles that need a password.
+/// Creates a database with roles that need a password.
 fn with_roles() -> Database {
     let database = Database::create();
     for role in ["secretive", "encrypted"] {
@@ -73,7 +73,7 @@ fn a_password_comes_from_the_url_or_a_file_and_is_in_no_error() {
 }
 
 #[test]
-fn a_connection_is_encrypted_as_its_url_says() {
+fn connection_is_encrypted_by_the_parameters_of_its_url() {
     let database = with_roles();
     let (address, name) = (database.server().address(), database.name());
     let folder = tempfile::tempdir().expect("tempdir");
@@ -167,7 +167,7 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
 }
 
 #[test]
-fn what_is_wrong_with_a_database_is_named() {
+fn unusable_database_is_refused_with_its_reason() {
     let database = with_roles();
     let secretive =
         settings(&format!("postgres://secretive:{PASSWORD}@{}/{}", database.server().address(), database.name()));
@@ -235,7 +235,7 @@ fn what_is_wrong_with_a_database_is_named() {
 }
 
 #[test]
-fn brokers_hear_each_others_beats_and_what_is_new() {
+fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
     let database = Database::create();
     let of = settings(&database.url());
     let mut store = open(&of).expect("opens");
@@ -245,7 +245,7 @@ fn brokers_hear_each_others_beats_and_what_is_new() {
         .map(|at: usize| {
             let (process, told) = (random_id(), Arc::clone(&told[at]));
             let every = Duration::from_millis(20);
-            // The first knows nothing; the second a version that was never committed.
+            // The first broker knows no version; the second one that was never committed.
             let known = move || (at == 1).then_some(Version { number: 0, mark: 1 });
             let behind = move |version| {
                 told.fetch_max(version, Ordering::SeqCst);
@@ -268,7 +268,7 @@ fn brokers_hear_each_others_beats_and_what_is_new() {
     let (transaction, _) = store.begin(None).expect("begun");
     transaction.commit(&[Change::ProducerIdsTaken { next: 9 }], Version { number: 1, mark: 5 }).expect("committed");
     wait_until("it hears of it", HANGS, || told.iter().any(|told| told.load(Ordering::SeqCst) == 1));
-    // Beats go on while somebody has the lock, and over another connection where theirs ends.
+    // Heartbeats continue while another connection has the lock, and over a new connection after theirs ends.
     let (held, _) = store.begin(None).expect("begun");
     let number: u64 = database.run("SELECT number FROM fullbore.beats WHERE broker_id = 7").parse().expect("a number");
     wait_until("it beats", HANGS, || beats_beyond(7, number + 3));
@@ -284,7 +284,7 @@ fn brokers_hear_each_others_beats_and_what_is_new() {
 }
 
 #[test]
-fn behind_a_pooler_in_transaction_mode_settings_hold_in_each_transaction() {
+fn settings_hold_in_each_transaction_behind_a_pooler() {
     for ignores_settings in [true, false] {
         let database = Database::create();
         let pooler = PgBouncer::start(database.server().address(), ignores_settings);

@@ -1,4 +1,4 @@
-//! Changes as statements: all of a transaction in one text, so that it is one round trip.
+//! Changes as statements: one text for a transaction, so that it takes one round trip.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use super::record;
 use super::registrations::Registrations;
 use fullbore_db::postgres::statements::{Statements, Typed, Value};
 
-/// Versions whose marks are kept.
+/// Number of versions whose nonces are retained.
 pub const MARKS_MAX: i64 = 100_000;
-/// Versions of which is kept what they changed.
+/// Number of versions whose changes are retained.
 pub const CHANGES_MAX: i64 = 10_000;
-/// A version that changed more than this is read from the tables by who does not know it.
+/// Largest changes that a version stores. Brokers behind a larger version read the whole state.
 const CHANGES_BYTES_MAX: usize = 4 << 20;
-/// A change of more than this is kept for a short time.
+/// Size from which changes are retained for [`LARGE_MAX`] versions only.
 const LARGE_BYTES: usize = 32 << 10;
 const LARGE_MAX: i64 = 100;
-/// The channel on which a commit is told.
+/// Channel on which commits are notified.
 pub const CHANNEL: &str = "fullbore";
 /// Broker id of settings for every broker.
 pub const EVERY_BROKER: i32 = -1;
 
-/// All that commits these changes as this version.
+/// Returns the statements that commit these changes as this version.
 pub fn all(changes: &[Change], version: Version) -> String {
     let mut statements = Statements::default();
     let mut registered = Registrations::default();
@@ -125,7 +125,7 @@ fn topic_configs(statements: &mut Statements, topic: Uuid, set: &BTreeMap<String
     settings(set, |name, value| statements.add(insert, &[&topic, name, value]));
 }
 
-/// Instead of what there was of it.
+/// Replaces the rows of a broker.
 fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
     let of = node.registration;
     let insert = "INSERT INTO fullbore.brokers
@@ -144,7 +144,7 @@ fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
     }
 }
 
-/// Instead of what the broker has told before.
+/// Replaces the log end that the broker reported before.
 fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEnd) {
     let put = "INSERT INTO fullbore.log_ends (topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset)
         VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_id, partition, broker_id) DO UPDATE SET

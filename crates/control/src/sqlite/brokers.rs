@@ -1,4 +1,4 @@
-//! The rows of brokers, and where they are reached.
+//! Rows of brokers and their endpoints.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use rusqlite::{Connection, Row, params};
 use super::super::change::Change;
 use super::super::node::{Endpoint, RegisteredBroker};
 
-/// Adds all of them.
+/// Adds a change for each broker.
 pub fn load(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
     let mut endpoints = endpoints(connection)?;
     let mut query =
@@ -24,7 +24,7 @@ pub fn load(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Res
 }
 
 fn broker(row: &Row<'_>, endpoints: BTreeMap<String, Endpoint>) -> rusqlite::Result<RegisteredBroker> {
-    // A single broker reports a full disk to no other.
+    // A standalone broker does not report a full disk, since no other could lead.
     let (epoch, is_fenced, is_shutting_down) = (row.get(1)?, row.get(2)?, row.get(3)?);
     let registration = BrokerRegistration { epoch, is_fenced, is_shutting_down, is_full: false };
     let rack: Option<String> = row.get(6)?;
@@ -33,7 +33,7 @@ fn broker(row: &Row<'_>, endpoints: BTreeMap<String, Endpoint>) -> rusqlite::Res
         folder: Uuid(row.get(4)?),
         process: Uuid(row.get(5)?),
         rack: rack.as_deref().map(Text::from),
-        // One by itself always does.
+        // A standalone broker always serves them.
         serves_diskless: true,
         endpoints,
     })
@@ -51,7 +51,7 @@ fn endpoints(connection: &Connection) -> rusqlite::Result<HashMap<i32, BTreeMap<
     Ok(endpoints)
 }
 
-/// Writes one, instead of what there was of it.
+/// Replaces the rows of a broker.
 pub fn put(connection: &Connection, id: i32, node: &RegisteredBroker) -> rusqlite::Result<()> {
     let forget = "DELETE FROM broker_endpoints WHERE broker_id = ?1";
     connection.prepare_cached(forget)?.execute(params![id])?;

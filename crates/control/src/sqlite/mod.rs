@@ -1,10 +1,10 @@
-//! The control plane's store on one machine: a file of SQLite.
+//! The control plane's store of a standalone broker: an SQLite file.
 //!
-//! Here alone are SQL, rows, schemas and what SQLite's errors mean. No decisions: what is written was decided before,
-//! and what is read goes out as changes. A commit that returned is on disk (write-ahead log, `synchronous=FULL`); one
-//! that failed left nothing behind. Where the disk is full, room is made for what must be written.
+//! All SQL, rows, schemas and meanings of SQLite's errors are here. No decisions: it writes decided changes, and
+//! returns what it reads as changes. A successful commit is on disk (write-ahead log, `synchronous=FULL`); a failed one
+//! leaves nothing behind. On a full disk, changes that must be written get space.
 //!
-//! - `open`: the file, its schema and what it says of itself.
+//! - `open`: the file, its schema and its identity.
 //! - `read`: rows as changes.
 //! - `write`: changes as rows; `brokers` and `partitions` have theirs.
 
@@ -28,14 +28,14 @@ use fullbore_host::disk_space::DiskSpace;
 use fullbore_db::sqlite as error;
 pub use open::FILE;
 
-/// The open database.
+/// Open database.
 pub struct Sqlite {
     connection: Connection,
     space: Arc<DiskSpace>,
     node_id: i32,
 }
 
-/// The lock on the database, while it is open.
+/// Lock on the database, until commit or drop.
 pub struct SqliteTransaction<'a> {
     store: &'a mut Sqlite,
     is_open: bool,
@@ -53,8 +53,8 @@ impl Store for Sqlite {
 }
 
 impl Sqlite {
-    /// There is one writer, so that there is no record of single versions: who knows another than the newest reads
-    /// everything.
+    /// Returns the whole state, unless `at` is the newest version: the file has one writer, and keeps no changes of
+    /// single versions.
     fn progress(&self, at: Option<Version>) -> Result<Progress, StoreError> {
         let failed = |error| error::failed(&error);
         let newest = read::newest(&self.connection).map_err(failed)?;
@@ -74,28 +74,28 @@ impl Sqlite {
         Ok(Progress::Whole(Commit { version: newest, changes }))
     }
 
-    /// A statement that is not compiled again each time.
+    /// Executes a statement that is compiled once.
     fn run(&self, statement: &str) -> rusqlite::Result<()> {
         self.connection.prepare_cached(statement)?.execute([]).map(drop)
     }
 
-    /// Moves the write-ahead log to the file as far as there is room for that: a log that was moved as a whole is
-    /// written over.
+    /// Checkpoints the write-ahead log as far as there is disk space. A log that was checkpointed as a whole is
+    /// overwritten from its start.
     fn begin_log_anew(&self) {
-        // Without waiting for anybody: busy is no error.
+        // PASSIVE does not wait for readers, and returns no error if they hold a part.
         let moved = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         if let Err(error) = moved {
-            tracing::debug!(%error, "control.db-wal stays as it is");
+            tracing::debug!(%error, "cannot checkpoint control.db-wal");
         }
     }
 
-    /// Gives every version another mark, as those of another file have.
+    /// Gives every version another nonce, as versions of another file have.
     #[cfg(test)]
     pub fn mark_otherwise(&self) {
         self.connection.execute("UPDATE versions SET mark = random()", []).expect("written");
     }
 
-    /// Makes every write fail, as a disk would that refuses them, or lets it through again.
+    /// Makes every write fail, as on a disk that refuses writes, or lets writes succeed again.
     #[cfg(test)]
     pub fn refuse_writes(&self, refuse: bool) {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
@@ -122,7 +122,8 @@ impl SqliteTransaction<'_> {
         Ok(())
     }
 
-    /// On a full disk, first with the room that the write-ahead log has, and what must be written with the reserve.
+    /// Commits. If the disk is full, reuses the space of the write-ahead log, and for changes that must be written also
+    /// the reserve.
     fn make_room_for(&mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
         let space = Arc::clone(&self.store.space);
         let has_reserve =
@@ -148,8 +149,8 @@ impl SqliteTransaction<'_> {
         written
     }
 
-    /// Writes everything, or nothing; another attempt needs the lock again. Whoever has had it meanwhile has taken the
-    /// version's number, which is there once.
+    /// Writes all changes, or nothing, and takes the lock again if an earlier attempt lost it. Another writer in
+    /// between would have used the version's number, which is unique.
     fn attempt(&mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
         let written = self.open().and_then(|()| write::all(&self.store.connection, changes, version));
         let committed = written
@@ -164,7 +165,7 @@ impl SqliteTransaction<'_> {
 
     fn close(&mut self) {
         if std::mem::take(&mut self.is_open) {
-            // Nothing is open when SQLite has rolled back by itself.
+            // Nothing is open if SQLite has rolled back by itself.
             let _ = self.store.run("ROLLBACK");
         }
     }

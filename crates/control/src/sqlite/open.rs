@@ -1,4 +1,4 @@
-//! The file: made, checked, brought from the first release's schema to this version's.
+//! The file: created, checked, and upgraded from the first release's schema to this version's.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,24 +13,23 @@ use fullbore_config::BrokerConfig;
 use fullbore_host::disk_space::DiskSpace;
 
 pub const FILE: &str = "control.db";
-/// The tables as the first release has them. No release had smaller versions, which are refused.
+/// Tables of the first release. Smaller versions were never released, and are refused.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
-/// SQLite's user_version of a file with those.
+/// SQLite's user_version of a file with `FIRST_SCHEMA`.
 const FIRST_VERSION: i64 = 10;
-/// Statements that make each later version of the one before it.
+/// Statements that make each later version from the one before.
 const MIGRATIONS: [&str; 0] = [];
 pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// "Full" in ASCII: tells our files from other programs'.
+/// Application id that marks a file as Fullbore's: "Full" in ASCII.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
-/// Pages of 4 KiB in the write-ahead log at which a commit moves them to the file.
+/// Pages of 4 KiB in the write-ahead log from which a commit checkpoints it.
 pub const CHECKPOINT_PAGES: i64 = if cfg!(test) { 16 } else { 4096 };
-/// Statements that are kept compiled.
+/// Largest number of statements that stay compiled.
 const STATEMENTS_MAX: usize = 32;
 
 impl Sqlite {
-    /// Opens or creates `control.db` in the folder. A new one takes `new_cluster_id`. On a full disk the reserve is for
-    /// this.
+    /// Opens `control.db` in the directory, or creates it with `new_cluster_id`. On a full disk this uses the reserve.
     pub fn open(
         folder: &Path,
         broker: &BrokerConfig,
@@ -59,7 +58,7 @@ fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(C
     let cluster_id = cluster_id(&transaction, &file, broker)?;
     transaction.commit().map_err(unusable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    // The folder has the database of the one broker, and so its id.
+    // The directory is that of the file's only broker, and shares the cluster's id.
     Ok((connection, Identity { cluster_id, folder: cluster_id, used: None, store: file.into() }))
 }
 
@@ -70,12 +69,12 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    // What a deletion has to remember needs no room on the disk.
+    // Rollback data of a deletion needs no space on the disk.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     Ok(connection)
 }
 
-/// Refuses a damaged file, another program's, and one whose schema is newer, or older than any release's.
+/// Refuses a damaged file, another program's, and one whose schema is newer or was never released.
 fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
     let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
     let read = |error: rusqlite::Error| refused(file, &error);
@@ -101,7 +100,7 @@ fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Brings the schema of the found version to this one; 0 is an empty file.
+/// Upgrades the schema from the version `found` to this one; 0 is an empty file.
 fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
     if found == 0 {
         transaction.execute_batch(FIRST_SCHEMA)?;
@@ -111,19 +110,19 @@ fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
     transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
 }
 
-/// Makes an empty file ours.
+/// Marks an empty file as this broker's.
 fn identify(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> rusqlite::Result<()> {
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.execute("INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0)", params![cluster_id.to_string(), node_id])?;
     transaction.execute("INSERT INTO versions VALUES (0, random())", []).map(drop)
 }
 
-/// Returns why a file cannot be used.
+/// Returns the reason why a file cannot be used.
 fn refused(file: &Path, error: &rusqlite::Error) -> OpenError {
     OpenError::of_store(file.to_owned(), error::failed(error))
 }
 
-/// The cluster's id. The file belongs to one broker.
+/// Returns the cluster's id, after a check that the file belongs to this broker.
 fn cluster_id(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Result<Uuid, OpenError> {
     let file = file.to_owned();
     let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get(1)?));

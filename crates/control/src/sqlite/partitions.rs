@@ -1,4 +1,4 @@
-//! The rows of partitions: who has each, and who leads it. A row is of neighbours that are registered alike.
+//! Rows of partitions: replicas, ISR and leader. A row has neighbours with equal registrations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::super::change::{Change, Partitions};
 
-/// All of them, by the id of the topic.
+/// Returns all partitions, by the id of the topic.
 pub fn load(connection: &Connection) -> rusqlite::Result<HashMap<[u8; 16], Partitions>> {
     let mut query = connection.prepare(
         "SELECT topic_id, replicas, isr, elr, leader, leader_epoch, partition_epoch, count, lost FROM partitions
@@ -52,7 +52,7 @@ fn ids(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<i32>> {
     text.split(',').filter(|id| !id.is_empty()).map(parse).collect()
 }
 
-/// Writes those of a topic from the number `first` on, instead of what there was of these numbers.
+/// Replaces the rows of a topic's partitions from the number `first` on.
 pub fn replace(connection: &Connection, topic: Uuid, first: usize, partitions: &Partitions) -> rusqlite::Result<()> {
     let end = first + partitions.len();
     cut(connection, topic, first)?;
@@ -66,7 +66,7 @@ pub fn replace(connection: &Connection, topic: Uuid, first: usize, partitions: &
     insert(connection, topic, first, partitions)
 }
 
-/// Makes two rows of one that has partitions on both sides of this number.
+/// Splits a row that has partitions on both sides of number `at`.
 fn cut(connection: &Connection, topic: Uuid, at: usize) -> rusqlite::Result<()> {
     let before = "SELECT first, count FROM partitions WHERE topic_id = ?1 AND first < ?2 ORDER BY first DESC LIMIT 1";
     let read = |row: &Row<'_>| Ok((row.get::<_, usize>(0)?, row.get::<_, usize>(1)?));
@@ -80,7 +80,7 @@ fn cut(connection: &Connection, topic: Uuid, at: usize) -> rusqlite::Result<()> 
     connection.prepare_cached(shorter)?.execute(params![topic.0, first, at - first]).map(drop)
 }
 
-/// Writes those of a topic from the number `first` on, of which there are none.
+/// Inserts rows for a topic's partitions from the number `first` on, which have none.
 pub fn insert(connection: &Connection, topic: Uuid, first: usize, partitions: &Partitions) -> rusqlite::Result<()> {
     let mut insert =
         connection.prepare_cached("INSERT INTO partitions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
@@ -108,7 +108,7 @@ fn list(ids: &[i32]) -> String {
     ids.iter().map(i32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Adds where logs end that have lost their ends.
+/// Adds the ends of truncated logs.
 pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
     let mut query = connection
         .prepare("SELECT topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset FROM log_ends")?;
@@ -121,7 +121,7 @@ pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite
     Ok(())
 }
 
-/// Writes one of them, instead of what the broker has told before.
+/// Replaces the log end that the broker reported before.
 pub fn put_end(connection: &Connection, topic: Uuid, partition: i32, end: &LogEnd) -> rusqlite::Result<()> {
     let put = "INSERT OR REPLACE INTO log_ends VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let position = end.position;

@@ -1,4 +1,4 @@
-//! Rows as changes: what makes the newest version from nothing.
+//! Rows as changes that make the newest version from the empty one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,21 +13,21 @@ use fullbore_config::Resource;
 type Id = [u8; 16];
 type Settings = BTreeMap<String, String>;
 
-/// The newest version.
+/// Returns the newest version.
 pub fn newest(connection: &Connection) -> rusqlite::Result<Version> {
     let newest = "SELECT version, mark FROM cluster JOIN versions USING (version)";
     let row = connection.prepare_cached(newest)?.query_row([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
     Ok(Version { number: row.0, mark: row.1.cast_unsigned() })
 }
 
-/// The mark of the version of this number, if there is one and it is not too old.
+/// Returns the nonce of the version with this number; None if it does not exist or is no longer retained.
 pub fn mark(connection: &Connection, number: u64) -> rusqlite::Result<Option<u64>> {
     let mark = "SELECT mark FROM versions WHERE version = ?1";
     let mark = connection.prepare_cached(mark)?.query_row([number], |row| row.get::<_, i64>(0)).optional()?;
     Ok(mark.map(i64::cast_unsigned))
 }
 
-/// All there is, settings of brokers before what follows from them.
+/// Returns the whole state, settings of brokers before settings that depend on them.
 pub fn everything(connection: &Connection, node_id: i32) -> rusqlite::Result<Vec<Change>> {
     let mut changes = Vec::new();
     brokers::load(connection, &mut changes)?;
@@ -56,7 +56,7 @@ fn broker_configs(connection: &Connection, node_id: i32, changes: &mut Vec<Chang
     Ok(())
 }
 
-/// Types that this version does not know stay where they are.
+/// Reads settings of resources. Types that this version does not know are skipped.
 fn resources(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
     let mut query = connection.prepare("SELECT resource_type, resource_name, name, value FROM resource_configs")?;
     let mut rows = query.query([])?;

@@ -1,4 +1,4 @@
-//! The file itself: what cannot be used, and how large it gets.
+//! The file itself: reasons why it cannot be used, and its size.
 
 use super::super::TopicRef;
 use super::super::test_util::{create, wanted};
@@ -8,7 +8,7 @@ use super::*;
 use crate::writer::random_id;
 
 #[tokio::test]
-async fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_is() {
+async fn file_of_a_build_before_the_first_release_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().expect("tempdir");
     create(&open(folder.path()).control, vec![wanted("t")]).await.remove(0).expect("created");
     let file = folder.path().join(FILE);
@@ -25,7 +25,7 @@ async fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_i
 }
 
 #[test]
-fn a_file_that_cannot_be_used_stops_the_start_by_its_name() {
+fn unusable_file_stops_the_start_and_is_named() {
     let folder = tempfile::tempdir().expect("tempdir");
     let file = folder.path().join("control.db");
     std::fs::write(&file, b"this is not a database, but long enough to be taken for one".repeat(100)).expect("written");
@@ -68,7 +68,7 @@ fn a_newer_schema_and_another_node_are_refused() {
     );
 }
 
-/// More than a change of one topic has.
+/// Pages of a transaction, more than a change of one topic has.
 const TRANSACTION_PAGES: usize = 12;
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn the_write_ahead_log_stays_small_while_topics_come_and_go() {
         }
     }
     let log = std::fs::metadata(folder.path().join("control.db-wal")).expect("there").len() as usize;
-    // A page and what SQLite writes before it.
+    // A page and the header that SQLite writes before it.
     let pages = log / (4096 + 24);
     assert!(pages <= CHECKPOINT_PAGES as usize + TRANSACTION_PAGES, "{pages} pages");
 }

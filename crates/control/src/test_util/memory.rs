@@ -1,5 +1,5 @@
-//! A second back end, in memory: what the seam asks for and nothing else. Several may share one store, as brokers share
-//! a database, and connections break where a test wants it.
+//! Second back end, in memory, with nothing beyond the storage trait. Several brokers may share one store, as they
+//! share a database, and tests inject faults.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -12,7 +12,7 @@ use fullbore_db::{CommitError, StoreError};
 #[derive(Clone, Default)]
 pub struct Memory {
     shared: Arc<Shared>,
-    /// True if readers behind the newest version get everything at once.
+    /// True if readers behind the newest version get the whole state.
     tells_whole: bool,
 }
 
@@ -30,20 +30,20 @@ struct State {
     waiting: usize,
     fault: Option<Fault>,
     is_unreachable: bool,
-    /// Names of threads that worked for the store.
+    /// Names of threads that called the store.
     threads: BTreeSet<String>,
 }
 
-/// When a commit loses its connection.
+/// Moment at which a commit loses its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Before the store has it.
     Before,
-    /// Once it is made.
+    /// After it is made.
     After,
-    /// Before it is made, which happens when somebody else waits for the lock.
+    /// Before it is made; it is made while another caller waits for the lock.
     Meanwhile,
-    /// Once it is made, and the store cannot be reached any more.
+    /// After it is made; the store then stays unreachable.
     ForLong,
 }
 
@@ -64,12 +64,12 @@ impl Shared {
 }
 
 impl Memory {
-    /// The same store over a connection that tells all there is, or what was committed one by one.
+    /// Returns the store over a connection that sends the whole state, or single commits.
     pub fn telling(self, tells_whole: bool) -> Self {
         Self { tells_whole, ..self }
     }
 
-    /// Sets the fault that the next commit meets.
+    /// Sets the fault of the next commit.
     pub fn next_commit(&self, fault: Fault) {
         self.shared.change(|state| state.fault = Some(fault));
     }
@@ -79,17 +79,17 @@ impl Memory {
         self.shared.change(|state| state.is_unreachable = false);
     }
 
-    /// All commits so far.
+    /// Returns all commits so far.
     pub fn commits(&self) -> Vec<Commit> {
         self.shared.state().commits.clone()
     }
 
-    /// Goes back to the first ones, as where an older copy is restored.
+    /// Keeps the first `length` commits only, like an older copy that was restored.
     pub fn restore(&self, length: usize) {
         self.shared.change(|state| state.commits.truncate(length));
     }
 
-    /// Takes the lock as another broker, until it is dropped.
+    /// Takes the lock as another broker does, until it is dropped.
     pub fn locked(&self) -> Held {
         self.shared.change(|state| state.waiting += 1);
         let mut state = self.shared.wait_while(|state| state.is_locked);
@@ -103,13 +103,13 @@ impl Memory {
         drop(self.shared.wait_while(|state| state.waiting == 0));
     }
 
-    /// The threads that worked for it.
+    /// Returns the names of threads that called the store.
     pub fn threads(&self) -> BTreeSet<String> {
         self.shared.state().threads.clone()
     }
 }
 
-/// The lock, held.
+/// Held lock.
 pub struct Held(Arc<Shared>);
 
 impl Drop for Held {

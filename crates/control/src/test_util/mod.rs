@@ -1,5 +1,5 @@
-//! Control planes for tests, of this crate and of those above it: over a store in memory that several brokers share,
-//! and whose connections break.
+//! Control planes for tests of this crate and of those above it. Their store is in memory, several brokers share it,
+//! and its connections break.
 
 mod memory;
 
@@ -25,7 +25,7 @@ use fullbore_config::{BrokerConfig, Properties};
 pub use memory::{Fault, Memory};
 
 impl RegistrationInfo {
-    /// Returns the arrival of a broker without an address, which has lost nothing.
+    /// Returns the registration of a broker without an address, which has lost nothing.
     pub fn nowhere() -> Self {
         Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true }
     }
@@ -35,7 +35,7 @@ impl Control {
     /// Opens a control plane over a store in memory, which several brokers may share.
     ///
     /// # Errors
-    /// The settings contradict what the store has.
+    /// The settings contradict those in the store.
     pub fn open_in_memory(
         broker: Arc<BrokerConfig>,
         arrival: RegistrationInfo,
@@ -47,12 +47,12 @@ impl Control {
         Control::start(broker, arrival, move || Ok((memory, identity)))
     }
 
-    /// Blocks until the writer has done what was asked of it before.
+    /// Blocks until the writer has done all earlier requests.
     pub fn settle(&self) {
         self.queue().expect("it is open").act(|_| ());
     }
 
-    /// Publishes an image as another broker of a cluster would have it changed.
+    /// Publishes a changed image, as after another broker's commit.
     pub fn publish(&self, change: impl FnOnce(&mut Image)) {
         let queue = self.queue().expect("it is open");
         let ((give, at_hand), (back, next)) = (mpsc::sync_channel(1), mpsc::sync_channel::<Image>(1));
@@ -85,11 +85,10 @@ pub async fn create(control: &Control, topics: Vec<CreateTopic>) -> Vec<Result<A
     control.create_topics(CreateTopics { topics, validate_only: false }).await
 }
 
-/// Opens the control plane of a broker over a store that others share, with a folder of its own, reached at one port of
-/// this machine.
+/// Opens the control plane of a broker over a shared store, with a directory of its own and one port of this machine.
 ///
 /// # Errors
-/// The settings contradict what the store has.
+/// The settings contradict those in the store.
 pub fn member(memory: &Memory, id: i32, folder: u128, listener: &str, port: u16) -> Result<Control, OpenError> {
     let (memory, cluster_id) = (memory.clone(), random_id());
     let folder = Uuid(folder.to_be_bytes());
@@ -99,7 +98,7 @@ pub fn member(memory: &Memory, id: i32, folder: u128, listener: &str, port: u16)
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))
 }
 
-/// Fences a broker as one that ends before it has settled any partition.
+/// Fences a broker as a process does that ends before it has changed any partition.
 pub fn fence_alone(memory: &Memory, id: i32) {
     let (mut owner, images) = MetadataWriter::new(memory.clone(), broker(""), Box::new(random_id)).expect("valid");
     owner.catch_up();

@@ -1,4 +1,4 @@
-//! Several brokers over one database, each with a data folder of its own.
+//! Several brokers over one database, each with a data directory of its own.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn refused(folder: &Path, id: i32, url: &str) -> String {
     told
 }
 
-/// Brokers 1 to `count`.
+/// Starts brokers 1 to `count`.
 fn cluster(database: &Database, count: i32) -> Vec<(tempfile::TempDir, Opened)> {
     let start = |id| {
         let folder = tempfile::tempdir().expect("tempdir");
@@ -35,9 +35,9 @@ fn knows(control: &Control, topic: &str) -> bool {
     control.image().topic(topic).is_some()
 }
 
-/// Each goes by its own file and by what was set for it alone.
+/// Each broker goes by its own file and its own dynamic settings.
 #[tokio::test]
-async fn a_topic_whose_settings_contradict_a_brokers_own_stops_nothing_there() {
+async fn broker_follows_commits_despite_a_topic_that_contradicts_its_settings() {
     let database = Database::create();
     let brokers = cluster(&database, 2);
     let (first, second) = (&brokers[0].1.control, &brokers[1].1.control);
@@ -60,7 +60,7 @@ async fn a_topic_whose_settings_contradict_a_brokers_own_stops_nothing_there() {
 }
 
 #[tokio::test]
-async fn what_one_broker_changes_the_others_show() {
+async fn change_of_one_broker_is_shown_by_all_brokers() {
     let database = Database::create();
     let brokers = cluster(&database, 3);
     let controls: Vec<&Control> = brokers.iter().map(|(_, opened)| &opened.control).collect();
@@ -96,14 +96,14 @@ async fn what_one_broker_changes_the_others_show() {
 }
 
 #[tokio::test]
-async fn a_folder_belongs_to_one_broker_of_one_cluster() {
+async fn directory_belongs_to_one_broker_of_one_cluster() {
     let (database, another) = (Database::create(), Database::create());
     let mut brokers = cluster(&database, 2);
     drop(cluster(&another, 1));
     let (first, opened) = brokers.remove(0);
     let epoch = opened.control.broker_epoch();
     let live = tempfile::tempdir().expect("tempdir");
-    let lives = "A broker with node.id=1 lives, and has another data folder, or a newer state of this one.";
+    let lives = "A broker with node.id=1 lives, and has another data directory, or a newer state of this one.";
     assert_eq!(refused(live.path(), 1, &database.url()), lives);
     assert!(!live.path().join(FILE).exists(), "it may be another broker's yet");
     drop(opened);
@@ -114,13 +114,14 @@ async fn a_folder_belongs_to_one_broker_of_one_cluster() {
     assert!(told.starts_with(&format!("{} is of cluster ", file.display())) && told.contains(another.name()), "{told}");
     let told = refusal(first.path(), "");
     assert!(
-        told.starts_with(&format!("{} says that this folder is of a broker in a cluster", file.display())),
+        told.starts_with(&format!("{} marks this directory as that of a broker in a cluster", file.display())),
         "{told}"
     );
     let alone = tempfile::tempdir().expect("tempdir");
     drop(open(alone.path()));
     assert!(
-        refused(alone.path(), 4, &database.url()).contains("control.db says that this folder is of a broker by itself")
+        refused(alone.path(), 4, &database.url())
+            .contains("control.db marks this directory as that of a standalone broker")
     );
     std::fs::write(alone.path().join("x"), "").expect("written");
     let again = of_cluster(first.path(), 1, &database.url(), "").expect("opens");
@@ -134,7 +135,7 @@ async fn a_folder_belongs_to_one_broker_of_one_cluster() {
 }
 
 #[tokio::test]
-async fn who_has_sent_no_beat_for_a_session_gives_his_place_to_another_folder_though_no_broker_runs() {
+async fn silent_broker_is_replaced_from_another_directory_without_a_running_broker() {
     let database = Database::create();
     let folders = [tempfile::tempdir(), tempfile::tempdir()].map(|folder| folder.expect("tempdir"));
     let setting = "broker.session.timeout.ms=1000\n";
@@ -142,7 +143,7 @@ async fn who_has_sent_no_beat_for_a_session_gives_his_place_to_another_folder_th
     let (epoch, process) = (opened.control.broker_epoch(), opened.control.process());
     let beats = opened.control.beats().expect("a cluster");
     wait_until("it beats", HANGS, || beats.borrow().peers.iter().any(|peer| peer.process == process));
-    // As a process that is killed.
+    // Like a process that was killed.
     drop(opened);
     let opened = of_cluster(folders[1].path(), 1, &database.url(), setting).expect("opens");
     assert!(opened.control.broker_epoch() > epoch);
@@ -150,7 +151,7 @@ async fn who_has_sent_no_beat_for_a_session_gives_his_place_to_another_folder_th
 }
 
 #[tokio::test]
-async fn a_database_that_went_back_is_not_served() {
+async fn database_restored_from_an_older_copy_is_not_used() {
     let database = Database::create();
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = of_cluster(folder.path(), 1, &database.url(), "").expect("opens");
@@ -158,7 +159,7 @@ async fn a_database_that_went_back_is_not_served() {
     let seen = opened.control.image().version().expect("there");
     drop(opened);
     assert_eq!(ClusterFolder::read(folder.path()).expect("readable").expect("there").seen, Some(seen));
-    // Another history has as many versions, and more.
+    // The other history has at least as many versions.
     let mark =
         "UPDATE fullbore.versions SET mark = mark # 1 WHERE version = (SELECT max(version) FROM fullbore.versions)";
     database.run(mark);
@@ -180,7 +181,7 @@ async fn a_database_that_went_back_is_not_served() {
 }
 
 #[tokio::test]
-async fn commands_do_not_pile_up_while_the_database_does_not_answer() {
+async fn commands_are_refused_in_time_while_the_database_is_silent() {
     let database = Database::create();
     let relay = Proxy::start();
     relay.lead_to(database.server().address());
@@ -198,13 +199,13 @@ async fn commands_do_not_pile_up_while_the_database_does_not_answer() {
     for command in commands {
         assert_eq!(command.await.expect("no panic"), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
     }
-    // A question that is not answered, a connection that is not made, and a second more for either.
+    // One unanswered request, one failed connection, and one more second for each.
     assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
     assert!(opened.control.init_producer_id().await.is_ok(), "from the block at hand");
     relay.cut();
 }
 
-/// What a change takes until another broker shows it, over and over:
+/// Measures repeatedly how long it takes until another broker shows a change:
 /// `cargo test --workspace --lib -- --ignored --nocapture until_others`.
 #[tokio::test]
 #[ignore = "a measurement"]
@@ -231,7 +232,7 @@ async fn until_others_show_a_change() {
     }
 }
 
-/// What a transaction costs that registers 3,000 partitions otherwise, in one stretch or in many.
+/// Measures a transaction that changes 3,000 registrations, in one stretch or in many.
 #[test]
 #[ignore = "a measurement"]
 fn many_partitions_change() {
@@ -250,7 +251,7 @@ fn many_partitions_change() {
             let (leader, isr) = (Some((number % 3) as i32), vec![1, 2, round as i32]);
             Arc::new(PartitionRegistration { replicas: vec![0, 1, 2], isr, leader, ..Default::default() })
         };
-        // One in each stretch stays as it was.
+        // One partition between two stretches stays unchanged.
         let changes: Vec<Change> = (0..3_000)
             .step_by(stretch + 1)
             .map(|first| Change::PartitionsChanged {
@@ -276,7 +277,7 @@ fn many_partitions_change() {
     }
 }
 
-/// Three brokers that do nothing, for a while: to look at what PostgreSQL needs for that.
+/// Runs three idle brokers for a while, to measure their load on PostgreSQL.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn three_brokers_idle() {

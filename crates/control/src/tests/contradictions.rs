@@ -1,5 +1,5 @@
-//! Settings of topics that contradict the broker's, since it was started with others than the topics were made under:
-//! nothing that has nothing to do with that is refused.
+//! Settings of topics that contradict a broker's file, since the topics were created under other settings. Only changes
+//! that concern the contradiction are refused.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn of_config<T>(outcome: Result<T, Refusal>) -> Option<ErrorCode> {
     outcome.err().map(|refusal| refusal.code)
 }
 
-/// A broker whose file contradicts what the topic `t` sets.
+/// Starts a broker whose file contradicts an override of the topic `t`.
 async fn contradicted(folder: &Path) -> Opened {
     let first = open(folder);
     let lag = |name: &str, lag: &str| CreateTopic { configs: vec![(LEAST.into(), Some(lag.into()))], ..wanted(name) };
@@ -43,9 +43,9 @@ async fn a_topic_that_contradicts_the_broker_leaves_its_other_settings_alone() {
     assert_eq!(of_config(alter(control, "t", LEAST, set("90000")).await), refused);
 }
 
-/// Its records would stay for ever.
+/// Otherwise its records would stay forever.
 #[tokio::test]
-async fn a_diskless_topic_whose_broker_only_compacts_deletes() {
+async fn diskless_topic_of_a_compacting_broker_has_the_delete_policy() {
     let folder = tempfile::tempdir().expect("tempdir");
     let first = try_open(folder.path(), "log.diskless.enable=true").expect("opens");
     create(&first.control, vec![wanted("t")]).await.remove(0).expect("created");

@@ -1,4 +1,4 @@
-//! A topic is for life what it was created as: diskless or classic.
+//! The kind of a topic, diskless or classic, never changes.
 
 use super::*;
 
@@ -33,7 +33,7 @@ async fn a_restart_with_another_default_changes_no_topic() {
 }
 
 #[tokio::test]
-async fn a_refused_change_applies_nothing_and_to_validate_refuses_the_same() {
+async fn refused_change_applies_nothing_also_with_validate_only() {
     let folder = tempfile::tempdir().expect("tempdir");
     let control = &try_open(folder.path(), BY_DEFAULT).expect("opens").control;
     create(control, vec![wanted("t")]).await.remove(0).expect("created");
@@ -62,9 +62,9 @@ async fn a_refused_change_applies_nothing_and_to_validate_refuses_the_same() {
     assert_eq!(codes(&results), refused);
 }
 
-/// A diskless topic that does not set the policy would be compacted.
+/// A diskless topic without an override would be compacted.
 #[tokio::test]
-async fn brokers_are_not_told_to_compact_while_a_diskless_topic_follows_them() {
+async fn brokers_cannot_be_set_to_compact_while_a_diskless_topic_follows_them() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = try_open(folder.path(), BY_DEFAULT).expect("opens");
     let own = CreateTopic { configs: vec![("cleanup.policy".into(), Some("delete".into()))], ..wanted("own") };
@@ -78,7 +78,7 @@ async fn brokers_are_not_told_to_compact_while_a_diskless_topic_follows_them() {
     let refused = alter_broker(&opened.control, BrokerScope::Every, compact, set("compact")).await;
     assert_eq!(refused.expect_err("t has it from there").code, ErrorCode::INVALID_CONFIG);
     drop(opened);
-    // A file that says so keeps no broker from starting: another one may have made the topic.
+    // The file does not keep a broker from starting: another broker may have created the topic.
     let opened = try_open(folder.path(), "log.cleanup.policy=compact").expect("opens");
     assert!(!opened.control.image().topic("t").expect("there").config.cleanup.compact);
 }

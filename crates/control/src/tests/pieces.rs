@@ -1,4 +1,4 @@
-//! Many partitions on a real PostgreSQL: a failover, a stop and a start that no single message could carry.
+//! Many partitions on a real PostgreSQL: a failover, a stop and a start that are too large for one transaction.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::seam::afresh;
 use super::*;
 use fullbore_tests::postgres::Database;
 
-/// A wait that takes longer hangs.
+/// Time after which a wait counts as hung.
 const HANGS: Duration = Duration::from_secs(120);
-/// Registrations of the first piece and more.
+/// Number of partitions, more than one piece has.
 const PARTITIONS: i32 = 3_000;
 
-/// Brokers 1 to 3 over a database with a topic that has a row for each partition.
+/// Starts brokers 1 to 3 over a database with a topic that has a row for each partition.
 fn brokers(database: &Database, more: &str) -> Vec<(tempfile::TempDir, Opened)> {
     let start = |id| {
         let folder = tempfile::tempdir().expect("tempdir");
@@ -26,7 +26,7 @@ fn brokers(database: &Database, more: &str) -> Vec<(tempfile::TempDir, Opened)> 
     (1..=3).map(start).collect()
 }
 
-/// Creates the topic over a connection that waits longer than those of the brokers do.
+/// Creates the topic over a connection with a longer time limit than those of the brokers.
 fn create_many(database: &Database, control: &Control) {
     let many = CreateTopic { num_partitions: PARTITIONS, replication_factor: 3, ..wanted("t") };
     let (mut owner, _images) = MetadataWriter::new(store_of(database), broker(""), Box::new(random_id)).expect("valid");
@@ -44,7 +44,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
 }
 
-/// A database that takes this long for each row of a partition.
+/// Makes the database take `row` for each row of a partition.
 fn slow_down(database: &Database, row: Duration) {
     let seconds = row.as_secs_f64();
     database.run(&format!(
@@ -61,16 +61,16 @@ fn is_gone(id: i32) -> impl Fn(&Image) -> bool {
     }
 }
 
-/// The rows are those of the image.
+/// Checks that the rows are those of the image.
 fn assert_same(database: &Database, control: &Control) {
     control.settle();
     let told = |image: &str| image.split("by_id").nth(1).expect("topics").to_owned();
     assert_eq!(told(&afresh(store_of(database))), told(&format!("{:?}", control.image())));
 }
 
-/// All in one message takes six seconds here, and may take one.
+/// All partitions in one transaction would take six seconds here; the time limit is one second.
 #[test]
-fn slow_database_broker_dies_every_partition_fails_over() {
+fn broker_dies_with_a_slow_database_every_partition_fails_over() {
     let database = Database::create();
     let mut brokers = brokers(&database, "control.plane.timeout.ms=1000");
     create_many(&database, &brokers[0].1.control);
@@ -91,7 +91,7 @@ fn slow_database_broker_dies_every_partition_fails_over() {
 }
 
 #[test]
-fn slow_database_broker_stops_and_starts_it_hands_over_and_comes_back() {
+fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     let database = Database::create();
     let mut brokers = brokers(&database, "control.plane.timeout.ms=1000");
     create_many(&database, &brokers[0].1.control);
@@ -120,9 +120,9 @@ fn slow_database_broker_stops_and_starts_it_hands_over_and_comes_back() {
     drop(third);
 }
 
-/// A change that waits for the lock, as a leader's of an ISR, does not wait for all partitions.
+/// An ISR change that waits for the lock does not wait for all partitions.
 #[test]
-fn change_asked_for_in_a_failover_is_committed_between_two_pieces() {
+fn change_requested_during_a_failover_is_committed_between_two_pieces() {
     let database = Database::create();
     let (mut owner, images) = registered(store_of(&database), Box::new(random_id));
     for id in 2..=3 {
@@ -153,7 +153,7 @@ fn change_asked_for_in_a_failover_is_committed_between_two_pieces() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// The process of a broker with a folder of its own.
+/// Returns the registration of a broker's process with a directory of its own.
 fn register_in(id: i32, process: u128) -> ChangeCommand {
     let joining = Joining {
         folder: id.unsigned_abs().into(),

@@ -1,4 +1,4 @@
-//! The control plane on a real PostgreSQL, and what only a database over a network does.
+//! The control plane on a real PostgreSQL, and the faults of a database over a network.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use fullbore_config::PlaneSettings;
 use fullbore_db::StoreError;
 use fullbore_db::postgres::Server;
 
-/// What takes longer hangs.
+/// Time after which a wait counts as hung.
 const HANGS: Duration = Duration::from_secs(30);
 
 fn server(url: &str, timeout_ms: u64) -> Server {
@@ -27,7 +27,7 @@ fn connect(url: &str, timeout_ms: u64) -> Result<Postgres, String> {
     opened.map(|(store, _)| store).map_err(|error| error.to_string())
 }
 
-/// Another connection of another broker.
+/// Opens another connection, as another broker has.
 pub fn store_of(database: &Database) -> Postgres {
     connect(&database.url(), 5_000).expect("connects")
 }
@@ -59,9 +59,9 @@ fn several_first_starts_at_once_make_one_cluster() {
     assert_eq!(database.run("SELECT version, (SELECT count(*) FROM fullbore.versions) FROM fullbore.cluster"), "1|2");
 }
 
-/// What the relay sees of a COMMIT's answer, or of the COMMIT itself, never arrives.
+/// The relay drops the answer to a COMMIT, or the COMMIT itself.
 #[test]
-fn a_commit_without_an_answer_is_looked_for_in_the_database() {
+fn unanswered_commit_is_looked_up_in_the_database() {
     let database = Database::create();
     for (number, is_made) in [(0, true), (1, false)] {
         let relay = Proxy::start();
@@ -69,7 +69,7 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
         let through = format!("postgres://postgres@{}/{}", relay.address, database.name());
         let (mut owner, images) = over(connect(&through, 20_000).expect("connects"));
         let name = format!("t{number}");
-        // While its transaction waits for this, the connection is cut.
+        // The connection is cut while its transaction waits for this lock.
         database.run(
             "CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
                'BEGIN PERFORM pg_advisory_lock(7); PERFORM pg_advisory_unlock(7); RETURN NULL; END';
@@ -107,7 +107,7 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
 }
 
 #[test]
-fn a_broker_that_is_frozen_with_the_lock_loses_it() {
+fn frozen_broker_loses_the_lock() {
     let database = Database::create();
     let mut frozen = connect(&database.url(), 1_000).expect("connects");
     let (mut owner, images) = over(connect(&database.url(), 10_000).expect("connects"));
@@ -119,12 +119,12 @@ fn a_broker_that_is_frozen_with_the_lock_loses_it() {
     let late = held.commit(&[Change::ProducerIdsTaken { next: 5 }], Version { number: version.number + 1, mark: 1 });
     assert!(late.is_err(), "its lock is gone");
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
-    // It goes on over another connection.
+    // The store continues over another connection.
     assert!(matches!(frozen.begin(Some(version)), Ok((_, Progress::Since(since))) if since.is_empty()));
 }
 
 #[test]
-fn a_database_that_is_gone_for_a_while_refuses_retriably_and_is_found_again() {
+fn commands_fail_retriably_during_a_database_outage_and_succeed_after_it() {
     let server = PostgresServer::start();
     let name = server.database();
     let (mut owner, images) = over(connect(&server.url(&name), 1_000).expect("connects"));
@@ -143,7 +143,7 @@ fn a_database_that_is_gone_for_a_while_refuses_retriably_and_is_found_again() {
     assert!(topics.try_recv().expect("answered")[0].as_ref().is_err_and(is_retriable));
     server.start_again();
     wait_until("it is found again", HANGS, || owner.transact(|draft| draft.topics(&create_command("u"))).is_ok());
-    // The connection that there is ends with it; nobody notices.
+    // The open connection ends with the server, unnoticed.
     server.stop();
     server.start_again();
     owner.transact(|draft| draft.topics(&create_command("v"))).expect("over another connection");
@@ -151,7 +151,7 @@ fn a_database_that_is_gone_for_a_while_refuses_retriably_and_is_found_again() {
 }
 
 #[test]
-fn who_knows_too_little_reads_everything() {
+fn writer_too_far_behind_reads_the_whole_state() {
     let database = Database::create();
     let (mut owner, _images) = over(store_of(&database));
     let (mut late, late_images) = over(store_of(&database));
@@ -171,7 +171,7 @@ fn who_knows_too_little_reads_everything() {
 }
 
 #[test]
-fn whatever_clients_name_is_kept_as_it_is() {
+fn names_from_clients_are_stored_unchanged() {
     let database = Database::create();
     let (mut owner, images) = over(store_of(&database));
     let (mut other, other_images) = over(store_of(&database));
@@ -191,9 +191,9 @@ fn whatever_clients_name_is_kept_as_it_is() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// The server ends the session at each point at which it can: what was told is so.
+/// The server ends the session at each possible point; an answer that was sent stays true.
 #[test]
-fn a_session_that_ends_leaves_nothing_half_done() {
+fn ended_session_leaves_no_partial_commit() {
     let database = Database::create();
     let (mut owner, images) = over(store_of(&database));
     let end = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
@@ -215,9 +215,9 @@ fn a_session_that_ends_leaves_nothing_half_done() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// Whatever is decided on an older state is refused by the row of its version.
+/// The primary key of versions refuses a decision on an older state.
 #[test]
-fn a_version_is_committed_once() {
+fn version_is_committed_only_once() {
     let database = Database::create();
     let (owner, images) = over(store_of(&database));
     drop(owner);
@@ -229,7 +229,7 @@ fn a_version_is_committed_once() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// Many brokers decide at once, and each on what those before it have committed.
+/// Many brokers decide at once, each on the commits before its own.
 #[test]
 fn four_writers_at_once_never_decide_on_an_older_state() {
     let database = Database::create();

@@ -1,4 +1,4 @@
-//! What groups and clients' metrics set: kept, shown, and gone when nothing is left.
+//! Settings of groups and client metrics: stored, shown, and gone once the last one is removed.
 
 use super::*;
 use fullbore_config::Resource;
@@ -21,7 +21,7 @@ fn to(value: &str) -> ConfigChange {
 const SESSION: &str = "consumer.session.timeout.ms";
 
 #[tokio::test]
-async fn what_a_group_sets_is_in_force_survives_a_restart_and_goes() {
+async fn group_settings_are_in_force_survive_a_restart_and_can_be_removed() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path());
     let session = |control: &Control, group: &str| control.image().group_timeouts(group).consumer_session_timeout_ms;
@@ -47,7 +47,7 @@ async fn what_a_group_sets_is_in_force_survives_a_restart_and_goes() {
 }
 
 #[tokio::test]
-async fn subscriptions_to_clients_metrics_are_kept_beside_groups_of_the_same_name() {
+async fn subscription_and_group_of_one_name_are_separate() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path());
     let changes =
@@ -76,9 +76,9 @@ async fn a_refused_change_changes_nothing() {
     assert_eq!(control.image().epoch(), 1, "the broker registered");
 }
 
-/// One that could not be told would be there, and whoever asked for it disconnected.
+/// A list that exceeds a response would disconnect every client that requests it.
 #[tokio::test]
-async fn a_list_grows_as_far_as_an_answer_can_tell_it() {
+async fn list_setting_grows_up_to_the_size_of_a_response() {
     let folder = tempfile::tempdir().expect("tempdir");
     let control = &open(folder.path()).control;
     let more = |letter: &str| [("metrics", ConfigChange::Append(letter.repeat(20_000)))];
@@ -88,7 +88,7 @@ async fn a_list_grows_as_far_as_an_answer_can_tell_it() {
 }
 
 #[tokio::test]
-async fn subscriptions_are_as_many_as_can_be_tried_on_each_client() {
+async fn number_of_client_metrics_subscriptions_is_limited() {
     let folder = tempfile::tempdir().expect("tempdir");
     let control = &open(folder.path()).control;
     let interval = |value: &str| [("interval.ms", to(value))];

@@ -1,5 +1,5 @@
-//! What holds whatever store there is: each of these runs on SQLite, on PostgreSQL and on a store in memory, or shows
-//! what only several brokers meet.
+//! Properties of every store: each test runs on SQLite, on PostgreSQL and on a store in memory, or shows the effects of
+//! several brokers.
 
 use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::PartitionRegistration;
@@ -18,7 +18,7 @@ use fullbore_config::Resource;
 use fullbore_db::{CommitError, StoreError};
 use fullbore_tests::postgres::Database;
 
-/// Ids in the same order each time.
+/// Returns ids in the same order each time.
 pub(super) fn counted() -> Box<dyn FnMut() -> Uuid + Send> {
     let mut drawn = 0_u128;
     Box::new(move || {
@@ -34,7 +34,7 @@ pub(super) fn sqlite(folder: &Path) -> Sqlite {
 
 type Notes = Arc<Mutex<Vec<Commit>>>;
 
-/// A store that notes what is committed.
+/// Store that records its commits.
 struct Noted<S>(S, Notes);
 
 struct NotedTransaction<T>(T, Notes);
@@ -64,7 +64,7 @@ fn name(number: u8) -> String {
     format!("t.{number}")
 }
 
-/// A command of a kind that is drawn.
+/// Command of a drawn kind.
 #[derive(Debug, Clone)]
 enum AnyCommand {
     Topics(TopicsCommand),
@@ -74,7 +74,7 @@ enum AnyCommand {
 }
 
 impl AnyCommand {
-    /// Decides it, and returns the answer as text.
+    /// Decides the command, and returns the answer as text.
     fn decided(&self, draft: &mut Draft<'_>) -> String {
         match self {
             Self::Topics(command) => format!("{:?}", draft.topics(command)),
@@ -132,10 +132,10 @@ fn other_commands() -> impl Strategy<Value = AnyCommand> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The same commands have the same outcomes, changes and images on both, and what either holds afterwards makes
-    /// that image again.
+    /// The same commands have the same outcomes, changes and images on all stores. Each store's content then makes the
+    /// same image again.
     #[test]
-    fn both_back_ends_come_to_the_same(
+    fn all_stores_have_the_same_outcomes_and_images(
         batches in proptest::collection::vec(
             proptest::collection::vec(prop_oneof![2 => topic_commands(), 1 => other_commands()], 1..5), 1..20),
         tells_whole in any::<bool>(),
@@ -170,9 +170,9 @@ proptest! {
         prop_assert_eq!(&afresh(memory.telling(!tells_whole)), &image);
     }
 
-    /// Whatever numbers are registered anew, the rows make the same partitions.
+    /// Rows make the same partitions, whichever registrations change.
     #[test]
-    fn partitions_that_change_are_the_same_read_afresh(
+    fn changed_partitions_are_read_as_written(
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),
     ) {
         let folder = tempfile::tempdir().expect("tempdir");
@@ -184,7 +184,7 @@ proptest! {
     }
 }
 
-/// The image of who followed these changes of partitions, and that of who comes afterwards.
+/// Returns the image of a writer that followed these changes, and that of a writer that starts afterwards.
 fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32>)]) -> (String, String) {
     let (mut owner, images) = registered(open(), counted());
     owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
@@ -213,7 +213,7 @@ fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32
     (format!("{:?}", images.borrow()), afresh(open()))
 }
 
-/// The image of who knows nothing yet.
+/// Returns the image of a new writer that reads the whole state.
 pub(super) fn afresh(store: impl Store) -> String {
     let (mut owner, images) = MetadataWriter::new(store, broker(""), Box::new(random_id)).expect("valid");
     owner.catch_up();
@@ -225,7 +225,7 @@ pub(super) fn created(mut topics: Vec<Result<Arc<Topic>, Refusal>>) -> Result<Uu
     topics.remove(0).map(|topic| topic.id).map_err(|refusal| refusal.code)
 }
 
-/// Nothing is decided on an image that is not the newest, whoever changed it meanwhile.
+/// Two writers change the store in turn; each decides on the newest image.
 fn two_writers<S: Store>(stores: [S; 2]) {
     let [(one, of_one), (other, of_other)] = stores.map(|store| registered(store, Box::new(random_id)));
     let mut owners = [one, other];
@@ -249,7 +249,7 @@ fn two_writers<S: Store>(stores: [S; 2]) {
 }
 
 #[test]
-fn who_decides_knows_what_another_writer_changed() {
+fn decision_is_based_on_changes_of_another_writer() {
     for tells_whole in [false, true] {
         let memory = Memory::default().telling(tells_whole);
         two_writers([memory.clone(), memory]);
@@ -260,9 +260,9 @@ fn who_decides_knows_what_another_writer_changed() {
     two_writers([store_of(&database), store_of(&database)]);
 }
 
-/// Who follows the images never hears of such a topic, and so nobody would ever say that nothing is left of it.
+/// Published images never show such a topic, so that no broker would report its files as removed.
 #[test]
-fn nothing_is_left_of_a_topic_that_was_created_and_deleted_in_one_transaction() {
+fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
     let folder = tempfile::tempdir().expect("tempdir");
     let (mut owner, images) = registered(sqlite(folder.path()), counted());
     let (create, delete) = (create_command("t"), TopicsCommand::Delete(vec![TopicRef::Name("t".into())]));
@@ -281,7 +281,7 @@ fn nothing_is_left_of_a_topic_that_was_created_and_deleted_in_one_transaction() 
 
 /// Names are remembered and forgotten alike in rows, in the text of a version and in the image.
 #[test]
-fn names_of_deleted_topics_are_the_same_read_afresh() {
+fn names_of_deleted_topics_are_read_as_written() {
     let folder = tempfile::tempdir().expect("tempdir");
     let database = Database::create();
     remembered_and_afresh(|| sqlite(folder.path()));
@@ -324,13 +324,13 @@ fn remembered_and_afresh<S: Store>(open: impl Fn() -> S) {
     compare(format!("{:?}", images.borrow()));
 }
 
-/// An owner of a store that others have, too.
+/// Returns a writer of a store that others share.
 fn over(memory: &Memory) -> (MetadataWriter<Memory>, watch::Receiver<Arc<Image>>) {
     registered(memory.clone(), Box::new(random_id))
 }
 
 #[test]
-fn a_commit_without_an_answer_is_looked_for() {
+fn unanswered_commit_is_looked_up() {
     for (fault, is_made) in [(Fault::Before, false), (Fault::After, true), (Fault::Meanwhile, true)] {
         let memory = Memory::default();
         let (mut owner, images) = over(&memory);
@@ -347,7 +347,7 @@ fn a_commit_without_an_answer_is_looked_for() {
 }
 
 #[test]
-fn what_became_of_a_commit_is_known_once_the_store_can_be_reached_again() {
+fn unknown_commit_is_known_once_the_store_is_reachable_again() {
     let memory = Memory::default();
     let (mut owner, images) = over(&memory);
     memory.next_commit(Fault::ForLong);
@@ -366,7 +366,7 @@ fn what_became_of_a_commit_is_known_once_the_store_can_be_reached_again() {
 }
 
 #[test]
-fn a_store_that_went_back_is_not_followed() {
+fn store_restored_from_an_older_copy_is_not_followed() {
     let memory = Memory::default();
     let (mut owner, images) = over(&memory);
     for name in ["t", "u"] {
@@ -388,13 +388,13 @@ fn a_store_that_went_back_is_not_followed() {
         }
         assert_eq!((images.borrow().topics().len(), file_images.borrow().topics().len()), (2, 1));
         assert_eq!(other_images.borrow().topics().len(), 1);
-        // As many versions as before make it no other.
+        // The store stays a different one when it has as many versions as before.
         let newest = memory.commits().last().map(|commit| commit.version);
         commit_beside(&mut memory.clone(), newest, Change::ProducerIdsTaken { next: more });
     }
 }
 
-/// The control plane over a store in memory.
+/// Starts a control plane over a store in memory.
 fn control(memory: &Memory) -> Control {
     let (memory, cluster_id) = (memory.clone(), random_id());
     let identity =
@@ -403,7 +403,7 @@ fn control(memory: &Memory) -> Control {
 }
 
 #[tokio::test]
-async fn commands_wait_in_a_bounded_queue_and_are_carried_out_whoever_still_waits() {
+async fn commands_wait_in_a_bounded_queue_and_are_carried_out_without_their_caller() {
     let memory = Memory::default();
     let control = control(&memory);
     let held = memory.locked();
@@ -441,9 +441,9 @@ async fn commands_wait_in_a_bounded_queue_and_are_carried_out_whoever_still_wait
     assert_eq!(memory.threads().into_iter().collect::<Vec<_>>(), ["control"]);
 }
 
-/// What another broker commits is followed and published in its order, without a command.
+/// Commits of another broker are followed and published in their order, without a command.
 #[tokio::test]
-async fn what_others_commit_is_published_when_somebody_says_so() {
+async fn commit_of_another_broker_is_published_on_request() {
     let memory = Memory::default();
     let control = control(&memory);
     let followed = Arc::new(Mutex::new(Vec::new()));
@@ -458,7 +458,7 @@ async fn what_others_commit_is_published_when_somebody_says_so() {
 }
 
 #[test]
-fn topic_is_made_and_the_store_is_away_producer_ids_come_from_the_older_block() {
+fn producer_ids_come_from_the_older_block_while_the_store_is_away() {
     let memory = Memory::default();
     let (mut owner, _images) = over(&memory);
     owner.transact(|draft| draft.producer_id()).expect("done").expect("an id");

@@ -1,8 +1,8 @@
-//! A connection of a thread that blocks: had when it is needed, anew where it has ended, and one question at a time.
+//! A connection for a thread that blocks: opened on demand, reopened after it has ended, one request at a time.
 //!
-//! Not what is asked. Invariants: every call ends within a time limit; while the server cannot be reached it is tried
-//! once in a while, and who asks in between is told the same again. It may be dropped anywhere, in a task of another
-//! runtime, too.
+//! Not here: the statements. Invariants: every call ends within a time limit. While the server cannot be reached,
+//! connecting is retried at most every `PAUSE_MAX`; callers in between get the last error. It may be dropped anywhere,
+//! also in a task of another runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use super::rows::Rows;
 use super::server::Server;
 use super::session::PostgresSession;
 
-/// After a vain attempt to connect, the next one is this much later at least, and at most.
+/// Shortest and longest pause after a failed attempt to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// A database, connected or not.
+/// Database, connected or not.
 pub struct DatabaseConnection {
     server: Arc<Server>,
-    /// Drives the session, while somebody waits for it; `None` once it is dropped.
+    /// Runtime that drives the session while a caller waits for it; `None` once it is dropped.
     runtime: Option<Runtime>,
     session: Option<PostgresSession>,
-    /// When it could not be reached, why, and how long to wait.
+    /// Time of the last failed attempt to connect, the pause after it, and its error.
     vain: Option<(Instant, Duration, AskError)>,
 }
 
 impl DatabaseConnection {
-    /// Not connected yet.
+    /// Returns a connection that is not open yet.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn new(server: Arc<Server>) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { server, runtime: Some(runtime), session: None, vain: None })
@@ -45,7 +45,7 @@ impl DatabaseConnection {
         &self.server
     }
 
-    /// Opens a session, if there is none, within the time limit of one call.
+    /// Opens a session unless there is one, within the time limit of one call.
     pub fn connect(&mut self) -> Result<(), AskError> {
         if self.session.is_some() {
             return Ok(());
@@ -70,7 +70,7 @@ impl DatabaseConnection {
         }
     }
 
-    /// Does something over the session that there is.
+    /// Runs `work` over the session; None if there is none.
     pub fn with_session<'a, F: Future>(
         &'a self,
         work: impl FnOnce(&'a PostgresSession, Duration) -> F,
@@ -79,7 +79,7 @@ impl DatabaseConnection {
         Some(self.block_on(work(session, self.server.call_max)))
     }
 
-    /// Asks over the session that there is. Whatever goes wrong, its state is not relied on any more.
+    /// Sends statements over the open session. After an error the session is closed, since its state is unknown.
     pub fn ask(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
         let Some(asked) = self.with_session(|session, call_max| session.ask(statements, call_max)) else {
             return Err(AskError::not_asked("the connection was closed"));
@@ -90,8 +90,8 @@ impl DatabaseConnection {
         asked
     }
 
-    /// Asks for something that begins a transaction, or may be asked for twice, over a new connection where the one at
-    /// hand has ended meanwhile.
+    /// Sends statements that begin a transaction or may be repeated. If the open session has ended, sends them again
+    /// over a new one.
     pub fn begin_with(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
         let was_connected = self.session.is_some();
         self.connect()?;
@@ -104,15 +104,15 @@ impl DatabaseConnection {
         }
     }
 
-    /// Ends the transaction that is open, if there is one; nothing of it is written.
+    /// Ends the open transaction, if any, without writing it.
     pub fn roll_back(&mut self) {
         if self.session.is_some() {
-            // Where it fails, the connection goes, and the transaction with it.
+            // If that fails, the session is closed, which ends the transaction.
             let _ = self.ask("ROLLBACK");
         }
     }
 
-    /// Ends the session, and what it was doing.
+    /// Ends the session and its current statement.
     pub fn hang_up(&mut self) {
         if let Some(session) = self.session.take() {
             self.block_on(session.close());
@@ -128,7 +128,7 @@ impl Drop for DatabaseConnection {
     fn drop(&mut self) {
         drop(self.session.take());
         if let Some(runtime) = self.runtime.take() {
-            // With it goes the task that has the socket. Nothing is waited for.
+            // Drops the task that owns the socket, without waiting for it.
             runtime.shutdown_background();
         }
     }

@@ -1,6 +1,6 @@
 //! Errors of PostgreSQL, and their meaning.
 //!
-//! Invariant: no text of them has a password. A server's messages have none, and a URL is never quoted.
+//! Invariant: no text contains a password. The server's messages have none, and a URL is never quoted.
 
 use std::error::Error;
 use std::io;
@@ -9,24 +9,24 @@ use tokio_postgres::error::{Severity, SqlState};
 
 use crate::{CommitError, StoreError};
 
-/// Why the database did not do what it was asked for.
+/// Failure of a request to the database.
 #[derive(Debug, Clone)]
 pub struct AskError {
-    /// In the server's words, or those of the connection.
+    /// Message of the server or of the connection.
     pub words: String,
-    /// Kept where the server said it.
+    /// The server's code; `None` if the server sent none.
     pub code: Option<SqlState>,
-    /// True if what was asked for was not done, and will not be.
+    /// True if the statements were not executed, and never will be.
     pub is_certain: bool,
 }
 
 impl AskError {
-    /// The connection broke.
+    /// Returns the error of a broken connection.
     pub fn lost(words: impl Into<String>) -> Self {
         Self { words: words.into(), code: None, is_certain: false }
     }
 
-    /// Returns the error of an answer that did not come in time, where another connection would hardly do better.
+    /// Returns the error of an answer that is late, where another connection would hardly be faster.
     pub fn slow(words: impl Into<String>) -> Self {
         Self { code: Some(SqlState::QUERY_CANCELED), ..Self::lost(words) }
     }
@@ -36,7 +36,7 @@ impl AskError {
         Self { is_certain: true, ..Self::lost(words) }
     }
 
-    /// Returns true if the connection ended, so that another may do.
+    /// Returns true if the connection ended, so that a new one may succeed.
     pub fn is_of_connection(&self) -> bool {
         let is_fatal = |code: &SqlState| ["57P", "08"].iter().any(|class| code.code().starts_with(class));
         match &self.code {
@@ -45,12 +45,12 @@ impl AskError {
         }
     }
 
-    /// Why something was not done, to who asked for it.
+    /// Returns the error for the caller of the store.
     pub fn failed(self) -> StoreError {
         StoreError::Away(self.words)
     }
 
-    /// Why a commit was not made, or what is known of it.
+    /// Returns the error of a commit that was not made, or whose outcome is unknown.
     pub fn not_committed(self) -> CommitError {
         match self.is_certain {
             true => CommitError::Refused(self.failed()),
@@ -62,7 +62,7 @@ impl AskError {
 impl From<tokio_postgres::Error> for AskError {
     fn from(error: tokio_postgres::Error) -> Self {
         if let Some(said) = error.as_db_error() {
-            // Who ends a session does not say what became of what it was doing.
+            // An error that ends the session leaves the outcome of its statement unknown.
             let is_certain = said.parsed_severity() == Some(Severity::Error);
             return Self { words: said.message().to_owned(), code: Some(said.code().clone()), is_certain };
         }

@@ -1,11 +1,11 @@
-//! PostgreSQL: sessions, one question at a time, and the schema of a cluster.
+//! PostgreSQL: sessions with one request at a time, and the schema of a cluster.
 //!
-//! - `server`: from a URL to what a connection needs; `url`, `tls`.
-//! - `settings`: what every session is set to, also behind a pooler; `session`: a connection; `connection`: the same
-//!   for a thread that blocks, had again where it has ended.
-//! - `statements`: values as literals; `rows`: what comes back; `error`: what failures mean; `refused`: why a start
-//!   does not get its database.
-//! - `schema`: made, looked at, upgraded. What is done with its tables is not here.
+//! - `server`: parameters of a connection, from a URL; `url`, `tls`.
+//! - `settings`: settings of every session, also behind a pooler; `session`: a connection; `connection`: the same for a
+//!   thread that blocks, reopened after it has ended.
+//! - `statements`: values as literals; `rows`: answers; `error`: the meaning of failures; `refused`: why a start cannot
+//!   use its database.
+//! - `schema`: creates, checks and upgrades the tables. Not here: statements on these tables.
 
 mod connection;
 mod error;

@@ -1,7 +1,7 @@
-//! Why a start does not get its database, in words that name what was tried and what to do.
+//! Reasons why a broker cannot start with its database, with the attempted address and a remedy.
 //!
-//! Not for a broker that runs, which goes on without. Invariant: whom and what is named comes from the settings,
-//! without the password.
+//! Not for a running broker, which goes on without its database. Invariant: names come from the settings, without the
+//! password.
 
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
@@ -11,13 +11,13 @@ use super::server::{PORT, Server};
 
 const PASSWORD_FILE: &str = "control.plane.password.file";
 
-/// The reason as who starts the broker is to read it; the database is named before it.
+/// Returns the reason for the log of a start, behind the name of the database.
 pub fn words_at_start(server: &Server, error: &AskError) -> String {
     let user = server.config.get_user().map_or_else(|| "the system's user".to_owned(), |user| format!("user {user}"));
     format!("as {user}: {}; {}", what(server, error), to_do(server, error))
 }
 
-/// Returns the error, with the name of a socket, which the system's words lack.
+/// Returns the error, with the path of a Unix socket, which the system's message lacks.
 fn what(server: &Server, error: &AskError) -> String {
     match sockets(server) {
         Some(sockets) if is_of_system(error) => format!("{sockets}: {}", error.words),
@@ -25,7 +25,7 @@ fn what(server: &Server, error: &AskError) -> String {
     }
 }
 
-/// The files that Unix sockets of the settings are, if no host is anything else.
+/// Returns the paths of the Unix sockets in the settings; None if a host is of another kind.
 fn sockets(server: &Server) -> Option<String> {
     let ports = server.config.get_ports();
     let socket = |(at, host): (usize, &Host)| match host {
@@ -39,7 +39,7 @@ fn sockets(server: &Server) -> Option<String> {
     sockets.map(|sockets| sockets.join(", "))
 }
 
-/// Returns true if the system refused it, and not PostgreSQL or TLS.
+/// Returns true if the operating system refused it, not PostgreSQL or TLS.
 fn is_of_system(error: &AskError) -> bool {
     error.code.is_none() && error.words.contains("os error") && !is_of_password_file(error)
 }

@@ -1,6 +1,6 @@
 //! Rows of an answer: texts, numbers and flags by column.
 //!
-//! Invariant: a missing or wrong value is an error and no panic.
+//! Invariant: a missing or wrong value is an error, never a panic.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -12,26 +12,26 @@ use crate::StoreError;
 
 /// Row of an answer.
 pub type DatabaseRow = tokio_postgres::SimpleQueryRow;
-/// The rows of one statement.
+/// Rows of one statement.
 pub type Rows = Vec<DatabaseRow>;
 
-/// The text in a column, which has one.
+/// Returns the text in a column, or an error if it is null.
 pub fn text(row: &DatabaseRow, column: usize) -> Result<&str, StoreError> {
     optional(row, column)?.ok_or_else(|| damaged(format!("column {column} has nothing")))
 }
 
-/// The text in a column, if there is one.
+/// Returns the text in a column; None if it is null.
 pub fn optional(row: &DatabaseRow, column: usize) -> Result<Option<&str>, StoreError> {
     row.try_get(column).map_err(|error| damaged(error.to_string()))
 }
 
-/// The number in a column, which has one.
+/// Returns the number in a column, or an error if it is null.
 pub fn number<N: FromStr<Err: Display>>(row: &DatabaseRow, column: usize) -> Result<N, StoreError> {
     let text = text(row, column)?;
     text.parse().map_err(|error| damaged(format!("'{text}' is not a number: {error}")))
 }
 
-/// The number in a column, if there is one.
+/// Returns the number in a column; None if it is null.
 pub fn optional_number<N: FromStr<Err: Display>>(row: &DatabaseRow, column: usize) -> Result<Option<N>, StoreError> {
     match optional(row, column)? {
         Some(_) => number(row, column).map(Some),
@@ -44,12 +44,12 @@ pub fn flag(row: &DatabaseRow, column: usize) -> Result<bool, StoreError> {
     Ok(text(row, column)? == "t")
 }
 
-/// Returns the rows of the next statement that has any.
+/// Returns the rows of the next statement that returns rows.
 pub fn next(answers: &mut std::vec::IntoIter<Rows>) -> Result<Rows, StoreError> {
     answers.next().ok_or_else(|| damaged("an answer is missing"))
 }
 
-/// An id as clients see it.
+/// Returns the id in a column.
 pub fn id(row: &DatabaseRow, column: usize) -> Result<Uuid, StoreError> {
     let text = text(row, column)?;
     Uuid::parse(text).ok_or_else(|| damaged(format!("'{text}' is not an id")))

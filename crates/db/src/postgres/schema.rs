@@ -1,4 +1,4 @@
-//! The schema: made by the first start, looked at by each, upgraded when an administrator says so.
+//! The schema: created by the first start, checked by every start, upgraded by `fullbore admin` only.
 
 use fullbore_wire::Uuid;
 
@@ -9,33 +9,33 @@ use super::statements::literal;
 use crate::StoreError;
 use std::time::Duration;
 
-/// The tables as the first release has them. No release had smaller versions, which cannot be upgraded.
+/// Tables of the first release. Smaller versions were never released, and cannot be upgraded.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
-/// The version of those.
+/// Version of `FIRST_SCHEMA`.
 pub const FIRST_VERSION: i64 = 8;
-/// Statements that make each later version of the one before it.
+/// Statements that make each later version from the one before.
 const MIGRATIONS: &[&str] = &[TRANSACTIONS];
 /// Version 9: transactions on diskless topics.
 const TRANSACTIONS: &str = include_str!("schema_9.sql");
-/// The one that this Fullbore knows.
+/// Version that this Fullbore reads and writes.
 pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// "fullbore" in ASCII: the lock that who makes or upgrades the schema has.
+/// Advisory lock held while the schema is created or upgraded: "fullbore" in ASCII.
 const ADVISORY_LOCK: i64 = 0x6675_6c6c_626f_7265;
 
 /// Schema found in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// No schema of Fullbore, and none of its name.
+    /// No schema of this name.
     Empty,
-    /// A schema of our name in which nothing is yet.
+    /// Empty schema of our name.
     EmptySchema,
-    /// A schema of our name with other tables.
+    /// Schema of our name with tables of another program.
     Foreign,
-    /// Ours, of this version.
+    /// Our schema, in this version.
     Version(i64),
 }
 
-/// Why a schema is not used.
+/// Reason why a schema cannot be used.
 #[derive(Debug)]
 pub enum SchemaError {
     Ask(AskError),
@@ -62,7 +62,7 @@ impl From<StoreError> for SchemaError {
 const LOOK: &str = "SELECT to_regnamespace('fullbore') IS NOT NULL, to_regclass('fullbore.schema_version') IS NOT NULL,
     EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE relnamespace = to_regnamespace('fullbore'))";
 
-/// Looks for the schema.
+/// Returns the schema that the database has.
 pub async fn look(session: &PostgresSession, call_max: Duration) -> Result<Found, SchemaError> {
     let rows = one(session.ask(LOOK, call_max).await?)?;
     let row = rows.first().ok_or_else(|| damaged("no answer"))?;
@@ -80,7 +80,8 @@ pub async fn look(session: &PostgresSession, call_max: Duration) -> Result<Found
     }
 }
 
-/// The cluster's id; an empty database becomes one of this cluster, by one of those that start at the same time.
+/// Returns the cluster's id. In an empty database, one of the brokers that start creates the schema, with
+/// `new_cluster_id`.
 pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_id: Uuid) -> Result<Uuid, SchemaError> {
     let mut found = look(session, call_max).await?;
     if matches!(found, Found::Empty | Found::EmptySchema) {
@@ -116,13 +117,13 @@ fn making(found: Found, cluster_id: Uuid) -> String {
     )
 }
 
-/// Brings an older schema to this version, and says which it was. Brokers that run go on as without a database until
-/// they are of this version, too.
+/// Upgrades an older schema to `SCHEMA_VERSION`, and returns the version that it had. Running brokers of the older
+/// version go on as without a database until they are upgraded as well.
 pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i64, SchemaError> {
     upgrade(session, call_max, MIGRATIONS).await
 }
 
-/// Migrates as [`migrate`] does, to the version that the last of these makes.
+/// Upgrades as [`migrate`] does, to the version that the last of `migrations` makes.
 pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: &[&str]) -> Result<i64, SchemaError> {
     let known = FIRST_VERSION + migrations.len() as i64;
     session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
@@ -137,13 +138,13 @@ pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: 
     let done = usize::try_from(found - FIRST_VERSION).map_err(|_| SchemaError::Unreleased(found))?;
     let statements = migrations[done..].join("\n;");
     let stamp = format!("UPDATE fullbore.schema_version SET version = {known}");
-    // Who has the lock on the metadata finishes first.
+    // The lock on the metadata lets the transaction of its holder finish first.
     let lock = "SELECT version FROM fullbore.cluster FOR UPDATE";
     session.ask(&format!("{lock}; {statements}; {stamp}; COMMIT"), call_max).await?;
     Ok(found)
 }
 
-/// Refuses a database whose schema, in the second column, is of another version.
+/// Returns an error unless the schema version, in the second column, is `SCHEMA_VERSION`.
 pub fn check_schema(rows: &Rows) -> Result<(), StoreError> {
     let row = rows.first().ok_or_else(|| damaged("it has no cluster"))?;
     match number::<i64>(row, 1)? {

@@ -1,6 +1,7 @@
 //! Address and credentials of the database, from the URL of `control.plane`.
 //!
-//! Not here: connections, which are `session`'s. Invariant: the password is in no text but that sent to the server.
+//! Not here: connections, which are in `session`. Invariant: the password is in no text except what is sent to the
+//! server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,36 +18,36 @@ use crate::calls::CountedCalls;
 use fullbore_config::PlaneSettings;
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// The port of a URL that names none.
+/// Port if the URL names none.
 pub const PORT: u16 = 5432;
-/// The system counts in seconds.
+/// Shortest keepalive: the system counts in seconds.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 
-/// The database and how it is reached.
+/// Database, and how to reach it.
 #[derive(Clone)]
 pub struct Server {
-    /// Without the password, where that is in a file.
+    /// Connection parameters, without the password if that is in a file.
     pub config: Config,
     encryption: Encryption,
     password_file: Option<PathBuf>,
-    /// How long one call may take.
+    /// Time limit of one call.
     pub call_max: Duration,
-    /// Counter of its calls, if there is one.
+    /// Counter of the calls, if any.
     pub counted: Option<CountedCalls>,
-    /// Limit of the log line about a pooler.
+    /// Rate limit of the log line about a pooler.
     pub pooled: Arc<LogRateLimit>,
     shown: String,
 }
 
 impl Server {
-    /// Reads the URL, and what TLS needs.
+    /// Reads the URL and the TLS files that it names.
     ///
     /// # Errors
-    /// What is wrong with it, without it.
+    /// Reason why the URL or a file is invalid, without the URL's text.
     pub fn new(settings: &PlaneSettings, application: &str) -> Result<Self, BadServer> {
         let (url, parameters) = url::take(settings.url())?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
-            // Its source would quote what could not be read.
+            // The error's source would quote the URL.
             let words = error.to_string();
             let words = words.split(':').next().unwrap_or("invalid");
             BadServer(format!("{words}; control.plane is as postgres://user@host:{PORT}/database"))
@@ -55,12 +56,12 @@ impl Server {
             config.host("localhost");
         }
         if config.get_hosts().len() > 1 {
-            // Of a primary and its standbys, the one that may be written to.
+            // Among a primary and its standbys, chooses the one that is writable.
             config.target_session_attrs(tokio_postgres::config::TargetSessionAttrs::ReadWrite);
         }
         let call_max = Duration::from_millis(settings.timeout_ms);
         let encryption = parameters.apply(&mut config)?;
-        // What cannot be used is told at the start.
+        // Unusable TLS files end the start.
         encryption.load().map_err(unusable)?;
         if config.get_application_name().is_none() {
             config.application_name(application);
@@ -71,7 +72,7 @@ impl Server {
             .keepalives_idle(call_max.max(KEEPALIVE_MIN))
             .keepalives_interval(Duration::from_secs(1))
             .keepalives_retries(5);
-        // Who does not answer leaves time for the others.
+        // A silent host leaves time for the others.
         let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(u32::MAX).max(1);
         config.connect_timeout(call_max / hosts);
         let shown = shown(&config);
@@ -84,16 +85,16 @@ impl Server {
         Self { counted: Some(calls), ..self }
     }
 
-    /// Without user and password.
+    /// Returns the address and database, without user and password.
     pub fn name(&self) -> &str {
         &self.shown
     }
 
-    /// Returns the configuration of a new session: password, authorities and certificate as their files are now, and
-    /// these settings besides its own.
+    /// Returns the configuration of a new session, with `settings` added to its own. Reads password, authorities and
+    /// certificate from their files again.
     ///
     /// # Errors
-    /// The files with them.
+    /// Files that cannot be read or used.
     pub fn session(&self, settings: Option<&SessionSettings>) -> Result<(Config, MakeSession), BadServer> {
         let mut config = self.config.clone();
         if let Some(file) = &self.password_file {

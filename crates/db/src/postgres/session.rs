@@ -1,7 +1,8 @@
-//! A connection to the database, and one question at a time.
+//! A connection to the database with one request at a time.
 //!
-//! Not what rows say, which is `rows`'. Invariant: every call ends once the server is silent for a time limit. A
-//! question is a text of statements, sent at once; each answer is the rows of those that have rows, in their order.
+//! Not here: the meaning of rows, which is in `rows`. Invariant: every call ends once the server is silent for a time
+//! limit. A request is a text of statements, sent at once. Each answer has the rows of the statements that return rows,
+//! in their order.
 
 use fullbore_host::task;
 use std::borrow::Cow;
@@ -21,20 +22,20 @@ use super::server::Server;
 use super::settings::SessionSettings;
 use crate::calls::CountedCalls;
 
-/// Beyond the time that the server has itself, so that it can say what it was.
+/// Margin over the server's own time limit, in which the server can report that limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
-/// An open connection, driven by a task of the runtime in which it was opened.
+/// Open connection, driven by a task of the runtime in which it was opened.
 pub struct PostgresSession {
     client: Client,
     driven: JoinHandle<()>,
     counted: Option<CountedCalls>,
-    /// `SET LOCAL` statements for each transaction; empty where the settings of the session are in force.
+    /// `SET LOCAL` statements for each transaction; empty if the settings of the session are in force.
     in_transactions: String,
 }
 
 impl PostgresSession {
-    /// Connects. What the server notifies of is the newest of `notified`.
+    /// Connects. Sends the newest version of the server's notifications to `notified`.
     pub async fn open(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
         let opened = Self::connected(server, settings, notified).await;
         if let (Err(_), Some(calls)) = (&opened, &server.counted) {
@@ -67,7 +68,7 @@ impl PostgresSession {
         Ok(session)
     }
 
-    /// Connects with the settings, or without them where a pooler refuses them.
+    /// Connects with the settings, or without them if a pooler refuses them.
     async fn begun(
         server: &Server,
         settings: &SessionSettings,
@@ -99,13 +100,13 @@ impl PostgresSession {
         Ok(Self { client, driven, counted: server.counted.clone(), in_transactions: String::new() })
     }
 
-    /// Returns true if a pooler in between keeps the settings of a session from the server.
+    /// Returns true if a pooler keeps the settings of a session from the server.
     pub fn is_pooled(&self) -> bool {
         !self.in_transactions.is_empty()
     }
 
-    /// Asks, and waits for all answers: for each row, and for the end of each statement, at most a second longer than a
-    /// statement may take.
+    /// Sends the statements and waits for all answers. Between two rows or statements it waits at most `statement_max`
+    /// and a second.
     pub async fn ask(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, AskError> {
         let started = Instant::now();
         let asked = self.answers(statements, statement_max).await;
@@ -122,7 +123,7 @@ impl PostgresSession {
             return Err(AskError::not_asked("the connection was closed"));
         }
         let limit = statement_max + ANSWER_MARGIN;
-        // Settings before BEGIN belong to the transaction that it begins. A failed transaction takes ROLLBACK only.
+        // Settings before BEGIN apply to the transaction that it begins. A failed transaction accepts only ROLLBACK.
         let statements = match self.is_pooled() && !statements.starts_with("ROLLBACK") {
             true => Cow::Owned(format!("{}{statements}", self.in_transactions)),
             false => Cow::Borrowed(statements),
@@ -131,7 +132,7 @@ impl PostgresSession {
         let asked = timeout(limit, self.client.simple_query_raw(&statements)).await;
         let mut messages = pin!(asked.map_err(silent)??);
         let mut answers: Vec<Rows> = Vec::new();
-        // Many rows may take longer than the limit, and come all the time.
+        // The limit applies to each message: many rows may take longer in total.
         while let Some(message) = timeout(limit, messages.next()).await.map_err(silent)? {
             match message? {
                 SimpleQueryMessage::RowDescription(_) => answers.push(Vec::new()),
@@ -142,7 +143,7 @@ impl PostgresSession {
         Ok(answers)
     }
 
-    /// Ends it, and what it was doing.
+    /// Ends the session and its current statement.
     pub async fn close(self) {
         drop(self.client);
         self.driven.abort();
@@ -150,7 +151,7 @@ impl PostgresSession {
     }
 }
 
-/// Returns true if a pooler refuses the settings that open a connection, in the words of PgBouncer.
+/// Returns true if a pooler refuses the settings of a new connection. The text is PgBouncer's.
 fn refuses_settings(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|said| said.message().contains("unsupported startup parameter"))
 }

@@ -1,27 +1,28 @@
-//! Settings of every session: the reading of literals, commits that are on the disk, and time limits.
+//! Settings of every session: how literals are read, commits that wait for the disk, and time limits.
 //!
-//! A pooler in transaction mode drops the settings of a session, or refuses them: they are then set in each
-//! transaction. Invariant: a session is used only where its settings hold.
+//! A pooler in transaction mode drops or refuses the settings of a session. They are then set in each transaction.
+//! Invariant: a session is used only if its settings hold.
 
 use std::time::Duration;
 
 use super::rows::{Rows, text};
 use crate::StoreError;
 
-/// Part of a call's time limit after which an idle transaction is ended, so that its lock goes to the next broker.
+/// Divisor of a call's time limit: an idle transaction is ended after this part of it, and its lock passes to the next
+/// broker.
 const FROZEN_PART: u32 = 2;
 /// Settings that the server reads before the first statement of a transaction: `SET LOCAL` would be too late.
 const OF_SESSION: [&str; 3] =
     ["standard_conforming_strings", "default_transaction_isolation", "default_transaction_read_only"];
-/// Settings that are not verified: a server shows them in other words, and nothing depends on them.
+/// Settings that are not verified: a server shows them in another form, and nothing depends on them.
 const UNIMPORTANT: [&str; 2] = ["client_min_messages", "search_path"];
 
-/// The settings of a session, by name.
+/// Settings of a session, by name.
 pub struct SessionSettings(Vec<(String, String)>);
 
 impl SessionSettings {
-    /// Returns the settings of a session whose calls take at most `call_max`. `own`, as `-c name=value`, overrides
-    /// them.
+    /// Returns the settings of a session whose calls take at most `call_max`. `own`, in the form `-c name=value`,
+    /// overrides them.
     pub fn new(call_max: Duration, own: &str) -> Self {
         let (ms, frozen_ms) = (call_max.as_millis().to_string(), (call_max / FROZEN_PART).as_millis().to_string());
         let every = [
@@ -59,10 +60,10 @@ impl SessionSettings {
         self.0.iter().filter(|(name, _)| !UNIMPORTANT.contains(&name.as_str()))
     }
 
-    /// Returns true if the answer to [`SessionSettings::question`] says that all of them are in force.
+    /// Returns true if the answer to [`SessionSettings::question`] has all settings in force.
     ///
     /// # Errors
-    /// The one that is not, where no transaction can set it for itself.
+    /// A setting that is not in force, and that a transaction cannot set for itself.
     pub fn are_in_force(&self, rows: &Rows) -> Result<bool, String> {
         let found = rows.iter().map(|row| Ok((text(row, 0)?, text(row, 1)?)));
         let found: Vec<_> = found.collect::<Result<_, StoreError>>().map_err(|error| error.to_string())?;
@@ -81,7 +82,7 @@ impl SessionSettings {
         Ok(are_all)
     }
 
-    /// Returns the statements that set them in a transaction.
+    /// Returns the statements that set them in one transaction.
     pub fn of_transaction(&self) -> String {
         let of_it = self.0.iter().filter(|(name, _)| !OF_SESSION.contains(&name.as_str()));
         of_it.map(|(name, value)| format!("SET LOCAL {name} = '{value}'; ")).collect()
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_settings_go_before_those_of_every_session() {
+    fn own_settings_override_those_of_every_session() {
         let settings = SessionSettings::new(Duration::from_secs(5), "-c synchronous_commit=off");
         let (options, local) = (settings.options(), settings.of_transaction());
         assert!(

@@ -1,29 +1,29 @@
 //! Statements with values, in one text.
 //!
-//! Values stand in the text as literals. Invariant: nothing but [`Statements`] puts one there; a session has
-//! `standard_conforming_strings` on.
+//! Values are written into the text as literals. Invariant: only
+//! [`Statements`] writes them; a session has `standard_conforming_strings` on.
 
 use std::fmt::{Display, Write};
 
 use fullbore_wire::{Text, Uuid};
 
-/// Statements with a semicolon behind each.
+/// Statements, each with a semicolon behind it.
 #[derive(Default)]
 pub struct Statements(String);
 
 impl Statements {
-    /// The text.
+    /// Returns the text.
     pub fn text(self) -> String {
         self.0
     }
 
-    /// Adds a statement, whose `?` are these values.
+    /// Adds a statement, with `values` in place of its `?`.
     pub fn add(&mut self, statement: &str, values: &[&dyn Value]) {
         self.fill(statement, values);
         self.0.push_str(";\n");
     }
 
-    /// Adds what `add` does for each item, with commas between.
+    /// Calls `add` for each item, with commas between.
     pub fn list<T>(&mut self, items: impl IntoIterator<Item = T>, add: impl Fn(&mut Self, T)) {
         for (at, item) in items.into_iter().enumerate() {
             if at > 0 {
@@ -33,7 +33,7 @@ impl Statements {
         }
     }
 
-    /// Adds a part of a statement, whose `?` are these values.
+    /// Adds a part of a statement, with `values` in place of its `?`.
     pub fn fill(&mut self, text: &str, values: &[&dyn Value]) {
         let mut parts = text.split('?');
         self.0.push_str(parts.next().unwrap_or_default());
@@ -46,7 +46,7 @@ impl Statements {
     }
 }
 
-/// A value that can stand in a statement.
+/// Value that a statement may contain.
 pub trait Value {
     fn put(&self, statement: &mut String);
 }
@@ -55,7 +55,7 @@ macro_rules! as_displayed {
     ($($number:ty),*) => {$(
         impl Value for $number {
             fn put(&self, statement: &mut String) {
-                // Behind a minus that stands there already, another would begin a comment.
+                // In parentheses: a second minus would begin a comment.
                 let _ = write!(statement, "({self})");
             }
         }
@@ -92,14 +92,14 @@ impl Value for Vec<Option<i32>> {
     }
 }
 
-/// Text that has no character 0: our own, or checked before.
+/// Text without the character 0: our own, or checked before.
 impl Value for String {
     fn put(&self, statement: &mut String) {
         quote(statement, self);
     }
 }
 
-/// Text that clients may choose.
+/// Text that clients choose, which may have any character.
 pub struct Typed<'a>(pub &'a str);
 
 impl Value for Typed<'_> {
@@ -111,7 +111,7 @@ impl Value for Typed<'_> {
     }
 }
 
-/// Returns the text that [`Typed`] has written.
+/// Returns the original of a text that [`Typed`] has escaped.
 pub fn as_typed(stored: &str) -> String {
     if !stored.contains('\\') {
         return stored.to_owned();
@@ -142,7 +142,7 @@ fn quote(statement: &mut String, text: &str) {
     statement.push('\'');
 }
 
-/// A text as a literal.
+/// Returns a text as a literal.
 pub fn literal(text: &impl Display) -> String {
     let mut literal = String::new();
     Typed(&text.to_string()).put(&mut literal);

@@ -10,26 +10,26 @@ use fullbore_tls::{Connector, MaterialError, Settings, Tunnel};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 
-/// How connections are encrypted.
+/// Encryption of connections.
 #[derive(Clone)]
 pub enum Encryption {
-    /// They are not.
+    /// Plain text.
     Off,
-    /// With the authorities and the certificate that these files have.
+    /// TLS with the authorities and the certificate in these files.
     On { settings: Box<Settings>, own: Option<OwnCertificate>, verifies: bool, check_host_name: bool },
 }
 
-/// The files of the certificate that the server is shown.
+/// Files of the client certificate.
 #[derive(Clone)]
 pub struct OwnCertificate {
-    /// The certificate and its chain, PEM.
+    /// Certificate and its chain, PEM.
     pub certificate: PathBuf,
-    /// The private key, PEM.
+    /// Private key, PEM.
     pub key: PathBuf,
 }
 
 impl Encryption {
-    /// Reads the authorities and the certificate, for a new connection.
+    /// Reads the authorities and the certificate for a new connection.
     pub fn load(&self) -> Result<MakeSession, MaterialError> {
         let Self::On { settings, own, verifies, check_host_name } = self else { return Ok(MakeSession(None)) };
         let mut settings = settings.clone();
@@ -53,7 +53,7 @@ impl Encryption {
     }
 }
 
-/// Replaces the names of brokers' settings by those of the URL's parameters that they were made of.
+/// Replaces the names of brokers' settings by the URL parameters from which they were made.
 fn in_words_of_url(text: String) -> String {
     let names = [
         ("ssl.truststore.location", "sslrootcert"),
@@ -64,17 +64,17 @@ fn in_words_of_url(text: String) -> String {
     names.iter().fold(text, |text, (setting, name)| text.replace(setting, name))
 }
 
-/// Begins sessions with a server of this name; none where TLS is off.
+/// Begins TLS sessions with a server; has no connector if TLS is off.
 #[derive(Clone)]
 pub struct MakeSession(Option<Connector>);
 
-/// A session with one server.
+/// TLS session with one server, to be begun.
 pub struct BeginSession {
     connector: Option<Connector>,
     host: String,
 }
 
-/// An encrypted stream.
+/// Encrypted stream.
 pub struct Encrypted<S>(Tunnel<S>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for MakeSession {

@@ -1,7 +1,6 @@
-//! The parameters of a URL, as libpq has them: those of TLS, those that change nothing here, and those that are refused
-//! by their names.
+//! Parameters of a URL, as libpq defines them: those of TLS, those without effect here, and unsupported ones.
 //!
-//! Not the rest of a URL, which the client of PostgreSQL reads. Invariant: no text quotes what may be part of a
+//! Not here: the rest of a URL, which the PostgreSQL client parses. Invariant: no text quotes what may be part of a
 //! password.
 
 use std::path::PathBuf;
@@ -31,10 +30,10 @@ const PASSED_ON: [&str; 16] = [
     "tcp_user_timeout",
     "user",
 ];
-/// Value of `sslrootcert` for the authorities of the system.
+/// Value of `sslrootcert` that stands for the system's authorities.
 const SYSTEM: &str = "system";
 
-/// Error of a URL, or of a file that it names; without the password.
+/// Error of a URL or of a file that it names, without the password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadServer(pub String);
@@ -52,7 +51,7 @@ pub struct TlsParameters {
 /// Splits a URL into the URL that tokio-postgres reads and the parameters of TLS.
 ///
 /// # Errors
-/// The name of a parameter that is unknown or not supported.
+/// Name of a parameter that is unknown or not supported.
 pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
     let mut parameters = TlsParameters::default();
     let Some((address, query)) = url.split_once('?') else { return Ok((url.to_owned(), parameters)) };
@@ -62,7 +61,7 @@ pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
         if PASSED_ON.contains(&name) {
             left.push(parameter);
         } else if !parameters.take(name, decoded(value))? {
-            // The text may be of a password with a question mark that is not encoded.
+            // The text may belong to a password with an unencoded question mark.
             let may_be_shown =
                 !query.contains('@') && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
             let shown = if may_be_shown { name } else { "a parameter" };
@@ -76,10 +75,10 @@ pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
 }
 
 impl TlsParameters {
-    /// Takes a parameter; returns false where libpq has none of this name.
+    /// Takes a parameter. Returns false if libpq has none of this name.
     ///
     /// # Errors
-    /// A value, or a parameter, that is not supported.
+    /// Value or parameter that is not supported.
     fn take(&mut self, name: &str, value: String) -> Result<bool, BadServer> {
         let must = |what: &str| Err(BadServer(format!("{name}: must be {what}")));
         match (name, value.as_str()) {
@@ -121,7 +120,7 @@ impl TlsParameters {
         Ok(true)
     }
 
-    /// Sets the mode in `config`, by libpq's rules: certificates are verified where the mode wants it, or authorities
+    /// Sets the mode in `config`, by libpq's rules: certificates are verified if the mode demands it, or if authorities
     /// are named.
     ///
     /// # Errors
@@ -164,7 +163,7 @@ impl TlsParameters {
     }
 }
 
-/// A text with `%2F` and the like as what it stands for.
+/// Returns the text with its percent encoding (`%2F`) decoded.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

@@ -1,6 +1,6 @@
-//! One broker of a cluster: the file with its configuration, and its process.
+//! Broker of a cluster: the file with its configuration, and its process.
 //!
-//! Invariant: nobody but its owner reads the file, which may have a password.
+//! Invariant: only its owner can read the file, which may contain a password.
 
 use super::process::Daemon;
 use crate::failure::Failure;
@@ -13,22 +13,22 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the file begins with.
+/// Beginning of the file.
 const HEAD: &str = "# A broker of `fullbore cluster`. Changes count from its next start; comments are lost when `cluster up` writes it again.\n";
 
-/// The key with where its metrics are.
+/// Key of the address of its metrics.
 pub const ADMIN_LISTENER: &str = "fullbore.admin.listener";
 
-/// A broker, as its file has it.
+/// Broker by its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerFile {
-    /// The node id, from the file's name.
+    /// Node id, from the file's name.
     pub id: u32,
     pub properties: Properties,
 }
 
 impl BrokerFile {
-    /// Those of a folder, by id.
+    /// Returns the brokers of a directory, by id.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -53,35 +53,35 @@ impl BrokerFile {
         }
     }
 
-    /// Where its clients connect, as `host:port`: its first listener.
+    /// Returns the address for clients as `host:port`: the first listener.
     pub fn address(&self) -> Option<String> {
         let listener = self.properties.get("listeners")?.split(',').next()?;
         Some(listener.rsplit("://").next()?.trim().to_owned())
     }
 
-    /// Where its metrics are, as `host:port`; `None` where they are off, or at a port that the system chooses.
+    /// Returns the address of its metrics as `host:port`; None if they are off, or at a port that the system chooses.
     pub fn admin_address(&self) -> Option<&str> {
         let address = self.properties.get(ADMIN_LISTENER)?.trim();
         (!address.is_empty() && !address.ends_with(":0")).then_some(address)
     }
 
-    /// Writes the file, so that it is the one before or the new one at any time.
+    /// Writes the file atomically: it is the old or the new one at any time.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn write(&self, folder: &Path) -> Result<(), Failure> {
         write(folder, self.id, &format!("{HEAD}{}", self.properties.to_text()))
     }
 }
 
-/// Has the file of a broker be this text.
+/// Writes this text to the file of a broker.
 ///
 /// # Errors
-/// As [`BrokerFile::write`].
+/// Those of [`BrokerFile::write`].
 pub fn write(folder: &Path, id: u32, text: &str) -> Result<(), Failure> {
     let (path, new) = (path(folder, id), folder.join(format!(".broker-{id}.properties.new")));
     let write = || -> io::Result<()> {
-        // One that a kill left would keep its permissions.
+        // A file that a kill left would keep its permissions.
         if new.exists() {
             fs::remove_file(&new)?;
         }
@@ -93,27 +93,27 @@ pub fn write(folder: &Path, id: u32, text: &str) -> Result<(), Failure> {
     write().map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
 }
 
-/// The text of a broker's file.
+/// Returns the text of a broker's file.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system.
 pub fn text(folder: &Path, id: u32) -> Result<String, Failure> {
     let path = path(folder, id);
     fs::read_to_string(&path).map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
 }
 
-/// `broker-N.properties`.
+/// Returns the id in `broker-N.properties`.
 fn id_of(name: &str) -> Option<u32> {
     let id = name.strip_prefix("broker-")?.strip_suffix(".properties")?;
     id.parse().ok().filter(|number: &u32| *number > 0 && number.to_string() == id)
 }
 
-/// The file of a broker.
+/// Returns the path of a broker's file.
 pub fn path(folder: &Path, id: u32) -> PathBuf {
     folder.join(format!("broker-{id}.properties"))
 }
 
-/// The process of a broker.
+/// Returns the process of a broker.
 pub fn daemon(folder: &Path, id: u32) -> Daemon {
     Daemon {
         name: format!("broker {id}"),
@@ -123,7 +123,7 @@ pub fn daemon(folder: &Path, id: u32) -> Daemon {
     }
 }
 
-/// How it is started with this program.
+/// Returns the command that starts a broker with `program`.
 pub fn command(program: &Path, folder: &Path, id: u32) -> Command {
     let mut command = Command::new(program);
     command.args(words(folder, id));
@@ -140,7 +140,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn files_are_written_for_their_owner_alone_and_read_back() {
+    fn files_are_readable_by_their_owner_only_and_read_back() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut properties = Properties::default();
         properties.set("listeners", "PLAINTEXT://127.0.0.1:9093");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_named() {
+    fn a_malformed_file_is_named_in_the_error() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(path(folder.path(), 1), "a=\\u1").expect("written");
         let told = BrokerFile::all(folder.path()).expect_err("broken").to_string();

@@ -1,4 +1,4 @@
-//! `cluster down`: brokers first, since they hand over what they lead; then their PostgreSQL.
+//! `cluster down`: stops the brokers first, since they hand over their partitions, and then their PostgreSQL.
 
 use super::broker;
 use super::folder::{ClusterFolder, ClusterPatience, FolderArg};
@@ -22,7 +22,7 @@ pub struct Down {
     format: Format,
 }
 
-/// Stops it. A PostgreSQL that brokers need stays.
+/// Stops the cluster. PostgreSQL keeps running if a broker that needs it does not end.
 pub fn run(down: &Down) -> Result<(), Failure> {
     down.format.choose();
     let (folder, brokers) = ClusterFolder::existing(&down.folder.data_dir)?;
@@ -62,7 +62,7 @@ fn end(daemons: &[&Daemon], within: Duration) -> Result<(), Failure> {
 
 fn runs_elsewhere(daemon: &Daemon) -> String {
     format!(
-        "{} may run from another folder, as after a move of this one; move it back to stop it (its pid is in {})",
+        "{} may run from another directory, as after a move of this one; move it back to stop it (its pid is in {})",
         daemon.name,
         daemon.pid_file.display()
     )
@@ -76,7 +76,7 @@ fn told(stopped: &[String], had_postgres: bool, folder: &str) -> String {
     };
     let all = brokers.into_iter().chain(had_postgres.then(|| "PostgreSQL".to_owned())).collect::<Vec<_>>();
     match all.is_empty() {
-        true => format!("Nothing of the cluster in {folder} runs."),
+        true => format!("No process of the cluster in {folder} runs."),
         false => format!("Stopped {}; the data stay in {folder}.", all.join(" and ")),
     }
 }
@@ -86,10 +86,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_stopped_is_told() {
+    fn the_sentence_names_the_stopped_processes() {
         let ids = ["1".to_owned(), "2".to_owned()];
         assert_eq!(told(&ids, true, "/c"), "Stopped brokers 1, 2 and PostgreSQL; the data stay in /c.");
         assert_eq!(told(&ids[..1], false, "/c"), "Stopped broker 1; the data stay in /c.");
-        assert_eq!(told(&[], false, "/c"), "Nothing of the cluster in /c runs.");
+        assert_eq!(told(&[], false, "/c"), "No process of the cluster in /c runs.");
     }
 }

@@ -1,4 +1,4 @@
-//! The folder of a cluster: what is where, and that one command at a time is at work there.
+//! Directory of a cluster: its layout, and the lock that admits one command at a time.
 
 use super::broker::BrokerFile;
 use super::postgres::OwnPostgres;
@@ -10,18 +10,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The folder of a cluster unless told.
+/// Default directory of a cluster.
 pub const FOLDER_DEFAULT: &str = "./fullbore-cluster";
 
-/// Which cluster.
+/// Flag that names the cluster.
 #[derive(Args, Debug)]
 pub struct FolderArg {
-    /// The cluster's folder.
+    /// The cluster's directory.
     #[arg(long, value_name = "DIR", default_value = FOLDER_DEFAULT)]
     pub data_dir: PathBuf,
 }
 
-/// How long its processes may take.
+/// Time limit of the cluster's processes.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ClusterPatience {
     /// Milliseconds to wait for the brokers.
@@ -30,41 +30,41 @@ pub struct ClusterPatience {
 }
 
 impl ClusterPatience {
-    /// As a duration.
+    /// Returns it as a duration.
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.timeout)
     }
 }
 
-/// See the module. Others wait for this to be dropped.
+/// Locked directory of a cluster. Other commands wait until this is dropped.
 pub struct ClusterFolder {
-    /// Without links, so that every command names a broker's file alike.
+    /// Path without links, so that every command names a broker's file alike.
     pub path: PathBuf,
-    /// True if it was made for this command.
+    /// True if the directory was made for this command.
     is_new: bool,
     _lock: File,
 }
 
 impl ClusterFolder {
-    /// That of a cluster to be, which is made if it is missing.
+    /// Locks the directory of a new cluster, and makes it if it is missing.
     ///
     /// # Errors
-    /// It cannot be made, or another command is at work there.
+    /// It cannot be made, or another command has locked it.
     pub fn made(path: &Path) -> Result<Self, Failure> {
         let is_new = !path.exists();
-        let of_it = |error: io::Error| Failure::new(format!("cannot make the folder {}: {error}", path.display()));
+        let of_it = |error: io::Error| Failure::new(format!("cannot make the directory {}: {error}", path.display()));
         fs::create_dir_all(path).map_err(of_it)?;
         if is_new {
-            // PostgreSQL may run as another user, and has its own folder below.
+            // PostgreSQL may run as another user, and has its own directory below.
             fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(of_it)?;
         }
         Self::locked(path, is_new)
     }
 
-    /// That of a cluster that there is, and its brokers.
+    /// Locks the directory of an existing cluster, and returns its brokers.
     ///
     /// # Errors
-    /// There is none, or another command is at work there.
+    /// There is no cluster, or another command has locked it.
     pub fn existing(path: &Path) -> Result<(Self, Vec<BrokerFile>), Failure> {
         let none = || {
             let shown = path.display();
@@ -77,29 +77,29 @@ impl ClusterFolder {
         }
         let folder = Self::locked(path, false)?;
         let brokers = BrokerFile::all(&folder.path)?;
-        // A kill may have left its PostgreSQL alone.
+        // A kill may have left only its PostgreSQL.
         let is_none = brokers.is_empty() && !OwnPostgres::of(&folder.path).is_there();
         if is_none { Err(none()) } else { Ok((folder, brokers)) }
     }
 
     fn locked(path: &Path, is_new: bool) -> Result<Self, Failure> {
         let shown = path.display();
-        let of_it = |error: io::Error| Failure::new(format!("cannot use the folder {shown}: {error}"));
+        let of_it = |error: io::Error| Failure::new(format!("cannot use the directory {shown}: {error}"));
         let path = fs::canonicalize(path).map_err(of_it)?;
         let lock = File::open(&path).map_err(of_it)?;
         match lock.try_lock() {
             Ok(()) => Ok(ClusterFolder { path, is_new, _lock: lock }),
             Err(TryLockError::WouldBlock) => {
-                Err(Failure::new(format!("another `fullbore cluster` is at work in {shown}; wait for it")))
+                Err(Failure::new(format!("another `fullbore cluster` uses {shown}; wait until it ends")))
             }
             Err(TryLockError::Error(error)) => Err(of_it(error)),
         }
     }
 
-    /// Takes the folder away again if it was made for this command and nothing is in it.
+    /// Removes the directory again if it was made for this command and is empty.
     pub fn leave(&self) {
         if self.is_new {
-            // What is in it stays, and with it the folder.
+            // Fails if the directory has contents, which stay.
             let _ = fs::remove_dir(&self.path);
         }
     }
@@ -110,12 +110,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_command_at_a_time() {
+    fn a_second_command_in_one_directory_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a/b");
         let first = ClusterFolder::made(&path).expect("made");
         let told = ClusterFolder::made(&path).err().expect("in use").to_string();
-        assert!(told.starts_with("another `fullbore cluster` is at work in "), "{told}");
+        assert!(told.starts_with("another `fullbore cluster` uses "), "{told}");
         first.leave();
         drop(first);
         assert!(!path.exists());

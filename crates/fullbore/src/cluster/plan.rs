@@ -1,6 +1,7 @@
-//! From the brokers that a folder has, and what is asked for, to what each broker's file is to say. No I/O.
+//! Plan of a cluster: the contents of each broker's file, from the brokers of the directory and the user's flags. No
+//! I/O.
 //!
-//! Invariant: a broker that runs keeps its file, so that what the file says is what it runs with.
+//! Invariant: a running broker keeps its file, so that it runs with the settings in the file.
 
 use super::broker::{ADMIN_LISTENER, BrokerFile};
 use crate::failure::Failure;
@@ -10,31 +11,31 @@ use fullbore_wire::{host_port, split_host_port};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The key with the database that brokers share.
+/// Key of the database that brokers share.
 pub const CONTROL_PLANE: &str = "control.plane";
-/// Where a folder's first broker listens unless told.
+/// Default port of the first broker.
 const PORT_DEFAULT: u16 = 9092;
-/// How many brokers a folder gets unless told.
+/// Default number of brokers in a new directory.
 const BROKERS_DEFAULT: u32 = 3;
-/// How many replicas topics get that do not say it, and how many of them acks=all asks for: so that the death of a
-/// broker costs nothing.
+/// Settings of replicas and of in-sync replicas, and their values in a new cluster: the death of one broker loses
+/// nothing and stops nothing.
 const REPLICAS: &str = "default.replication.factor";
 const REPLICAS_MAX: u32 = 3;
 const MIN_IN_SYNC: &str = "min.insync.replicas";
 const MIN_IN_SYNC_OF_THREE: u32 = 2;
-/// How a mistake in a `--set` is told.
+/// Source of a mistake in a `--set`.
 const SET: &str = "--set ";
-/// Without so many brokers there are no groups, so that fewer brokers have it smaller.
+/// Setting of the brokers that groups need, and its default. A smaller cluster gets a smaller value.
 const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";
 const OFFSETS_REPLICAS_DEFAULT: u32 = 3;
 const WORKER_THREADS: &str = "fullbore.worker.threads";
-/// Where diskless topics are, which all brokers share.
+/// Setting of the store of diskless topics, which all brokers share.
 const STORAGE: &str = "diskless.storage";
-/// The folder for that in the cluster's.
+/// Directory of that store in the cluster's directory.
 const STORE: &str = "diskless";
-/// From a broker's port to that of its admin page, as the defaults have it.
+/// Difference between the default ports of the admin page and of clients.
 const TO_ADMIN_PORT: u16 = 9644 - PORT_DEFAULT;
-/// What each broker has for itself, and what says it instead.
+/// Keys that differ between brokers, and the flag that sets each.
 const OWN: [(&str, &str); 6] = [
     ("node.id", "--brokers"),
     ("broker.id", "--brokers"),
@@ -44,55 +45,55 @@ const OWN: [(&str, &str); 6] = [
     (CONTROL_PLANE, "--control-plane"),
 ];
 
-/// What the user asks for.
+/// Cluster that the flags describe.
 #[derive(Clone, Debug, Default)]
 pub struct WantedCluster {
     pub brokers: Option<u32>,
     pub port: Option<u16>,
     pub control_plane: Option<String>,
-    /// `KEY=VALUE`.
+    /// Pairs `KEY=VALUE`.
     pub settings: Vec<String>,
 }
 
-/// What a folder has.
+/// Contents of the directory.
 #[derive(Clone, Debug)]
 pub struct Present<'a> {
     pub folder: &'a Path,
     pub brokers: &'a [BrokerFile],
-    /// The ids of those that run.
+    /// Ids of the brokers that run.
     pub running: BTreeSet<u32>,
-    /// True if there is a PostgreSQL of its own.
+    /// True if the directory has a PostgreSQL of its own.
     pub has_postgres: bool,
-    /// How that is, or would be, reached.
+    /// URL of that PostgreSQL, even if it does not exist yet.
     pub postgres_url: String,
 }
 
-/// What is to be.
+/// Plan of the cluster.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// True if the brokers share a PostgreSQL of the folder's own.
+    /// True if the brokers share a PostgreSQL of the directory's own.
     pub has_own_postgres: bool,
-    /// By id.
+    /// Brokers, by id.
     pub brokers: Vec<PlannedBroker>,
 }
 
-/// A broker that is to run.
+/// Broker that the plan runs.
 #[derive(Clone, Debug)]
 pub struct PlannedBroker {
     pub file: BrokerFile,
     /// True if its file is missing.
     pub is_new: bool,
-    /// True if its file is not as it is to be.
+    /// True if its file must be written.
     pub is_changed: bool,
     /// True if it runs already.
     pub runs: bool,
 }
 
 impl Plan {
-    /// What is to be.
+    /// Makes the plan.
     ///
     /// # Errors
-    /// What cannot be had with what there is.
+    /// A wish that the existing cluster cannot fulfil.
     pub fn new(present: &Present<'_>, wanted: &WantedCluster) -> Result<Plan, Failure> {
         let count = count(present, wanted.brokers)?;
         let (control_plane, has_own_postgres) = control_plane(present, wanted.control_plane.as_deref())?;
@@ -116,7 +117,7 @@ impl Plan {
                 listen(properties, id, port)?;
             }
             if !runs {
-                // The folder may have been moved.
+                // The directory may have been moved.
                 if present.running.is_empty() && !has_other_store(properties) {
                     properties.set(STORAGE, present.folder.join(STORE).display().to_string());
                 }
@@ -141,15 +142,15 @@ impl Plan {
         }
     }
 
-    /// Where clients connect: `host:port,host:port`.
+    /// Returns the addresses for clients: `host:port,host:port`.
     pub fn bootstrap_servers(&self) -> String {
         self.brokers.iter().filter_map(|broker| broker.file.address()).collect::<Vec<_>>().join(",")
     }
 }
 
-/// What a new cluster of so many brokers has, unless it is set.
+/// Sets defaults of a new cluster that depend on the number of brokers.
 fn set_for_size(properties: &mut Properties, brokers: u32) {
-    // Who sets the replicas knows how many are to be in sync.
+    // A user who sets the replicas also chooses min.insync.replicas.
     let says_replicas = properties.get(REPLICAS).is_some();
     let mut set = |key, value: u32| {
         if properties.get(key).is_none() {
@@ -165,12 +166,12 @@ fn set_for_size(properties: &mut Properties, brokers: u32) {
             set(MIN_IN_SYNC, MIN_IN_SYNC_OF_THREE);
         }
     }
-    // They share one machine: threads of one that wake up for nothing take the place of another's that has work.
+    // The brokers share one machine: needless wake-ups of one broker's threads would delay another's.
     let cores = std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
     set(WORKER_THREADS, (cores / brokers).max(1));
 }
 
-/// Returns true if a broker's settings name another store than the directory of the cluster.
+/// Returns true if a broker's settings name another store than the cluster's directory.
 fn has_other_store(properties: &Properties) -> bool {
     let beside = properties.get("log.dirs").and_then(|folder| Some(Path::new(folder).parent()?.join(STORE)));
     properties.get(STORAGE).is_some_and(|set| beside.is_none_or(|beside| beside != Path::new(set)))
@@ -181,14 +182,14 @@ fn count(present: &Present<'_>, wanted: Option<u32>) -> Result<u32, Failure> {
     match (wanted, there) {
         (None, there) => Ok(there.unwrap_or(BROKERS_DEFAULT)),
         (Some(wanted), Some(there)) if wanted < there => Err(Failure::new(format!(
-            "{} has {there} brokers, which hold replicas; --brokers can add some, and not take any away",
+            "{} has {there} brokers, which hold replicas; --brokers can only add brokers",
             present.folder.display()
         ))),
         (Some(wanted), _) => Ok(wanted),
     }
 }
 
-/// The URL, and whether it is that of a PostgreSQL of the folder's own.
+/// Returns the URL, and true if it is that of the directory's own PostgreSQL.
 fn control_plane(present: &Present<'_>, wanted: Option<&str>) -> Result<(String, bool), Failure> {
     let folder = present.folder.display();
     if present.has_postgres && !(wanted.is_some() && present.brokers.is_empty()) {
@@ -199,7 +200,7 @@ fn control_plane(present: &Present<'_>, wanted: Option<&str>) -> Result<(String,
             None => Ok((present.postgres_url.clone(), true)),
         };
     }
-    // Neither is told: it may have a password.
+    // The message contains neither URL, which may have a password.
     let there = present.brokers.first().and_then(|broker| broker.properties.get(CONTROL_PLANE));
     match (wanted, there) {
         (Some(wanted), Some(there)) if wanted != there => Err(Failure::new(format!(
@@ -211,7 +212,7 @@ fn control_plane(present: &Present<'_>, wanted: Option<&str>) -> Result<(String,
     }
 }
 
-/// The port of the first broker.
+/// Returns the port of the first broker.
 fn first_port(present: &Present<'_>, wanted: Option<u16>) -> Result<u16, Failure> {
     let Some(first) = present.brokers.first() else { return Ok(wanted.unwrap_or(PORT_DEFAULT)) };
     let address = first.address().unwrap_or_default();
@@ -234,8 +235,8 @@ fn listen(properties: &mut Properties, id: u32, first: u16) -> Result<(), Failur
     Ok(())
 }
 
-/// Returns the address of the first broker's admin page: what is set, or what the folder has, or the default for this
-/// port of clients.
+/// Returns the address of the first broker's admin page: the setting, or the existing one, or the default for this port
+/// of clients.
 fn first_admin(present: &Present<'_>, settings: &[(String, String)], port: u16) -> String {
     let set = settings.iter().find(|(key, _)| key == ADMIN_LISTENER).map(|(_, value)| value.clone());
     let there = present.brokers.first().and_then(|broker| {
@@ -249,7 +250,7 @@ fn first_admin(present: &Present<'_>, settings: &[(String, String)], port: u16) 
 }
 
 /// Returns the address of a broker's admin page: the first broker's host, and a port of its own. Port 0 takes a free
-/// one, an empty address none.
+/// one, an empty address turns the page off.
 fn admin_address(first: &str, id: u32) -> String {
     match split_host_port(first) {
         Some((host, 0)) => host_port(host, 0),
@@ -268,7 +269,7 @@ fn settings(pairs: &[String]) -> Result<Vec<(String, String)>, Failure> {
     }
     let own = OWN.iter().find(|(key, _)| settings.get(key).is_some());
     match own {
-        Some((key, flag)) => Err(Failure::new(format!("--set {key}: each broker has its own; {flag} says it"))),
+        Some((key, flag)) => Err(Failure::new(format!("--set {key}: each broker has its own; {flag} sets it"))),
         None => Ok(settings.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()),
     }
 }
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_folder_gets_three_brokers_with_what_is_their_own() {
+    fn a_new_directory_gets_three_brokers_with_settings_of_their_own() {
         let new = plan(&present(&[]), |wanted| wanted.settings = vec!["num.partitions=6".into()]).expect("possible");
         assert!(new.has_own_postgres && new.brokers.iter().all(|broker| broker.is_new && broker.is_changed));
         assert_eq!(new.bootstrap_servers(), "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094");
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(value(&plan(&present(&[]), without_page).expect("possible"), 2, ADMIN_LISTENER), "");
     }
 
-    /// As many as there are, up to three; and a topic of which one broker is away still takes records.
+    /// Topics get one replica per broker, up to three, and with one dead broker still accept records.
     #[test]
     fn topics_survive_the_death_of_a_broker_unless_something_else_is_set() {
         let replicas = |brokers, set: &[&str]| {
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_folder_again_changes_nothing_and_more_brokers_are_as_the_first() {
+    fn a_second_start_changes_nothing_and_added_brokers_copy_the_first() {
         let set = |wanted: &mut WantedCluster| {
             (wanted.port, wanted.settings) = (Some(1000), vec!["num.partitions=6".into()]);
             wanted.control_plane = Some("postgres://ann@db/x".into());
@@ -378,7 +379,7 @@ mod tests {
         assert_eq!(value(&more, 3, ADMIN_LISTENER), "127.0.0.1:1555");
         assert_eq!((value(&more, 3, "num.partitions"), value(&more, 3, "node.id")), ("6".into(), "4".into()));
         assert_eq!(value(&more, 3, CONTROL_PLANE), "postgres://ann@db/x");
-        // One whose file has gone is made anew.
+        // A broker whose file is missing is created again.
         let gap: Vec<BrokerFile> = there.iter().filter(|broker| broker.id != 1).cloned().collect();
         let filled = plan(&present(&gap), |_| {}).expect("possible");
         assert_eq!(
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_set_every_broker_has_a_port_of_its_own_and_later_ones_too() {
+    fn metrics_of_every_broker_have_a_port_of_their_own() {
         let pages = |plan: &Plan| (0..plan.brokers.len()).map(|at| value(plan, at, ADMIN_LISTENER)).collect::<Vec<_>>();
         let set = |pair: &'static str| move |wanted: &mut WantedCluster| wanted.settings = vec![pair.to_owned()];
         let new = plan(&present(&[]), set("fullbore.admin.listener=127.0.0.1:7000")).expect("possible");
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_change_the_files_of_those_that_do_not_run() {
+    fn settings_change_only_files_of_brokers_that_do_not_run() {
         let there = files(&plan(&present(&[]), |_| {}).expect("possible"));
         let set = |wanted: &mut WantedCluster| wanted.settings = vec!["num.partitions=9".into()];
         let changed = plan(&present(&there), set).expect("possible");
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn brokers_share_a_store_in_the_clusters_folder_unless_told_of_another() {
+    fn brokers_share_a_store_in_the_clusters_directory_unless_another_is_set() {
         let stores = |plan: &Plan| (0..plan.brokers.len()).map(|at| value(plan, at, STORAGE)).collect::<Vec<_>>();
         let new = plan(&present(&[]), |_| {}).expect("possible");
         assert_eq!(stores(&new), ["/c/diskless"; 3]);
@@ -444,9 +445,9 @@ mod tests {
         assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["s3://bucket"; 3]);
     }
 
-    /// A folder from before has none; brokers that run go on without, and so does one that is added to them.
+    /// A directory of an older version has no store. Neither have its running brokers, nor a broker added to them.
     #[test]
-    fn brokers_that_run_without_a_store_get_it_when_all_start_anew() {
+    fn running_brokers_without_a_store_get_it_when_all_are_restarted() {
         let mut there = files(&plan(&present(&[]), |_| {}).expect("possible"));
         for broker in &mut there {
             let kept: Vec<_> = broker.properties.iter().filter(|(key, _)| *key != STORAGE).collect();
@@ -462,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_one_line_without_a_password() {
+    fn a_wish_that_contradicts_the_directory_is_one_line_without_password() {
         let own = files(&plan(&present(&[]), |_| {}).expect("possible"));
         let own = Present { has_postgres: true, ..present(&own) };
         let url = |wanted: &mut WantedCluster| wanted.control_plane = Some("postgres://ann:secret@db/x".into());
@@ -473,7 +474,7 @@ mod tests {
             let pair = pair.to_owned();
             Box::new(move |wanted| wanted.settings = vec![pair])
         };
-        // Without brokers nobody needs it.
+        // Without brokers, the directory's own PostgreSQL is not needed.
         plan(&Present { brokers: &[], ..own.clone() }, url).expect("possible");
         let cases: Vec<(Present<'_>, Change, &str)> = vec![
             (own.clone(), Box::new(|wanted| wanted.brokers = Some(2)), "/c has 3 brokers, which hold replicas"),
@@ -482,8 +483,8 @@ mod tests {
             (present(&given), Box::new(other), "the brokers of /c have another control plane"),
             (present(&[]), Box::new(|wanted| wanted.port = Some(u16::MAX)), "no port for broker 2"),
             (present(&[]), setting("x"), "--set x: must be key=value"),
-            (present(&[]), setting("node.id=7"), "--set node.id: each broker has its own; --brokers says it"),
-            (present(&[]), setting("control.plane=postgres://ann:secret@db/x"), "--control-plane says it"),
+            (present(&[]), setting("node.id=7"), "--set node.id: each broker has its own; --brokers sets it"),
+            (present(&[]), setting("control.plane=postgres://ann:secret@db/x"), "--control-plane sets it"),
         ];
         for (present, change, told) in cases {
             let refused = plan(&present, change).expect_err(told);

@@ -1,8 +1,6 @@
-//! A process that outlives the command that started it: in a session of its own, so that no terminal ends it, with a
-//! log and a file with its pid.
+//! Process that outlives the command: in a session of its own, so that no terminal ends it, with a log and a pid file.
 //!
-//! Invariant: a signal goes to a process only if its command line is that of the one that is meant: pids are used
-//! again.
+//! Invariant: a signal is sent to a process only if its command line is the expected one, since pids are reused.
 
 use crate::waiting::Wait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,28 +14,28 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Between two looks at a process.
+/// Time between two checks of a process.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The end of a log that is looked at.
+/// Bytes at the end of a log that are read.
 const LOG_BYTES: u64 = 64 << 10;
-/// `PF_EXITING` of Linux's `sched.h`: a process that is on its way out, and runs no more of its program.
+/// `PF_EXITING` of Linux's `sched.h`: a process that is ending, and no longer runs its program.
 const EXITING: u64 = 4;
 
-/// How a process that may run is known again.
+/// Identity of a process that may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {
-    /// As in `broker 2`.
+    /// Name, as in `broker 2`.
     pub name: String,
-    /// The file whose first line is the pid.
+    /// File whose first line is the pid.
     pub pid_file: PathBuf,
-    /// Words of the command line, one after another, that no other process has.
+    /// Successive words of the command line that no other process has.
     pub words: Vec<OsString>,
-    /// Where standard output and standard error go.
+    /// File of standard output and standard error.
     pub log: PathBuf,
 }
 
 impl Daemon {
-    /// The process, if it runs, or has its files, ports and locks still since it is just ending.
+    /// Returns the pid if the process runs, or is ending and still holds files, ports and locks.
     pub fn pid(&self) -> Option<Pid> {
         let text = fs::read_to_string(&self.pid_file).ok()?;
         let pid = Pid::from_raw(text.lines().next()?.trim().parse().ok().filter(|pid| *pid > 0)?)?;
@@ -49,7 +47,7 @@ impl Daemon {
         line.windows(self.words.len()).any(|some| some == &self.words[..]).then_some(pid)
     }
 
-    /// Starts it, with its output behind what the log has.
+    /// Starts the process, with its output appended to the log.
     ///
     /// # Errors
     /// The log cannot be opened, or there is no such program.
@@ -63,8 +61,8 @@ impl Daemon {
         Ok(StartedProcess { daemon: self.clone(), child, begins })
     }
 
-    /// Returns true if the pid is that of such a process with a file of another place: the folder was moved while it
-    /// ran, or copied.
+    /// Returns true if the pid is that of such a process with a file elsewhere: the directory was moved while it ran,
+    /// or copied.
     pub fn may_run_elsewhere(&self) -> bool {
         let text = fs::read_to_string(&self.pid_file).unwrap_or_default();
         let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).filter(|pid| *pid > 0);
@@ -74,26 +72,26 @@ impl Daemon {
         self.pid().is_none() && !own.is_empty() && words.windows(own.len()).any(|some| some == own)
     }
 
-    /// Asks it to end, if it runs; whether it does.
+    /// Sends a signal, if the process runs. Returns true if it does.
     pub fn signal(&self, signal: Signal) -> bool {
-        // It may end just before.
+        // The process may end just before.
         self.pid().is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
 }
 
-/// Returns true if a process without a command line has given up its memory and not yet all else. One that has, and
-/// waits for its parent to see it, has no command line either, nor has a thread of the kernel.
+/// Returns true if a process without a command line has freed its memory, but not yet everything else. A zombie has no
+/// command line either, nor has a kernel thread.
 fn is_ending(pid: Pid) -> bool {
-    // Before the look at what it is: so it is of that process, whoever gets the pid next.
+    // Opened before `stat` is read, so that both are of one process even if the pid is reused.
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) else { return false };
-    // The name of the program, in parentheses, may have spaces of its own.
+    // The program's name, in parentheses, may contain spaces.
     let flags = stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(6)?.parse::<u64>().ok());
     let mut ended = [PollFd::new(&process, PollFlags::IN)];
     flags.is_some_and(|flags| flags & EXITING != 0) && poll(&mut ended, Some(&Timespec::default())) == Ok(0)
 }
 
-/// Waits until none of these runs, and tells of those that take long; returns those that still do after `patience`.
+/// Waits until none of these processes runs, and reports a long wait. Returns those that still run after `patience`.
 pub fn wait_until_gone<'a>(of: impl IntoIterator<Item = &'a Daemon>, patience: Duration) -> Vec<&'a Daemon> {
     let until = Instant::now() + patience;
     let mut wait = Wait::begin();
@@ -111,32 +109,31 @@ pub fn wait_until_gone<'a>(of: impl IntoIterator<Item = &'a Daemon>, patience: D
     }
 }
 
-/// A process that this command has started.
+/// Process that this command has started.
 pub struct StartedProcess {
     pub daemon: Daemon,
     pub child: Child,
-    /// Where its part of the log begins.
+    /// Offset at which its part of the log begins.
     begins: u64,
 }
 
 impl StartedProcess {
-    /// How it has ended, and its last lines, if it has.
+    /// Returns how it has ended, with its last lines; None while it runs.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn ended(&mut self) -> io::Result<Option<String>> {
         let Some(status) = self.child.try_wait()? else { return Ok(None) };
         let Daemon { name, log, .. } = &self.daemon;
         let lines = self.last_lines(10);
         let how = status.code().map_or_else(|| status.to_string(), |code| format!("status {code}"));
-        let told =
-            if lines.is_empty() { "; its log says nothing".to_owned() } else { format!("\n{}", lines.join("\n")) };
+        let told = if lines.is_empty() { "; its log is empty".to_owned() } else { format!("\n{}", lines.join("\n")) };
         Ok(Some(format!("{name} ended with {how}; {}:{told}", log.display())))
     }
 
-    /// The last lines that it has logged, so many at most.
+    /// Returns the last `count` lines that it has logged, or fewer.
     pub fn last_lines(&self, count: usize) -> Vec<String> {
-        // Its log may have been taken away.
+        // The log may have been removed.
         let text = tail(&self.daemon.log, self.begins).unwrap_or_default();
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         lines[lines.len().saturating_sub(count)..].iter().map(|line| format!("  {line}")).collect()
@@ -172,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_that_is_used_again_is_not_taken_for_the_process() {
+    fn a_reused_pid_is_not_taken_for_the_process() {
         let folder = tempfile::tempdir().expect("a folder");
         let known = daemon(folder.path(), &["serve", "--config", "x"]);
         assert_eq!(known.pid(), None, "no file");
@@ -188,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn folder_is_moved_while_a_process_runs_its_pid_is_not_taken_for_a_stale_one() {
+    fn a_process_in_a_moved_directory_is_not_taken_for_a_stale_pid() {
         let folder = tempfile::tempdir().expect("a folder");
         let known = daemon(folder.path(), &["serve", "--config", "x"]);
         let moved = daemon(folder.path(), &["serve", "--config", "y"]);
         assert!(!moved.may_run_elsewhere(), "no file");
         let mut started = known.start(shell("read a; sleep 1000 & wait")).expect("there is a shell");
-        // `spawn` returns before the kernel shows the words.
+        // `spawn` returns before the kernel shows the command line.
         while fs::read(format!("/proc/{}/cmdline", started.child.id())).expect("ours").is_empty() {
             std::thread::sleep(LOOK_EVERY);
         }
@@ -220,7 +217,7 @@ mod tests {
             assert_eq!(started.ended().expect("ours"), None);
             std::thread::sleep(LOOK_EVERY);
         }
-        // Its session is that of its own pid, and so not that of the test.
+        // Its session is its own pid, and so not that of the test.
         assert_eq!(started.last_lines(10), [format!("  {pid} {pid}"), format!("  {pid}")]);
         assert_eq!(known.pid(), Pid::from_raw(pid as i32));
         assert!(known.signal(Signal::TERM));
@@ -230,10 +227,10 @@ mod tests {
         assert_eq!(told, format!("broker 7 ended with status 3; {log}:\n  {pid} {pid}\n  {pid}\n  bye"));
         assert!(!known.signal(Signal::TERM));
     }
-    /// As one whose memory is gone while the system still closes its files: its first thread has ended, and another has
-    /// not.
+    /// Imitates a process whose memory is gone while the system still closes its files: its first thread has ended, and
+    /// another has not.
     #[test]
-    fn a_process_that_is_just_ending_still_runs() {
+    fn an_ending_process_counts_as_running() {
         let folder = tempfile::tempdir().expect("a folder");
         let known = daemon(folder.path(), &["serve", "--config", "x"]);
         let script = "import ctypes, sys, threading\nthreading.Thread(target=sys.stdin.read).start()\n\

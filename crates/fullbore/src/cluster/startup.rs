@@ -1,6 +1,6 @@
-//! What one `cluster up` has started, until all of it answers; and its way back if it does not.
+//! Processes that one `cluster up` has started, until all of them respond, and their undo if they do not.
 //!
-//! Invariant: what ran before this command runs on, whatever comes of it.
+//! Invariant: processes that ran before this command keep running, whatever its outcome.
 
 use super::broker::{self, BrokerFile};
 use super::plan::PlannedBroker;
@@ -21,56 +21,56 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long processes may take to end that have just started.
+/// Longest time for a process to end that has just started.
 pub const END_WITHIN: Duration = Duration::from_secs(30);
-/// Between two questions to a broker.
+/// Time between two requests to a broker.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// See the module.
+/// Startup of a cluster.
 pub struct Startup<'a> {
     folder: &'a Path,
-    /// How long brokers may take until they answer.
+    /// Longest time until brokers respond.
     patience: Duration,
-    /// What runs brokers.
+    /// Program that runs brokers.
     program: PathBuf,
     pub postgres: OwnPostgres,
     started_postgres: Option<StartedProcess>,
     started: Vec<StartedProcess>,
     /// Files that this command has made.
     made: Vec<PathBuf>,
-    /// What was in the files of brokers that it has changed, by id.
+    /// Former texts of the files that it has changed, by broker id.
     changed: Vec<(u32, String)>,
 }
 
-/// What a broker has said so far.
+/// Readiness that a broker has reported.
 struct Readiness {
     id: u32,
-    /// True if it answered: one that does not is why others miss it.
+    /// True if it responded: a broker that does not is the reason why others miss it.
     answers: bool,
-    /// `None` once it answers and knows all others.
+    /// Reason why it is not ready; None once it responds and knows all others.
     missing: Option<String>,
 }
 
 impl<'a> Startup<'a> {
-    /// Nothing yet.
+    /// Makes an empty startup.
     pub fn new(folder: &'a Path, program: PathBuf, patience: Duration) -> Self {
         let postgres = OwnPostgres::of(folder);
         let (started_postgres, started, made, changed) = Default::default();
         Startup { folder, patience, program, postgres, started_postgres, started, made, changed }
     }
 
-    /// Has a PostgreSQL of its own run.
+    /// Starts the directory's own PostgreSQL, unless it runs.
     ///
     /// # Errors
-    /// As [`OwnPostgres::up`].
+    /// Those of [`OwnPostgres::up`].
     pub fn start_postgres(&mut self, stop: &Stop) -> Result<(), Failure> {
         self.postgres.up(stop, &mut self.started_postgres)
     }
 
-    /// Writes the broker's file if it is to change, and starts the broker unless it runs.
+    /// Writes the broker's file if the plan changes it, and starts the broker unless it runs.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn start_broker(&mut self, planned: &PlannedBroker) -> Result<(), Failure> {
         let id = planned.file.id;
         if planned.runs {
@@ -92,10 +92,10 @@ impl<'a> Startup<'a> {
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", daemon.pid_file.display())))
     }
 
-    /// Waits until every broker answers and knows all of them.
+    /// Waits until every broker responds and knows all of them.
     ///
     /// # Errors
-    /// One that has ended, with its last lines; one that does not answer in time; a signal.
+    /// A broker that has ended, with its last lines; one that does not respond in time; a signal.
     pub fn wait(&mut self, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
         let over = Arc::new(AtomicBool::new(false));
         let outcome = self.wait_for(&ask(brokers, &over), brokers, stop);
@@ -109,7 +109,7 @@ impl<'a> Startup<'a> {
         let silent = |of: &PlannedBroker| Readiness {
             id: of.file.id,
             answers: false,
-            missing: Some("it does not answer".to_owned()),
+            missing: Some("it does not respond".to_owned()),
         };
         let mut missing: Vec<Readiness> = brokers.iter().map(silent).collect();
         loop {
@@ -141,7 +141,7 @@ impl<'a> Startup<'a> {
         }
     }
 
-    /// Ends what was started, takes away the files that were made, and has those that were changed be what they were.
+    /// Ends the started processes, removes new files, and restores changed ones.
     pub fn undo(self) {
         let brokers: Vec<&Daemon> = self.started.iter().map(|started| &started.daemon).collect();
         for daemon in &brokers {
@@ -163,30 +163,30 @@ impl<'a> Startup<'a> {
                 output::tell(failure);
             }
         }
-        // What cannot be removed is there the next time.
+        // A file that cannot be removed is there the next time.
         self.made.iter().for_each(|path| drop(fs::remove_file(path)));
     }
 }
 
-/// Returns the broker that the others wait for: the first that does not answer, or else the first that is not ready.
+/// Returns the broker that the others wait for: the first that does not respond, or else the first that is not ready.
 fn to_blame(missing: &[Readiness]) -> Option<&Readiness> {
     missing.iter().min_by_key(|told| (told.answers, told.id))
 }
 
-/// A process that does not end `within` the time it has.
+/// Returns the sentence about a process that has not ended `within` its time.
 pub fn still_runs(daemon: &Daemon, within: Duration) -> String {
     let pid = daemon.pid().map(|pid| pid.as_raw_nonzero().to_string()).unwrap_or_default();
     let (name, log) = (&daemon.name, daemon.log.display());
     format!("{name} (pid {pid}) has not ended within {within:?}; its log is {log}, and `kill -9 {pid}` ends it")
 }
 
-/// Removes the pid of a broker that has ended.
+/// Removes the pid file of a broker that has ended.
 pub fn forget(daemon: &Daemon) {
-    // If it stays, it is known for another's.
+    // A pid file that stays is recognised as stale.
     let _ = fs::remove_file(&daemon.pid_file);
 }
 
-/// Asks each broker, on a thread of its own since it may take as long as it likes, until it is ready or this is over.
+/// Polls each broker on a thread of its own, since it may take any time, until it is ready or the startup is over.
 fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness> {
     let (tells, told) = channel();
     for broker in brokers {
@@ -204,13 +204,13 @@ fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness>
                 std::thread::sleep(ASK_EVERY);
             }
         };
-        // A thread that cannot be made is a broker that is not heard of.
+        // A broker without a thread never becomes ready.
         let _ = std::thread::Builder::new().name("ask".to_owned()).spawn(asking);
     }
     told
 }
 
-/// What a broker that answers lacks; nothing if it knows all of them.
+/// Returns what a broker that responds lacks; None if it knows all brokers.
 fn missing(file: &BrokerFile, count: usize) -> Result<Option<String>, ClientError> {
     let address = file.address().unwrap_or_default();
     let known = Cluster::new(&address, client_id::CLUSTER)?.brokers()?.len();
@@ -223,7 +223,7 @@ mod tests {
     use fullbore_config::Properties;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A program instead of this one: what it does, given `$3`, the broker's file.
+    /// Makes a program to use instead of this one: a script, whose `$3` is the broker's file.
     fn program(folder: &Path, script: &str) -> PathBuf {
         let path = folder.join("program");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn broker_does_not_answer_it_is_named_before_those_that_miss_it() {
+    fn a_silent_broker_is_named_before_those_that_miss_it() {
         let told = |id, answers| Readiness { id, answers, missing: Some("something".to_owned()) };
         let named = |all: &[Readiness]| to_blame(all).map(|told| told.id);
         assert_eq!(named(&[told(1, true), told(3, false), told(2, false)]), Some(2));
@@ -247,11 +247,11 @@ mod tests {
     }
 
     const PATIENCE: Duration = Duration::from_secs(30);
-    /// Nobody listens there.
+    /// Address on which no program listens.
     const NOBODY: &str = "127.0.0.1:1";
 
     #[test]
-    fn a_broker_that_ends_is_told_with_its_last_lines_and_the_others_are_ended() {
+    fn a_broker_that_ends_is_reported_with_its_last_lines_and_the_others_are_stopped() {
         let folder = tempfile::tempdir().expect("a folder");
         let script = "case $3 in */broker-2.properties) echo start; echo 'fullbore: no such thing' >&2; exit 1;; esac\n\
                       trap 'exit 0' TERM; while :; do sleep 0.05; done";
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_there_is_what_it_was_after_a_start_that_failed() {
+    fn a_failed_start_restores_the_files() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut running = Startup::new(folder.path(), program(folder.path(), "exit 1"), PATIENCE);
         let mut broker = PlannedBroker { is_new: false, ..planned(1, NOBODY) };
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_ends_the_wait() {
+    fn a_signal_ends_the_wait_for_brokers() {
         let folder = tempfile::tempdir().expect("a folder");
         let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
         let mut running = Startup::new(folder.path(), program(folder.path(), script), PATIENCE);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_know_all_of_them_is_not_ready() {
+    fn a_broker_that_does_not_know_all_others_is_not_ready() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut properties = Properties::default();
         properties.set("log.dirs", folder.path().join("data").display().to_string());

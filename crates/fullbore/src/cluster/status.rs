@@ -1,4 +1,4 @@
-//! `cluster status`: which processes of a cluster run, and where.
+//! `cluster status`: the processes of a cluster with their states and addresses.
 
 use super::broker::{self, BrokerFile};
 use super::folder::{ClusterFolder, FolderArg};
@@ -19,7 +19,7 @@ pub struct StatusArgs {
     format: Format,
 }
 
-/// Prints it.
+/// Prints the status.
 ///
 /// # Errors
 /// There is no cluster, or none of its brokers runs.
@@ -67,7 +67,7 @@ fn table(folder: &Path, brokers: &[BrokerFile]) -> Vec<String> {
     aligned(&rows, &[10, 15, 15, 7, 7])
 }
 
-/// The same as JSON; `cluster up` prints it, too.
+/// Returns the status as JSON, which `cluster up` prints, too.
 pub fn document(folder: &Path, brokers: &[BrokerFile]) -> String {
     let process = |daemon: &Daemon| [("pid", plain(pid(daemon))), ("log", string(&daemon.log.display().to_string()))];
     let broker = |file: &BrokerFile| {

@@ -1,4 +1,4 @@
-//! `cluster up`: what the user types and sees.
+//! `cluster up`: its flags and its output.
 
 use super::broker::{self, ADMIN_LISTENER, BrokerFile};
 use super::folder::{ClusterFolder, ClusterPatience, FolderArg};
@@ -16,16 +16,17 @@ use std::path::Path;
 
 #[derive(Args, Debug)]
 pub struct Up {
-    /// How many brokers the folder is to have [default: as many as it has, 3 in a new one].
+    /// The number of brokers of the directory [default: the present number, 3 in a new one].
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=50))]
     brokers: Option<u32>,
     #[command(flatten)]
     folder: FolderArg,
-    /// The port of the first broker on 127.0.0.1; the others have those after it [default: 9092].
+    /// The port of the first broker on 127.0.0.1; the others have the next ones [default: 9092].
     #[arg(long, value_name = "PORT", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// The PostgreSQL that the brokers share, postgres://USER@HOST:PORT/DATABASE [default: one of its own]. A password belongs
-    /// into a file that `--set control.plane.password.file=FILE` names, since others see command lines.
+    /// The PostgreSQL that the brokers share, postgres://USER@HOST:PORT/DATABASE [default: one of its own]. Put its
+    /// password into a file, and name that by `--set control.plane.password.file=FILE`: a command line is visible to
+    /// others.
     #[arg(long, value_name = "URL")]
     control_plane: Option<String>,
     /// A configuration value of all brokers that are started; may be repeated.
@@ -37,12 +38,12 @@ pub struct Up {
     format: Format,
 }
 
-/// Starts it; what this has started is ended again if it does not come up.
+/// Starts the cluster; ends the started processes again if it does not come up.
 pub fn run(up: &Up) -> Result<(), Failure> {
     up.format.choose();
     let program = std::env::current_exe()?;
     let stop = Stop::at_signal(Box::new(|| {}))?;
-    // What it has started is ended again.
+    // Time to end the started processes again.
     stop.allow(2 * END_WITHIN);
     let folder = ClusterFolder::made(&up.folder.data_dir)?;
     let outcome = start(up, &folder, Startup::new(&folder.path, program, up.patience.duration()), &stop);
@@ -101,7 +102,7 @@ fn present<'a>(folder: &'a Path, brokers: &'a [BrokerFile], postgres: &OwnPostgr
     }
 }
 
-/// What brokers would refuse is told before anything is made.
+/// Checks configurations and addresses before anything is made.
 fn check(brokers: &[&PlannedBroker], has_choice: bool) -> Result<(), Failure> {
     for (at, broker) in brokers.iter().enumerate() {
         let (_, warnings) = BrokerConfig::from_properties(&broker.file.properties)?;
@@ -129,7 +130,7 @@ fn files(plan: &Plan) -> Vec<BrokerFile> {
     plan.brokers.iter().map(|broker| broker.file.clone()).collect()
 }
 
-/// Where the brokers' metrics are, of those that have them where somebody else may look.
+/// Returns the addresses of the brokers' metrics, without those that are off or at a port that the system chooses.
 fn metrics(plan: &Plan) -> Option<String> {
     let of_each: Vec<String> = plan
         .brokers
@@ -139,7 +140,7 @@ fn metrics(plan: &Plan) -> Option<String> {
     (!of_each.is_empty()).then(|| of_each.join(" "))
 }
 
-/// Says where it is, and what to try.
+/// Prints the addresses of the cluster, and commands to try.
 fn greet(folder: &Path, plan: &Plan, up: &Up) {
     let brokers = match plan.brokers.len() {
         1 => "1 broker".to_owned(),

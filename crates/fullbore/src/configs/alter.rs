@@ -1,4 +1,4 @@
-//! `configs alter`: set and delete.
+//! `configs alter`: sets and deletes configurations.
 
 use super::entity::{Entity, Whose, singular};
 use crate::client::Where;
@@ -17,10 +17,10 @@ use std::path::PathBuf;
 pub struct Alter {
     #[command(flatten)]
     entity: Entity,
-    /// Configurations to set; a value with commas goes into brackets: k1=v1,k2=[v1,v2].
+    /// Configurations to set; put a value with commas into brackets: k1=v1,k2=[v1,v2].
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = pairs)]
     add_config: Option<Pairs>,
-    /// A file of properties to set; --add-config comes before it.
+    /// A file of properties to set; --add-config overrides it.
     #[arg(long, value_name = "FILE")]
     add_config_file: Option<PathBuf>,
     /// Configurations to delete, separated by commas.
@@ -32,17 +32,17 @@ pub struct Alter {
     format: Format,
 }
 
-/// What `--add-config` sets.
+/// Pairs of `--add-config`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pairs(Vec<(String, String)>);
 
-/// Alters them.
+/// Alters the configurations.
 pub fn run(alter: &Alter) -> Result<(), Failure> {
     alter.format.choose();
     let meant = alter.entity.meant()?;
     let Some(whose) = &meant.whose else {
         let what = singular(meant.kind);
-        return Err(Failure::new(format!("say which {what} to alter, with --{what} or --entity-name")));
+        return Err(Failure::new(format!("name the {what} to alter with --{what} or --entity-name")));
     };
     let changes = alter.changes()?;
     let mut cluster = alter.at.cluster(client_id::CONFIGS)?;
@@ -56,8 +56,8 @@ pub fn run(alter: &Alter) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that what is to be deleted was set, as kafka-configs.sh does: brokers ignore names that they do not know
-/// there. They know their loggers themselves.
+/// Checks that the configurations to delete are set, as kafka-configs.sh does, since brokers ignore unknown names
+/// there. Loggers are checked by the broker.
 fn check_deleted(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, changes: &[Change]) -> Result<(), Failure> {
     let deleted = |change: &Change| match change {
         Change::Delete(key) => Some(key.clone()),
@@ -95,7 +95,7 @@ impl Alter {
         let deleted = self.delete_config.iter().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
         let deleted: Vec<String> = deleted.collect();
         if let Some(both) = deleted.iter().find(|key| set.contains_key(*key)) {
-            return Err(Failure::new(format!("{both} is to be set and to be deleted; leave one of them out")));
+            return Err(Failure::new(format!("{both} is both set and deleted; leave one of them out")));
         }
         if set.is_empty() && deleted.is_empty() {
             return Err(Failure::new(
@@ -107,7 +107,7 @@ impl Alter {
     }
 }
 
-/// `k1=v1,k2=[v1,v2]`: commas within brackets are the value's.
+/// Parses `k1=v1,k2=[v1,v2]`: commas within brackets belong to the value.
 fn pairs(text: &str) -> Result<Pairs, String> {
     let mut parts = vec![String::new()];
     let mut within = false;
@@ -121,7 +121,7 @@ fn pairs(text: &str) -> Result<Pairs, String> {
     }
     let pair = |part: &String| match part.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
-        _ => Err("must be KEY=VALUE,..., with values that hold commas in brackets: k1=v1,k2=[v1,v2]".to_owned()),
+        _ => Err("must be KEY=VALUE,..., with commas of values in brackets: k1=v1,k2=[v1,v2]".to_owned()),
     };
     parts.iter().filter(|part| !part.trim().is_empty()).map(pair).collect::<Result<_, _>>().map(Pairs)
 }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn brackets_hold_commas_together() {
+    fn commas_within_brackets_belong_to_the_value() {
         let of = |text: &str| pairs(text).map(|pairs| pairs.0);
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!(of("a=1, b=[c,d],e="), Ok(vec![pair("a", "1"), pair("b", "c,d"), pair("e", "")]));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_kafkas() {
+    fn the_last_line_is_kafkas() {
         let named = Whose::Named("m".to_owned());
         let told = done(ResourceKind::ClientMetrics, &named);
         assert_eq!(told, "Completed updating config for client-metric m.");

@@ -1,4 +1,4 @@
-//! `configs describe`: kafka-configs.sh's lines, or one JSON document.
+//! `configs describe`: the lines of kafka-configs.sh, or one JSON document.
 
 use super::entity::{Entity, Whose, singular};
 use crate::client::Where;
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub struct DescribeConfigsArgs {
     #[command(flatten)]
     entity: Entity,
-    /// Print the configurations that nobody set, too.
+    /// Also print configurations with their default values.
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -27,7 +27,7 @@ pub struct DescribeConfigsArgs {
     format: Format,
 }
 
-/// Describes them.
+/// Prints the configurations.
 pub fn run(describe: &DescribeConfigsArgs) -> Result<(), Failure> {
     describe.format.choose();
     let meant = describe.entity.meant()?;
@@ -65,7 +65,7 @@ pub fn run(describe: &DescribeConfigsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Everything of a kind that there is; a coordinator may be loading for `patience` while its groups are listed.
+/// Returns all entities of a kind. While groups are listed, a coordinator may load for `patience`.
 fn existing(cluster: &mut Cluster, kind: ResourceKind, patience: Duration) -> Result<Vec<Whose>, Failure> {
     let mut names: BTreeSet<String> = BTreeSet::new();
     match kind {
@@ -88,10 +88,10 @@ fn existing(cluster: &mut Cluster, kind: ResourceKind, patience: Duration) -> Re
     Ok(names.into_iter().map(Whose::Named).collect())
 }
 
-/// Brokers answer for groups and client metrics that nobody knows, too.
+/// Checks that an entity exists, since brokers answer for unknown groups and client metrics, too.
 fn must_exist(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, patience: Duration) -> Result<(), Failure> {
     let Whose::Named(name) = whose else { return Ok(()) };
-    // For client metrics there may be nothing that lists them; what they have tells.
+    // Client metrics may not be listed by the broker: those without configurations are refused later.
     let is_listed = kind != ResourceKind::ClientMetrics;
     match is_listed && !existing(cluster, kind, patience)?.contains(whose) {
         true => Err(absent(kind, name)),
@@ -159,7 +159,7 @@ mod tests {
 
     /// Captured from Kafka 4.3.1.
     #[test]
-    fn lines_are_kafkas() {
+    fn lines_of_configs_are_kafkas() {
         let synonym = |source, name: &str, value: &str| Synonym {
             name: name.into(),
             value: Some(value.into()),

@@ -1,17 +1,18 @@
-//! Whose configurations: kafka-configs.sh's two ways to say it, `--entity-type topics --entity-name t` and `--topic t`.
+//! Entity with configurations, in the two forms of kafka-configs.sh: `--entity-type topics --entity-name t` and
+//! `--topic t`.
 
 use crate::failure::Failure;
 use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{string, text};
 use fullbore_client::admin::{ConfigSource, ResourceKind};
 
-/// The types of Kafka that nothing is offered of yet, and what they configure.
+/// Entity types of Kafka that are not offered yet, and their configurations.
 const ABSENT: [(&str, &str); 3] = [
     ("users", "SCRAM credentials and quotas of users"),
     ("clients", "quotas of client ids"),
     ("ips", "connection rates of IP addresses"),
 ];
-/// The types that have configurations here.
+/// Entity types that have configurations here.
 const TYPES: &str = "topics, brokers, broker-loggers, groups or client-metrics";
 
 #[derive(Args, Debug, Default)]
@@ -20,10 +21,10 @@ const TYPES: &str = "topics, brokers, broker-loggers, groups or client-metrics";
 #[command(group = ArgGroup::new("short").args(["topic", "broker", "broker_defaults", "broker_logger", "group",
     "client_metrics"]).conflicts_with("entity_type"))]
 pub struct Entity {
-    /// What is meant: topics, brokers, broker-loggers, groups or client-metrics.
+    /// The type of the entity: topics, brokers, broker-loggers, groups or client-metrics.
     #[arg(long, value_name = "TYPE")]
     entity_type: Option<String>,
-    /// The name of what is meant: a topic's, a broker's id, a group's.
+    /// The name of the entity: a topic's or group's name, a broker's id.
     #[arg(long, value_name = "NAME", requires = "entity_type")]
     entity_name: Option<String>,
     /// The defaults of all brokers.
@@ -44,34 +45,34 @@ pub struct Entity {
     /// A consumer group.
     #[arg(long)]
     group: Option<String>,
-    /// A subscription to what clients measure, by its name.
+    /// A subscription to metrics of clients, by its name.
     #[arg(long, value_name = "NAME")]
     client_metrics: Option<String>,
 }
 
-/// What is meant: one thing, or everything of a kind.
+/// Entity of the flags: one, or all of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meant {
-    /// The kind.
+    /// Kind of the entity.
     pub kind: ResourceKind,
-    /// `None` for everything of the kind.
+    /// The entity; None for all of the kind.
     pub whose: Option<Whose>,
 }
 
-/// One thing that has configurations.
+/// Entity that has configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// The defaults of all brokers.
     Defaults,
-    /// The one with this name.
+    /// Entity with this name.
     Named(String),
 }
 
 impl Entity {
-    /// What the flags mean.
+    /// Returns the entity of the flags.
     ///
     /// # Errors
-    /// When they do not say, or name what has no configurations here.
+    /// Flags that name none, or one without configurations here.
     pub fn meant(&self) -> Result<Meant, Failure> {
         let named = |kind, name: &Option<String>| Some((kind, Whose::Named(name.clone()?)));
         let short = named(ResourceKind::Topic, &self.topic)
@@ -85,7 +86,7 @@ impl Entity {
             (None, Some(word)) => (kind(word)?, self.entity_name.clone().map(Whose::Named)),
             (None, None) => {
                 return Err(Failure::new(
-                    "say whose configurations: --topic NAME, --broker ID, --broker-defaults, --group \
+                    "name an entity: --topic NAME, --broker ID, --broker-defaults, --group \
                                          NAME, or --entity-type and --entity-name",
                 ));
             }
@@ -117,7 +118,7 @@ fn kind(word: &str) -> Result<ResourceKind, Failure> {
     }
 }
 
-/// As kafka-configs.sh calls one of them.
+/// Returns the name of one entity of this kind, as in kafka-configs.sh.
 pub fn singular(kind: ResourceKind) -> &'static str {
     match kind {
         ResourceKind::Topic => "topic",
@@ -129,7 +130,7 @@ pub fn singular(kind: ResourceKind) -> &'static str {
 }
 
 impl Whose {
-    /// What the request has for it.
+    /// Returns the name in the request.
     pub fn resource_name(&self) -> &str {
         match self {
             Whose::Defaults => "",
@@ -137,7 +138,7 @@ impl Whose {
         }
     }
 
-    /// The members of a JSON object that name it.
+    /// Returns the members of a JSON object that name the entity.
     pub fn members(&self, kind: ResourceKind) -> [(&'static str, String); 2] {
         let name = match self {
             Whose::Defaults => None,
@@ -146,7 +147,7 @@ impl Whose {
         [("type", string(singular(kind))), ("name", text(name))]
     }
 
-    /// Where a value set for it is from.
+    /// Returns the source of a value that is set for the entity.
     pub fn source(&self, kind: ResourceKind) -> ConfigSource {
         match (kind, self) {
             (ResourceKind::Topic, _) => ConfigSource::TOPIC,
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_mean_the_same() {
+    fn both_forms_of_flags_name_the_same_entity() {
         let named = |name: &str| Some(Whose::Named(name.to_owned()));
         for (flags, kind, whose) in [
             ("--topic t", ResourceKind::Topic, named("t")),
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_says_what_can() {
+    fn a_refused_entity_is_answered_with_the_allowed_ones() {
         for (flags, told) in [
             ("", "--broker-defaults"),
             ("--entity-type users", "SCRAM credentials and quotas of users are not offered yet"),

@@ -1,4 +1,4 @@
-//! `fullbore configs`: kafka-configs.sh's flags and output, one file per action. The questions to the cluster are in
+//! `fullbore configs`: flags and output of kafka-configs.sh, one file per action. The requests to the cluster are in
 //! `fullbore_client::admin`.
 
 mod alter;
@@ -8,7 +8,7 @@ mod entity;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
-/// The flags that kafka-configs.sh has for actions.
+/// Flags of kafka-configs.sh for actions.
 pub const ACTION_FLAGS: [&str; 2] = ["--describe", "--alter"];
 
 /// Describe and alter configurations of topics, brokers, groups and client metrics, with kafka-configs.sh's flags.
@@ -23,11 +23,11 @@ pub struct ConfigsArgs {
 
 #[derive(Subcommand, Debug)]
 enum ConfigsCommand {
-    /// Print configurations, where each value is from, and those that it hides.
+    /// Print configurations with the source of each value, and the weaker values that it overrides.
     ///
-    /// Without a name those of every topic, broker, group or client metric; without --all those that were set while
-    /// brokers run. --json prints {"entities": [{"type", "name", "configs": [{"name", "value", "source",
-    /// "is_sensitive", "is_read_only", "synonyms": [{"name", "value", "source"}]}]}]}; the name of what holds for all
+    /// Without a name it prints those of every topic, broker, group or client metric; without --all only those that
+    /// were set while brokers run. --json prints {"entities": [{"type", "name", "configs": [{"name", "value", "source",
+    /// "is_sensitive", "is_read_only", "synonyms": [{"name", "value", "source"}]}]}]}; the name of the defaults of all
     /// brokers is null.
     #[command(after_help = "Examples:
   fullbore configs describe --topic orders
@@ -35,7 +35,8 @@ enum ConfigsCommand {
   fullbore configs describe --entity-type brokers
   fullbore configs describe --broker-defaults")]
     Describe(describe::DescribeConfigsArgs),
-    /// Set configurations, or delete them so that the broker's or the default holds again; all of them or none.
+    /// Set configurations, or delete them so that the broker's setting or the default applies again; all of them or
+    /// none.
     ///
     /// --json prints {"altered": {"type", "name"}}.
     #[command(after_help = "Examples:
@@ -51,7 +52,9 @@ pub fn run(configs: ConfigsArgs) -> Result<(), Failure> {
     match configs.action {
         Some(ConfigsCommand::Describe(describe)) => describe::run(&describe),
         Some(ConfigsCommand::Alter(alter)) => alter::run(&alter),
-        None => Err(Failure::new("configs: say describe or alter, as in `fullbore configs describe --topic orders`")),
+        None => Err(Failure::new(
+            "configs: the action is missing: describe or alter, as in `fullbore configs describe --topic orders`",
+        )),
     }
 }
 
@@ -61,7 +64,7 @@ mod tests {
     use crate::tests::parse;
 
     #[test]
-    fn kafkas_flags_are_read() {
+    fn kafkas_flags_of_configs_are_accepted() {
         for line in [
             "fullbore configs --bootstrap-server h:1 --describe --entity-type topics --entity-name t --all",
             "fullbore configs --describe --entity-type brokers --entity-default --command-config f",
@@ -78,8 +81,8 @@ mod tests {
     }
 
     #[test]
-    fn an_action_that_is_missing_is_said_so() {
+    fn a_missing_action_is_reported() {
         let told = run(ConfigsArgs { action: None }).expect_err("none").to_string();
-        assert!(told.contains("say describe or alter"), "{told}");
+        assert!(told.contains("the action is missing"), "{told}");
     }
 }

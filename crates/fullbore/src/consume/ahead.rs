@@ -1,8 +1,7 @@
-//! What a member needs beside its membership, found while it joins: leaders, where partitions start, and a connection
-//! to fetch on.
+//! Look-ups for a member while it joins: leaders, start offsets, and a connection to fetch on.
 //!
-//! Not what it is given, nor what was committed. Invariant: none of it is needed. What is missing, old or wrong is
-//! asked for again.
+//! Not here: the assignment and committed offsets. Invariant: the results are optional. If one is missing, old or
+//! wrong, the member requests it again.
 
 use crate::stop::Stop;
 use fullbore_client::blocking::{Cluster, EARLIEST, PartitionPlace};
@@ -13,26 +12,26 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How old it may be when it is used: a new group takes group.initial.rebalance.delay.ms, 3 s, to be joined.
+/// Age at which results expire: joining a new group takes group.initial.rebalance.delay.ms, 3 s.
 const FRESH: Duration = Duration::from_secs(10);
-/// Partitions whose starts are asked for; of more, each leader is asked for those that the member is given.
+/// Largest number of partitions whose starts are looked up ahead; otherwise only those of the assignment are.
 const STARTS_MAX: usize = 1000;
-/// The time between two looks at the stop signal.
+/// Time between two checks of the stop signal.
 const TICK: Duration = Duration::from_millis(20);
 
-/// See the module.
+/// Look-ups, as the module describes them.
 pub(super) struct Ahead {
     until: Instant,
     places: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// With the ids of their topics.
+    /// Start offsets with the ids of their topics.
     starts: HashMap<TopicPartition, (Uuid, i64)>,
-    /// Connects to any broker.
+    /// Thread that connects to any broker.
     fetching: Option<JoinHandle<Cluster>>,
 }
 
 impl Ahead {
-    /// Asks `cluster` for these topics, and if `with_starts` for the first offsets of what its broker leads, while
-    /// `fetching` connects. Waits for nothing once `stop` is asked.
+    /// Looks up these topics by `cluster`, and if `with_starts` the start offsets of the partitions that its broker
+    /// leads, while `fetching` connects. Does not wait after a stop.
     pub(super) fn look(
         cluster: &mut Cluster,
         mut fetching: Cluster,
@@ -41,7 +40,7 @@ impl Ahead {
         stop: &Stop,
     ) -> std::io::Result<Self> {
         let connect = move || {
-            // A failure shows again when it is used.
+            // A failure shows when the connection is used.
             let _ = fetching.any();
             fetching
         };
@@ -50,7 +49,7 @@ impl Ahead {
         let (mut asked, topics) = (cluster.handed_over(), topics.to_vec());
         let ask = move || {
             let found = found(&mut asked, &topics, with_starts);
-            // The receiver is gone once the command stops.
+            // Fails if the command has stopped.
             let _ = tells.send((found, asked));
         };
         std::thread::Builder::new().name("ahead".to_owned()).spawn(ask)?;
@@ -68,27 +67,27 @@ impl Ahead {
         Ok(Ahead { until: Instant::now() + FRESH, places, starts, fetching })
     }
 
-    /// The partitions of these topics, once, if all are known and new.
+    /// Returns the partitions of these topics, once, if all are known and fresh.
     pub(super) fn places(&mut self, topics: &BTreeSet<Text>) -> Option<BTreeMap<Text, Vec<PartitionPlace>>> {
         let mut places = std::mem::take(&mut self.places);
         places.retain(|topic, _| topics.contains(topic));
         (places.len() == topics.len() && Instant::now() < self.until).then_some(places)
     }
 
-    /// The first offset of a partition of the topic with this id, if it is known and new.
+    /// Returns the start offset of a partition of the topic with this id, if it is known and fresh.
     pub(super) fn start(&self, of: &TopicPartition, topic_id: Uuid) -> Option<i64> {
         let (id, offset) = self.starts.get(of)?;
         (*id == topic_id && Instant::now() < self.until).then_some(*offset)
     }
 
-    /// A cluster to fetch from, with the connection once if it is there, and else without one.
+    /// Returns a cluster to fetch from: once the connected one if it is ready, else one without a connection.
     pub(super) fn cluster(&mut self, otherwise: &Cluster) -> Cluster {
         let connected = self.fetching.take_if(|thread| thread.is_finished());
         connected.and_then(|thread| thread.join().ok()).unwrap_or_else(|| otherwise.detached())
     }
 }
 
-/// Partitions of topics by name, and first offsets with the ids of their topics.
+/// Partitions of topics by name, and start offsets with the ids of their topics.
 type PlacesAndStarts = (BTreeMap<Text, Vec<PartitionPlace>>, HashMap<TopicPartition, (Uuid, i64)>);
 
 fn found(cluster: &mut Cluster, topics: &[Text], with_starts: bool) -> PlacesAndStarts {
@@ -102,7 +101,7 @@ fn found(cluster: &mut Cluster, topics: &[Text], with_starts: bool) -> PlacesAnd
         && let Ok(connection) = cluster.any()
         && let Ok(found) = connection.offsets_at(&of, EARLIEST, false)
     {
-        // Partitions of other leaders are refused.
+        // The broker refuses partitions of other leaders.
         let found = ids.into_iter().zip(found);
         starts.extend(of.into_iter().zip(found).filter_map(|(of, (id, offset))| Some((of, (id, offset.ok()?)))));
     }
@@ -114,8 +113,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_that_comes_while_nobody_answers_ends_the_look() {
-        // The system takes connections, and no broker answers on them.
+    fn a_signal_ends_the_look_ups_at_a_silent_broker() {
+        // The system accepts connections, and no broker responds on them.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = silent.local_addr().expect("bound").to_string();
         let (tells, told) = channel();

@@ -1,4 +1,4 @@
-//! What the user types after `fullbore consume`.
+//! Flags of `fullbore consume`.
 
 use super::format::{self, FormatPart};
 use super::start::{self, Mark};
@@ -10,16 +10,19 @@ use std::path::PathBuf;
 
 /// Read topics to standard output: one value a line, in a format like kcat's, or as JSON.
 ///
-/// Without --group every partition is read, also those that topics get meanwhile, nothing is committed, and reading
-/// starts with the records that come from now on, or with --exit at the beginning. With --group the members of the
-/// group share the partitions and each goes on where the group has committed; committed is what was written out, every
-/// auto.commit.interval.ms (5 s) and at the end, so that every record comes out at least once. Ctrl-C and SIGTERM
-/// commit and leave the group.
+/// Without --group, every partition is read, including new ones, and nothing is committed. Reading starts with the next
+/// record, or with --exit at the beginning.
 ///
-/// Formats take %t topic, %p partition, %o offset, %T timestamp in milliseconds, %k key, %K its length, %s value, %S
-/// its length, %R its length in four bytes, %h headers, %% a percent sign, and \n \t \r \0 \\ \xHH. A length is -1 for
-/// null. With --json each line is an object with topic, partition, offset, timestamp, timestamp_type, headers (where it
-/// has any), key and value; bytes that are no UTF-8 are base64 in key_base64 or value_base64, so that nothing is lost.
+/// With --group, the members of the group share the partitions, and each starts at the group's committed offset.
+/// Offsets of records that were written out are committed every auto.commit.interval.ms (5 s) and at the end, so that
+/// every record is written out at least once. Ctrl-C and SIGTERM commit and leave the group.
+///
+/// Formats contain %t topic, %p partition, %o offset, %T timestamp in milliseconds, %k key, %s value, %h headers, and
+/// %% a percent sign. %K and %S are the lengths of key and value, -1 for null, and %R is the value's length in four
+/// bytes. \n \t \r \0 \\ \xHH are escapes.
+///
+/// With --json each line is an object with topic, partition, offset, timestamp, timestamp_type, headers (if any), key
+/// and value. Bytes that are not UTF-8 are base64 in key_base64 or value_base64.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore consume --topic events                              what comes from now on
@@ -29,17 +32,17 @@ use std::path::PathBuf;
   fullbore consume -t events -o s@1767225600000 -o e@1767312000000 --json | jq .value")]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["topics", "include", "names"]))]
 pub struct Consume {
-    /// The topic to read; may be repeated.
+    /// A topic to read; may be repeated.
     #[arg(short, long = "topic", value_name = "TOPIC")]
     topics: Vec<String>,
-    /// The same without the flag.
+    /// Topics to read, without the flag.
     #[arg(value_name = "TOPIC")]
     names: Vec<String>,
-    /// Read every topic whose whole name matches this regular expression; without --group also those that come later.
-    /// Internal topics only with -X exclude.internal.topics=false.
+    /// Read every topic whose whole name matches this regular expression; without --group also new ones. Internal
+    /// topics only with -X exclude.internal.topics=false.
     #[arg(long, value_name = "REGEX")]
     pub(super) include: Option<String>,
-    /// Brokers to ask, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
+    /// Bootstrap brokers, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
     pub(super) bootstrap_server: Option<String>,
     #[command(flatten)]
@@ -47,10 +50,10 @@ pub struct Consume {
     /// Read as a member of this consumer group.
     #[arg(short = 'G', long, value_name = "GROUP", conflicts_with_all = ["partitions", "offsets"])]
     pub(super) group: Option<String>,
-    /// A static member: it keeps its partitions while it is away for less than its session.
+    /// The id of a static member, which keeps its partitions while it is away for less than its session timeout.
     #[arg(long, value_name = "ID", requires = "group")]
     pub(super) group_instance_id: Option<String>,
-    /// classic: a member assigns; consumer: the broker assigns (KIP-848).
+    /// The group's protocol: classic, in which a member assigns, or consumer, in which the broker assigns (KIP-848).
     #[arg(long, value_name = "PROTOCOL", requires = "group")]
     pub(super) group_protocol: Option<String>,
     /// Only this partition; may be repeated.
@@ -59,27 +62,28 @@ pub struct Consume {
     /// Start at beginning, end, an OFFSET, -COUNT before the end, s@MS at a time; e@MS ends before a time.
     #[arg(short, long = "offset", value_name = "WHERE", allow_hyphen_values = true, value_parser = start::mark)]
     pub(super) offsets: Vec<Mark>,
-    /// Start with the oldest records, with --group where the group has committed nothing; as --offset beginning.
+    /// Start with the oldest records, with --group only in partitions without a committed offset; like --offset
+    /// beginning.
     #[arg(long)]
     pub(super) from_beginning: bool,
     /// End after this many records.
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) max_messages: Option<u64>,
-    /// End where the partitions ended when reading began; one that its broker refuses is tried for 10 s. A member of a
-    /// group that is given no partition ends once it is clear that none is on its way: at once where a member assigns
-    /// eagerly, else after a minute without a change, or max.poll.interval.ms where that is shorter.
+    /// End at the ends that the partitions had at the start; a partition that its broker refuses is tried for 10 s. A
+    /// member without partitions ends once none can follow: at once if a member assigns eagerly, else after a minute
+    /// without a change, or max.poll.interval.ms if that is shorter.
     #[arg(short, long)]
     pub(super) exit: bool,
-    /// End when no record came for this long.
+    /// End after this many milliseconds without a record.
     #[arg(long, value_name = "MS")]
     pub(super) timeout_ms: Option<u64>,
-    /// Print each record like this; nothing is added, not even a new line.
+    /// Print each record in this format; nothing is added, not even a new line.
     #[arg(short, long, value_name = "FORMAT", value_parser = pieces, group = "style")]
     pub(super) format: Option<Format>,
     /// Print each record as a JSON object.
     #[arg(short = 'J', long, group = "style")]
     pub(super) json: bool,
-    /// Print the key before the value, with what separates them (\t unless -K says so).
+    /// Print the key before the value, with a separator between them (-K, default \t).
     #[arg(long, conflicts_with = "style")]
     pub(super) print_key: bool,
     /// Print the headers.
@@ -94,26 +98,25 @@ pub struct Consume {
     /// Print the offset.
     #[arg(short = 'O', long, conflicts_with = "style")]
     pub(super) print_offset: bool,
-    /// Print the key before the value, with this between them.
+    /// Print the key before the value, with this separator between them.
     #[arg(short = 'K', long, value_name = "TEXT", value_parser = escapes::delimiter, conflicts_with = "style")]
     pub(super) key_separator: Option<std::vec::Vec<u8>>,
-    /// What follows each record [default: \n].
+    /// The bytes after each record [default: \n].
     #[arg(short = 'D', long, value_name = "TEXT", value_parser = escapes::bytes, conflicts_with = "style")]
     pub(super) delimiter: Option<std::vec::Vec<u8>>,
-    /// Print a key or value that is null as NULL instead of nothing.
+    /// Print a null key or value as NULL instead of nothing.
     #[arg(short = 'Z', long)]
     pub(super) null: bool,
-    /// read_committed leaves out records of transactions that are open or were aborted.
+    /// read_committed leaves out records of open and aborted transactions.
     #[arg(long, value_name = "LEVEL")]
     pub(super) isolation_level: Option<String>,
-    /// Go on behind a batch that its producer has sent so that it cannot be read, or that the object store does not
-    /// have any more, and say which it was.
+    /// Skip a batch that its producer sent unreadable, or that the object store no longer has, and report it.
     #[arg(long)]
     pub(super) skip_bad_batches: bool,
     /// A file of consumer properties.
     #[arg(long, visible_alias = "consumer.config", value_name = "FILE")]
     pub(super) command_config: Option<PathBuf>,
-    /// A consumer property, before those of the file; may be repeated. docs/consumer.md has all of them.
+    /// A consumer property, which overrides the file; may be repeated. See docs/consumer.md.
     #[arg(short = 'X', long, visible_alias = "command-property", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(super) consumer_property: Vec<(String, String)>,
     /// kafka-console-consumer.sh's print.key, print.value, print.headers, print.timestamp, print.partition,
@@ -123,13 +126,13 @@ pub struct Consume {
 }
 
 impl Consume {
-    /// The topics that are named, with or without the flag.
+    /// Returns the named topics, with or without the flag.
     pub(super) fn named(&self) -> impl Iterator<Item = &String> {
         self.topics.iter().chain(&self.names)
     }
 }
 
-/// A format that was read.
+/// Parsed format.
 #[derive(Clone, Debug)]
 pub(super) struct Format(pub(super) Vec<FormatPart>);
 

@@ -1,6 +1,7 @@
-//! Reading partitions that are nobody else's: all of the topics, or those named, from the offsets asked for.
+//! Reading without a group: all partitions of the topics, or the named ones, from the offsets of the flags. Nothing is
+//! committed.
 //!
-//! Nothing is committed. Invariant: each record from the start on is printed once, in the order of its partition.
+//! Invariant: each record from the start on is printed once, in the order of its partition.
 
 use super::args::Consume;
 use super::printer::{Printer, PrinterContext};
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Reads until the end that was asked for, or until the user asks to end.
+/// Reads to the end that the flags set, or until the user stops it.
 pub(super) fn read(
     cluster: &mut Cluster,
     topics: &TopicSelection,
@@ -34,7 +35,7 @@ pub(super) fn read(
     };
     let places = places(cluster, topics, &args.partitions)?;
     let cursors = places.values().flatten().cloned().map(&cursor).collect();
-    // Partitions that were named, or are to be read up to where they end now, are all there is to read.
+    // Only these partitions are read if they were named, or have an end.
     let is_open = args.partitions.is_empty() && !args.exit && shared.until.is_none();
     let timeout = args.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
     let plan = ConsumePlan {
@@ -51,7 +52,7 @@ pub(super) fn read(
         troubles.of_run(progress, None);
         idle.observe(progress.records() > 0, || topics.waits_for(start == StartOffset::Latest));
         if stop.is_asked() {
-            // A lane that waits for a slow reader is told that nobody wants the rest.
+            // A fetcher that waits for a slow reader returns: the rest is not needed.
             shared.outlet.close();
         }
         !stop.is_asked() && !shared.is_spent()
@@ -60,14 +61,14 @@ pub(super) fn read(
     Ok(End { finished, unread: outcome.unread })
 }
 
-/// The partitions of every topic, or those of them that were named.
+/// Returns the partitions of every topic, or the named ones of each.
 fn places(
     cluster: &mut Cluster,
     topics: &TopicSelection,
     wanted: &[i32],
 ) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, Failure> {
     let mut all = cluster.partitions_of(&topics.all)?;
-    // One that was not named was there a moment ago.
+    // A topic that was not named existed a moment ago.
     if let Some(missing) = topics.named.iter().find(|topic| !all.contains_key(*topic)) {
         return Err(ClientError::NoTopic(missing.to_string()).into());
     }

@@ -1,4 +1,4 @@
-//! What is printed of a record: a format of literal text and tokens, kcat's, or one JSON object.
+//! Printed form of a record: kcat's format of literal text and tokens, or one JSON object.
 //!
 //! Invariant: a format is checked when it is parsed; printing cannot fail.
 
@@ -6,7 +6,7 @@ use crate::pipe::escapes::{self, Unescaped};
 use crate::pipe::{base64, json};
 use fullbore_wire::batch::TimestampType;
 
-/// A record and where it was read.
+/// Record with its topic, partition and offset.
 pub struct Seen<'a> {
     /// The topic.
     pub topic: &'a str,
@@ -16,27 +16,27 @@ pub struct Seen<'a> {
     pub offset: i64,
     /// Milliseconds since 1970, or -1.
     pub timestamp: i64,
-    /// Who set it.
+    /// Source of the timestamp.
     pub timestamp_type: TimestampType,
     /// Key, value and headers.
     pub record: &'a fullbore_wire::batch::Record<'a>,
 }
 
-/// How records are printed.
+/// Form in which records are printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Piece by piece.
+    /// A format, piece by piece.
     Pieces {
-        /// In order.
+        /// Pieces in order.
         pieces: Vec<FormatPart>,
-        /// What stands for a key or value that is null.
+        /// Bytes for a key or value that is null.
         null: Vec<u8>,
     },
-    /// One object a line.
+    /// JSON: one object a line.
     Json,
 }
 
-/// A part of a format.
+/// Part of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FormatPart {
     /// Bytes that are printed as they are.
@@ -49,31 +49,31 @@ pub enum FormatPart {
     Offset,
     /// `%T`: milliseconds, -1 for none.
     Timestamp,
-    /// As kafka-console-consumer.sh prints it: `CreateTime:1690000000000`.
+    /// Timestamp as kafka-console-consumer.sh prints it: `CreateTime:1690000000000`.
     NamedTimestamp,
     /// `%k`.
     Key,
-    /// `%K`: its length, -1 for null.
+    /// `%K`: length of the key, -1 for null.
     KeyLength,
     /// `%s`.
     Value,
-    /// `%S`: its length, -1 for null.
+    /// `%S`: length of the value, -1 for null.
     ValueLength,
-    /// `%R`: its length in four bytes, big-endian.
+    /// `%R`: length of the value in four bytes, big-endian.
     ValueLengthBytes,
-    /// `%h`: `a=1,b=2`; a value that is null is NULL.
+    /// `%h`: `a=1,b=2`; a null value is NULL.
     Headers,
-    /// As kafka-console-consumer.sh prints them: `a:1,b:2`, or NO_HEADERS. What separates them is in it.
+    /// Headers as kafka-console-consumer.sh prints them: `a:1,b:2`, or NO_HEADERS. Contains the separator.
     NamedHeaders(Vec<u8>),
 }
 
-/// The tokens, for messages.
+/// Tokens, for messages.
 const TOKENS: &str = "%t %p %o %T %k %K %s %S %R %h %%";
 
-/// Reads a format as kcat's -f takes it.
+/// Parses a format of kcat's -f.
 ///
 /// # Errors
-/// What is wrong, and at which byte of it.
+/// The fault, and its byte in the format.
 pub fn parse(text: &str) -> Result<Vec<FormatPart>, String> {
     let bytes = text.as_bytes();
     let (mut at, mut pieces) = (0, Vec::new());
@@ -116,7 +116,7 @@ fn token(letter: Option<&u8>) -> Result<FormatPart, String> {
 }
 
 impl Style {
-    /// Appends a record.
+    /// Appends a record to `out`.
     pub fn print(&self, seen: &Seen<'_>, out: &mut Vec<u8>) {
         match self {
             Style::Pieces { pieces, null } => pieces.iter().for_each(|piece| piece.print(seen, null, out)),
@@ -173,7 +173,7 @@ fn named_timestamp(seen: &Seen<'_>, out: &mut Vec<u8>) {
     number(seen.timestamp, out);
 }
 
-/// Appends a decimal number: `write!` costs several times as much, a million times a second.
+/// Appends a decimal number: `write!` would cost several times as much, a million times a second.
 fn number(value: i64, out: &mut Vec<u8>) {
     let (mut digits, mut at, mut left) = ([0; 20], 20, value.unsigned_abs());
     loop {
@@ -188,7 +188,7 @@ fn number(value: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// One line of JSON. Bytes that are no UTF-8 are base64 under a name that says so, and nothing is lost.
+/// Appends one line of JSON. Bytes that are not UTF-8 are base64, under a name that shows it.
 fn object(seen: &Seen<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"topic\":");
     json::string(seen.topic, out);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_kcats() {
+    fn tokens_print_as_in_kcat() {
         let headers = [Header { key: b"a", value: Some(b"1") }, Header { key: b"b", value: None }];
         let all = pieces(r"%t|%p|%o|%T|%k|%K|%s|%S|%R|%h|%%\x41\t");
         let told = r"t|3|1234567890123|-1|k|1|v\xff|2|\x00\x00\x00\x02|a=1,b=NULL|%A\t";
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_format_is_told_where() {
+    fn a_malformed_format_is_reported_with_its_byte() {
         for (format, says) in [
             ("ab%q", "at byte 3 of the format: %q must be one of %t %p"),
             ("%s%", "at byte 3 of the format: % must not be last"),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_decimal() {
+    fn numbers_are_printed_in_decimal() {
         for value in [0, 7, -1, 10, 1_000_000, i64::MAX, i64::MIN] {
             let mut out = Vec::new();
             number(value, &mut out);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn json_loses_nothing() {
+    fn json_keeps_all_bytes_and_nulls() {
         let headers = [
             Header { key: b"a\"", value: Some(b"\xff") },
             Header { key: b"\xff", value: Some(b"1") },

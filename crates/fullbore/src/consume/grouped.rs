@@ -1,8 +1,8 @@
-//! Reading as a member of a consumer group: what the group gives, from where it was committed, and commits of what was
-//! written out.
+//! Reading as a member of a consumer group: the assigned partitions from their committed offsets on, and commits of
+//! records that were written out.
 //!
-//! Invariant: an offset is committed only after every record before it was written to standard output, so that a record
-//! is written at least once, whoever of the group dies.
+//! Invariant: an offset is committed only after every record before it was written to standard output. So each record
+//! is written at least once, even if members die.
 
 use super::ahead::Ahead;
 use super::args::Consume;
@@ -23,24 +23,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often a signal is looked for while there is nothing to read.
+/// Time between two checks of signals while there is nothing to read.
 const TICK: Duration = Duration::from_millis(20);
-/// How long brokers may take over a question before the command fails.
+/// Longest wait for brokers before the command fails.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two attempts at it.
+/// Time between two attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// How long it may take over the last commit.
+/// Longest time of the last commit.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take to say goodbye.
+/// Longest time of the leave.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
-/// When the last commit and the goodbye are over after Ctrl-C.
+/// Times after Ctrl-C at which the last commit and the leave end.
 const CTRL_C_TIMES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(300));
 
-/// How long standard output may take a write before partitions are let go of all the same: the records in that write
-/// are then read again by whoever gets them.
+/// Longest time of a write to standard output before partitions are given up all the same. Their next owner reads the
+/// records of that write again.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// One member's reading.
+/// Reading of one member.
 pub(super) struct Grouped<'a> {
     cluster: &'a mut Cluster,
     member: Member,
@@ -50,35 +50,35 @@ pub(super) struct Grouped<'a> {
     topics: &'a TopicSelection,
     shared: &'a Arc<PrinterContext>,
     stop: &'a Stop,
-    /// Where each partition that is read here goes on, and with --exit ends.
+    /// Position of each partition that is read here, and its end with --exit.
     places: HashMap<TopicPartition, Placed>,
-    /// The leaders of those that are new, until they are read.
+    /// Leaders of new partitions, until these are read.
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// What was committed of them.
+    /// Committed positions of these partitions.
     committed: HashMap<TopicPartition, Position>,
     /// Topics that were deleted while they were read.
     deleted: BTreeSet<Text>,
-    /// Which partition could not be read, and why.
+    /// Sentence about a partition that could not be read.
     unread: Option<String>,
-    /// What is wrong with the partitions, and with the membership.
+    /// Obstacles of the partitions, and of the membership.
     troubles: (Troubles, Troubles),
-    /// What the user is told who sees nothing.
+    /// Report for a user who sees no output.
     idle: Idle,
 }
 
-/// Why a stretch of reading ended.
+/// Reason why a stretch of reading ended.
 #[derive(PartialEq, Eq)]
 enum Stretch {
-    /// Everything that was asked for was read.
+    /// All planned records were read.
     Finished,
-    /// The user asked to end, or nothing came for as long as it may.
+    /// The user stopped it, or the timeout without records passed.
     Ended,
-    /// The group gives something else.
+    /// The group has a new assignment.
     Moved,
 }
 
 impl<'a> Grouped<'a> {
-    /// A member that reads nothing yet.
+    /// Makes a member that reads nothing yet.
     pub(super) fn new(
         cluster: &'a mut Cluster,
         (member, ahead): (Member, Ahead),
@@ -108,10 +108,10 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Reads until the end that was asked for, or until the user asks to end.
+    /// Reads to the end that the flags set, or until the user stops it.
     pub(super) fn read(mut self) -> Result<End, Failure> {
         let outcome = self.follow();
-        // What is read but not written yet is either waited for, or nobody wants it any more.
+        // Records that are read but not written are awaited, unless they are not needed any more.
         if outcome.is_err() || self.stop.is_asked() {
             self.shared.outlet.close();
         }
@@ -133,7 +133,7 @@ impl<'a> Grouped<'a> {
             CommitOutcome::Later | CommitOutcome::Lost => {
                 let why = trouble.map_or_else(String::new, |why| format!(": {why}"));
                 Err(Failure::new(format!(
-                    "the offsets of the last records could not be committed; the group reads those records again{why}"
+                    "cannot commit the offsets of the last records: the group reads these records again{why}"
                 )))
             }
         }
@@ -149,7 +149,7 @@ impl<'a> Grouped<'a> {
         loop {
             if let Some(new) = self.member.target(Duration::ZERO)? {
                 target = self.move_to(&new)?.then_some(new);
-                // By what was written, since what was only read may have been dropped.
+                // Counts written records only, since records that were only read may have been dropped.
                 if target.is_some() && self.shared.is_spent() {
                     return Ok(true);
                 }
@@ -173,7 +173,7 @@ impl<'a> Grouped<'a> {
                         Stretch::Moved => {}
                     }
                 }
-                // More members than partitions: nothing is left for this one.
+                // With more members than partitions, this one has none.
                 Some(target) if self.args.exit && target.settled => return Ok(true),
                 _ => {
                     self.troubles.1.observe(self.member.trouble());
@@ -188,15 +188,15 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Prints how many partitions other members have, where all of this one's were read to their ends: a member that is
-    /// gone keeps its own until its session is over.
+    /// Prints how many partitions other members have, if all of this one's were read to their ends. A dead member keeps
+    /// its partitions until its session ends.
     fn report_others(&mut self) {
         if !self.args.exit || self.shared.is_spent() {
             return;
         }
         let topics: BTreeSet<&Text> = self.places.keys().map(|(topic, _)| topic).collect();
         let topics: Vec<Text> = topics.into_iter().cloned().collect();
-        // All partitions were read a moment ago; without an answer there is nothing to print.
+        // All partitions were read a moment ago, so a failure here prints nothing.
         let all = self.cluster.partitions_of(&topics).map_or(0, |found| found.values().map(Vec::len).sum());
         let others = all.saturating_sub(self.places.len());
         if others > 0 {
@@ -206,14 +206,14 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Lets go of what is not in the target, commits, and finds where to begin with what is new. Whether the target is
-    /// taken: the group may have given this member up meanwhile, and then has another for it soon.
+    /// Gives up the partitions that are not in the target, commits, and finds the start of new ones. Returns true if
+    /// the target is confirmed. The group may have removed this member meanwhile, and then has another target soon.
     fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
-        // What is queued but not written is read again, by whoever gets it.
+        // The next owner reads queued records again.
         self.shared.outlet.close();
         self.shared.outlet.drained(WRITE_PATIENCE, || false);
         for (place, written) in self.shared.outlet.written() {
-            // What was written of a topic that was made again since says nothing of this one.
+            // Positions in a recreated topic's predecessor do not apply to it.
             if let Some(placed) = self.places.get_mut(&place).filter(|placed| placed.topic_id == written.topic_id) {
                 placed.offset = Some(written.offset);
             }
@@ -241,7 +241,8 @@ impl<'a> Grouped<'a> {
         Ok(true)
     }
 
-    /// The broker may have taken a topic's partitions away because it was deleted: nothing of them is committed then.
+    /// Forgets topics that are deleted, which may be why the broker took their partitions away: nothing of them is
+    /// committed.
     fn let_go_of_deleted(&mut self, target: &Target) -> Result<(), Failure> {
         let is_left = |topic: &Text| target.partitions.iter().all(|(kept, _)| kept != topic);
         let left: BTreeSet<Text> =
@@ -257,14 +258,14 @@ impl<'a> Grouped<'a> {
         Ok(())
     }
 
-    /// The partitions of those of these topics that there are.
+    /// Returns the partitions of those of `topics` that exist.
     fn found(&mut self, topics: &BTreeSet<Text>) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
         let topics: Vec<Text> = topics.iter().cloned().collect();
         patiently(self.stop, || self.cluster.partitions_of(&topics))
     }
 
-    /// Finds where to begin with partitions: where they were committed, or as auto.offset.reset says. Whether they are
-    /// this member's still.
+    /// Finds the start of partitions: their committed offsets, or that of auto.offset.reset. Returns true if this
+    /// member still owns them.
     fn begin(&mut self, added: &[TopicPartition]) -> Result<bool, Failure> {
         let topics = added.iter().map(|(topic, _)| topic.clone()).collect();
         self.leaders = match self.ahead.places(&topics) {
@@ -285,20 +286,20 @@ impl<'a> Grouped<'a> {
                 None if is_there && self.settings.fetch.reset.is_none() => {
                     let (topic, partition) = place;
                     return Err(Failure::new(format!(
-                        "the group has no offset of partition {partition} of topic '{topic}'; say where to begin \
+                        "the group has no offset of partition {partition} of topic '{topic}'; choose the start \
                          with --from-beginning or auto.offset.reset"
                     )));
                 }
                 None => {}
             }
-            // Of a topic that is made anew every record is new.
+            // Every record of a recreated topic is new.
             let offset = offset.or((!is_there).then_some(0)).or_else(|| self.ahead.start(&place, topic_id));
             self.places.insert(place, Placed { topic_id, offset, end: None });
         }
         Ok(true)
     }
 
-    /// Reads what the group gives, until it gives something else.
+    /// Reads the assigned partitions until the assignment changes.
     fn stretch(&mut self) -> Result<Stretch, Failure> {
         let cursor = |((topic, partition), placed): (&TopicPartition, &Placed)| {
             let printer = Printer::new(self.shared.clone(), (topic.clone(), *partition), placed.topic_id);
@@ -333,7 +334,7 @@ impl<'a> Grouped<'a> {
             }
             let ends = stop.is_asked() || member.is_moving() || failed.is_some() || all_deleted.is_some();
             if ends {
-                // A lane that waits for a slow reader is told that nobody wants the rest.
+                // A fetcher that waits for a slow reader returns: the rest is not needed.
                 shared.outlet.close();
                 is_cut_off = true;
             }
@@ -346,7 +347,7 @@ impl<'a> Grouped<'a> {
         match failed {
             Some(failure) => Err(failure),
             None if self.stop.is_asked() => Ok(Stretch::Ended),
-            // What was read but not written counts for nothing, even if it was all that is wanted.
+            // Records that were read but not written do not count, even if they complete the planned number.
             None if is_cut_off => Ok(Stretch::Moved),
             None if self.shared.is_spent() || outcome.finished.is_some() => Ok(Stretch::Finished),
             None if self.member.is_moving() || all_deleted(self.topics, &self.deleted).is_some() => Ok(Stretch::Moved),
@@ -359,14 +360,14 @@ impl<'a> Grouped<'a> {
     }
 }
 
-/// The last of the topics that were named, if every one was deleted and there can be no others.
+/// Returns the last named topic, if all of them were deleted and no other can follow.
 fn all_deleted(topics: &TopicSelection, deleted: &BTreeSet<Text>) -> Option<Text> {
     let is_alone = topics.matches.is_none() && topics.named.iter().all(|topic| deleted.contains(topic));
     topics.named.last().filter(|_| is_alone).cloned()
 }
 
-/// Commits what was written since the last commit, but for topics that are deleted: the next of that name has nothing
-/// to do with those offsets.
+/// Commits the positions written since the last commit, but not of deleted topics: a recreated topic would have nothing
+/// to do with these offsets.
 fn commit(
     member: &mut Member,
     shared: &PrinterContext,
@@ -379,7 +380,7 @@ fn commit(
         places.contains_key(place) && !deleted.contains(&place.0) && committed.get(place) != Some(position)
     };
     let news: HashMap<TopicPartition, Position> = shared.outlet.written().into_iter().filter(is_news).collect();
-    // Later: the next commit tells it again. Lost: the member's thread hears of it too, and joins again.
+    // After Later, the next commit repeats it. After Lost, the member's thread gets the error, too, and rejoins.
     let outcome = member.commit(&news, patience)?;
     if outcome == CommitOutcome::Done {
         committed.extend(news);
@@ -387,7 +388,7 @@ fn commit(
     Ok(outcome)
 }
 
-/// Asks again while a broker cannot be reached, as when it starts anew.
+/// Repeats a request while a broker cannot be reached, as during its restart.
 fn patiently<T>(stop: &Stop, mut ask: impl FnMut() -> Result<T, ClientError>) -> Result<T, ClientError> {
     let until = Instant::now() + PATIENCE;
     loop {

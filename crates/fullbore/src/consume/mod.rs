@@ -1,8 +1,9 @@
 //! `fullbore consume`: records of topics to standard output.
 //!
-//! The way of a record: a lane per leader fetches (`fullbore_client::consume`), [`printer`] prints it into a chunk as
-//! [`format`] says, [`outlet`] writes chunks to standard output from a thread of its own. [`direct`] reads partitions
-//! that nobody shares, [`grouped`] those that a consumer group gives; [`start`] is where they start and end.
+//! Path of a record: a fetcher per leader reads it (`fullbore_client::consume`), [`printer`] prints it into a chunk as
+//! [`format`] defines, and the thread of [`outlet`] writes chunks to standard output.
+//! [`direct`] reads without a group, [`grouped`] the partitions that a group assigns. [`start`] has their starts and
+//! ends.
 
 mod ahead;
 mod args;
@@ -36,10 +37,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-/// The client id when no property names one.
+/// Client id if no property names one.
 const CLIENT_ID: &str = "fullbore-consume";
 
-/// What is to be known of a property that it does not take.
+/// Returns the notice on a property without effect here.
 fn notice(key: &str) -> Option<String> {
     if key == "group.id" {
         return Some("has no effect on this consumer; name the group with --group".to_owned());
@@ -68,7 +69,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         Some(config) => {
             let own = || client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID, args.patience);
             let member = Member::start(config, own()?, own()?)?;
-            // An address where nobody answers is told at once.
+            // Reports at once an address on which no broker responds.
             cluster.any()?;
             let from_start = settings.fetch.reset == Some(StartOffset::Earliest);
             let ahead = Ahead::look(&mut cluster, own()?, &topics.all, from_start, &stop)?;
@@ -77,7 +78,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     };
     let patience = || stop.time_left(INTERRUPTED_PATIENCE, CTRL_C_PATIENCE);
     let asked = Instant::now();
-    // Who asks to end while a slow reader takes the rest does not wait for long.
+    // A user who stops the command does not wait long for a slow reader.
     outlet.drained(if stop.is_asked() { patience() } else { Duration::MAX }, || {
         stop.is_asked() && asked.elapsed() > patience()
     });
@@ -90,7 +91,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         (false, None) if args.exit => {
             Err(Failure::interrupted(format!("interrupted before the end; {}", records_were_written(written))))
         }
-        // Reading without an end is ended like this.
+        // This is the normal end of reading without an end.
         _ => match unread.filter(|_| !shared.is_spent() && !output::is_lost()) {
             Some(unread) => {
                 Err(Failure::new(format!("{}; {}", unread.trim_end_matches('.'), records_were_written(written))))

@@ -1,8 +1,7 @@
-//! The way from the fetch lanes to standard output: a bounded queue of printed chunks and the one thread that writes
-//! them.
+//! Bounded queue of printed chunks between the fetchers and standard output, and the one thread that writes them.
 //!
-//! Not what is printed (see `format`). Invariant: what [`Outlet::written`] tells was written and flushed; what was only
-//! queued is neither told nor committed, and may be dropped.
+//! Not here: printing (see `format`). Invariant: [`Outlet::written`] returns only positions of records that were
+//! written and flushed. Chunks that are only queued are neither reported nor committed, and may be dropped.
 
 use crate::output;
 use fullbore_client::group::{Position, TopicPartition};
@@ -10,21 +9,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that may wait for standard output; then the lanes wait.
+/// Bytes that may wait for standard output; beyond, fetchers wait.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
-/// Bytes to gather before they are written, unless there are no more just now.
+/// Bytes that are gathered for one write, if enough are queued.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// Records of one partition, printed.
+/// Printed records of one partition.
 #[derive(Debug)]
 pub struct Chunk {
-    /// Where they were read.
+    /// Partition that they were read from.
     pub place: Arc<TopicPartition>,
-    /// What to write; empty if nothing before `next` was to be printed.
+    /// Bytes to write; empty if no record before `next` had to be printed.
     pub bytes: Vec<u8>,
-    /// How many.
+    /// Number of records.
     pub records: u64,
-    /// The offset after the last, and the topic that it is of.
+    /// Position after the last record.
     pub next: Position,
 }
 
@@ -33,13 +32,13 @@ struct OutletState {
     queue: VecDeque<Chunk>,
     queued_bytes: usize,
     is_writing: bool,
-    /// Nothing is taken any more, until it is opened again.
+    /// True from `close` to `open`: no chunk is accepted.
     closed: bool,
     written: HashMap<TopicPartition, Position>,
     records: u64,
 }
 
-/// Shared by the lanes, the writer and who commits.
+/// Queue that the fetchers, the writer and the committing thread share.
 #[derive(Default)]
 pub struct Outlet {
     state: Mutex<OutletState>,
@@ -50,7 +49,7 @@ impl Outlet {
     /// Starts the writer, which ends with the program.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// The system refuses a thread.
     pub fn start() -> std::io::Result<Arc<Outlet>> {
         let outlet = Arc::new(Outlet::default());
         let writes = outlet.clone();
@@ -66,7 +65,7 @@ impl Outlet {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a chunk, once there is room if it needs some. False if it is not wanted any more.
+    /// Queues a chunk, and waits for memory if it needs some. Returns false if the outlet is closed.
     pub fn push(&self, chunk: Chunk) -> bool {
         let mut state = self.lock();
         while state.queued_bytes >= QUEUE_BYTES_MAX && !chunk.bytes.is_empty() && !state.closed {
@@ -82,7 +81,7 @@ impl Outlet {
         true
     }
 
-    /// Takes nothing more and drops what is queued. What is being written just now is still told when it is.
+    /// Closes the outlet, and drops queued chunks. A write that is under way is still counted.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -92,12 +91,13 @@ impl Outlet {
         self.changed.notify_all();
     }
 
-    /// Takes chunks again.
+    /// Accepts chunks again.
     pub fn open(&self) {
         self.lock().closed = false;
     }
 
-    /// Waits until everything queued is written, or `patience` is over, or `unless` says so. Whether it is written.
+    /// Waits until everything queued is written, or `patience` is over, or `unless` returns true. Returns true if it is
+    /// written.
     pub fn drained(&self, patience: Duration, mut unless: impl FnMut() -> bool) -> bool {
         const TICK: Duration = Duration::from_millis(20);
         let started = Instant::now();
@@ -111,8 +111,7 @@ impl Outlet {
         true
     }
 
-    /// The offset after the last record written of each partition, as far as it is known since the last call with
-    /// this partition forgotten.
+    /// Returns the position after the last record written of each partition, since [`Outlet::retain`] last forgot it.
     pub fn written(&self) -> HashMap<TopicPartition, Position> {
         self.lock().written.clone()
     }
@@ -122,7 +121,7 @@ impl Outlet {
         self.lock().written.retain(|place, _| keep(place));
     }
 
-    /// Records written.
+    /// Returns the number of records written.
     pub fn records(&self) -> u64 {
         self.lock().records
     }
@@ -150,7 +149,7 @@ impl Outlet {
                     }
                 }
             } else {
-                // Nobody reads any more: the command sees it in `output` and ends.
+                // The reader is gone: the command finds that in `output`, and ends.
                 state.closed = true;
                 state.queue.clear();
                 state.queued_bytes = 0;
@@ -160,7 +159,7 @@ impl Outlet {
         }
     }
 
-    /// The next chunks, as many as make a good write.
+    /// Returns the next chunks, as many as make a large write.
     fn take(&self) -> Vec<Chunk> {
         let mut state = self.lock();
         while state.queue.is_empty() {
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_queued_is_dropped_and_never_told() {
+    fn queued_chunks_are_dropped_and_not_reported() {
         let outlet = Arc::new(Outlet::default());
         assert!(outlet.push(chunk(QUEUE_BYTES_MAX, 5)));
         let waits = outlet.clone();
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_told() {
+    fn written_positions_are_reported() {
         let outlet = Outlet::start().expect("a thread");
         assert!(outlet.push(chunk(0, 5)) && outlet.push(chunk(0, 9)));
         assert!(outlet.drained(Duration::from_secs(10), || false));

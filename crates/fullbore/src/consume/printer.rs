@@ -1,6 +1,6 @@
-//! The sink of one partition: prints its records into chunks for the [`Outlet`], as long as there are records wanted.
+//! Sink of one partition: prints its records into chunks for the [`Outlet`], up to the planned number.
 //!
-//! Invariant: a record that was taken is in a chunk that is pushed before its partition's answer is done with.
+//! Invariant: a record that was taken is in a chunk that is pushed before its response is finished.
 
 use super::format::{Seen, Style};
 use super::outlet::{Chunk, Outlet};
@@ -14,20 +14,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a chunk after which it is pushed.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What all partitions share.
+/// State that all partitions share.
 pub struct PrinterContext {
-    /// How to print.
+    /// Form of the records.
     pub style: Style,
-    /// Where it goes.
+    /// Destination of the chunks.
     pub outlet: Arc<Outlet>,
-    /// Records that may still be taken.
+    /// Number of records that may still be taken.
     pub left: AtomicU64,
-    /// The partition ends before the first record with this timestamp or a later one.
+    /// Timestamp of the end: the partition ends before the first record with it or a later one.
     pub until: Option<i64>,
 }
 
 impl PrinterContext {
-    /// Returns true if as many records as wanted were taken.
+    /// Returns true if the planned number of records was taken.
     pub fn is_spent(&self) -> bool {
         self.left.load(Ordering::Relaxed) == 0
     }
@@ -37,24 +37,24 @@ impl PrinterContext {
     }
 }
 
-/// One partition's.
+/// Printer of one partition.
 pub struct Printer {
     shared: Arc<PrinterContext>,
     place: Arc<TopicPartition>,
     topic_id: Uuid,
     bytes: Vec<u8>,
     records: u64,
-    /// The offset after the last record taken.
+    /// Offset after the last record taken.
     next: Option<i64>,
 }
 
 impl Printer {
-    /// Nothing printed yet.
+    /// Makes a printer that has printed nothing.
     pub fn new(shared: Arc<PrinterContext>, place: TopicPartition, topic_id: Uuid) -> Self {
         Printer { shared, place: Arc::new(place), topic_id, bytes: Vec::new(), records: 0, next: None }
     }
 
-    /// Returns true if it was wanted.
+    /// Pushes the chunk. Returns false if the outlet is closed.
     fn push(&mut self, next: i64) -> bool {
         let chunk = Chunk {
             place: self.place.clone(),
@@ -91,7 +91,7 @@ impl Sink for Printer {
     }
 
     fn read_to(&mut self, offset: i64) {
-        // An offset without a record moves on too: what was skipped need not be read again.
+        // Offsets without records move the position, too: skipped records need not be read again.
         if self.next != Some(offset) || self.records > 0 {
             self.next = Some(offset);
             self.push(offset);

@@ -1,4 +1,4 @@
-//! What is to be read, and how reading ended.
+//! Topics to read, and the outcome of reading.
 
 use super::args::Consume;
 use crate::failure::Failure;
@@ -10,34 +10,34 @@ use fullbore_wire::Text;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long standard output may take what was read after SIGTERM.
+/// Longest time of the output of read records after SIGTERM.
 pub(super) const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
-/// The same after Ctrl-C.
+/// Longest time of the output of read records after Ctrl-C.
 pub(super) const CTRL_C_PATIENCE: Duration = Duration::from_millis(150);
 
-/// Topics that a line names at most.
+/// Largest number of topics that a line names.
 const TOLD_TOPICS_MAX: usize = 3;
 
-/// How reading ended.
+/// Outcome of reading.
 pub(super) struct End {
-    /// True if what was asked for was reached.
+    /// True if the planned end was reached.
     pub(super) finished: bool,
-    /// Which partition could not be read, and why.
+    /// Sentence about a partition that could not be read.
     pub(super) unread: Option<String>,
 }
 
-/// What is to be read.
+/// Topics to read.
 pub(super) struct TopicSelection {
-    /// Those that were named.
+    /// Named topics.
     pub(super) named: Vec<Text>,
-    /// Which others belong to them.
+    /// Filter of further topics.
     pub(super) matches: Option<TopicFilter>,
-    /// Those that there were when the command began.
+    /// Topics that existed when the command started.
     pub(super) all: Vec<Text>,
 }
 
 impl TopicSelection {
-    /// What a reader that gets nothing waits for; `from_now` if it began with the end.
+    /// Returns the wait of a reader without records, for a report; `from_now` if it started at the end.
     pub(super) fn waits_for(&self, from_now: bool) -> String {
         let names = self.all.iter().take(TOLD_TOPICS_MAX).map(|topic| &**topic).collect::<Vec<_>>().join(", ");
         let more = if self.all.len() > TOLD_TOPICS_MAX { ", ..." } else { "" };
@@ -51,7 +51,7 @@ impl TopicSelection {
 }
 
 impl Consume {
-    /// The topics that the flags name or match.
+    /// Returns the topics that the flags name or match.
     pub(super) fn topics(&self, cluster: &mut Cluster, exclude_internal: bool) -> Result<TopicSelection, Failure> {
         let named: Vec<Text> = self.named().map(|topic| topic.as_str().into()).collect();
         let mut all = named.clone();
@@ -61,9 +61,7 @@ impl Consume {
             let matching = list_topics(cluster)?.into_iter().filter(|(name, is_internal)| filter(name, *is_internal));
             all.extend(matching.map(|(name, _)| name));
             if all.is_empty() {
-                return Err(Failure::new(format!(
-                    "no topic matches {include}; `fullbore topics list` shows those there are"
-                )));
+                return Err(Failure::new(format!("no topic matches {include}; `fullbore topics list` shows all")));
             }
             matches = Some(filter);
         }

@@ -1,4 +1,4 @@
-//! What properties and the flags that stand for some settle: how to fetch, and the group to be in.
+//! Settings of fetches and of the group, from properties and flags.
 
 use super::args::Consume;
 use crate::failure::Failure;
@@ -8,7 +8,7 @@ use fullbore_client::group::GroupConfig;
 use fullbore_config::Properties;
 use fullbore_wire::Text;
 
-/// The member to be, if there is a group.
+/// Returns the settings of a member, if there is a group.
 pub(super) fn member_of(
     args: &Consume,
     settings: &ConsumerConfig,
@@ -22,7 +22,7 @@ pub(super) fn member_of(
 }
 
 impl Consume {
-    /// What flags and properties settle.
+    /// Returns the settings of flags and properties.
     pub(super) fn settings(&self, properties: &Properties) -> Result<ConsumerConfig, Failure> {
         let mut settings = ConsumerConfig::default();
         let group_starts = if self.from_beginning { StartOffset::Earliest } else { StartOffset::Latest };
@@ -35,7 +35,7 @@ impl Consume {
         ];
         let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
         for (key, value) in properties.iter().chain(flags) {
-            // Others are every client's, or told to have no effect.
+            // Other keys belong to every client, or were reported as without effect.
             settings.set(key, value)?;
         }
         Ok(settings)

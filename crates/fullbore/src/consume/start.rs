@@ -1,21 +1,21 @@
-//! Where reading starts and ends: kcat's -o.
+//! Start and end of reading: kcat's -o.
 
 use crate::failure::Failure;
 use fullbore_client::consume::StartOffset;
 
-/// One `--offset`.
+/// Value of one `--offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// Where to start: `beginning`, `end`, a number, a number below zero for so many before the end, `s@MS` or `@MS`.
+    /// Start: `beginning`, `end`, an offset, a negative number for offsets before the end, `s@MS` or `@MS`.
     Start(StartOffset),
-    /// `e@MS`: end before the first record at this time or later.
+    /// End: `e@MS`, before the first record at this time or later.
     Until(i64),
 }
 
-/// Reads one.
+/// Parses a value.
 ///
 /// # Errors
-/// What is allowed.
+/// The allowed values.
 pub fn mark(text: &str) -> Result<Mark, String> {
     let allowed =
         || "must be beginning, end, an OFFSET, -COUNT before the end, s@MS to start at a time, e@MS to end before one";
@@ -35,10 +35,10 @@ pub fn mark(text: &str) -> Result<Mark, String> {
     }
 }
 
-/// Where to start and what to end before, of the marks given.
+/// Returns the start and the end of these values.
 ///
 /// # Errors
-/// Two of a kind.
+/// Two values of a kind.
 pub fn start_and_end(marks: &[Mark], otherwise: StartOffset) -> Result<(StartOffset, Option<i64>), Failure> {
     let (mut start, mut until) = (None, None);
     for mark in marks {
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_kcats() {
+    fn values_of_offset_are_kcats() {
         for (text, expected) in [
             ("beginning", Mark::Start(StartOffset::Earliest)),
             ("latest", Mark::Start(StartOffset::Latest)),
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn one_start_and_one_end() {
+    fn one_start_and_one_end_are_accepted_and_two_of_a_kind_refused() {
         let both = [Mark::Start(StartOffset::From(1)), Mark::Until(2)];
         assert_eq!(start_and_end(&both, StartOffset::Latest).ok(), Some((StartOffset::From(1), Some(2))));
         assert_eq!(start_and_end(&[], StartOffset::Latest).ok(), Some((StartOffset::Latest, None)));

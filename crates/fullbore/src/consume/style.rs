@@ -1,4 +1,4 @@
-//! How records are printed: as kafka-console-consumer.sh's flags and properties say, or in a format.
+//! Form of printed records, by the flags and properties of kafka-console-consumer.sh, or a format.
 
 use super::args::{Consume, Format};
 use super::format::{FormatPart, Style};
@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::pipe::escapes;
 
 impl Consume {
-    /// How records are to be printed.
+    /// Returns the form of printed records.
     pub(super) fn style(&self) -> Result<Style, Failure> {
         if self.json {
             return Ok(Style::Json);
@@ -34,7 +34,7 @@ impl Consume {
     }
 }
 
-/// What kafka-console-consumer.sh prints, in its order.
+/// Columns of kafka-console-consumer.sh, in its order.
 struct ConsoleLayout {
     timestamp: bool,
     partition: bool,
@@ -49,7 +49,7 @@ struct ConsoleLayout {
 }
 
 impl ConsoleLayout {
-    /// Kafka's names.
+    /// Sets a property by Kafka's name.
     fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
         let wrong = |allowed: &str| Failure::new(format!("{key}={value}: {allowed}"));
         let boolean = || value.parse::<bool>().map_err(|_| wrong("must be true or false"));

@@ -1,4 +1,4 @@
-//! What the flags of `consume` mean.
+//! Meaning of the flags of `consume`.
 
 use super::format::{FormatPart, Style};
 use super::*;
@@ -21,7 +21,7 @@ fn style(flags: &[&str]) -> Result<Style, String> {
 }
 
 #[test]
-fn columns_come_in_kafkas_order() {
+fn columns_are_printed_in_kafkas_order() {
     let literal = |text: &[u8]| FormatPart::Literal(text.to_vec());
     let flags = ["--print-key", "--print-offset", "--print-timestamp", "--print-partition", "--print-headers"];
     let pieces = [
@@ -53,7 +53,7 @@ fn columns_come_in_kafkas_order() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
+fn contradicting_and_malformed_flags_are_refused() {
     for (flags, says) in [
         (&["-f", "%s %y"][..], "at byte 4 of the format: %y must be one of"),
         (&["-J", "-f", "%s"], "cannot be used with"),
@@ -71,7 +71,7 @@ fn what_cannot_be_meant_is_refused() {
 }
 
 #[test]
-fn properties_shape_the_fetch() {
+fn properties_set_the_settings_of_fetches() {
     let args = parse(&["-X", "isolation.level=read_committed", "-X", "auto.offset.reset=earliest"]).expect("flags");
     let properties = client_properties(None, &args.consumer_property, &notice).expect("valid");
     let settings = args.settings(&properties).expect("valid");
@@ -84,7 +84,7 @@ fn properties_shape_the_fetch() {
 }
 
 #[test]
-fn what_is_not_taken_is_told() {
+fn a_property_without_effect_is_reported() {
     let told = |key| notice(key).expect("not taken");
     assert_eq!(told("fetch.min.byte"), "has no effect on this consumer; did you mean fetch.min.bytes?");
     assert_eq!(told("max.poll.records"), "has no effect on this consumer");

@@ -1,6 +1,6 @@
 //! Offsets whose records were deleted before they were copied. Pure.
 //!
-//! Invariant: an offset counts once, however often a copier that went back to its last commit meets it.
+//! Invariant: an offset counts once, even if a copier that went back to its last commit finds it again.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::ops::Range;
 /// Deleted offsets of the source.
 #[derive(Debug, Default)]
 pub(super) struct DeletedBeforeCopy {
-    /// Last range of each partition, with those that it touches.
+    /// Last range of each partition, merged with those that touch it.
     last: HashMap<i32, Range<i64>>,
     count: u64,
 }
@@ -43,13 +43,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_are_met_again_only_new_ones_count() {
+    fn only_new_offsets_count_when_a_range_is_found_again() {
         let mut deleted = DeletedBeforeCopy::default();
         for (partition, offsets, is_new, count) in [
             (0, 5..9, true, 4),
             (0, 5..9, false, 4),
             (1, 5..9, true, 8),
-            // Records that were read, and not copied, before the deletion.
+            // Includes records that were read, and not copied, before the deletion.
             (0, 2..9, true, 11),
             (0, 7..10, true, 12),
             (0, 20..21, true, 13),

@@ -1,7 +1,7 @@
-//! The membership of a copier: what the group gives is read, and what was read is settled before it goes.
+//! Membership of a copier: reads the assigned partitions, and ends their transactions before it gives them up.
 //!
-//! Not the records (see [`intake`](super::intake) and [`transfer`](super::transfer)). Invariant: partitions are let go
-//! of only when no transaction with their offsets is open, and read only from where the group has committed.
+//! Not here: the records (see [`intake`](super::intake) and [`transfer`](super::transfer)). Invariant: a partition is
+//! given up only when no transaction with its offsets is open, and read only from the group's committed offset on.
 
 use super::args::CopyArgs;
 use super::deleted::DeletedBeforeCopy;
@@ -23,26 +23,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often a signal is looked for while there is nothing to read.
+/// Time between two checks of signals while there is nothing to read.
 const TICK: Duration = Duration::from_millis(20);
-/// How long one look at committed offsets may take before the next look at signals and at the group.
+/// Longest request for committed offsets, before the next check of signals and of the group.
 const LOOK: Duration = Duration::from_millis(200);
-/// The pause after the first failure, and the longest one.
+/// Pause after the first failure, and the longest pause.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// Refusals in a row after which the command gives up.
+/// Number of successive refusals after which the command gives up.
 const REFUSALS_MAX: u32 = 20;
-/// How long the last commit may take after a signal: readers of the target wait for it.
+/// Longest time of the last commit after a signal: readers of the target wait for it.
 pub(super) const LAST_PATIENCE: Duration = Duration::from_secs(10);
-/// Time beside the session for which other members are waited for at the end.
+/// Time beyond the session for which other members are awaited at the end.
 const OTHERS_GRACE: Duration = Duration::from_secs(5);
-/// How long it may take to leave the group.
+/// Longest time of the leave.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How a copy ended.
+/// Outcome of a copy.
 pub(super) struct CopyEnd {
     /// True if every partition was copied to its end.
     pub(super) finished: bool,
-    /// Which partition could not be read, and why.
+    /// Sentence about a partition that could not be read.
     pub(super) unread: Option<String>,
     /// Offsets whose records were deleted before they were copied.
     pub(super) deleted: u64,
@@ -63,19 +63,19 @@ pub(super) struct Follow<'a> {
 /// State that changes while the copier reads.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Offset at which each partition goes on, and with --exit its end.
+    /// Position of each partition, and its end with --exit.
     places: HashMap<i32, Placed>,
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
     unread: Option<String>,
     deleted: DeletedBeforeCopy,
-    /// Ends of all partitions when the copy began, with --exit.
+    /// Ends of all partitions at the start of the copy, with --exit.
     ends: BTreeMap<i32, i64>,
     topic_id: Uuid,
-    /// Serial of the last target.
+    /// Serial number of the last target.
     serial: u64,
-    /// True if the position of every partition has to be read from the group.
+    /// True if the position of every partition must be read from the group.
     is_stale: bool,
-    /// Failures in a row, and refusals among them, without a committed record between.
+    /// Number of successive failures, and of refusals among them, without a committed record in between.
     failures: (u32, u32),
     /// Time of the first of them.
     failing_since: Option<Instant>,
@@ -83,7 +83,7 @@ pub(super) struct Progress {
     troubles: (Troubles, Troubles),
 }
 
-/// Why a stretch of reading ended.
+/// Reason why a stretch of reading ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stretch {
     Finished,
@@ -92,7 +92,7 @@ enum Stretch {
 }
 
 impl Progress {
-    /// Prints which records were deleted before they were copied.
+    /// Prints the offsets of records that were deleted before they were copied.
     fn note_deleted(&mut self, run: &ConsumeProgress) {
         for of in run.take_deleted_offsets() {
             if self.deleted.add(of.partition, of.offsets.clone()) {
@@ -101,8 +101,8 @@ impl Progress {
         }
     }
 
-    /// Notes where a stretch has placed a partition. The position of the same topic stays: a commit moves it, and
-    /// records from there on that are deleted before they are copied are noted once more.
+    /// Notes where a stretch has placed a partition. The position in the same topic stays: only a commit moves it, and
+    /// deleted records after it are noted once more.
     fn place(&mut self, partition: i32, placed: Placed) {
         let before = self.places.get(&partition).filter(|before| before.topic_id == placed.topic_id);
         let offset = before.and_then(|before| before.offset).or(placed.offset);
@@ -111,7 +111,7 @@ impl Progress {
 }
 
 impl Follow<'_> {
-    /// Copies until the end that the flags name, or until a signal.
+    /// Copies to the end that the flags set, or until a signal.
     pub(super) fn copy(mut self) -> Result<CopyEnd, Failure> {
         let outcome = self.follow();
         let how = if outcome.is_ok() { Settle::Commit } else { Settle::Abort };
@@ -124,7 +124,7 @@ impl Follow<'_> {
         match settled {
             Some(Settled { failure: None, .. }) => Ok(CopyEnd { finished, unread, deleted }),
             Some(Settled { failure: Some(CopyError::Fatal(sentence)), .. }) => Err(Failure::new(sentence)),
-            // Aborted, its records are copied by the next copier, as if this one had not read them.
+            // The next copier copies records of an aborted transaction, as if this one had not read them.
             Some(Settled { failure: Some(CopyError::Again { why, .. } | CopyError::Renew(why)), .. }) => {
                 output::tell(format!(
                     "the last transaction was aborted: {why}; its records are copied at the next start"
@@ -156,7 +156,7 @@ impl Follow<'_> {
                         Stretch::Finished | Stretch::Moved => {}
                     }
                 }
-                // More members than partitions: nothing is left for this one.
+                // With more members than partitions, this one has none.
                 Some(target) if self.args.exit && target.settled => {
                     if self.others_are_done()? {
                         return Ok(true);
@@ -170,7 +170,8 @@ impl Follow<'_> {
         }
     }
 
-    /// Writes what is read, once every partition was read to its end. Returns false if it has to be read again.
+    /// Writes the records that were read, once every partition was read to its end. Returns false if they must be read
+    /// again.
     fn drain(&mut self) -> Result<bool, Failure> {
         let Some(settled) = self.settle(Settle::Drain) else { return Ok(false) };
         self.take_in(&settled.committed);
@@ -180,8 +181,8 @@ impl Follow<'_> {
         Ok(false)
     }
 
-    /// Waits until other members have copied their partitions to the ends: one that has died leaves them to this member
-    /// at the end of its session. Returns false if the group gives something else.
+    /// Waits until other members have copied their partitions to the ends. A dead member's are assigned to this one at
+    /// the end of its session. Returns false if the assignment changes.
     fn others_are_done(&mut self) -> Result<bool, Failure> {
         let until = Instant::now() + self.settings.group.session_timeout + OTHERS_GRACE;
         loop {
@@ -203,7 +204,7 @@ impl Follow<'_> {
         }
     }
 
-    /// Returns the number of partitions of other members that the group has not read to the end that was found first.
+    /// Returns the number of other members' partitions that the group has not read to their ends at the start.
     fn left_to_others(&mut self) -> Result<usize, Failure> {
         let topic = Text::from(self.args.from.as_str());
         let others = self.progress.ends.iter().filter(|(partition, _)| !self.progress.places.contains_key(partition));
@@ -230,12 +231,12 @@ impl Follow<'_> {
             return;
         }
         let of: Vec<TopicPartition> = places.iter().map(|place| (place.topic.clone(), place.partition)).collect();
-        // Ends that are not found are not waited for.
+        // Ends that are not found are not awaited.
         let found = self.cluster.offsets_found_at(&of, LATEST).offsets;
         self.progress.ends = found.into_iter().map(|((_, partition), end)| (partition, end)).collect();
     }
 
-    /// Ends what was taken so far. Returns None if the user has lost patience.
+    /// Ends the open transactions. Returns None if the user's patience is over.
     fn settle(&mut self, how: Settle) -> Option<Settled> {
         if how != Settle::Drain {
             self.intake.close();
@@ -247,7 +248,7 @@ impl Follow<'_> {
         })
     }
 
-    /// Goes on behind what was committed.
+    /// Moves the positions to the committed offsets.
     fn take_in(&mut self, committed: &HashMap<i32, i64>) {
         for (partition, offset) in committed {
             if let Some(placed) = self.progress.places.get_mut(partition) {
@@ -256,8 +257,8 @@ impl Follow<'_> {
         }
     }
 
-    /// Lets go of what is not in the target, settled, and finds where to begin with what is new. Returns false if the
-    /// group has another target by now.
+    /// Gives up the partitions that are not in the target, after it has ended their transactions, and finds the start
+    /// of new ones. Returns false if the group has another target by now.
     fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
         let how = if target.lost { Settle::Abort } else { Settle::Commit };
         let Some(settled) = self.settle(how) else { return Ok(false) };
@@ -280,7 +281,7 @@ impl Follow<'_> {
         Ok(true)
     }
 
-    /// Goes back to what the group has committed, after a failure.
+    /// Goes back to the group's committed offsets, after a failure.
     fn rewind(&mut self, partitions: &[TopicPartition]) -> Result<(), Failure> {
         self.progress.is_stale = true;
         let Some(settled) = self.settle(Settle::Abort) else { return Ok(()) };
@@ -324,8 +325,8 @@ impl Follow<'_> {
         Ok(())
     }
 
-    /// Finds where to begin with partitions: where the group has committed, once no open transaction can change that.
-    /// Returns false if they are this member's no more, or after a signal.
+    /// Finds the start of partitions: the group's committed offsets, once no open transaction can change them. Returns
+    /// false if this member has lost them, or after a signal.
     fn place(&mut self, partitions: &[TopicPartition]) -> Result<bool, Failure> {
         let Some(places) = self.leaders()? else { return Ok(false) };
         let topic_id = places.first().map_or(Uuid::default(), |place| place.topic_id);
@@ -354,7 +355,7 @@ impl Follow<'_> {
             if offset.is_none() && is_there && self.settings.fetch.reset.is_none() {
                 return Err(Failure::new(format!(
                     "cannot begin to copy partition {partition} of topic '{}': the group has no offset of it; say where to \
-                     begin with -X auto.offset.reset=earliest or latest",
+                     start with -X auto.offset.reset=earliest or latest",
                     self.args.from
                 )));
             }
@@ -383,7 +384,7 @@ impl Follow<'_> {
         }
     }
 
-    /// Reads what the group gives, until it gives something else or a transaction fails.
+    /// Reads the assigned partitions until the assignment changes or a transaction fails.
     fn stretch(&mut self, idle: &mut Idle) -> Result<Stretch, Failure> {
         let topic = Text::from(self.args.from.as_str());
         let cursor = |(partition, placed): (&i32, &Placed)| {
@@ -407,7 +408,7 @@ impl Follow<'_> {
             idle.observe(run.records() > 0, || format!("no record of {} yet; Ctrl-C ends", args.from));
             let ends = stop.is_asked() || member.is_moving() || transfer.has_failed();
             if ends {
-                // A lane that waits for room returns.
+                // A fetcher that waits for memory returns.
                 intake.close();
                 is_cut_off = true;
             }
@@ -434,7 +435,7 @@ fn uncommitted(why: &str) -> Failure {
     ))
 }
 
-/// Returns the failure of a read, with the next step where records are missing.
+/// Returns the failure of a read, with the next step if records are missing.
 fn unreadable(error: &ConsumeError) -> Failure {
     match error {
         ConsumeError::OutOfRange { topic, partition, offset } => Failure::new(format!(
@@ -446,7 +447,7 @@ fn unreadable(error: &ConsumeError) -> Failure {
     }
 }
 
-/// The error of a source or target that is not there.
+/// Returns the error of a source or target that does not exist.
 pub(super) fn missing(topic: &str, partitions: Option<usize>) -> Failure {
     let partitions = partitions.map_or_else(String::new, |count| format!(" --partitions {count}"));
     Failure::new(format!(
@@ -454,10 +455,10 @@ pub(super) fn missing(topic: &str, partitions: Option<usize>) -> Failure {
     ))
 }
 
-/// Returns the partitions of a topic, or None if it does not exist.
+/// Returns the number of partitions of a topic; None if it does not exist.
 ///
 /// # Errors
-/// The cluster's.
+/// The error of the cluster.
 pub(super) fn count(cluster: &mut Cluster, topic: &str) -> Result<Option<usize>, ClientError> {
     let found = cluster.partitions_of(&[topic.into()])?;
     Ok(found.get(topic).map(Vec::len))

@@ -1,16 +1,15 @@
-//! The transactional id of a copier that was given none: the same after a restart, another one beside a copier that
-//! runs.
+//! Default transactional id of a copier: the same after a restart, another one beside a running copier.
 //!
-//! A copier that restarts with the id of before ends the transaction that it left open. Copiers of one group on one
+//! A copier that restarts with its former id ends the transaction that it left open. Copiers of one group on one
 //! machine hold a slot each: a socket with an abstract name, which the system frees when its process dies. Invariant:
-//! two copiers of a network namespace never have the same default id.
+//! two copiers in a network namespace never have the same default id.
 
 use crate::failure::Failure;
 
-/// Copiers of a group on one machine at most.
+/// Largest number of copiers of a group on one machine.
 const SLOTS_MAX: usize = 256;
 
-/// A transactional id, and the slot that keeps it from others for as long as it is held.
+/// Transactional id, and the slot that reserves it while this is held.
 pub(super) struct InstanceId {
     /// The transactional id.
     pub(super) transactional_id: String,
@@ -53,7 +52,7 @@ mod slot {
 
     /// Takes a slot; None if another process has it.
     pub(super) fn take(group: &str, number: usize) -> Option<Slot> {
-        // A name may have 107 bytes; a group may have more.
+        // A socket's name has at most 107 bytes; a group's may have more.
         let mut hasher = DefaultHasher::new();
         group.hash(&mut hasher);
         let name = format!("fullbore-copy-{:016x}-{number}", hasher.finish());
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn id_given_comes_before_that_of_the_member_before_that_of_a_slot() {
+    fn a_given_id_precedes_that_of_the_member_and_that_of_a_slot() {
         assert_eq!(choose(Some("x"), Some("m")).transactional_id, "x");
         assert_eq!(choose(None, Some("m")).transactional_id, "fullbore-copy-instance-tests-m");
         assert!(choose(None, None).transactional_id.starts_with("fullbore-copy-instance-tests-"));
@@ -88,7 +87,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn copiers_at_the_same_time_have_two_ids_and_one_that_restarts_has_its_own_again() {
+    fn concurrent_copiers_have_different_ids_and_a_restarted_one_its_former_id() {
         let first = InstanceId::choose(None, "instance-tests-2", None).expect("an id");
         let second = InstanceId::choose(None, "instance-tests-2", None).expect("an id");
         assert_ne!(first.transactional_id, second.transactional_id);

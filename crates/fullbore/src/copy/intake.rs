@@ -1,7 +1,7 @@
-//! The way from the fetch lanes to the transactions: a bounded queue of records as they were read.
+//! Bounded queue of records between the fetchers and the transactions.
 //!
-//! Not here: what becomes of records (see [`transfer`](super::transfer)). Invariant: chunks of a partition come in the
-//! order of its offsets, and none comes after [`Intake::close`] until [`Intake::open`].
+//! Not here: the writing of records (see [`transfer`](super::transfer)). Invariant: chunks of a partition are in the
+//! order of its offsets, and none is queued from [`Intake::close`] to [`Intake::open`].
 
 use fullbore_client::consume::{BatchView, Record, Sink};
 use fullbore_producer::{Header, ProducerRecord};
@@ -11,24 +11,24 @@ use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Bytes of the queue; a lane waits at more.
+/// Bytes of the queue beyond which fetchers wait.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 /// Bytes of a chunk after which it is queued.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Bytes that a record takes beside its key, value and headers.
 const RECORD_BYTES: usize = size_of::<ReadRecord>();
 
-/// Place of bytes in a chunk.
+/// Range of bytes in a chunk.
 type Span = Range<usize>;
 
-/// A record in a chunk.
+/// Record in a chunk.
 #[derive(Debug)]
 struct ReadRecord {
     offset: i64,
     timestamp: i64,
     key: Option<Span>,
     value: Option<Span>,
-    /// Headers of the chunk that are the record's.
+    /// Range of the chunk's headers that belong to the record.
     headers: Span,
 }
 
@@ -37,7 +37,7 @@ struct ReadRecord {
 pub(super) struct Chunk {
     /// The partition.
     pub(super) partition: i32,
-    /// The offset to read next, after the chunk and what had no records.
+    /// Next offset to read, after the chunk and offsets without records behind it.
     pub(super) next: i64,
     /// Leader epoch of the last record, or -1.
     pub(super) leader_epoch: i32,
@@ -93,7 +93,7 @@ impl Chunk {
         self.headers.get(record.headers.clone()).unwrap_or_default().iter().map(header).collect()
     }
 
-    /// Returns record `number` as it goes to a topic and partition, and its offset; None past the last record.
+    /// Returns record `number` as it is sent to a topic and partition, and its offset; None past the last record.
     pub(super) fn record<'a>(
         &'a self,
         number: usize,
@@ -114,11 +114,11 @@ struct IntakeState {
     is_closed: bool,
 }
 
-/// Shared by the lanes, the transfer and the member.
+/// Queue that the fetchers, the transfer and the member share.
 #[derive(Default)]
 pub(super) struct Intake {
     state: Mutex<IntakeState>,
-    /// Notified of room, and of the close.
+    /// Notified of freed memory, and of the close.
     room: Condvar,
     arrived: Notify,
 }
@@ -128,7 +128,7 @@ impl Intake {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a chunk once there is room. Returns false, without it, if the intake is closed.
+    /// Queues a chunk once there is memory. Returns false, without the chunk, if the intake is closed.
     fn push(&self, chunk: Chunk) -> bool {
         let mut state = self.lock();
         while state.bytes >= QUEUE_BYTES_MAX && !state.is_closed {
@@ -144,7 +144,7 @@ impl Intake {
         true
     }
 
-    /// Queues a position, a chunk without records, without waiting for room.
+    /// Queues a position, a chunk without records, without waiting for memory.
     fn push_position(&self, position: Chunk) {
         let mut state = self.lock();
         if !state.is_closed {
@@ -164,7 +164,7 @@ impl Intake {
         Some(chunk)
     }
 
-    /// Takes the next chunk, and waits for it. May be cancelled.
+    /// Waits for the next chunk and takes it. Cancel safe.
     pub(super) async fn take(&self) -> Chunk {
         loop {
             let arrived = self.arrived.notified();
@@ -175,7 +175,7 @@ impl Intake {
         }
     }
 
-    /// Drops what is queued, and takes nothing more.
+    /// Closes the intake, and drops queued chunks.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         *state = IntakeState { is_closed: true, ..IntakeState::default() };
@@ -183,7 +183,7 @@ impl Intake {
         self.room.notify_all();
     }
 
-    /// Takes chunks again.
+    /// Accepts chunks again.
     pub(super) fn open(&self) {
         self.lock().is_closed = false;
     }
@@ -193,17 +193,17 @@ impl Intake {
 pub(super) struct IntakeSink {
     intake: Arc<Intake>,
     chunk: Chunk,
-    /// The next offset that may be read: records before it were copied.
+    /// Next offset that may be read: records before it were copied.
     least: i64,
 }
 
 impl IntakeSink {
-    /// Takes records of `partition` from the offset `least` on.
+    /// Makes a sink for records of `partition` from the offset `least` on.
     pub(super) fn new(intake: Arc<Intake>, partition: i32, least: i64) -> Self {
         IntakeSink { intake, chunk: Chunk::new(partition, least), least }
     }
 
-    /// Returns the chunk so far, and begins the next one behind it.
+    /// Returns the present chunk, and starts the next one after it.
     fn take(&mut self) -> Chunk {
         let fresh = Chunk::new(self.chunk.partition, self.chunk.next);
         self.least = fresh.next;
@@ -221,8 +221,8 @@ impl Sink for IntakeSink {
         let offset = record.offset(batch);
         if offset < self.chunk.next {
             return Err(format!(
-                "records up to offset {} were copied already, and the log has lost some of them since; copying it \
-                 again would write records twice. Begin anew where you want to with `fullbore groups reset-offsets`",
+                "records up to offset {} were copied already, and the log has lost some of them since; copying them \
+                 again would write records twice; choose the start with `fullbore groups reset-offsets`",
                 self.chunk.next - 1
             ));
         }
@@ -234,19 +234,19 @@ impl Sink for IntakeSink {
     }
 
     fn follow(&mut self, _: Uuid) {
-        // Every record of a topic that was made again is new.
+        // Every record of a recreated topic is new.
         (self.chunk.next, self.least) = (0, 0);
     }
 
     fn skip_to(&mut self, offset: i64) {
-        // The group commits it even if no record follows: the next start finds nothing deleted.
+        // The group commits it even if no record follows, so that the next start finds nothing deleted.
         self.chunk.next = self.chunk.next.max(offset);
         let position = self.take();
         self.intake.push_position(position);
     }
 
     fn read_to(&mut self, offset: i64) {
-        // Markers and records that compaction has removed move the position, too.
+        // Markers, and records that compaction has removed, move the position, too.
         self.chunk.next = self.chunk.next.max(offset);
         if self.chunk.next > self.least {
             self.push();
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
     use fullbore_wire::batch::{BatchBuilder, Compression, RecordIter, Stamp};
 
-    /// A batch at an offset, of these values.
+    /// Returns a batch of these values at an offset.
     fn batch(base: i64, values: &[Option<&[u8]>]) -> Vec<u8> {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         let headers = [Header { key: b"h", value: None }, Header { key: b"\xff", value: Some(b"1") }];
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn records_taken_are_those_read_byte_for_byte() {
+    fn records_pass_the_intake_byte_for_byte() {
         let intake = Arc::new(Intake::default());
         let mut sink = IntakeSink::new(intake.clone(), 3, 10);
         assert!(feed(&mut sink, &batch(10, &[Some(b"value"), None, Some(b"")])).expect("taken").is_continue());
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_intake_drops_its_chunks_and_breaks_the_lanes() {
+    fn a_closed_intake_drops_its_chunks_and_stops_the_fetchers() {
         let intake = Arc::new(Intake::default());
         let mut sink = IntakeSink::new(intake.clone(), 0, 0);
         let large = vec![7; CHUNK_BYTES];
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn log_that_begins_again_is_refused_and_a_topic_made_again_is_not() {
+    fn a_log_that_lost_records_is_refused_and_a_recreated_topic_is_read() {
         let mut sink = IntakeSink::new(Arc::default(), 0, 5);
         let refused = feed(&mut sink, &batch(4, &[Some(b"v")])).expect_err("copied already");
         assert!(refused.contains("up to offset 4"), "{refused}");
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn records_were_deleted_their_position_is_queued_though_there_is_no_room() {
+    fn the_position_after_deleted_records_is_queued_without_memory() {
         let intake = Arc::new(Intake::default());
         let mut sink = IntakeSink::new(intake.clone(), 0, 5);
         let large = vec![7; QUEUE_BYTES_MAX];
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_without_records_move_the_position_once() {
+    fn offsets_without_records_queue_one_position() {
         let intake = Arc::new(Intake::default());
         let mut sink = IntakeSink::new(intake.clone(), 0, 5);
         for offset in [5, 7, 7] {

@@ -1,8 +1,8 @@
 //! `fullbore copy`: records of a topic to another one, each exactly once.
 //!
-//! The way of a record: a lane per leader fetches it (`fullbore_client::consume`), [`intake`] queues it, [`transfer`]
-//! writes it in a transaction that also commits the group's offset behind it. [`follow`] is the member of the group,
-//! [`trouble`] judges failures, [`instance`] names the transactions.
+//! Path of a record: a fetcher per leader reads it (`fullbore_client::consume`), [`intake`] queues it, [`transfer`]
+//! writes it in a transaction that also commits the group's offset after it.
+//! [`follow`] is the member of the group, [`trouble`] classifies failures, [`instance`] chooses the transactional id.
 
 mod args;
 mod deleted;
@@ -35,10 +35,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use transfer::{CopyCounts, Transfer, TransferPlan};
 
-/// The client id when no property names one.
+/// Client id if no property names one.
 const CLIENT_ID: &str = "fullbore-copy";
-/// The transaction timeout when no property sets one: a copier that dies delays readers of the target by it,
-/// unless it starts again. Kafka Streams has the same.
+/// Default transaction timeout: a copier that dies and is not restarted delays readers of the target for this time.
+/// Kafka Streams has the same.
 const TRANSACTION_TIMEOUT_MS: &str = "10000";
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
 const OFFSET_RESET: &str = "auto.offset.reset";
@@ -111,14 +111,14 @@ impl CopyArgs {
         Ok(())
     }
 
-    /// The consumer's settings.
+    /// Returns the consumer's settings.
     fn settings(&self, properties: &Properties) -> Result<ConsumerConfig, Failure> {
         let mut settings = ConsumerConfig::default();
         settings.fetch.reset = Some(StartOffset::Earliest);
         let flags = [("group.instance.id", &self.group_instance_id), ("group.protocol", &self.group_protocol)];
         let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
         for (key, value) in properties.iter().chain(flags) {
-            // Others are the producer's, or every client's.
+            // Other keys belong to the producer, or to every client.
             settings.set(key, value)?;
         }
         settings.fetch.read_committed = true;
@@ -127,7 +127,7 @@ impl CopyArgs {
         Ok(settings)
     }
 
-    /// The producer's settings.
+    /// Returns the producer's settings.
     fn producer(&self, properties: &Properties, instance: &InstanceId) -> Result<ProducerConfig, Failure> {
         let mut properties = properties.clone();
         properties.set(TRANSACTIONAL_ID, instance.transactional_id.as_str());
@@ -177,7 +177,7 @@ impl CopyArgs {
         ));
     }
 
-    /// Judges the end of a copy. Deleted records are a failure, unless auto.offset.reset allows for them.
+    /// Returns the result of a copy. Deleted records are a failure, unless auto.offset.reset allows them.
     fn verdict(&self, end: CopyEnd, counts: &CopyCounts, allows_deleted: bool) -> Result<(), Failure> {
         let CopyEnd { finished, unread, deleted } = end;
         let copied = || format!("{} records were copied", counts.records.load(Ordering::Relaxed));

@@ -19,7 +19,7 @@ fn properties(args: &CopyArgs) -> Properties {
 }
 
 #[test]
-fn consumer_reads_what_is_committed_from_the_oldest_record_on_whatever_properties_say() {
+fn the_consumer_reads_committed_records_from_the_oldest_on_despite_properties() {
     let args = parse("-X isolation.level=read_uncommitted -X group.instance.id=x");
     let settings = args.settings(&properties(&args)).expect("settings");
     assert!(settings.fetch.read_committed && settings.group.require_stable);
@@ -32,7 +32,7 @@ fn consumer_reads_what_is_committed_from_the_oldest_record_on_whatever_propertie
 }
 
 #[test]
-fn producer_has_the_id_and_a_timeout_of_ten_seconds_unless_a_property_sets_one() {
+fn the_producer_has_the_id_and_a_default_timeout_of_ten_seconds() {
     let of = |flags: &str| {
         let args = parse(flags);
         let instance = InstanceId::choose(args.transactional_id.as_deref(), "g", Some("m")).expect("an id");
@@ -47,7 +47,7 @@ fn producer_has_the_id_and_a_timeout_of_ten_seconds_unless_a_property_sets_one()
 }
 
 #[test]
-fn records_were_deleted_the_copy_fails_unless_a_property_allows_for_them() {
+fn deleted_records_fail_the_copy_unless_a_property_allows_them() {
     let verdict = |deleted, allows| {
         let end = CopyEnd { finished: true, unread: None, deleted };
         parse("").verdict(end, &CopyCounts::default(), allows).map_err(|failure| (failure.status, failure.to_string()))
@@ -62,7 +62,7 @@ fn records_were_deleted_the_copy_fails_unless_a_property_allows_for_them() {
 }
 
 #[test]
-fn copy_of_a_topic_to_itself_is_refused() {
+fn a_copy_of_a_topic_to_itself_is_refused() {
     let args = CopyArgs { to: "a".to_owned(), ..parse("") };
     assert!(args.check().expect_err("the same").to_string().contains("to itself"));
 }

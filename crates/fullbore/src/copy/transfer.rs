@@ -1,8 +1,8 @@
-//! The transactions of a copier, on a thread of their own: records and the offsets behind them go together.
+//! Transactions of a copier, on a thread of their own: records and the offsets after them are committed together.
 //!
-//! Not the reading, nor the membership (see [`follow`](super::follow)). Invariant: the offsets of a transaction are
-//! those behind its records and no others, so that records and offsets are committed together or not at all; after a
-//! failure nothing more is written until the member has read its position from the group.
+//! Not here: reading and membership (see [`follow`](super::follow)). Invariant: the offsets of a transaction are those
+//! after its records and no others. After a failure nothing is written until the member has read its position from the
+//! group.
 
 use super::intake::{Chunk, Intake};
 use super::trouble::{CopyError, after_failure};
@@ -19,11 +19,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc as orders;
 
-/// Transactions that end at a time; the next one waits.
+/// Largest number of transactions that are being committed; the next one waits.
 const ENDING_MAX: usize = 2;
-/// How long the end waits for connections to close.
+/// Longest wait at the end for connections to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time between two looks at what may end a wait for the transfer.
+/// Time between two checks of the condition that ends a wait for the transfer.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Topics, group and limits of a copy.
@@ -47,27 +47,26 @@ pub(super) struct CopyCounts {
     pub(super) records: AtomicU64,
     /// Committed transactions.
     pub(super) transactions: AtomicU64,
-    /// Times the copy went back to the last commit.
+    /// Number of times that the copy went back to the last commit.
     pub(super) rewinds: AtomicU64,
 }
 
-/// End of what was taken so far.
+/// End of the open transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settle {
-    /// Everything in the intake is written, and committed.
+    /// Writes and commits everything in the intake.
     Drain,
-    /// The open transaction is committed.
+    /// Commits the open transaction.
     Commit,
-    /// The open transaction is aborted.
+    /// Aborts the open transaction.
     Abort,
 }
 
 /// Outcome of a settlement.
 pub(super) struct Settled {
-    /// The first failure since the last settlement.
+    /// First failure since the last settlement.
     pub(super) failure: Option<CopyError>,
-    /// The next offset of each partition, as far as records or positions of it were committed since the last
-    /// settlement.
+    /// Next offset of each partition, if records or positions of it were committed since the last settlement.
     pub(super) committed: HashMap<i32, i64>,
 }
 
@@ -84,10 +83,10 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// Starts the thread with a producer that is connected. The thread ends with the handle.
+    /// Starts the thread with a connected producer. The thread ends with the handle.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system refuses a thread.
     pub(super) fn start(plan: TransferPlan, producer: Producer, intake: Arc<Intake>) -> std::io::Result<Transfer> {
         let (orders, received) = orders::unbounded_channel();
         let (has_failed, counts) = (Arc::<AtomicBool>::default(), Arc::<CopyCounts>::default());
@@ -98,12 +97,13 @@ impl Transfer {
         Ok(Transfer { orders, has_failed, counts })
     }
 
-    /// Returns true if nothing more is written until [`Transfer::settle`].
+    /// Returns true if nothing is written until [`Transfer::settle`].
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Ends what was taken so far, and waits until `ends` returns true. Returns None then, or if the thread is gone.
+    /// Ends the open transactions, and waits for the outcome. Returns None if `ends` returns true before, or the thread
+    /// is gone.
     pub(super) fn settle(&self, how: Settle, mut ends: impl FnMut() -> bool) -> Option<Settled> {
         let (answer, answered) = mpsc::channel();
         self.orders.send(Order { how, answer }).ok()?;
@@ -125,7 +125,7 @@ struct Shared {
     counts: Arc<CopyCounts>,
 }
 
-/// Writes until the handle is gone. A producer whose transaction the coordinator has timed out makes way for a new one.
+/// Writes until the handle is dropped. Replaces a producer whose transaction the coordinator has timed out.
 async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedReceiver<Order>) {
     let mut producer = reporting(first);
     loop {
@@ -138,23 +138,23 @@ async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedRe
         }
         producer = match Producer::new(shared.plan.producer.clone()) {
             Ok(producer) => reporting(producer),
-            // The configuration was valid when the command began.
+            // Cannot fail: the configuration was valid when the command started.
             Err(_) => return,
         };
     }
 }
 
-/// An open transaction.
+/// Open transaction.
 struct Open<'a> {
     transaction: Transaction<'a>,
-    /// The next offset of each partition, and the leader epoch of the record before it.
+    /// Next offset of each partition, and the leader epoch of the record before it.
     positions: HashMap<i32, (i64, i32)>,
     records: u64,
     begun: Instant,
     due: Instant,
 }
 
-/// A transaction that is being committed.
+/// Transaction that is being committed.
 struct Ended<'a> {
     ending: Ending<'a>,
     positions: HashMap<i32, (i64, i32)>,
@@ -171,7 +171,7 @@ enum Event {
     Chunk(Chunk),
 }
 
-/// The thread's state between two events.
+/// State of the thread between two events.
 struct Writer<'a> {
     shared: &'a Shared,
     producer: &'a Producer,
@@ -195,7 +195,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes until the handle is gone, and returns true; or until the producer is spent.
+    /// Writes until the handle is dropped, and returns true; or until the producer is spent, and returns false.
     async fn run(&mut self, received: &mut orders::UnboundedReceiver<Order>) -> bool {
         loop {
             match self.next(received).await {
@@ -213,7 +213,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Waits for the next event: orders go first, and outcomes before records.
+    /// Waits for the next event: orders come first, and outcomes before records.
     async fn next(&self, received: &mut orders::UnboundedReceiver<Order>) -> Event {
         let due = self.open.as_ref().map_or_else(Instant::now, |open| open.due);
         let goes_on = self.failure.is_none();
@@ -221,14 +221,14 @@ impl<'a> Writer<'a> {
             biased;
             order = received.recv() => Event::Order(order),
             outcome = outcome_of(self.endings.front()) => Event::Outcome(outcome),
-            // A producer id ends what the last copier of this id left open.
+            // Initialisation ends the transaction that the last copier with this id left open.
             outcome = self.producer.init_transactions(), if !self.is_initialised && goes_on => Event::Initialised(outcome),
             () = tokio::time::sleep_until(due.into()), if self.open.is_some() => Event::Due,
             chunk = self.shared.intake.take(), if self.is_initialised && goes_on => Event::Chunk(chunk),
         }
     }
 
-    /// Notes whether there is a producer id.
+    /// Notes the outcome of the initialisation.
     fn initialised(&mut self, outcome: Result<(), TransactionError>) {
         match outcome {
             Ok(()) => self.is_initialised = true,
@@ -237,7 +237,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes the records of a chunk; those that are left after a failure are read again.
+    /// Writes the records of a chunk. After a failure, the remaining ones are read again.
     async fn write(&mut self, chunk: &Chunk) {
         let partition = self.shared.plan.keeps_partition.then_some(chunk.partition);
         for number in 0..chunk.len() {
@@ -263,7 +263,7 @@ impl<'a> Writer<'a> {
         self.move_on(chunk).await;
     }
 
-    /// Notes the end of a chunk that reaches past its last record: markers, or records that compaction has removed.
+    /// Notes offsets after the last record of a chunk: markers, or records that compaction has removed.
     async fn move_on(&mut self, chunk: &Chunk) {
         let reached = [self.open.as_ref().map(|open| &open.positions), self.endings.back().map(|of| &of.positions)];
         let reached = reached.into_iter().flatten().find_map(|positions| positions.get(&chunk.partition));
@@ -297,11 +297,11 @@ impl<'a> Writer<'a> {
         self.failure.is_none()
     }
 
-    /// Commits the open transaction with its offsets; goes on before the outcome is known.
+    /// Commits the open transaction with its offsets, and does not wait for the outcome.
     fn commit(&mut self) {
         let Some(Open { transaction, positions, records, begun, .. }) = self.open.take() else { return };
         let plan = &self.shared.plan;
-        // Dropped, a transaction is aborted.
+        // A transaction that is dropped is aborted.
         let Some((member_id, generation_id)) = plan.view.identity() else {
             return self.fail(CopyError::again("the group has given this member's partitions away"));
         };
@@ -325,10 +325,10 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Notes the outcome of the oldest transaction that ends.
+    /// Notes the outcome of the oldest transaction that is being committed.
     fn note(&mut self, outcome: Result<(), TransactionError>) {
         if outcome.as_ref().is_err_and(TransactionError::is_retriable) {
-            // The producer goes on, and prints why it waits.
+            // The producer retries, and prints the reason.
             return;
         }
         let Some(ended) = self.endings.pop_front() else { return };
@@ -342,7 +342,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Fails for a record that was not taken. The failure of its transaction has more details, if there is one.
+    /// Fails because of a record that the producer refused. If its transaction has failed, that error has more details.
     async fn fail_send(&mut self, offset: i64, partition: i32, error: &SendError) {
         let plan = &self.shared.plan;
         if matches!(error, SendError::TransactionFailed(_)) {
@@ -352,7 +352,7 @@ impl<'a> Writer<'a> {
                 let outcome = outcome_of(self.endings.front()).await;
                 self.note(outcome);
             }
-            // A transaction that has failed is aborted by its commit, too, which returns why.
+            // The commit of a failed transaction aborts it, and returns the reason.
             let ending = open.transaction.commit();
             let outcome = loop {
                 match ending.wait().await {
@@ -370,13 +370,13 @@ impl<'a> Writer<'a> {
     }
 
     fn fail_with(&mut self, error: &TransactionError, begun: Option<Instant>) {
-        // An older transaction that ends may be the reason.
+        // An older transaction may be the reason.
         let begun = self.endings.iter().map(|ended| ended.begun).chain(begun).min();
         let timeout = self.shared.plan.producer.transaction_timeout;
         self.fail(after_failure(error, begun.map(|begun| begun.elapsed()), timeout));
     }
 
-    /// Notes the first failure: nothing more is written until the next settlement.
+    /// Notes the first failure: nothing is written until the next settlement.
     fn fail(&mut self, failure: CopyError) {
         self.open = None;
         self.shared.intake.close();
@@ -409,13 +409,13 @@ impl<'a> Writer<'a> {
         let failure = self.failure.take();
         let is_spent = matches!(failure, Some(CopyError::Renew(_)));
         self.shared.has_failed.store(false, Ordering::Release);
-        // The receiver is gone if the user has lost patience.
+        // Fails if the user's patience is over.
         drop(answer.send(Settled { failure, committed: std::mem::take(&mut self.committed) }));
         is_spent
     }
 }
 
-/// Waits for the outcome of a transaction, or for ever without one.
+/// Waits for the outcome of a transaction; forever if there is none.
 async fn outcome_of(ended: Option<&Ended<'_>>) -> Result<(), TransactionError> {
     match ended {
         Some(ended) => ended.ending.wait().await,
@@ -423,12 +423,12 @@ async fn outcome_of(ended: Option<&Ended<'_>>) -> Result<(), TransactionError> {
     }
 }
 
-/// Returns true if `send` may succeed by waiting.
+/// Returns true if a send that waits may succeed.
 fn may_wait(error: &SendError) -> bool {
     matches!(error, SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. } | SendError::Timeout { .. })
 }
 
-/// Hands a record over, and waits for memory and metadata for as long as that takes.
+/// Sends a record, and waits for memory and metadata as long as it takes.
 async fn send_patiently(transaction: &Transaction<'_>, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
     loop {
         match transaction.send(record).await {

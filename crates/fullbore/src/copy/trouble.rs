@@ -1,4 +1,4 @@
-//! Failures of a copier's transactions, and the next step after each one. Pure.
+//! Failures of a copier's transactions, and the next step after each. Pure.
 //!
 //! Invariant: only an error that another attempt cannot change ends the command.
 
@@ -6,36 +6,36 @@ use fullbore_producer::{ProduceError, SendError, TransactionError};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// A failure, after which nothing is written until the position was read from the group.
+/// Failure, after which nothing is written until the position was read from the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CopyError {
-    /// The transaction is aborted; its records are copied again.
+    /// The transaction is aborted, and its records are copied again.
     Again {
-        /// The reason, as part of a sentence.
+        /// Reason, as part of a sentence.
         why: String,
-        /// True if a broker refused something, which it may do again and again.
+        /// True if a broker refused a request, which it may do each time.
         is_refusal: bool,
     },
-    /// The same, by a new producer.
+    /// The transaction is aborted, and a new producer copies its records again.
     Renew(String),
     /// The command ends with this sentence.
     Fatal(String),
 }
 
 impl CopyError {
-    /// Creates a failure that no broker has caused by a refusal.
+    /// Makes a failure that is no broker's refusal.
     pub(super) fn again(why: &str) -> Self {
         CopyError::Again { why: why.to_owned(), is_refusal: false }
     }
 
-    /// Creates the end of the command, since `action` cannot be done.
+    /// Makes the end of the command, since `action` cannot be done.
     pub(super) fn fatal(action: &str, error: &TransactionError) -> Self {
         let told = error.to_string();
         let told = told.strip_prefix(&format!("cannot {action}: ")).unwrap_or(&told);
         CopyError::Fatal(format!("cannot {action}: {told}; nothing was copied{}", advice(error)))
     }
 
-    /// Creates the end of the command by a record that the producer did not take.
+    /// Makes the end of the command because of a record that the producer refused.
     pub(super) fn of_record(record: &str, to: &str, error: &SendError) -> Self {
         let advice = match error {
             SendError::RecordTooLarge { size, .. } => format!("; raise it with -X max.request.size={size}"),
@@ -46,7 +46,7 @@ impl CopyError {
     }
 }
 
-/// Judges the failure of a transaction that has been open for `age`; a coordinator aborts one after `timeout`.
+/// Classifies the failure of a transaction that has been open for `age`; a coordinator aborts one after `timeout`.
 pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, timeout: Duration) -> CopyError {
     let why = error.to_string();
     let code = match error {
@@ -55,12 +55,12 @@ pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, tim
         }
         _ => None,
     };
-    // Answers to the producer of a transaction that the coordinator has aborted by itself.
+    // Codes that a producer gets whose transaction the coordinator has timed out.
     let may_be_timeout = |code| {
         matches!(code, ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::INVALID_TXN_STATE)
     };
     match code {
-        // The coordinator has forgotten the id, which the next producer takes anew.
+        // The coordinator has forgotten the id, which the next producer registers again.
         Some(ErrorCode::INVALID_PRODUCER_ID_MAPPING) => CopyError::Renew(why),
         Some(code) if may_be_timeout(code) && age.is_some_and(|age| age >= timeout) => CopyError::Renew(why),
         Some(code) if is_permanent(code) => CopyError::Fatal(format!("cannot go on copying: {why}{}", advice(error))),
@@ -69,7 +69,7 @@ pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, tim
     }
 }
 
-/// Returns true if no other attempt at the same records, by the same member, can succeed.
+/// Returns true if no other attempt at the same records by the same member can succeed.
 fn is_permanent(code: ErrorCode) -> bool {
     matches!(
         code,
@@ -90,7 +90,7 @@ fn is_permanent(code: ErrorCode) -> bool {
     )
 }
 
-/// Returns what to do about an error that ends the command, as the rest of a sentence.
+/// Returns the advice on an error that ends the command, as the rest of a sentence.
 fn advice(error: &TransactionError) -> &'static str {
     let (TransactionError::Coordinator { code, .. } | TransactionError::Record(ProduceError::Broker { code, .. })) =
         error
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn member_that_lost_its_generation_and_a_broker_that_fails_a_batch_begin_again() {
+    fn a_lost_generation_and_a_failed_batch_are_copied_again() {
         for code in [ErrorCode::ILLEGAL_GENERATION, ErrorCode::UNKNOWN_MEMBER_ID, ErrorCode::STALE_MEMBER_EPOCH] {
             assert!(matches!(judge(&coordinator(code), 0), CopyError::Again { is_refusal: true, .. }), "{code}");
         }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn fenced_producer_ends_the_copy_unless_its_transaction_has_timed_out() {
+    fn a_fenced_producer_ends_the_copy_unless_its_transaction_has_timed_out() {
         let fenced = coordinator(ErrorCode::PRODUCER_FENCED);
         let CopyError::Fatal(sentence) = judge(&fenced, 1) else { panic!("not fatal") };
         assert!(
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn record_that_no_attempt_can_write_ends_the_copy() {
+    fn a_record_that_no_attempt_can_write_ends_the_copy() {
         let CopyError::Fatal(sentence) = judge(&of_record(ErrorCode::MESSAGE_TOO_LARGE), 0) else {
             panic!("not fatal")
         };

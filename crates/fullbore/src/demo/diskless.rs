@@ -1,5 +1,5 @@
-//! `fullbore demo --diskless`: the demo on an object store that is far away, beside the same store served one request
-//! at a time.
+//! `fullbore demo --diskless`: the demo on a distant object store, compared with one request at a time on the same
+//! store.
 
 use std::time::Duration;
 
@@ -14,25 +14,25 @@ use super::stream::Phase;
 use crate::failure::Failure;
 use crate::output::line;
 
-/// How long records are sent one request at a time; those in the buffer then follow.
+/// Time for which the serial producer sends; records in its buffer follow.
 const SERIAL_SENDS_FOR: Duration = Duration::from_secs(5);
-/// The buffer of that producer: what follows takes some seconds, too.
+/// Buffer of the serial producer: its rest also takes some seconds.
 const SERIAL_BUFFER_BYTES: usize = 4 << 20;
 const SERIAL: &str = "one request at a time";
-/// What Amazon's S3 Standard asks for in us-east-1, for a PUT and for a GET.
+/// Price of a PUT and a GET in Amazon's S3 Standard in us-east-1.
 const DOLLARS: (f64, f64) = (5e-6, 0.4e-6);
 const SECONDS_A_MONTH: f64 = 30.4 * 86_400.0;
 
-/// On what store the topic is.
+/// Object store of the topic.
 #[derive(Args, Debug, Default)]
 pub struct StoreOptions {
-    /// Have the records in an object store, here a folder, and show what serving one request at a time gives on it.
+    /// Store the records in an object store, here a directory, and compare with one request at a time.
     #[arg(long)]
     pub diskless: bool,
-    /// How long a PUT of that store takes (150, or 150ms, 1s) [default: 150ms].
+    /// The time that a PUT takes (150, or 150ms, 1s) [default: 150ms].
     #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds, requires = "diskless")]
     pub put: Option<Duration>,
-    /// How long a GET takes [default: 50ms].
+    /// The time that a GET takes [default: 50ms].
     #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds, requires = "diskless")]
     pub get: Option<Duration>,
 }
@@ -52,10 +52,10 @@ impl StoreOptions {
     }
 }
 
-/// Plays both, and tells what came of them.
+/// Runs both streams and prints their results.
 ///
 /// # Errors
-/// As [`Play::on_a_broker`].
+/// Those of [`Play::on_a_broker`].
 pub fn run(store: &StoreOptions, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
     let configs = vec![("diskless.enable".to_owned(), "true".to_owned())];
     let play = Play { sets: store.sets(), configs: configs.clone(), ..play };
@@ -85,7 +85,7 @@ pub fn run(store: &StoreOptions, play: Play, is_json: bool, ground: &Ground<'_>)
     Ok(())
 }
 
-/// What a phase gave: MB/s, MB per PUT, PUTs a second, GETs, dollars a month.
+/// Returns the figures of a phase: MB/s, MB per PUT, PUTs a second, GETs, dollars a month.
 fn costs(figures: &Figures, used: &StoreUse) -> [f64; 5] {
     let (seconds, mb) = (figures.produce_time.as_secs_f64(), figures.bytes as f64 / 1e6);
     let (puts, gets) = (used.puts as f64, used.gets as f64);
@@ -125,7 +125,7 @@ mod tests {
     use fullbore_bench::measure::Latencies;
 
     #[test]
-    fn a_month_at_the_rate_of_a_phase_has_a_price() {
+    fn costs_are_those_of_a_month_at_the_rate_of_a_phase() {
         let figures = Figures {
             records: 100,
             bytes: 80_000_000,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_verified_on_a_store_that_takes_its_time() {
+    fn records_are_verified_on_a_slow_store() {
         let store = StoreOptions { diskless: true, put: Some(Duration::from_millis(20)), get: None };
         let phases = vec![Phase::flat_out("some", 500)];
         let (sets, configs, producer) = Default::default();

@@ -1,8 +1,8 @@
-//! The demo's distance: a relay between the broker and each of its clients, which the broker advertises as its own
+//! Distance of the demo: a relay between the broker and each of its clients, which the broker advertises as its own
 //! address.
 //!
-//! Invariant: where a distance was asked for, every byte between the broker and a client crosses that client's relay;
-//! elsewhere none does. Producer and reader have a relay each: the reader's bytes do not delay the producer's
+//! Invariant: with a distance, every byte between the broker and a client crosses that client's relay; without one,
+//! none does. Producer and reader have a relay each, so that the reader's bytes do not delay the producer's
 //! acknowledgements.
 
 use crate::failure::Failure;
@@ -15,19 +15,19 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// How far, and how wide.
+/// Round trip and bandwidth.
 #[derive(Clone, Debug)]
 pub struct DistanceSettings {
-    /// There and back.
+    /// Time of a round trip.
     pub rtt: Duration,
-    /// Bytes a second of each direction; none is as fast as it goes.
+    /// Bytes a second in each direction; None is unlimited.
     pub bandwidth: Option<u64>,
     /// Bytes of a connection under way in a direction.
     pub in_flight_max: usize,
 }
 
 impl DistanceSettings {
-    /// A round trip, and nothing else.
+    /// Makes the settings of a round trip without a limit of bandwidth.
     pub fn new(rtt: Duration) -> Self {
         DistanceSettings { rtt, bandwidth: None, in_flight_max: IN_FLIGHT_BYTES_MAX }
     }
@@ -39,7 +39,7 @@ pub struct Addresses {
     pub reader: String,
 }
 
-/// The producer's way to the broker, and the reader's.
+/// Relays of the producer and of the reader, not yet started.
 pub struct Distances {
     producer: Distance,
     reader: Distance,
@@ -51,16 +51,16 @@ pub struct BothRelayed {
     _relays: [Relayed; 2],
 }
 
-/// A listener for the relay, bound before the broker starts, since the broker has to know its address.
+/// Listener of a relay, bound before the broker starts, since the broker must know its address.
 pub struct Distance {
     listener: TcpListener,
     settings: DistanceSettings,
     address: String,
 }
 
-/// A relay at work; it ends when this is dropped.
+/// Relay at work; it ends when this is dropped.
 pub struct Relayed {
-    /// Where clients connect.
+    /// Address for clients.
     pub address: String,
     _stop: watch::Sender<bool>,
 }
@@ -71,7 +71,7 @@ impl Distances {
         Ok(Distances { producer: Distance::new(settings, runtime)?, reader: Distance::new(settings, runtime)? })
     }
 
-    /// The broker's settings: a listener for each relay, advertised under the relay's address.
+    /// Returns the broker's settings: a listener for each relay, advertised under the relay's address.
     pub fn listeners(&self) -> [(&'static str, String); 3] {
         let [producer, reader] = [&self.producer.address, &self.reader.address];
         [
@@ -81,7 +81,7 @@ impl Distances {
         ]
     }
 
-    /// Starts to relay to these listeners of the broker, and prints where clients connect and over what.
+    /// Starts both relays to these listeners of the broker, and prints their addresses and settings.
     pub fn relay_to(self, listeners: &[SocketAddr], runtime: &Runtime) -> BothRelayed {
         let Distances { producer, reader } = self;
         let (shape, addresses) =
@@ -100,7 +100,7 @@ impl Distances {
 }
 
 impl Distance {
-    /// A relay that behaves like this.
+    /// Binds a relay with these settings.
     pub fn new(settings: &DistanceSettings, runtime: &Runtime) -> Result<Self, Failure> {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let address = listener.local_addr()?.to_string();

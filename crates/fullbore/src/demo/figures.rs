@@ -1,32 +1,32 @@
-//! The demo's table. Not for scripts: `fullbore perf` has the lines they know.
+//! Table of the demo. Not for scripts, which parse the lines of `fullbore perf`.
 
 use fullbore_bench::measure::Latencies;
 use fullbore_bench::report::json::{fraction, object, string};
 use std::time::Duration;
 
-/// What one phase measured.
+/// Measurement of one phase.
 pub struct Figures {
-    /// Records sent and read.
+    /// Number of records sent and read.
     pub records: u64,
     /// Bytes of their values.
     pub bytes: u64,
-    /// Until the last was acknowledged.
+    /// Time until the last record was acknowledged.
     pub produce_time: Duration,
-    /// Until the last was read and verified.
+    /// Time until the last record was read and verified.
     pub read_time: Duration,
-    /// Until each was acknowledged.
+    /// Times until each record was acknowledged.
     pub acknowledged: Latencies,
-    /// Until each was read and verified.
+    /// Times until each record was read and verified.
     pub read: Latencies,
 }
 
-/// The first row.
+/// Returns the first row.
 pub fn heading() -> Vec<Vec<String>> {
     vec![["", "records/s", "MB/s", "p50", "p99", "p99.9", "max"].map(str::to_owned).to_vec()]
 }
 
 impl Figures {
-    /// Two rows under the phase's name.
+    /// Returns the phase's name and two rows below it.
     pub fn rows(&self, phase: &str) -> Vec<Vec<String>> {
         vec![
             vec![phase.to_owned()],
@@ -35,7 +35,7 @@ impl Figures {
         ]
     }
 
-    /// The figures as JSON, with the names of a sweep's.
+    /// Returns the figures as JSON, with the same names as those of a sweep.
     pub fn document(&self, phase: &str) -> String {
         object([
             ("name", string(phase)),
@@ -76,7 +76,7 @@ fn milliseconds(us: u64) -> String {
     format!("{:.2} ms", us as f64 / 1e3)
 }
 
-/// 1234567 as 1,234,567.
+/// Formats 1234567 as 1,234,567.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_rate_volume_and_latencies() {
+    fn a_row_of_figures_has_rate_volume_and_latencies() {
         let mut latencies = Latencies::default();
         latencies.record(1_500, 2_000);
         let figures = Figures {

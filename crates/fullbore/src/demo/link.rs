@@ -1,5 +1,5 @@
-//! `fullbore demo --rtt`: the demo over a distance, beside the plain stream of its link and a producer that sends as
-//! Kafka's does.
+//! `fullbore demo --rtt`: the demo over a distance, compared with a plain TCP stream over its link and a producer with
+//! Kafka's settings.
 
 use super::distance::DistanceSettings;
 use super::play::{Ground, Play};
@@ -12,44 +12,44 @@ use fullbore_bench::link::units;
 use fullbore_bench::report::json::fraction;
 use std::time::Duration;
 
-/// Batches of a partition, and requests of a connection, that Kafka's producer has under way.
+/// Number of batches of a partition, and of requests of a connection, that Kafka's producer has under way.
 const KAFKA_IN_FLIGHT: usize = 5;
-/// Bytes of a batch of its (batch.size): they do not grow.
+/// Bytes of a batch of Kafka's producer (batch.size), which do not grow.
 const KAFKA_BATCH_BYTES: usize = 16 * 1024;
 /// Bytes that the socket buffers of Kafka's broker let through in a round trip (socket.receive.buffer.bytes).
 const KAFKA_SOCKET_BYTES: usize = 100 * 1024;
-/// How long it sends; what is then in its buffer follows.
+/// Time for which that producer sends; records in its buffer follow.
 const KAFKA_SENDS_FOR: Duration = Duration::from_secs(5);
 const KAFKA: &str = "as Kafka's producer sends";
-/// Room in a request beside records.
+/// Bytes of a request beside records.
 const REQUEST_ROOM: usize = 1024;
-/// Records of a producer that has no more than this to send are acknowledged soon after it has stopped.
+/// Least and greatest buffer of that producer: small, so that its records are acknowledged soon after it has stopped.
 const KAFKA_BUFFER_BYTES: (usize, usize) = (512 * 1024, 4 << 20);
 
-/// Over what link the clients come.
+/// Link of the clients.
 #[derive(Args, Debug, Default)]
 pub struct LinkOptions {
-    /// Put a round trip of so many milliseconds (150, or 150ms, 1s) between the broker and its clients, with the relay
+    /// Put a round trip of this many milliseconds (150, or 150ms, 1s) between the broker and its clients, by the relay
     /// of `fullbore perf link`.
     #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds)]
     pub rtt: Option<Duration>,
-    /// What that link carries in each direction: 200mbit, 25MB/s [default: 200mbit].
+    /// The bandwidth of that link in each direction: 200mbit, 25MB/s [default: 200mbit].
     #[arg(long, value_name = "RATE", value_parser = units::rate, requires = "rtt")]
     pub bandwidth: Option<u64>,
 }
 
 impl LinkOptions {
-    /// The link, if there is one.
+    /// Returns the link, if there is one.
     pub fn settings(&self) -> Option<DistanceSettings> {
         let bandwidth = Some(self.bandwidth.unwrap_or(25_000_000));
         self.rtt.map(|rtt| DistanceSettings { bandwidth, ..DistanceSettings::new(rtt) })
     }
 }
 
-/// Plays both over this link, measures its plain stream, and tells what came of them.
+/// Runs both streams over this link, measures a plain TCP stream over it, and prints the results.
 ///
 /// # Errors
-/// As [`Play::on_a_broker`].
+/// Those of [`Play::on_a_broker`].
 pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
     words("A plain TCP stream over the link, for its measure");
     let plain = plain::stream(settings, ground.runtime, ground.stop)?;
@@ -80,7 +80,7 @@ pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Grou
     Ok(())
 }
 
-/// The same stream from a producer that is set as Kafka's is by itself, for a while.
+/// Returns the same stream by a producer with Kafka's default settings, for a limited time.
 fn as_kafka(settings: &DistanceSettings, play: Play) -> Play {
     let partitions = play.partitions.unsigned_abs() as usize;
     // A request has a batch of each partition.
@@ -97,7 +97,7 @@ fn as_kafka(settings: &DistanceSettings, play: Play) -> Play {
     ];
     let records = play.phases.first().map_or(0, |phase| phase.records);
     let phases = vec![Phase { limit: Some(KAFKA_SENDS_FOR), ..Phase::flat_out(KAFKA, records) }];
-    // A direction keeps what a sender may have under way for half of the round trip.
+    // A relay holds the bytes that a sender may have under way for half of the round trip.
     let distance = Some(DistanceSettings { in_flight_max: KAFKA_SOCKET_BYTES / 2, ..settings.clone() });
     Play { producer, phases, distance, ..play }
 }

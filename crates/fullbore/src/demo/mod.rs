@@ -1,7 +1,7 @@
-//! `fullbore demo`: a broker, a producer and a reader in one process, and proof that nothing was lost on the way.
+//! `fullbore demo`: a broker, a producer and a reader in one process, and a check that no record is lost.
 //!
-//! Nothing stays behind: data is in a temporary folder, the port is a free one, and Ctrl-C cleans up too, as does a
-//! reader of the output that goes away.
+//! It leaves nothing behind: data is in a temporary directory, and the port is a free one. Ctrl-C, and a reader of the
+//! output that is gone, clean up, too.
 
 mod diskless;
 mod distance;
@@ -24,36 +24,36 @@ use tempfile::TempDir;
 
 /// Records of the first phase.
 const RECORDS: u64 = 1_000_000;
-/// The same over a distance: 16 s on its link, of which the first round trips are a small part.
+/// Records of the first phase over a distance: they take 16 s, of which the first round trips are a small part.
 const DISTANT_RECORDS: u64 = 400_000;
-/// The same through an object store.
+/// Records of the first phase on an object store.
 const DISKLESS_RECORDS: u64 = 200_000;
-/// The rate of the second phase: low enough that latency is not the time spent in a full buffer.
+/// Rate of the second phase, so low that latency is not the time spent in a full buffer.
 const PACED_RECORDS_PER_SEC: u64 = 10_000;
-/// How long the removal of the data may take after Ctrl-C.
+/// Longest time for the removal of the data after Ctrl-C.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
-/// How often the data of a broker that was not waited for are removed again.
+/// Largest number of attempts to remove the data of a broker that was not awaited.
 const REMOVALS_MAX: usize = 10;
-/// How long the second phase is.
+/// Length of the second phase.
 const PACED_SECONDS: u64 = 3;
 
-/// Start a broker, stream records through it, read them back while they arrive, verify each, and say how fast it was.
+/// Start a broker, stream records through it, read and verify them while they arrive, and print the rates.
 ///
-/// --json prints {"records", "record_size", "partitions", "phases": [{"name", "records", "bytes", "acknowledged":
-/// {"records_per_sec", "mb_per_sec", "p50_ms", "p99_ms", "p999_ms", "max_ms"}, "read": the same}]} once all is
-/// verified; with --rtt also "plain_mb_per_sec", of a TCP stream.
+/// After the verification, --json prints {"records", "record_size", "partitions", "phases": [{"name", "records",
+/// "bytes", "acknowledged": {"records_per_sec", "mb_per_sec", "p50_ms", "p99_ms", "p999_ms", "max_ms"}, "read": the
+/// same}]}. With --rtt there is also "plain_mb_per_sec", the rate of a TCP stream.
 #[derive(Args, Debug, Default)]
 #[command(after_help = "Example: fullbore demo --records 200000 --record-size 100 --partitions 6\n\
     Example: fullbore demo --rtt 150\n\
     Example: fullbore demo --diskless --put 150ms --get 50ms")]
 pub struct Demo {
-    /// How many records to stream [default: 1000000, with --rtt 400000, with --diskless 200000].
+    /// The number of records to stream [default: 1000000, with --rtt 400000, with --diskless 200000].
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     records: Option<u64>,
     /// Bytes of each record's value.
     #[arg(long, allow_negative_numbers = true, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(VALUE_LEN_MIN as i64..=1 << 19))]
     record_size: u32,
-    /// Partitions to spread them over.
+    /// The number of partitions of the topic.
     #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=1000))]
     partitions: i32,
     #[command(flatten)]
@@ -91,10 +91,10 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     demo.format.choose();
     let folder = tempfile::Builder::new().prefix("fullbore-demo-").tempdir().map_err(|error| {
         let place = std::env::temp_dir();
-        Failure::new(format!("cannot make a folder in {}: {error}; set TMPDIR to one that exists", place.display()))
+        Failure::new(format!("cannot make a directory in {}: {error}; set TMPDIR to one that exists", place.display()))
     })?;
     let data = folder.path().to_owned();
-    // What cannot be removed at a second signal is in the temporary folder, where the system removes it some day.
+    // After a second signal, data that cannot be removed is in the temporary directory, which the system cleans.
     let stop = Stop::at_signal(Box::new(move || drop(std::fs::remove_dir_all(data))))?;
     stop.allow(REMOVED_WITHIN);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -112,7 +112,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     }
     remove(folder, &stop)?;
     if output::is_lost() {
-        // Nobody waits for the rest.
+        // The rest of the output has no reader.
         return Ok(());
     }
     outcome?;
@@ -120,7 +120,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes the data; a broker that was not waited for may still make a file of it.
+/// Removes the data. A broker that was not awaited may still make files.
 fn remove(folder: TempDir, stop: &Stop) -> std::io::Result<()> {
     let path = folder.path().to_owned();
     match folder.close() {
@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn every_record_comes_back_and_nothing_stays() {
+    fn every_record_is_verified_and_no_data_stay() {
         let (outcome, folder) = demo(5_000, false);
         outcome.expect("verified");
         assert!(!folder.exists());
     }
 
     #[test]
-    fn an_interrupted_demo_says_so() {
+    fn an_interrupted_demo_reports_it() {
         let (outcome, _) = demo(1_000_000_000, true);
         assert!(outcome.expect_err("interrupted").to_string().contains("interrupted"));
     }

@@ -1,6 +1,6 @@
-//! What one plain TCP stream carries over the demo's link: the most that one connection could give.
+//! Rate of one plain TCP stream over the demo's link: the most that one connection could carry.
 //!
-//! Invariant: the stream crosses a relay that is set as the one before the broker.
+//! Invariant: the stream crosses a relay with the same settings as that before the broker.
 
 use super::distance::{Distance, DistanceSettings};
 use super::stream::interrupted;
@@ -11,17 +11,17 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// How long it is sent.
+/// Time for which it is sent.
 const SENT_FOR: Duration = Duration::from_secs(3);
-/// How often the sender looks whether it should stop.
+/// Time between two checks whether the sender must stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Bytes written, and read, at once.
+/// Bytes of one write and of one read.
 const CHUNK: usize = 256 * 1024;
 
-/// Bytes a second, from the first that arrives to the last.
+/// Returns the rate in bytes a second, from the first bytes that arrive to the last.
 ///
 /// # Errors
-/// What the sockets say, or the user asked for an end.
+/// An error of the sockets, or the user's stop.
 pub fn stream(settings: &DistanceSettings, runtime: &Runtime, stop: &Stop) -> Result<f64, Failure> {
     let sink = TcpListener::bind("127.0.0.1:0")?;
     let target = sink.local_addr()?.to_string();
@@ -61,7 +61,7 @@ fn arrive(sink: &TcpListener) -> io::Result<f64> {
         (bytes, last) = (bytes + read, Instant::now());
     }
     let seconds = (last - started).as_secs_f64();
-    // Of a stream of one piece there is no rate.
+    // A stream that arrives in one piece has no rate.
     Ok(if seconds > 0.0 { bytes as f64 / seconds } else { first as f64 })
 }
 
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_stream_has_the_bandwidth_of_its_link() {
+    fn a_plain_stream_reaches_the_bandwidth_of_its_link() {
         let runtime = Runtime::new().expect("a runtime");
         let settings =
             DistanceSettings { bandwidth: Some(1_000_000), ..DistanceSettings::new(Duration::from_millis(1)) };

@@ -1,4 +1,4 @@
-//! A stream of records through a broker of its own, which is started for it and stopped behind it.
+//! Stream of records through a broker of its own, which is started for it and stopped after it.
 
 use super::distance::{Addresses, DistanceSettings, Distances};
 use super::figures::{Figures, grouped, heading};
@@ -18,50 +18,50 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// The demo's topic.
+/// Topic of the demo.
 const TOPIC: &str = "demo";
 
-/// What is played: on which broker, and what goes through it.
+/// Broker, topic, producer and phases of one demo.
 pub struct Play {
-    /// The broker's own settings.
+    /// Settings of the broker.
     pub sets: Vec<(&'static str, String)>,
-    /// The topic's.
+    /// Settings of the topic.
     pub configs: Vec<(String, String)>,
-    /// One after the other.
+    /// Phases, one after the other.
     pub phases: Vec<Phase>,
     /// Bytes of each record's value.
     pub record_size: u32,
-    /// The topic's.
+    /// Number of partitions of the topic.
     pub partitions: i32,
-    /// The way to the broker, where it is long.
+    /// Distance to the broker; None for a direct connection.
     pub distance: Option<DistanceSettings>,
-    /// The producer's own settings.
+    /// Settings of the producer.
     pub producer: Vec<(&'static str, String)>,
 }
 
-/// Where it is played.
+/// Surroundings of a demo.
 pub struct Ground<'a> {
-    /// The brokers' data are in it.
+    /// Directory of the brokers' data.
     pub folder: &'a Path,
-    /// The brokers run on it.
+    /// Runtime of the brokers.
     pub runtime: &'a Runtime,
-    /// The user may ask for an end.
+    /// Request of the user to stop.
     pub stop: &'a Stop,
 }
 
-/// What came of it.
+/// Result of one demo.
 pub struct Played {
-    /// Records that were verified.
+    /// Number of verified records.
     pub records: u64,
-    /// Each with what it asked of the object store.
+    /// Phases, each with its requests to the object store.
     pub phases: Vec<(&'static str, Figures, StoreUse)>,
 }
 
 impl Play {
-    /// Starts a broker, with its data in a folder of this name, and stops it again.
+    /// Starts a broker with its data in a directory of this name, runs the phases, and stops the broker.
     ///
     /// # Errors
-    /// The broker does not start, something is not acknowledged or not what was sent, or the user asked for an end.
+    /// The broker does not start; a record is not acknowledged or not the one that was sent; the user stopped the demo.
     pub fn on_a_broker(&self, name: &str, ground: &Ground<'_>) -> Result<Played, Failure> {
         let Ground { folder, runtime, .. } = *ground;
         let distances = self.distance.as_ref().map(|settings| Distances::new(settings, runtime)).transpose()?;
@@ -74,7 +74,7 @@ impl Play {
         let outcome = self.stream(addresses, || broker.store_use(), ground);
         drop(relayed);
         match ground.stop.is_asked() {
-            // Its data go anyway: nobody waits until they are on the disk, nor for its clients.
+            // Its data are removed anyway, so neither a flush nor its clients are awaited.
             true => drop(broker),
             false => runtime.block_on(broker.shutdown()),
         }
@@ -100,7 +100,7 @@ impl Play {
         Ok(Played { records: stream.verify_ends(&mut cluster)?, phases })
     }
 
-    /// What scripts are told, with a document of each phase, and one more field if there is one.
+    /// Returns the JSON document for scripts, with a document for each phase, and one more field if there is one.
     pub fn document(&self, records: u64, phases: Vec<String>, more: Option<(&'static str, String)>) -> String {
         let fields = [
             ("records", records.to_string()),
@@ -113,7 +113,7 @@ impl Play {
 }
 
 impl Played {
-    /// Tells the user.
+    /// Prints the result for the user.
     pub fn tell(&self, play: &Play) {
         line(&format!(
             "\nVerified: {} records of {} bytes on {} partitions, each read once, in order, byte for byte.\n",
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_nobody_sent_is_found() {
+    fn a_foreign_record_fails_the_verification() {
         let folder = tempfile::tempdir().expect("a folder");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let broker = runtime

@@ -1,4 +1,4 @@
-//! How far a phase is: a bar on a terminal, a line a second elsewhere.
+//! Progress of a phase: a bar on a terminal, a line a second elsewhere.
 
 use super::figures::grouped;
 use crate::output::words;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// The progress of one phase: how many records were sent, and how many were read.
+/// Progress of one phase: numbers of records sent and read.
 pub struct DemoProgress {
     name: &'static str,
     records: u64,
@@ -20,7 +20,7 @@ pub struct DemoProgress {
 }
 
 impl DemoProgress {
-    /// A phase of this many records.
+    /// Makes the progress of a phase of `records`.
     pub fn new(name: &'static str, records: u64) -> Self {
         let bars = std::io::stderr().is_terminal().then(|| {
             let both = MultiProgress::new();
@@ -33,12 +33,12 @@ impl DemoProgress {
         DemoProgress { name, records, sent: AtomicU64::new(0), bars, last_line: Mutex::new(Instant::now()) }
     }
 
-    /// So many were sent.
+    /// Sets the number of records sent.
     pub fn sent(&self, records: u64) {
         self.sent.store(records, Ordering::Relaxed);
     }
 
-    /// So many were read; shows both.
+    /// Sets the number of records read, and shows both.
     pub fn read(&self, records: u64) {
         let sent = self.sent_at(records);
         if let Some((sent_bar, read_bar)) = &self.bars {
@@ -54,12 +54,13 @@ impl DemoProgress {
         }
     }
 
-    /// How many were sent when so many are read: the sender counts now and then, but what was read was sent.
+    /// Returns the number of records sent when `read` are read. The sender counts at intervals, but records that were
+    /// read were sent.
     fn sent_at(&self, read: u64) -> u64 {
         self.sent.load(Ordering::Relaxed).max(read)
     }
 
-    /// The phase is over.
+    /// Ends the display of the phase.
     pub fn finish(&self) {
         if let Some((sent_bar, read_bar)) = &self.bars {
             sent_bar.finish_and_clear();
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_read_than_sent() {
+    fn the_number_sent_is_never_below_the_number_read() {
         let progress = DemoProgress::new("test", 1_000);
         progress.sent(256);
         assert_eq!((progress.sent_at(100), progress.sent_at(300)), (256, 300));

@@ -1,6 +1,7 @@
-//! One stream of verifiable records, written by one thread and read by another while it is written.
+//! Stream of verifiable records, which one thread writes while another reads it.
 //!
-//! Invariant: a phase succeeds only if every partition gave exactly the values sent to it, in order, at dense offsets.
+//! Invariant: a phase succeeds only if every partition returned exactly the values sent to it, in order, at dense
+//! offsets.
 
 use super::figures::Figures;
 use super::progress::DemoProgress;
@@ -19,31 +20,31 @@ use std::ops::ControlFlow;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The reader gives up when nothing comes for this long.
+/// Time without a record after which the reader gives up.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often the sender looks whether it should stop.
+/// Number of records between two checks whether the sender must stop.
 const RECORDS_PER_LOOK: u64 = 256;
 
-/// One part of the demo.
+/// Part of the demo.
 pub struct Phase {
-    /// As the user sees it.
+    /// Name for the user.
     pub name: &'static str,
-    /// How many records.
+    /// Number of records.
     pub records: u64,
-    /// Records a second; below zero as fast as it goes.
+    /// Records a second; unlimited below zero.
     pub throughput: f64,
-    /// No record is sent after this long, if it is given.
+    /// Time after which no further record is sent, if it is set.
     pub limit: Option<Duration>,
 }
 
 impl Phase {
-    /// As fast as it goes, until all are sent.
+    /// Makes a phase without a limit of the rate, until all records are sent.
     pub fn flat_out(name: &'static str, records: u64) -> Self {
         Phase { name, records, throughput: -1.0, limit: None }
     }
 }
 
-/// Takes one partition's records and accepts only what was sent.
+/// Sink that accepts exactly the records sent to one partition.
 struct Verifier {
     reader: SequenceReader,
     latencies: Latencies,
@@ -63,19 +64,19 @@ impl Sink for Verifier {
     }
 }
 
-/// The state that lasts from phase to phase.
+/// State of the stream over all phases.
 pub struct DemoStream {
     topic: &'static str,
     record_size: usize,
     writers: Vec<SequenceWriter>,
     cursors: Vec<Cursor<Verifier>>,
-    /// How many records went to each partition.
+    /// Number of records sent to each partition.
     sent: Vec<u64>,
     epoch: Instant,
 }
 
 impl DemoStream {
-    /// A stream to every partition of an empty topic.
+    /// Makes a stream to every partition of an empty topic.
     pub fn new(topic: &'static str, cluster: &mut Cluster, record_size: usize) -> Result<Self, Failure> {
         let epoch = Instant::now();
         let places = cluster.partitions(&Text::from_static(topic))?;
@@ -97,7 +98,7 @@ impl DemoStream {
         })
     }
 
-    /// Sends and reads one phase's records.
+    /// Sends and reads the records of one phase.
     pub fn run(
         &mut self,
         phase: &Phase,
@@ -110,7 +111,7 @@ impl DemoStream {
         let (started, started_at) = (Instant::now(), SystemTime::now());
         let end = PhaseEnd::default();
         let (read, sent) = self.run_both((phase, &end), cluster, producer, runtime, progress, stop);
-        // A reader's refusal is the more telling of the two.
+        // The reader's error is more precise than the sender's.
         let mut read = read?;
         let sent = sent?;
         if let Some(first) = sent.failed.first {
@@ -134,7 +135,7 @@ impl DemoStream {
         })
     }
 
-    /// Reads on a thread of its own while this one sends; whichever fails ends the other.
+    /// Reads on a thread of its own while this one sends; a failure of either ends the other.
     fn run_both(
         &mut self,
         (phase, end): (&Phase, &PhaseEnd),
@@ -159,7 +160,7 @@ impl DemoStream {
             let sent = runtime.block_on(async {
                 tokio::select! {
                     biased;
-                    // It does not wait for room, nor for what is under way.
+                    // Waits neither for memory nor for records under way.
                     Ok(_) = asked.wait_for(|asked| *asked) => Err(interrupted()),
                     sent = self.send(phase, end, producer, progress, stop) => sent,
                 }
@@ -210,7 +211,7 @@ impl DemoStream {
         Ok(Sent { produced, failed, ended: Instant::now(), stopped: false })
     }
 
-    /// Nothing came behind the last record either; says how many records there are in all.
+    /// Checks that no record follows the last one. Returns the number of records.
     pub fn verify_ends(&self, cluster: &mut Cluster) -> Result<u64, Failure> {
         let of: Vec<(Text, i32)> = self.cursors.iter().map(|cursor| (cursor.topic.clone(), cursor.partition)).collect();
         let ends = cluster.any()?.offsets(&of, LATEST)?;
@@ -227,8 +228,8 @@ impl DemoStream {
     }
 }
 
-/// How many records a phase has come to have, once that is known, and when the last of them was read if the reader had
-/// to be told.
+/// Number of records of a phase, once it is known, and the time at which the reader had read them all if it was not
+/// known before.
 #[derive(Default)]
 struct PhaseEnd {
     records: OnceLock<u64>,
@@ -237,7 +238,7 @@ struct PhaseEnd {
 
 impl PhaseEnd {
     fn set(&self, records: u64) {
-        // A phase is sent once.
+        // Fails on a second call, but a phase is sent once.
         let _ = self.records.set(records);
     }
 
@@ -260,7 +261,7 @@ fn finished(outcome: &ConsumeOutcome<Verifier>, end: &PhaseEnd, stop: &Stop) -> 
     }
 }
 
-/// The user asked for an end.
+/// Returns the failure for a user's stop.
 pub(super) fn interrupted() -> Failure {
     Failure::interrupted("interrupted; the broker was stopped and its data removed")
 }

@@ -1,4 +1,4 @@
-//! `groups delete`.
+//! `groups delete`: deletes groups with their offsets.
 
 use super::select::Which;
 use crate::client::Where;
@@ -19,7 +19,7 @@ pub struct Delete {
     format: Format,
 }
 
-/// Deletes them; those that cannot be deleted do not keep the others.
+/// Deletes the groups. One that cannot be deleted does not stop the others.
 pub fn run(delete: &Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::GROUPS)?;
@@ -47,6 +47,6 @@ pub fn run(delete: &Delete) -> Result<(), Failure> {
     match &failed[..] {
         [] => Ok(()),
         [(_, only)] => Err(Failure::new(only)),
-        [(_, first), rest @ ..] => Err(Failure::new(format!("{first}; so it is with {} more", rest.len()))),
+        [(_, first), rest @ ..] => Err(Failure::new(format!("{first}; {} more failed", rest.len()))),
     }
 }

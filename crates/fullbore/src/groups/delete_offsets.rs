@@ -1,4 +1,4 @@
-//! `groups delete-offsets`.
+//! `groups delete-offsets`: deletes committed offsets.
 
 use super::select::{SelectedTopic, topic};
 use crate::client::Where;
@@ -27,7 +27,7 @@ pub struct DeleteOffsets {
     format: Format,
 }
 
-/// Deletes them.
+/// Deletes the offsets.
 pub fn run(delete: &DeleteOffsets) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::GROUPS)?;
@@ -61,7 +61,8 @@ pub fn run(delete: &DeleteOffsets) -> Result<(), Failure> {
     }
 }
 
-/// All partitions of a topic that names none: those it has, or where it is gone those the group has offsets of.
+/// Returns the selected partitions. A topic without partition numbers means all of them, or, if it is deleted, all
+/// those with offsets of the group.
 fn meant(groups: &mut GroupAdmin<'_>, id: &Text, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let whole: Vec<Text> =
         topics.iter().filter(|topic| topic.partitions.is_none()).map(|topic| topic.name.clone()).collect();

@@ -1,4 +1,4 @@
-//! `groups list`.
+//! `groups list`: lists groups.
 
 use crate::client::Where;
 use crate::client_id;
@@ -9,18 +9,18 @@ use clap::Args;
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_client::admin::{GroupAdmin, GroupListing};
 
-/// The states that a group of consumers can be in, as Kafka writes them.
+/// States of a consumer group, as Kafka writes them.
 const STATES: [&str; 7] =
     ["Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead"];
-/// The types that a group of consumers can have.
+/// Types of a consumer group.
 const TYPES: [&str; 2] = ["Classic", "Consumer"];
 
 #[derive(Args, Debug)]
 pub struct List {
-    /// Print the states, too, and only groups in one of these.
+    /// Print the states, too, and only groups in one of these states.
     #[arg(long, value_name = "STATE,...", num_args = 0..=1, default_missing_value = "", value_parser = states)]
     state: Option<Words>,
-    /// Print the types, too, and only groups of one of these: classic, consumer.
+    /// Print the types, too, and only groups of one of these types: classic, consumer.
     #[arg(long, value_name = "TYPE,...", num_args = 0..=1, default_missing_value = "", value_parser = types)]
     r#type: Option<Words>,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub struct List {
     format: Format,
 }
 
-/// Words chosen from a list; none for all.
+/// Words chosen from a list; none means all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Words(Vec<String>);
 
@@ -50,7 +50,7 @@ fn words(text: &str, known: &[&str]) -> Result<Words, String> {
     text.split(',').filter(|word| !word.trim().is_empty()).map(word).collect::<Result<_, _>>().map(Words)
 }
 
-/// Lists them.
+/// Lists the groups.
 pub fn run(list: &List) -> Result<(), Failure> {
     list.format.choose();
     let mut cluster = list.at.cluster(client_id::GROUPS)?;
@@ -66,7 +66,7 @@ pub fn run(list: &List) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As kafka-consumer-groups.sh prints it.
+/// Returns the table of kafka-consumer-groups.sh.
 fn table(groups: &[GroupListing], with_type: bool, with_state: bool) -> Vec<String> {
     let row = |id: &str, kind: &str, state: &str| {
         let mut row = vec![id.to_owned()];
@@ -85,7 +85,7 @@ fn table(groups: &[GroupListing], with_type: bool, with_state: bool) -> Vec<Stri
     aligned(&rows, &[longest + 10, 20, 20])
 }
 
-/// Brokers write types small, Kafka's tool large.
+/// Returns the word with a capital: brokers write types in lower case, Kafka's tool with a capital.
 fn capital(word: &str) -> String {
     let mut letters = word.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read_as_kafka_reads_them() {
+    fn states_and_types_are_parsed_as_in_kafka() {
         assert_eq!(states("stable,preparing_rebalance"), Ok(Words(vec!["Stable".into(), "PreparingRebalance".into()])));
         assert_eq!(types(""), Ok(Words(vec![])));
         assert!(states("foo").expect_err("none").contains("must be some of Stable, Empty"));
@@ -112,7 +112,7 @@ mod tests {
 
     /// Captured from Kafka 4.3.1, without the blanks at the end of lines.
     #[test]
-    fn the_table_is_kafkas() {
+    fn the_table_of_groups_is_kafkas() {
         let group =
             |id: &str, kind: &str, state: &str| GroupListing { id: id.into(), kind: kind.into(), state: state.into() };
         let groups = [group("gclassic", "Classic", "Empty"), group("gcons", "consumer", "Stable")];

@@ -1,4 +1,4 @@
-//! `fullbore groups`: kafka-consumer-groups.sh's flags and output, one file per action. The questions to the cluster
+//! `fullbore groups`: flags and output of kafka-consumer-groups.sh, one file per action. The requests to the cluster
 //! are in `fullbore_client::admin`.
 
 mod delete;
@@ -11,10 +11,10 @@ mod select;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
-/// The flags that kafka-consumer-groups.sh has for actions.
+/// Flags of kafka-consumer-groups.sh for actions.
 pub const ACTION_FLAGS: [&str; 5] = ["--list", "--describe", "--delete", "--reset-offsets", "--delete-offsets"];
 
-/// List, describe and delete consumer groups and move their offsets, with kafka-consumer-groups.sh's flags.
+/// List, describe and delete consumer groups, and set their offsets, with kafka-consumer-groups.sh's flags.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore groups describe --group billing
@@ -34,29 +34,30 @@ enum GroupsCommand {
   fullbore groups list --state stable,empty --type
   fullbore groups list --json")]
     List(list::List),
-    /// Print what a group has read and what it has not, its members, or its state.
+    /// Print the offsets and the lag of groups, their members, or their states.
     ///
     /// LAG counts the records of a partition that come after the committed offset. --json prints {"groups": [{"group",
-    /// "type", "state", "coordinator": {"id", "host", "port"}, "assignor", "epoch", "target_epoch", "member_count"}]},
-    /// and in each also "offsets": [{"topic", "partition", "leader_epoch", "current_offset", "log_end_offset", "lag",
-    /// "member_id", "host", "client_id"}] or, with --members, "members": [{"member_id", "instance_id", "host",
-    /// "client_id", "epoch", "is_upgraded", "assignment": [{"topic", "partition"}], "target_assignment"}].
+    /// "type", "state", "coordinator": {"id", "host", "port"}, "assignor", "epoch", "target_epoch", "member_count"}]}.
+    /// Each group also has "offsets": [{"topic", "partition", "leader_epoch", "current_offset", "log_end_offset",
+    /// "lag", "member_id", "host", "client_id"}]. With --members it has instead "members": [{"member_id",
+    /// "instance_id", "host", "client_id", "epoch", "is_upgraded", "assignment": [{"topic", "partition"}],
+    /// "target_assignment"}].
     #[command(after_help = "Examples:
   fullbore groups describe --group billing
   fullbore groups describe --all-groups --members --verbose
   fullbore groups describe --group billing --state --json")]
     Describe(describe::DescribeGroupsArgs),
-    /// Delete groups that have no members, with their offsets.
+    /// Delete groups without members, and their offsets.
     ///
     /// --json prints {"deleted": [NAME], "failed": [{"group", "error"}]}.
     #[command(after_help = "Examples:
   fullbore groups delete --group billing
   fullbore groups delete --all-groups --json")]
     Delete(delete::Delete),
-    /// Move the offsets of groups that have no members.
+    /// Set the offsets of groups without members.
     ///
-    /// Without --execute it only shows what it would do. Offsets beyond a partition's start or end become that. Times
-    /// are UTC unless they say otherwise. --json prints {"groups": [{"group", "is_executed", "offsets": [{"topic",
+    /// Without --execute it only shows the new offsets. Offsets outside a partition's log become its start or end.
+    /// Times without a zone are UTC. --json prints {"groups": [{"group", "is_executed", "offsets": [{"topic",
     /// "partition", "new_offset"}]}]}.
     #[command(after_help = "Examples:
   fullbore groups reset-offsets --group billing --topic orders --to-earliest --execute
@@ -65,9 +66,10 @@ enum GroupsCommand {
   fullbore groups reset-offsets --group billing --all-topics --to-current --export | tee plan.csv
   fullbore groups reset-offsets --group billing --from-file plan.csv --execute")]
     ResetOffsets(Box<reset::Reset>),
-    /// Forget the offsets that a group has committed for topics it does not read now.
+    /// Delete the committed offsets of a group for topics that it does not read now.
     ///
-    /// --json prints {"group", "partitions": [{"topic", "partition", "error"}]}; the error is null where it was done.
+    /// --json prints {"group", "partitions": [{"topic", "partition", "error"}]}; the error is null for a deleted
+    /// offset.
     #[command(after_help = "Examples:
   fullbore groups delete-offsets --group billing --topic orders:0,1 --json
   fullbore groups delete-offsets --group billing --topic orders")]
@@ -83,7 +85,7 @@ pub fn run(groups: GroupsArgs) -> Result<(), Failure> {
         Some(GroupsCommand::ResetOffsets(reset)) => reset::run(&reset),
         Some(GroupsCommand::DeleteOffsets(delete)) => delete_offsets::run(&delete),
         None => Err(Failure::new(
-            "groups: say list, describe, delete, reset-offsets or delete-offsets, as in `fullbore groups list`",
+            "groups: the action is missing: list, describe, delete, reset-offsets or delete-offsets, as in `fullbore groups list`",
         )),
     }
 }
@@ -94,7 +96,7 @@ mod tests {
     use crate::tests::parse;
 
     #[test]
-    fn kafkas_flags_are_read() {
+    fn kafkas_flags_of_groups_are_accepted() {
         for line in [
             "fullbore groups --bootstrap-server h:1 --list --state --type",
             "fullbore groups --list --state stable,empty --type classic",
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_flags_are_refused() {
+    fn wrong_flags_of_groups_are_refused() {
         for line in [
             "describe",
             "describe --group a --all-groups",
@@ -132,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn an_action_that_is_missing_is_said_so() {
+    fn a_missing_action_of_groups_is_reported() {
         let told = run(GroupsArgs { action: None }).expect_err("none").to_string();
-        assert!(told.contains("say list, describe, delete"), "{told}");
+        assert!(told.contains("the action is missing: list, describe, delete"), "{told}");
     }
 }

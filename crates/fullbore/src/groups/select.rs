@@ -1,4 +1,4 @@
-//! Which groups and which partitions a command means.
+//! Flags that select groups, and parts of topics.
 
 use crate::failure::Failure;
 use clap::{ArgGroup, Args};
@@ -8,7 +8,7 @@ use fullbore_client::blocking::{TopicPlaces, refused_topic};
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The groups.
+/// Flags that select groups.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("which").required(true).args(["group", "all_groups"]))]
 pub struct Which {
@@ -21,10 +21,10 @@ pub struct Which {
 }
 
 impl Which {
-    /// The names of the groups that are meant, each once, in order.
+    /// Returns the names of the selected groups, each once, in order.
     ///
     /// # Errors
-    /// The cluster's.
+    /// The error of the cluster.
     pub fn ids(&self, groups: &mut GroupAdmin<'_>) -> Result<Vec<Text>, Failure> {
         let ids: BTreeSet<Text> = match self.all_groups {
             true => groups.list(&[], &[])?.into_iter().map(|group| group.id).collect(),
@@ -39,11 +39,11 @@ impl Which {
 pub struct SelectedTopic {
     /// The topic's name.
     pub name: Text,
-    /// `None` for all of them.
+    /// Partitions; None for all.
     pub partitions: Option<Vec<i32>>,
 }
 
-/// Reads one; a topic's name has no colon.
+/// Parses `TOPIC` or `TOPIC:0,1,2`; a topic's name has no colon.
 pub fn topic(text: &str) -> Result<SelectedTopic, String> {
     let allowed = || "must be TOPIC or TOPIC:0,1,2".to_owned();
     let (name, partitions) = match text.split_once(':') {
@@ -57,11 +57,11 @@ pub fn topic(text: &str) -> Result<SelectedTopic, String> {
     if name.is_empty() { Err(allowed()) } else { Ok(SelectedTopic { name: name.into(), partitions }) }
 }
 
-/// Returns the partitions meant, each once, in order; all exist and have leaders. `places` has what is known of the
-/// topics.
+/// Returns the selected partitions, each once, in order. All of them exist and have leaders. `places` has the topics'
+/// partitions.
 ///
 /// # Errors
-/// The first that does not or has none.
+/// The first partition that does not exist, or has no leader.
 pub fn partitions(places: &BTreeMap<Text, TopicPlaces>, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let mut meant = BTreeSet::new();
     for topic in topics {
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_may_name_partitions() {
+    fn a_topic_is_parsed_with_and_without_partitions() {
         assert_eq!(topic("t"), Ok(SelectedTopic { name: "t".into(), partitions: None }));
         assert_eq!(topic("t:0,2"), Ok(SelectedTopic { name: "t".into(), partitions: Some(vec![0, 2]) }));
         for wrong in ["", ":0", "t:", "t:x", "t:-1", "t:0:1"] {

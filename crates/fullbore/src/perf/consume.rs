@@ -1,4 +1,4 @@
-//! `fullbore perf consume`: kafka-consumer-perf-test's flags and lines, without a consumer group.
+//! `fullbore perf consume`: flags and lines of kafka-consumer-perf-test, without a consumer group.
 
 use super::lines::Lines;
 use crate::client::{self, client_properties, key_value, without_effect};
@@ -30,14 +30,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// The client id when no property names one; Kafka's tool has the same.
+/// Client id if no property names one; that of Kafka's tool.
 const CLIENT_ID: &str = "perf-consumer-client";
 
-/// Read a topic as fast as it comes and print what kafka-consumer-perf-test prints.
+/// Read a topic at full speed and print the lines of kafka-consumer-perf-test.
 ///
-/// All partitions are read by manual assignment: there is no consumer group and nothing is committed, so
-/// rebalance.time.ms is the time it took to find the leaders and the first offsets. Every batch's checksum is verified
-/// (Kafka's tool does not) and every record is parsed. Times are UTC.
+/// All partitions are read by manual assignment: there is no consumer group and nothing is committed, so that
+/// rebalance.time.ms is the time to find the leaders and the first offsets. Every batch's checksum is verified (not in
+/// Kafka's tool) and every record is parsed. Times are UTC.
 #[derive(Args, Debug)]
 #[command(after_help = "Example: fullbore perf consume --topic test --num-records 1000000")]
 #[command(group = ArgGroup::new("what").required(true).args(["topic", "include"]))]
@@ -52,25 +52,26 @@ pub struct Consume {
     /// Stop after this many records.
     #[arg(long, allow_negative_numbers = true)]
     num_records: Option<u64>,
-    /// The old name of --num-records.
+    /// Old name of --num-records.
     #[arg(long, hide = true)]
     messages: Option<u64>,
-    /// Brokers to ask, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
+    /// Bootstrap brokers, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
-    /// Bytes that the first fetches bring of one partition at most; they grow while the link is not full.
+    /// Largest number of bytes of one partition in a response to the first fetches; it grows while the link is not
+    /// full.
     #[arg(long, visible_alias = "max-partition-fetch-bytes", default_value_t = 1 << 20, value_parser = clap::value_parser!(i32).range(1..))]
     fetch_size: i32,
-    /// Start with the records that come from now on instead of the oldest.
+    /// Start with the next record instead of the oldest one.
     #[arg(long)]
     from_latest: bool,
-    /// Accepted for kafka-consumer-perf-test's sake; no group is used.
+    /// Accepted for compatibility with kafka-consumer-perf-test; no group is used.
     #[arg(long)]
     group: Option<String>,
-    /// Accepted for kafka-consumer-perf-test's sake; the system sizes the socket's buffer.
+    /// Accepted for compatibility with kafka-consumer-perf-test; the system sizes the socket's buffer.
     #[arg(long, hide = true)]
     socket_buffer_size: Option<i32>,
-    /// End when no record came for this many milliseconds, or no answer.
+    /// End after this many milliseconds without a record, or without a response.
     #[arg(long, value_name = "MS", default_value_t = 10_000, allow_negative_numbers = true)]
     timeout: u64,
     /// Print a line for every reporting interval instead of one at the end.
@@ -79,7 +80,7 @@ pub struct Consume {
     /// Milliseconds between the lines of --show-detailed-stats.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
     reporting_interval: u64,
-    /// How to print times: y, M, d, H, m, s and S as in Java's SimpleDateFormat.
+    /// The format of times: y, M, d, H, m, s and S as in Java's SimpleDateFormat.
     #[arg(long, default_value = "yyyy-MM-dd HH:mm:ss:SSS")]
     date_format: String,
     #[command(flatten)]
@@ -87,7 +88,7 @@ pub struct Consume {
     /// Print the counts again as metrics at the end.
     #[arg(long)]
     print_metrics: bool,
-    /// Leave the header out.
+    /// Print no header.
     #[arg(long)]
     hide_header: bool,
     /// Print JSON, an object a line: {"kind": "interval", ...} for each interval of --show-detailed-stats, then
@@ -97,7 +98,8 @@ pub struct Consume {
     /// A file of consumer properties.
     #[arg(long, visible_alias = "consumer.config", value_name = "FILE")]
     command_config: Option<PathBuf>,
-    /// A consumer property, before those of the file; may be repeated. docs/consumer.md says which count here.
+    /// A consumer property, which overrides the file; may be repeated. docs/consumer.md shows which have an effect
+    /// here.
     #[arg(short = 'X', long, value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
     command_property: Vec<(String, String)>,
 }
@@ -145,7 +147,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     }
 }
 
-/// How far the reading is.
+/// Returns a sentence on the records read.
 fn progress_words(progress: &ConsumeProgress, wanted: u64, started: SystemTime) -> String {
     let seconds = started.elapsed().unwrap_or_default().as_secs_f64().max(f64::EPSILON);
     let (records, bytes) = (progress.records(), progress.bytes());
@@ -153,7 +155,7 @@ fn progress_words(progress: &ConsumeProgress, wanted: u64, started: SystemTime) 
     format!("{records} of {wanted} records read, {rate:.1} MB/s")
 }
 
-/// Counts down what all partitions together may still read, so that no record is read beyond --num-records.
+/// Sink that counts the records left for all partitions together, so that none is read beyond --num-records.
 struct RecordCountdown(Arc<AtomicI64>);
 
 impl Sink for RecordCountdown {
@@ -214,13 +216,13 @@ fn report(
     }
 }
 
-/// The figures of the summary, each on a line behind its name.
+/// Returns the figures of the summary, each on a line after its name.
 fn pairs(figures: &str) -> Vec<String> {
     let rows = CONSUME_HEADER.split(", ").zip(figures.split(", "));
     rows.map(|(name, figure)| format!("{name:<22} {figure}")).collect()
 }
 
-/// Prints the lines of `--show-detailed-stats`.
+/// Printer of the lines of `--show-detailed-stats`.
 struct Reporter<'a> {
     interval: Option<Duration>,
     dates: &'a DateFormat,
@@ -254,13 +256,14 @@ impl<'a> Reporter<'a> {
 }
 
 impl Consume {
-    /// Returns true if the summary does not fit into a line of the terminal: with its header it would be unreadable.
+    /// Returns true if the summary does not fit into a line of the terminal, where it would be unreadable below its
+    /// header.
     fn prints_pairs(&self) -> bool {
         let is_narrow = self.lines.limit().is_some_and(|limit| limit < CONSUME_HEADER.len());
         is_narrow && !self.show_detailed_stats && !self.hide_header
     }
 
-    /// How long an answer is waited for: as long as a record, but for a second at least.
+    /// Returns the time limit of a response: that of a record, but at least a second.
     fn patience(&self) -> Patience {
         Patience::of_ms(self.timeout.max(1_000))
     }
@@ -274,7 +277,7 @@ impl Consume {
     fn plan(&self, properties: &Properties) -> Result<ConsumePlan, Failure> {
         let mut fetch = FetchSettings { partition_max_bytes: self.fetch_size, ..Default::default() };
         for (key, value) in properties.iter() {
-            // Others are every client's, or told to have no effect.
+            // Other keys belong to every client, or were reported as without effect.
             fetch.set(key, value)?;
         }
         let start = if self.from_latest { StartOffset::Latest } else { StartOffset::Earliest };
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn kafkas_flags_are_read() {
+    fn kafkas_flags_of_perf_consume_are_accepted() {
         parse(
             "--topic t --num-records 5 --bootstrap-server h:1 --fetch-size 99 --from-latest --group g --timeout 1000 \
              --show-detailed-stats --reporting-interval 200 --print-metrics --hide-header --date-format HH:mm \
@@ -316,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_too_much_is_refused() {
+    fn missing_and_contradicting_flags_of_perf_consume_are_refused() {
         for flags in
             ["--topic t", "--num-records 5", "--topic t --include t --num-records 5", "--topic t --num-records x"]
         {
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_shape_the_plan() {
+    fn properties_set_the_plan() {
         let plan = plan(
             "--topic t --num-records 5 --from-latest --timeout 70 --command-property fetch.min.bytes=7 check.crcs=false \
              isolation.level=read_committed",
@@ -339,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_refused_in_one_line() {
+    fn unsupported_settings_are_refused_in_one_line() {
         let refusal = |property: &str| {
             let failure = plan(&format!("--topic t --num-records 5 --command-property {property}"));
             failure.expect_err(property).to_string()

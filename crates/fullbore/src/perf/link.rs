@@ -1,5 +1,4 @@
-//! `fullbore perf link`: a distance on one machine, until a signal ends it. What carries the bytes is in
-//! `fullbore_bench::link`.
+//! `fullbore perf link`: a distance on one machine, until a signal ends it. `fullbore_bench::link` carries the bytes.
 
 use crate::demo::figures::grouped;
 use crate::failure::Failure;
@@ -17,32 +16,32 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// The client id of the question where brokers send their clients.
+/// Client id of the metadata request to the brokers behind a relay.
 const CLIENT_ID: &str = "fullbore-link";
-/// Ethernet's.
+/// MTU of Ethernet.
 const MTU_DEFAULT: u32 = 1_500;
 
-/// The least stall of a loss that is not told its length: a lost packet is sent again after a round trip at best.
+/// Least default stall of a loss: a lost packet is sent again after a round trip at best.
 const STALL_MIN: Duration = Duration::from_millis(10);
 
-/// Put a distance between a client and a server on this machine, until Ctrl-C, and count what crossed.
+/// Put a distance between a client and a server on this machine, until Ctrl-C, and count the bytes that cross it.
 ///
-/// With --listen and --to it is a relay: it listens at one, connects to the other for each connection, and keeps every
-/// byte for half of --rtt in each direction, as it does a connection's beginning and end. Any program may use it, and
-/// it needs no rights.
+/// With --listen and --to it is a relay. It listens at one address and connects to the other for each connection. It
+/// holds every byte for half of --rtt in each direction, as it does the start and the end of a connection. Any program
+/// may use it, and it needs no rights.
 ///
-/// What a relay hides: TCP itself sees no distance. Each connection is two local ones, with local windows and
-/// acknowledgements; there is no slow start, socket buffers that would be too small for a long link are not, and
-/// nothing is lost and sent again (--loss-stall plays what that costs). connect() returns at once, since this machine
-/// answers it. So a relay shows what waiting for answers costs a program, not what a distance costs TCP. Its bandwidth
-/// is shared by all connections of a direction; bytes beyond --buffer are not read from the sender until there is room,
-/// so that nothing is dropped.
+/// A relay hides the distance from TCP. Each connection is two local ones, with local windows and acknowledgements.
+/// There is no slow start, socket buffers too small for a long link are large enough, and nothing is lost and sent
+/// again (--loss-stall imitates the cost of losses). connect() returns at once, since this machine answers it. So a
+/// relay shows what waiting for responses costs a program, not what a distance costs TCP. All connections of a
+/// direction share its bandwidth. Bytes beyond --buffer are not read from the sender until there is space, so that
+/// nothing is dropped.
 ///
 /// With --namespaces it is a link on which the kernels' own TCP sees all of that: two network namespaces, a TUN device
 /// in each, and IP packets carried between them. It needs root and `ip`. Packets beyond --buffer are dropped, and
 /// --loss loses some at random. TCP hands over up to 64 KB at once, as to a network card that cuts it into packets
-/// (TSO); only where packets are lost or have to wait for a bandwidth are they cut. The namespaces go at the end; those
-/// of a link that was killed go when one of the same name starts.
+/// (TSO). They are cut only if packets are lost or wait for a bandwidth. The namespaces are removed at the end. Those
+/// of a killed link are removed when a link of the same name starts.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -57,44 +56,44 @@ and Apache Kafka, in server.properties:
 Clients are then given 127.0.0.1:19092. A cluster needs a relay for each broker.")]
 #[command(group = ArgGroup::new("kind").required(true).args(["listen", "namespaces"]))]
 pub struct Link {
-    /// A relay: where to listen.
+    /// For a relay: the address to listen on.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_port, requires = "to")]
     listen: Option<String>,
-    /// A relay: where to connect to.
+    /// For a relay: the address to connect to.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_port, requires = "listen")]
     to: Option<String>,
-    /// A link between two network namespaces of these names, which it makes.
+    /// The names of two network namespaces, which it creates with a link between them.
     #[arg(long, value_name = "A,B", value_parser = names)]
     namespaces: Option<[String; 2]>,
-    /// The round trip: 150 or 150ms, 1.5s, 500us. Each direction takes half of it.
+    /// The round-trip time: 150 or 150ms, 1.5s, 500us. Each direction takes half of it.
     #[arg(long, value_name = "TIME", value_parser = units::milliseconds)]
     rtt: Duration,
-    /// The rate of each direction: 200mbit, 1gbit, 25MB/s [default: as fast as it goes].
+    /// The rate of each direction: 200mbit, 1gbit, 25MB/s [default: unlimited].
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<u64>,
-    /// Bytes that may wait for the bandwidth: 1MB, 64KiB [default: what the link carries in a round trip].
+    /// The bytes that may wait for the bandwidth: 1MB, 64KiB [default: those that the link carries in a round trip].
     #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "bandwidth")]
     buffer: Option<u64>,
-    /// Random delay of up to this much more, in order: 5 or 5ms.
+    /// The largest additional random delay, which keeps the order: 5 or 5ms.
     #[arg(long, value_name = "TIME", value_parser = units::milliseconds, default_value = "0")]
     jitter: Duration,
-    /// A relay: play lost packets, 0.1% or 0.1%:300ms. With this probability for each 1,460 bytes, a direction of a
-    /// connection stands still for that long [default of the time: the round trip, at least 10 ms].
+    /// For a relay: the probability, for each 1,460 bytes, that a direction of a connection stalls as after a lost
+    /// packet. 0.1%, or with the time of the stall 0.1%:300ms [default of the time: the round trip, at least 10 ms].
     #[arg(long, value_name = "PROBABILITY[:TIME]", value_parser = loss_stall, conflicts_with = "namespaces")]
     loss_stall: Option<(f64, Option<Duration>)>,
-    /// A relay: bytes under way in each direction of a connection; it is not read from while it has so many [default:
-    /// 64MiB].
+    /// For a relay: the bytes under way in each direction of a connection, beyond which the sender is not read
+    /// [default: 64MiB].
     #[arg(long, value_name = "SIZE", value_parser = in_flight_max, conflicts_with = "namespaces")]
     in_flight_max: Option<u64>,
-    /// Namespaces: the probability that a packet is lost, 0.1%.
+    /// For namespaces: the probability that a packet is lost, 0.1%.
     #[arg(long, value_name = "PROBABILITY", value_parser = units::probability, conflicts_with = "listen")]
     loss: Option<f64>,
-    /// Namespaces: the largest IP packet [default: 1500].
+    /// For namespaces: the bytes of the largest IP packet [default: 1500].
     #[arg(long, value_name = "BYTES", value_parser = mtu, conflicts_with = "listen")]
     mtu: Option<u32>,
-    /// A relay: print JSON, an object a line: {"kind": "listening", "address", "to"}, and at the end {"kind": "totals",
-    /// "connections", "refused", "bytes_there", "bytes_back", "losses"}; errors as {"error": SENTENCE} and notes as
-    /// {"note": SENTENCE} to standard error.
+    /// For a relay: print JSON, an object a line: {"kind": "listening", "address", "to"}, and at the end {"kind":
+    /// "totals", "connections", "refused", "bytes_there", "bytes_back", "losses"}. Standard error gets errors as
+    /// {"error": SENTENCE} and notes as {"note": SENTENCE}.
     #[arg(long, conflicts_with = "namespaces")]
     json: bool,
 }
@@ -119,7 +118,7 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
         let far = to.to_owned();
         let relay = relay.on_cut_off(move |error| {
             output::tell(format!(
-                "cannot connect to {far}: {error}; connections are refused until somebody listens there"
+                "cannot connect to {far}: {error}; connections are refused until a server listens there"
             ));
         });
         let (bound, far) = (relay.addr()?, to.to_owned());
@@ -135,16 +134,16 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
     Ok(())
 }
 
-/// Reports that clients go around the relay, if the brokers behind it send them elsewhere.
+/// Reports that clients bypass the relay, if the brokers behind it advertise other addresses.
 fn look_for_detour(to: &str, relay: SocketAddr) {
-    // Clients report brokers that do not answer.
+    // Clients report brokers that do not respond.
     let Ok(brokers) = Cluster::new(to, CLIENT_ID).and_then(|mut cluster| cluster.brokers()) else { return };
     if let Some(detour) = detour(&brokers, relay) {
         output::tell(detour);
     }
 }
 
-/// Returns the line to print where the relay reaches none of the brokers. Its port decides: a host has several names.
+/// Returns the line to print if no broker advertises the relay. Only the port is compared: a host has several names.
 fn detour(brokers: &[BrokerAddress], relay: SocketAddr) -> Option<String> {
     if brokers.iter().any(|broker| broker.port == i32::from(relay.port())) {
         return None;
@@ -159,7 +158,7 @@ fn detour(brokers: &[BrokerAddress], relay: SocketAddr) -> Option<String> {
     })
 }
 
-/// Says why an address cannot be listened on, and what helps where that is known.
+/// Returns the reason why an address cannot be listened on, with the remedy if there is one.
 fn of_bind(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -260,7 +259,7 @@ fn loss_stall(text: &str) -> Result<(f64, Option<Duration>), String> {
     Ok((units::probability(probability)?, stall))
 }
 
-/// At least one read, or nothing would ever move; at most what a machine has.
+/// Parses the bytes under way: at least one read, or nothing would ever move, and at most what a machine has.
 fn in_flight_max(text: &str) -> Result<u64, String> {
     let bytes = units::size(text)?;
     if (1 << 10..=16 * IN_FLIGHT_BYTES_MAX as u64).contains(&bytes) {
@@ -289,7 +288,7 @@ mod tests {
     const LEAST: &str = "--listen 127.0.0.1:0 --to a:1 --rtt";
 
     #[test]
-    fn units_are_read() {
+    fn units_of_a_link_are_parsed() {
         let settings = parse(&format!("{LEAST} 150ms --bandwidth 200mbit --buffer 1MB --jitter 5ms")).expect("flags");
         let shape = settings.shape;
         assert_eq!((shape.rtt, shape.bandwidth), (Duration::from_millis(150), Some(25_000_000)));
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_stalls_a_round_trip_unless_said() {
+    fn a_loss_stalls_for_a_round_trip_by_default() {
         let of = |flags: &str| parse(&format!("{LEAST} {flags}")).expect(flags).loss_stall.expect("given");
         let (by_rtt, least) = (of("150ms --loss-stall 0.1%"), of("0 --loss-stall 0.1%"));
         assert_eq!((by_rtt.probability, by_rtt.stall, least.stall), (0.001, Duration::from_millis(150), STALL_MIN));
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_what_is_allowed() {
+    fn a_malformed_flag_of_a_link_is_refused_with_the_allowed_values() {
         for (flags, told) in [
             ("150x", "must be a duration with its unit, such as 150ms"),
             ("150ms --bandwidth 200mbps", "must be a rate with its unit, such as 200mbit"),

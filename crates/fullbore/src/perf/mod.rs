@@ -1,4 +1,5 @@
-//! `fullbore perf`: Kafka's perf tools by their flags and their output. What they measure is in `fullbore_bench`.
+//! `fullbore perf`: Kafka's perf tools by their flags and output, and tools for links and sweeps. `fullbore_bench`
+//! measures.
 
 mod consume;
 mod lines;

@@ -1,4 +1,4 @@
-//! `fullbore perf produce`: kafka-producer-perf-test's flags and lines, with our producer behind them.
+//! `fullbore perf produce`: flags and lines of kafka-producer-perf-test, with Fullbore's producer.
 
 use super::lines::Lines;
 use crate::client::{bootstrap_servers, client_properties, key_value};
@@ -23,25 +23,25 @@ use fullbore_wire::batch::Compression;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The client id when no property names one; Kafka's tool has the same.
+/// Client id if no property names one; that of Kafka's tool.
 const CLIENT_ID: &str = "perf-producer-client";
-/// The part of the time from which on a full window is what limits the rate.
+/// Share of the time from which on a full window counts as the limit of the rate.
 const WINDOW_BOUND_MIN: f64 = 0.5;
-/// Prefix of the transactional id where a duration alone is given; Kafka's tool has the same.
+/// Prefix of the transactional id if only a duration is given; that of Kafka's tool.
 const TRANSACTIONAL_ID_PREFIX: &str = "performance-producer-";
-/// Time for the abort of the last transaction after the user's request to end.
+/// Longest time for the abort of the last transaction after the user's stop.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(300);
-/// How long the end waits for connections to close; every record has its result by then.
+/// Longest wait at the end for connections to close; every record has its result by then.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Send records as fast as they go, or at a rate, and print what kafka-producer-perf-test prints.
+/// Send records at full speed or at a rate, and print the lines of kafka-producer-perf-test.
 ///
-/// With --throughput, latencies count from the time each record was meant to leave, so that a record held back by a
-/// full buffer or a late sender is not forgotten (no coordinated omission; Kafka's tool counts from the actual send).
-/// Percentiles are of all records, in whole milliseconds as in Kafka's tool; --latency-us prints them precisely.
+/// With --throughput, latencies count from the time at which each record was due. So they include the wait of a record
+/// for a full buffer or a late sender (no coordinated omission); Kafka's tool counts from the actual send. Percentiles
+/// are of all records, in whole milliseconds as in Kafka's tool; --latency-us prints them precisely.
 ///
-/// Random values are slices of one megabyte of letters made at the start, which costs the sender nothing; with
-/// compression each value is made anew as in Kafka's tool, so that the codec finds no repetition.
+/// Random values are slices of one megabyte of letters made at the start, which costs the sender nothing. With
+/// compression each value is generated separately, as in Kafka's tool, so that the codec finds no repetition.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Example:\n  fullbore perf produce --topic test --num-records 1000000 --record-size 1000 --throughput -1 \\\n    \
@@ -52,10 +52,10 @@ pub struct PerfProduceArgs {
     /// The topic to send to.
     #[arg(long)]
     topic: String,
-    /// How many records to send.
+    /// The number of records to send.
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     num_records: u64,
-    /// Bytes of each value, which is random letters.
+    /// The bytes of each value, which is random letters.
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     record_size: Option<u32>,
     /// Send random parts of this file.
@@ -64,13 +64,13 @@ pub struct PerfProduceArgs {
     /// Send 0, 1, 2, ... as decimal digits.
     #[arg(long)]
     payload_monotonic: bool,
-    /// What separates the parts of --payload-file.
+    /// The separator between the parts of --payload-file.
     #[arg(long, default_value = "\\n")]
     payload_delimiter: String,
-    /// Records a second; -1 for as fast as it goes.
+    /// The records a second; -1 for no limit.
     #[arg(long, allow_negative_numbers = true, value_parser = throughput)]
     throughput: f64,
-    /// Brokers to ask, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
+    /// Bootstrap brokers, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
     #[command(flatten)]
@@ -78,10 +78,10 @@ pub struct PerfProduceArgs {
     /// A file of producer properties.
     #[arg(long, visible_alias = "producer.config", value_name = "FILE")]
     command_config: Option<PathBuf>,
-    /// Producer properties, before those of the file: acks=1 linger.ms=0 ... docs/producer.md has all of them.
+    /// Producer properties, which override the file: acks=1 linger.ms=0 ... See docs/producer.md.
     #[arg(short = 'X', long, visible_alias = "producer-props", value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
     command_property: Vec<(String, String)>,
-    /// Leave the first records out of a second summary, of the steady state.
+    /// The number of first records to leave out of a second summary, of the steady state.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     warmup_records: u64,
     /// Milliseconds between progress lines.
@@ -96,15 +96,14 @@ pub struct PerfProduceArgs {
     #[arg(long)]
     latency_us: bool,
     /// Print JSON, an object a line: {"kind": "interval", ...} for each reporting interval, then {"kind": "summary",
-    /// ...}, and {"kind": "steady_state", ...} after a warmup; errors as {"error": SENTENCE} and notes as {"note":
-    /// SENTENCE} to standard error.
+    /// ...}, and {"kind": "steady_state", ...} after a warmup. Standard error gets errors as {"error": SENTENCE} and
+    /// notes as {"note": SENTENCE}.
     #[arg(long, conflicts_with_all = ["latency_us", "print_metrics"])]
     json: bool,
-    /// Send within transactions of this id [default: that of the properties, or a new one with
-    /// --transaction-duration-ms].
+    /// The transactional id [default: that of the properties, or a new one with --transaction-duration-ms].
     #[arg(long, value_name = "ID")]
     transactional_id: Option<String>,
-    /// Commit each transaction after this many milliseconds [default: 3000, where there is a transactional id].
+    /// Commit each transaction after this many milliseconds [default: 3000, with a transactional id].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     transaction_duration_ms: Option<u64>,
 }
@@ -142,7 +141,7 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
         };
         let outcome = produce(&producer, workload, stop.receiver(), on_window).await;
         producer.brokers().iter().filter_map(|broker| window_bound(broker, begun.elapsed())).for_each(output::tell);
-        // Who does not want the rest of the records does not wait for them.
+        // A user who stops the run does not wait for the remaining records.
         let abort_timeout = if producer.is_transactional() { ABORT_TIMEOUT } else { Duration::ZERO };
         producer.close(if stop.is_asked() { abort_timeout } else { CLOSE_TIMEOUT }).await;
         outcome
@@ -152,7 +151,7 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     verdict(&outcome, args.num_records)
 }
 
-/// Names the window as what limited the rate, where full batches waited for it alone for much of `elapsed`.
+/// Returns a sentence if the window limited the rate: full batches waited only for it for much of `elapsed`.
 fn window_bound(broker: &BrokerStatus, elapsed: Duration) -> Option<String> {
     let share = broker.window_full.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     let BrokerStatus { id, window, .. } = broker;
@@ -165,7 +164,7 @@ fn window_bound(broker: &BrokerStatus, elapsed: Duration) -> Option<String> {
     })
 }
 
-/// Returns the reason why a record was not even taken.
+/// Returns the reason why a record was not accepted.
 fn refusal(
     topic: &str,
     error: &ProduceFailure,
@@ -211,7 +210,7 @@ fn too_long(settings: &TransactionSettings, duration: Duration) -> String {
 
 fn report(args: &PerfProduceArgs, client_id: &str, outcome: &ProduceOutcome) {
     let summaries: Vec<Summary> = outcome.produced.summaries(outcome.ended).collect();
-    // Of nothing there are no latencies; what failed is said below.
+    // Without records there are no latencies; the verdict reports failures.
     let acknowledged = || summaries.iter().filter(|summary| summary.records > 0);
     acknowledged().for_each(|summary| match args.json {
         true => line(&summary_json(summary)),
@@ -231,7 +230,7 @@ fn verdict(outcome: &ProduceOutcome, wanted: u64) -> Result<(), Failure> {
     let failed = outcome.failed.first.as_ref();
     let failed = failed.map(|first| format!("{} records failed; the first: {first}", outcome.failed.records));
     match failed {
-        // Nobody is told, since nobody reads.
+        // The output has no reader, so nothing is reported.
         None if outcome.stopped && output::is_lost() => Ok(()),
         None if !outcome.stopped => Ok(()),
         Some(failed) if !outcome.stopped => Err(Failure::new(failed)),
@@ -287,7 +286,7 @@ impl PerfProduceArgs {
         Ok(properties)
     }
 
-    /// Says what Kafka's tool says, where lines are for people.
+    /// Prints a line of Kafka's tool, unless lines are JSON.
     fn tell(&self, text: &str) {
         if !self.json {
             line(text);
@@ -306,7 +305,7 @@ impl PerfProduceArgs {
             (None, Some(path)) => {
                 let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 self.tell(&format!("Reading payloads from: {}", shown.display()));
-                // Kafka's tool takes the two characters \n for a new line, since they are what its help shows.
+                // Kafka's tool takes the two characters \n for a newline, since its help shows them.
                 let delimiter = if self.payload_delimiter == "\\n" { "\n" } else { &self.payload_delimiter };
                 let payload = Payload::from_file(path, delimiter)?;
                 self.tell(&format!("Number of records read: {}", payload.file_payloads().unwrap_or(0)));
@@ -327,7 +326,7 @@ impl PerfProduceArgs {
     }
 }
 
-/// `--throughput`: Kafka's tool would wait for ever at 0.
+/// Parses `--throughput`. Kafka's tool would wait forever at 0.
 fn throughput(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Err("nothing would ever be sent; use -1 for as fast as it goes".to_owned()),
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_range_say_what_is_allowed() {
+    fn numbers_out_of_range_are_refused_with_the_allowed_values() {
         for (flags, told) in [
             ("--num-records 5 --record-size 10 --throughput 0", "use -1 for as fast as it goes"),
             ("--num-records 5 --record-size 10 --throughput nan", "must be a number of records a second"),
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_without_effect_are_noticed() {
+    fn properties_without_effect_cause_a_notice() {
         let mut properties = Properties::default();
         for key in ["linger.m", "linger.ms", "key.serializer", "interceptor.classes"] {
             properties.set(key, "5");
@@ -393,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_full_for_half_of_the_time_is_named_as_the_limit() {
+    fn a_window_full_for_half_of_the_time_is_reported_as_the_limit() {
         let full = |ms: u64| BrokerStatus {
             id: 1,
             batches_to_retain: 5,
@@ -411,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_topic_that_does_not_come_is_looked_for() {
+    fn only_a_timeout_gets_the_advice_to_check_the_topic() {
         let large = SendError::RecordTooLarge { size: 1_048_588, max: 1_048_576 }.into();
         let refused = |error| refusal("t", &error, None, Duration::ZERO).to_string();
         let told = refused(large);
@@ -421,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn kafkas_flags_are_read() {
+    fn kafkas_flags_of_perf_produce_are_accepted() {
         parse(
             "--topic t --num-records 5 --throughput 1000.5 --payload-file f --payload-delimiter , --producer.config f \
              --producer-props a=b c=d --bootstrap-server h:1 --warmup-records 2 --print-metrics --reporting-interval 9",
@@ -434,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_too_much_is_refused() {
+    fn missing_and_contradicting_flags_of_perf_produce_are_refused() {
         for flags in [
             "--topic t --num-records 5 --throughput -1",
             "--topic t --num-records 5 --record-size 10",
@@ -446,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_reach_the_producer() {
+    fn properties_configure_the_producer() {
         let found =
             config("--command-property acks=1 linger.ms=7 key.serializer=x --bootstrap-server h:1,i:2").expect("valid");
         assert_eq!((found.acks, found.linger.as_millis()), (Acks::Leader, 7));
@@ -455,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn transactions_outlast_their_timeout_the_refusal_names_both() {
+    fn transactions_longer_than_their_timeout_are_refused_with_both_settings() {
         let config = config("--transactional-id x --command-property transaction.timeout.ms=1000").expect("valid");
         let settings = TransactionSettings::of(&config, "--transaction-duration-ms").expect("an id");
         let fenced = TransactionError::Coordinator {
@@ -470,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn flag_or_a_property_names_the_transactional_id_and_a_duration_alone_makes_one() {
+    fn the_transactional_id_is_named_or_made_for_a_duration() {
         let id = |flags: &str| config(flags).expect("valid").transactional_id;
         assert_eq!(id(""), None);
         assert_eq!(id("--transactional-id x").as_deref(), Some("x"));
@@ -488,14 +487,14 @@ mod tests {
     }
 
     #[test]
-    fn the_warmup_is_shorter_than_the_run() {
+    fn a_warmup_as_long_as_the_run_is_refused() {
         let args = parse(&format!("{LEAST} --warmup-records 5")).expect("flags");
         let refusal = args.workload(&config("").expect("valid")).err().expect("too long").to_string();
         assert!(refusal.contains("strictly fewer"), "{refusal}");
     }
 
     #[test]
-    fn an_interrupted_run_says_what_failed_too() {
+    fn an_interrupted_run_reports_failures_too() {
         let failed = |records: u64| Failed {
             records,
             first: (records > 0).then_some(ProduceError::Closed { possibly_written: false }),

@@ -1,7 +1,6 @@
-//! Base64 with padding (RFC 4648, section 4): how bytes that are no text stand in JSON.
+//! Base64 with padding (RFC 4648, section 4) for bytes in JSON that are not text.
 //!
-//! Invariant: what `encode` writes, `decode` reads, and nothing else: no white space, no missing padding, no stray
-//! bits.
+//! Invariant: `decode` accepts exactly the output of `encode`: no white space, no missing padding, no stray bits.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -17,7 +16,7 @@ pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The bytes; `None` if the text is not their base64.
+/// Returns the bytes; None if the text is not base64.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let (chunks, rest) = text.as_bytes().as_chunks::<4>();
     if !rest.is_empty() {
@@ -66,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_the_rfc() {
+    fn the_examples_of_the_rfc_encode_and_decode() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_base64_is_refused() {
+    fn text_that_is_not_base64_is_refused() {
         for wrong in ["Zg", "Zg=", "Zg==Zg==", "Z===", "Zh==", "Zm9=", "Zm 9", "Zm9v\n", "====", "Zg=a", "Zm9-"] {
             assert_eq!(decode(wrong), None, "{wrong}");
         }

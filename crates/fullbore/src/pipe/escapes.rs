@@ -1,18 +1,18 @@
-//! Backslash escapes in what a user gives as a delimiter or a format: `\n \r \t \0 \\` and `\xHH` for any byte.
+//! Backslash escapes of a user's delimiter or format: `\n \r \t \0 \\`, and `\xHH` for any byte.
 
-/// A part of such a text.
+/// First part of a text that may begin with an escape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unescaped {
-    /// Bytes to be taken as they are: how many of the text they were, and the one they mean.
+    /// An escape: its length in the text, and its byte.
     Byte(usize, u8),
-    /// No escape begins here.
+    /// No escape.
     No,
 }
 
-/// The escape that `text` begins with.
+/// Parses the escape at the start of `text`.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// The fault, as a sentence.
 pub fn escape(text: &[u8]) -> Result<Unescaped, String> {
     let Some((b'\\', rest)) = text.split_first() else { return Ok(Unescaped::No) };
     let simple = |byte| Ok(Unescaped::Byte(2, byte));
@@ -35,19 +35,19 @@ pub fn escape(text: &[u8]) -> Result<Unescaped, String> {
     }
 }
 
-/// A delimiter: at least one byte.
+/// Parses a delimiter: at least one byte.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The fault, as a sentence.
 pub fn delimiter(text: &str) -> Result<Vec<u8>, String> {
     let unescaped = bytes(text)?;
     if unescaped.is_empty() { Err("must not be empty".to_owned()) } else { Ok(unescaped) }
 }
 
-/// The bytes that a text with escapes means.
+/// Returns the bytes of a text with escapes.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The fault, as a sentence.
 pub fn bytes(text: &str) -> Result<Vec<u8>, String> {
     let (mut left, mut out) = (text.as_bytes(), Vec::new());
     while let Some(first) = left.first() {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_are_bytes() {
+    fn escapes_are_parsed_as_bytes() {
         assert_eq!(delimiter(r"a\n\r\t\0\\\x7f\xFFé"), Ok([b"a\n\r\t\0\\\x7f\xff", "é".as_bytes()].concat()));
         for wrong in ["", r"\", r"\q", r"\x1", r"\x+1", r"\xé"] {
             assert!(delimiter(wrong).is_err(), "{wrong}");

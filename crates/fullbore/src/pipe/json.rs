@@ -1,36 +1,36 @@
-//! JSON (RFC 8259), one value at a time: strings written, values read where they lie.
+//! JSON (RFC 8259), one value at a time: writes strings, and reads values without copying them.
 //!
-//! Not a document model: an array or object inside a value stays the text it is until somebody asks for its parts.
-//! Invariant: what is read was checked to its last byte, nested no deeper than [`DEPTH_MAX`].
+//! Not a document model: the text of an array or object is kept beside its parts. Invariant: a value was checked to its
+//! last byte, and is nested no deeper than [`DEPTH_MAX`].
 
 use std::borrow::Cow;
 
-/// Arrays and objects inside each other.
+/// Largest number of arrays and objects inside each other.
 const DEPTH_MAX: usize = 64;
 
-/// A value, by the text it is written as.
+/// Value, which borrows its text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value<'a> {
     /// `null`.
     Null,
     /// A string, unescaped.
     String(Cow<'a, str>),
-    /// A number, as it is written.
+    /// A number, as text.
     Number(&'a str),
     /// `true` or `false`.
     Bool(bool),
     /// An array and its text.
     Array(Vec<Value<'a>>, &'a str),
-    /// An object in order, and its text; names may repeat.
+    /// An object's members in order, and its text; names may repeat.
     Object(Vec<(Cow<'a, str>, Value<'a>)>, &'a str),
 }
 
-/// What is wrong, and where: the byte, from 1.
+/// Fault of a text, and its position.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// From 1.
+    /// Byte, from 1.
     pub position: usize,
-    /// What should be there.
+    /// Expected input.
     pub expected: &'static str,
 }
 
@@ -40,10 +40,10 @@ impl std::fmt::Display for Wrong {
     }
 }
 
-/// Reads one value, which must be all there is.
+/// Parses a text of one value.
 ///
 /// # Errors
-/// The first byte that cannot be.
+/// The first wrong byte.
 pub fn parse(text: &str) -> Result<Value<'_>, Wrong> {
     let mut parser = Parser { text, at: 0 };
     parser.space();
@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
         }
         let rest = &self.text[from..self.at];
         self.at += 1;
-        // A string of escapes only that came to nothing cannot be: each is a character.
+        // Escapes cannot unescape to nothing: each is a character.
         Ok(if unescaped.is_empty() { Cow::Borrowed(rest) } else { Cow::Owned(unescaped + rest) })
     }
 
@@ -236,7 +236,7 @@ impl<'a> Parser<'a> {
         Ok(simple)
     }
 
-    /// `uXXXX`, or two of them for a character beyond 16 bits.
+    /// Parses `uXXXX`, or two of them for a character beyond 16 bits.
     fn unicode(&mut self) -> Result<char, Wrong> {
         let high = self.four_digits()?;
         let code = match high {
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_where_they_lie() {
+    fn values_borrow_their_text() {
         let text = r#" {"a" : [1, -2.5e+3, true,false , null], "b":{"c":"d\u00e9\n\ud83d\ude00"},"":""} "#;
         let Ok(Value::Object(members, raw)) = parse(text) else { panic!("an object") };
         assert_eq!(raw, text.trim());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn a_fault_is_reported_with_its_byte() {
         for (text, position) in [
             ("", 1),
             ("{", 2),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_strings_parse_to_themselves() {
         for text in ["", "plain", "\"\\\n\r\t\u{0}\u{1f}\u{7f}é😀", "a\u{2028}b"] {
             let mut out = Vec::new();
             string(text, &mut out);

@@ -1,4 +1,4 @@
-//! What `produce` and `consume` share: the forms in which bytes stand in text.
+//! Text forms of bytes, which `produce` and `consume` share.
 
 pub mod base64;
 pub mod escapes;

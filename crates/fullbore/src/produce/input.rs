@@ -1,8 +1,7 @@
-//! The way from a file or pipe to the bytes of one record: lines, other delimiters, length-framed, or everything at
-//! once.
+//! Input of a file or pipe, cut into records: lines, other delimiters, length-framed, or the whole file.
 //!
-//! Not what those bytes mean. Invariant: no more than one record and one read ahead is in memory, and a record longer
-//! than `limit` is an error that names it, not memory.
+//! Not here: the meaning of their bytes. Invariant: at most one record and one read beyond it is in memory. A record
+//! longer than `limit` is an error, and takes no memory.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
@@ -10,81 +9,81 @@ use std::io::{self, BufRead, Read};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Bytes of a read: what a pipe may hold, and more of a file.
+/// Bytes of a read: the capacity of a pipe, and more of a file.
 const READ_BYTES: usize = 256 << 10;
-/// Bytes of a length before a record.
+/// Bytes of the length before a record.
 const LENGTH_BYTES: usize = 4;
-/// A length of -1.
+/// Length of -1.
 const NULL: [u8; LENGTH_BYTES] = [0xFF; LENGTH_BYTES];
 
-/// Where one record ends and the next begins.
+/// Framing of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// At these bytes; behind the last record they may be missing.
+    /// Bytes that end each record, and may be missing after the last one.
     Delimiter(Vec<u8>),
     /// A length of four bytes, big-endian, precedes each; -1 is a null.
     Length,
-    /// The whole file is one.
+    /// The whole file is one record.
     Whole,
 }
 
-/// What came of waiting.
+/// Outcome of a wait.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Filled {
     /// More bytes, or the end of the file.
     More,
-    /// Nothing in the time given.
+    /// Nothing within the time.
     Nothing,
 }
 
-/// One file or pipe.
+/// File or pipe.
 pub struct Input {
     file: File,
     framing: Framing,
     limit: usize,
     buffer: Vec<u8>,
-    /// What of the buffer is not yet taken.
+    /// Part of the buffer that is not yet taken.
     left: Range<usize>,
-    /// How much of it was searched for a delimiter in vain.
+    /// Bytes of that part in which no delimiter begins.
     searched: usize,
     at_end: bool,
-    /// Records taken.
+    /// Number of records taken.
     pub taken: u64,
 }
 
-/// Where the bytes of a record are; a null has none.
+/// Range of a record's bytes; None for a null.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InputRecord(Option<Range<usize>>);
 
-/// Why there is no next record.
+/// Reason why there is no next record.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// The system's.
+    /// Error of the system.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// More than may be.
+    /// Record that is too long.
     #[error("{size} bytes{} are too many", if *.is_all { "" } else { " or more" })]
     TooLong {
-        /// The record's bytes, or those that were read of it.
+        /// Bytes of the record, or those that were read of it.
         size: usize,
-        /// True if there are no more.
+        /// True if these are all.
         is_all: bool,
     },
-    /// A length that is not all there.
+    /// Length that is cut short.
     #[error("cut short: the input ends after {0} of the four bytes of its length")]
     CutLength(usize),
-    /// A length without its bytes.
-    #[error("cut short: its length says {wanted} bytes, and the input has {found} more")]
+    /// Record that is cut short.
+    #[error("cut short: its length is {wanted} bytes, and the input has {found} more")]
     Cut {
-        /// By the length.
+        /// Bytes by its length.
         wanted: usize,
-        /// Until the end.
+        /// Bytes up to the end.
         found: usize,
     },
 }
 
 impl Input {
-    /// Records of at most `limit` bytes from `file`.
+    /// Makes an input of records of at most `limit` bytes from `file`.
     pub fn new(file: File, framing: Framing, limit: usize) -> Self {
         Input { file, framing, limit, buffer: Vec::new(), left: 0..0, searched: 0, at_end: false, taken: 0 }
     }
@@ -94,7 +93,7 @@ impl Input {
         self.at_end && self.left.is_empty() && !(self.framing == Framing::Whole && self.taken == 0)
     }
 
-    /// The place of the next record if it is all there.
+    /// Takes the next record; None if it is not complete yet.
     ///
     /// # Errors
     /// A record that is too long or cut short.
@@ -153,7 +152,7 @@ impl Input {
         }
     }
 
-    /// The bytes of a record; `None` of a null.
+    /// Returns the bytes of a record; None for a null.
     pub fn bytes(&self, record: InputRecord) -> Option<&[u8]> {
         record.0.map(|place| &self.buffer[place])
     }
@@ -161,7 +160,7 @@ impl Input {
     /// Waits for bytes, for `patience` at most, and reads them.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn fill(&mut self, patience: Duration) -> Result<Filled, InputError> {
         if self.at_end || !is_readable(&self.file, patience)? {
             return Ok(if self.at_end { Filled::More } else { Filled::Nothing });
@@ -191,13 +190,13 @@ fn is_readable(file: &File, patience: Duration) -> io::Result<bool> {
     }
 }
 
-/// Where `delimiter` first begins at or after `from`.
+/// Returns the first index at or after `from` at which `delimiter` begins.
 fn find(bytes: &[u8], delimiter: &[u8], from: usize) -> Option<usize> {
     let first = *delimiter.first()?;
     let mut at = from;
     while at < bytes.len() {
         let mut rest = &bytes[at..];
-        // Of a slice, this neither fails nor copies: it is the library's fast search for a byte.
+        // The library's fast search for a byte: on a slice it neither fails nor copies.
         let skipped = rest.skip_until(first).ok()?;
         if bytes[at + skipped - 1] != first {
             return None;
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn delimiters_separate_and_may_be_missing_at_the_end() {
+    fn a_delimiter_may_be_missing_at_the_end() {
         assert_eq!(delimited(b"a\n\nb", b"\n"), [&b"a"[..], b"", b"b"]);
         assert_eq!(delimited(b"a\nb\n", b"\n"), [b"a", b"b"]);
         assert_eq!(delimited(b"", b"\n"), Vec::<Vec<u8>>::new());
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_any_size_come_whole_through_reads_of_any_size() {
+    fn records_larger_than_a_read_are_whole() {
         let long = vec![b'x'; 3 * READ_BYTES + 5];
         let bytes = [&long[..], b"\n", &long, b"\nend"].concat();
         let records = all(&bytes, Framing::Delimiter(b"\n".to_vec()), long.len()).expect("records");
@@ -263,12 +262,12 @@ mod tests {
     }
 
     #[test]
-    fn lengths_precede_records() {
+    fn records_are_cut_by_the_lengths_before_them() {
         let framed = b"\0\0\0\x02ab\0\0\0\0\xff\xff\xff\xff\0\0\0\x01\n";
         let records = [&b"ab"[..], b"", b"null", b"\n"].map(<[u8]>::to_vec).to_vec();
         assert_eq!(all(framed, Framing::Length, 9), Ok(records));
         for (cut, says) in [
-            (&b"\0\0\0\x05ab"[..], "says 5 bytes, and the input has 2 more"),
+            (&b"\0\0\0\x05ab"[..], "is 5 bytes, and the input has 2 more"),
             (b"\0\0", "the input ends after 2 of the four bytes of its length"),
             (b"\xff\xff\xff\xfe", "4294967294 bytes are too many"),
         ] {

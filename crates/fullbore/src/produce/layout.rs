@@ -1,55 +1,55 @@
-//! What the bytes of one record mean: headers, key and value as text with separators, or one JSON object.
+//! Layout of one record's bytes: headers, key and value as text with separators, or one JSON object.
 //!
-//! Invariant: nothing is guessed. What does not fit the layout is refused in words, unless the layout is lenient about
-//! it.
+//! Invariant: no part is guessed. A record that does not fit the layout is refused with a sentence, unless the layout
+//! is lenient about it.
 
 use crate::pipe::{base64, json};
 use json::Value;
 use std::borrow::Cow;
 
-/// A header's key, and its value or null.
+/// Key of a header, and its value or null.
 type FieldHeader<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
 
-/// A record as its line says it; what the line leaves open is `None`.
+/// Record as its line defines it; parts that are not in the line are `None`.
 #[derive(Debug, Default, PartialEq)]
 pub struct Fields<'a> {
-    /// JSON only.
+    /// Topic, in JSON only.
     pub topic: Option<Cow<'a, str>>,
-    /// JSON only.
+    /// Partition, in JSON only.
     pub partition: Option<i32>,
-    /// JSON only.
+    /// Timestamp, in JSON only.
     pub timestamp: Option<i64>,
     /// The key, or null.
     pub key: Option<Cow<'a, [u8]>>,
     /// The value, or null.
     pub value: Option<Cow<'a, [u8]>>,
-    /// In order.
+    /// Headers in order.
     pub headers: Vec<FieldHeader<'a>>,
 }
 
-/// How a record lies in its bytes.
+/// Layout of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputLayout {
-    /// `headers KEY-separator key separator value`, each part only if there is a separator for it.
+    /// `headers delimiter key separator value`, each part only if there is a separator for it.
     Text(Separators),
-    /// One object.
+    /// JSON object.
     Json,
 }
 
-/// What stands between the parts; names and defaults are kafka-console-producer.sh's.
+/// Separators of the parts, with the names and defaults of kafka-console-producer.sh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Separators {
-    /// Between key and value; without one there are no keys (parse.key, key.separator).
+    /// Between key and value; without it there are no keys (parse.key, key.separator).
     pub key: Option<Vec<u8>>,
-    /// After the headers; without one there are none (parse.headers, headers.delimiter).
+    /// After the headers; without it there are none (parse.headers, headers.delimiter).
     pub headers: Option<Vec<u8>>,
     /// Between headers (headers.separator).
     pub between_headers: Vec<u8>,
     /// Between the key of a header and its value (headers.key.separator).
     pub header_key: Vec<u8>,
-    /// What stands for null as a key, a value, or a header's value (null.marker).
+    /// Marker of null for a key, a value, or a header's value (null.marker).
     pub null_marker: Option<Vec<u8>>,
-    /// A line without its separators is refused; else it is all value (ignore.error=false).
+    /// True if a line without its separators is refused; otherwise all of it is the value (ignore.error=false).
     pub strict: bool,
 }
 
@@ -67,10 +67,10 @@ impl Default for Separators {
 }
 
 impl InputLayout {
-    /// Reads one record; `None` for a blank line among JSON objects.
+    /// Reads one record; None for a blank line among JSON objects.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The fault, as a sentence.
     pub fn read<'a>(&self, bytes: &'a [u8]) -> Result<Option<Fields<'a>>, String> {
         match self {
             InputLayout::Text(separators) => separators.read(bytes).map(Some),
@@ -141,7 +141,7 @@ fn split<'a>(bytes: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> 
     Some((&bytes[..at], &bytes[at + separator.len()..]))
 }
 
-/// The object that `fullbore consume --json` writes; kcat's names and forms are taken too.
+/// Reads an object of `fullbore consume --json`; kcat's names and forms are accepted, too.
 fn of_json(bytes: &[u8]) -> Result<Fields<'_>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8 at byte {}", error.valid_up_to() + 1))?;
     let Value::Object(members, _) = json::parse(text).map_err(|wrong| wrong.to_string())? else {
@@ -158,7 +158,7 @@ fn of_json(bytes: &[u8]) -> Result<Fields<'_>, String> {
             ("key" | "key_base64", value) => fields.key = Some(content(&name, value)?),
             ("value" | "value_base64" | "payload", value) => fields.value = Some(content(&name, value)?),
             ("headers", value) => fields.headers = headers(value)?,
-            // Where it was read says nothing of where it goes.
+            // The source of a record does not determine its target.
             ("offset" | "timestamp_type" | "tstype" | "broker" | "leader_epoch", _) => {}
             (unknown, _) => {
                 return Err(format!("{unknown}: must be one of topic, partition, timestamp, headers, key, value"));
@@ -173,7 +173,8 @@ fn number<T: std::str::FromStr>(name: &str, value: &Value<'_>) -> Result<T, Stri
     parsed.ok_or_else(|| format!("{name}: must be a whole number"))
 }
 
-/// A string is its characters, base64 under a name that says so; any other value is the JSON text it is.
+/// Returns the bytes of a string, which is base64 under a name that ends in `_base64`; of any other value, its JSON
+/// text.
 fn content<'a>(name: &str, value: Value<'a>) -> Result<Cow<'a, [u8]>, String> {
     let refused = || format!("{name}: must be base64, as RFC 4648 has it");
     match value {
@@ -193,7 +194,7 @@ fn bytes_of(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-/// `[{"key":"k","value":"v"}]`, or `{"k":"v"}`, or kcat's `["k","v"]`.
+/// Reads `[{"key":"k","value":"v"}]`, or `{"k":"v"}`, or kcat's `["k","v"]`.
 fn headers(value: Value<'_>) -> Result<Vec<FieldHeader<'_>>, String> {
     let refused = || "headers: must be an object, or an array of objects with key and value".to_owned();
     match value {
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_everything() {
+    fn a_json_record_has_all_parts() {
         let all = r#"{"topic":"t","partition":3,"timestamp":-1,"offset":7,"key":"k","value_base64":"AP8=",
                       "headers":[{"key":"a","value":"b"},{"key":"a","value":null},{"key":"c","value_base64":"/w=="},{"key_base64":"/w=="}]}"#;
         let fields = InputLayout::Json.read(all.as_bytes()).expect("valid").expect("an object");
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn json_that_does_not_fit_is_refused_in_words() {
+    fn malformed_json_is_refused_with_the_fault() {
         for (line, says) in [
             ("{", "not JSON at byte 2: expected a name in quotes"),
             ("[]", "not a JSON object"),

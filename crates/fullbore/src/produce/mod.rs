@@ -1,7 +1,7 @@
 //! `fullbore produce`: records from standard input or files into topics.
 //!
-//! The way of a record: [`input`] finds where it ends, [`layout`] finds its parts, [`sending`] hands it to the producer
-//! and keeps its delivery until the answer is there.
+//! Path of a record: [`input`] finds its end, [`layout`] splits it into parts, and [`sending`] passes it to the
+//! producer and keeps its delivery until the result.
 
 mod input;
 mod layout;
@@ -31,36 +31,37 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The client id when no property names one.
+/// Client id if no property names one.
 const CLIENT_ID: &str = "fullbore-produce";
-/// How often results are looked at while the input is silent.
+/// Time between two checks of results while there is no input.
 const ANSWER_TICK: Duration = Duration::from_millis(10);
-/// How often a signal is looked for while the input is silent.
+/// Time between two checks of signals while there is no input.
 const IDLE_TICK: Duration = Duration::from_millis(100);
-/// Records between two looks at results and signals.
+/// Number of records between two checks of results and signals.
 const RECORDS_PER_LOOK: u64 = 256;
-/// How long the end waits for connections to close; every record has its result by then.
+/// Longest wait at the end for connections to close; every record has its result by then.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// JSON may write one byte as six (\u0000).
+/// Bytes that JSON may use for one byte (\u0000).
 const JSON_BYTES_PER_BYTE: usize = 6;
-/// What a record mostly takes beside its value.
+/// Bytes that a record usually takes beside its value.
 const FRAME_BYTES: usize = 128;
-/// What an object takes beside key, value and headers.
+/// Bytes that an object takes beside key, value and headers.
 const JSON_FRAME_BYTES: usize = 4096;
 
 /// Write records from standard input or files: lines, delimited or length-framed records, whole files, or JSON.
 ///
 /// Each line is one record's value. With -K it is split into key and value; with --headers it begins with headers,
-/// NAME:VALUE,NAME:VALUE and a tab. Delimiters take \n \t \r \0 \\ and \xHH. The producer is idempotent: every record
-/// is written once and in order, whatever is lost on the way. If a record fails, the command says which and exits with
-/// 1. A first Ctrl-C ends the reading, and what was read is still written, for up to 10 s; a second one ends at once.
+/// NAME:VALUE,NAME:VALUE and a tab. Delimiters may contain \n \t \r \0 \\ and \xHH. The producer is idempotent: every
+/// record is written once and in order, even if responses are lost. If a record fails, the command reports it and exits
+/// with 1. A first Ctrl-C ends the reading, and the records read are still written, for up to 10 s; a second one ends
+/// at once.
 ///
-/// With --transactional-id records are written within transactions, which are committed after --transaction-records of
-/// them, or at the end. Ctrl-C and a refused record abort the open transaction.
+/// With --transactional-id records are written in transactions, which are committed after --transaction-records
+/// records, or at the end. Ctrl-C and a refused record abort the open transaction.
 ///
-/// With --json each line is an object as `fullbore consume --json` writes it: topic, partition, timestamp, key, value,
-/// headers, of which any may be left out. Bytes that are no text are key_base64 and value_base64. Without --topic each
-/// object names its own.
+/// With --json each line is an object as `fullbore consume --json` writes it: topic, partition, timestamp, key, value
+/// and headers, all of which are optional. Bytes that are not text are in key_base64 and value_base64. Without --topic
+/// each object names its own.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   echo hello | fullbore produce --topic greetings
@@ -70,60 +71,60 @@ const JSON_FRAME_BYTES: usize = 4096;
   fullbore produce -t orders --transactional-id import --transaction-records 1000 <orders.txt
   fullbore consume -t a --json -e | fullbore produce -t b --json")]
 pub struct ProduceArgs {
-    /// The topic to write to; with --json it comes before the topics that the records name.
+    /// The topic to write to; with --json it overrides the topics of the records.
     #[arg(short, long)]
     topic: Option<String>,
     /// Files to read instead of standard input; - is standard input.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Brokers to ask, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
+    /// Bootstrap brokers, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
     #[command(flatten)]
     patience: Patience,
-    /// What separates key and value; a line without it has no key.
+    /// The separator of key and value; a line without it has no key.
     #[arg(short = 'K', long, value_name = "TEXT", value_parser = escapes::delimiter)]
     key_separator: Option<std::vec::Vec<u8>>,
-    /// The key of every record that has none.
+    /// The key of every record without one.
     #[arg(short, long, value_name = "TEXT")]
     key: Option<String>,
-    /// Each line begins with headers: NAME:VALUE,NAME:VALUE and a tab.
+    /// Read headers at the start of each line: NAME:VALUE,NAME:VALUE and a tab.
     #[arg(long)]
     headers: bool,
     /// A header of every record, before its own; NAME without = is null; may be repeated.
     #[arg(short = 'H', long, value_name = "NAME=VALUE")]
     header: Vec<String>,
-    /// An empty key, value or header value is null.
+    /// Send an empty key, value or header value as null.
     #[arg(short = 'Z', long)]
     null: bool,
-    /// This text as key, value or header value is null.
+    /// Send this text as key, value or header value as null.
     #[arg(long, value_name = "TEXT", conflicts_with = "null")]
     null_marker: Option<String>,
-    /// The partition of every record that names none [default: by the key, or any].
+    /// The partition of every record without one [default: by the key, or any].
     #[arg(short, long, value_name = "NUMBER")]
     partition: Option<i32>,
-    /// The timestamp of every record that names none, milliseconds since 1970 [default: now].
+    /// The timestamp of every record without one, in milliseconds since 1970 [default: now].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(i64).range(0..))]
     timestamp: Option<i64>,
-    /// What separates records [default: \n].
+    /// The separator of records [default: \n].
     #[arg(short = 'D', long, value_name = "TEXT", value_parser = escapes::delimiter, group = "framing")]
     delimiter: Option<std::vec::Vec<u8>>,
-    /// A length of four bytes, big-endian, precedes each record, -1 for a null (what `consume -f '%R%s'` writes).
+    /// Read a length of four bytes, big-endian, before each record, -1 for a null (as `consume -f '%R%s'` writes it).
     #[arg(long, group = "framing")]
     framed: bool,
-    /// Each file is one record.
+    /// Send each file as one record.
     #[arg(long, group = "framing")]
     whole: bool,
-    /// Each line is a JSON object; answers are JSON too.
+    /// Read a JSON object from each line; answers are JSON, too.
     #[arg(short = 'J', long, conflicts_with_all = ["key_separator", "headers", "null", "null_marker", "reader_property"])]
     json: bool,
-    /// Print where each record was written: topic, partition and offset.
+    /// Print topic, partition and offset of each record.
     #[arg(short = 'O', long)]
     print_offsets: bool,
-    /// none, gzip, snappy, lz4 or zstd.
+    /// The compression: none, gzip, snappy, lz4 or zstd.
     #[arg(short = 'z', long, visible_alias = "compression-codec", value_name = "CODEC")]
     compression: Option<String>,
-    /// Write within transactions of this id: readers at read_committed see all records of one, or none.
+    /// Write in transactions of this id: readers at read_committed see all records of a transaction, or none.
     #[arg(long, value_name = "ID")]
     transactional_id: Option<String>,
     /// Commit after this many records [default: at the end of the input].
@@ -132,7 +133,7 @@ pub struct ProduceArgs {
     /// A file of producer properties.
     #[arg(long, visible_alias = "producer.config", value_name = "FILE")]
     command_config: Option<PathBuf>,
-    /// A producer property, before those of the file; may be repeated. docs/producer.md has all of them.
+    /// A producer property, which overrides the file; may be repeated. See docs/producer.md.
     #[arg(short = 'X', long, visible_alias = "command-property", value_name = "KEY=VALUE", value_parser = key_value)]
     producer_property: Vec<(String, String)>,
     /// kafka-console-producer.sh's parse.key, key.separator, parse.headers, headers.delimiter, headers.separator,
@@ -141,7 +142,7 @@ pub struct ProduceArgs {
     reader_property: Vec<(String, String)>,
 }
 
-/// As [`key_value`]; a separator may be white space.
+/// Parses a pair as [`key_value`] does, but keeps white space, which a separator may be.
 pub fn raw_key_value(text: &str) -> Result<(String, String), String> {
     let (key, _) = key_value(text)?;
     let (_, value) = text.split_once('=').unwrap_or_default();
@@ -156,7 +157,7 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     let properties = args.properties()?;
     let config = ProducerConfig::from_properties(properties.iter())?;
     let job = ProduceJob::new(&args, layout, config.max_request_size)?;
-    // For the advice where a record is refused.
+    // Connects for the advice on a refused record.
     let servers = config.bootstrap_servers.join(",");
     let transactions = TransactionSettings::of(&config, "--transaction-records");
     let cluster = Cluster::new(&servers, &config.client.client_id)?;
@@ -179,7 +180,7 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     verdict
 }
 
-/// What to read and what to make of it.
+/// Input and its interpretation.
 struct ProduceJob<'a> {
     args: &'a ProduceArgs,
     layout: InputLayout,
@@ -193,7 +194,7 @@ impl<'a> ProduceJob<'a> {
     fn new(args: &'a ProduceArgs, layout: InputLayout, max_request_size: usize) -> Result<Self, Failure> {
         if args.topic.is_none() && !args.json {
             return Err(Failure::new(
-                "which topic? Name it with --topic; only with --json may each record name its own",
+                "the topic is missing: name it with --topic; only JSON records may name their own",
             ));
         }
         let framing = match (&args.delimiter, args.framed, args.whole) {
@@ -217,7 +218,7 @@ impl<'a> ProduceJob<'a> {
         })
     }
 
-    /// Input of more bytes than this makes no record that can be sent.
+    /// Returns the bytes of the longest input that can make a record.
     fn limit(&self) -> usize {
         match self.layout {
             InputLayout::Json => self.max_request_size.saturating_mul(JSON_BYTES_PER_BYTE) + JSON_FRAME_BYTES,
@@ -225,7 +226,7 @@ impl<'a> ProduceJob<'a> {
         }
     }
 
-    /// Sends every record of every file; the error says where reading ended early and why.
+    /// Sends every record of every file. The error has the position and the reason of an early end.
     fn send_all(&self, sending: &mut Sending<'_>, stop: &Stop) -> Result<(), String> {
         let standard_input = [PathBuf::from("-")];
         let files = if self.args.files.is_empty() { &standard_input[..] } else { &self.args.files };
@@ -264,7 +265,7 @@ impl<'a> ProduceJob<'a> {
             error => format!("{}: {error}", place(number)),
         };
         let mut idle = Idle::begin();
-        // A signal ends the reading, and what was read is sent.
+        // A signal ends the reading, and the records read are sent.
         loop {
             match input.next().map_err(|error| at(input.taken + 1, error))? {
                 Some(record) => {
@@ -291,7 +292,7 @@ impl<'a> ProduceJob<'a> {
     }
 
     fn send_one(&self, bytes: Option<&[u8]>, place: InputPosition, sending: &mut Sending<'_>) -> Result<Sent, String> {
-        // A null has neither key nor headers of its own.
+        // A null record has neither key nor headers of its own.
         let fields = bytes.map_or(Ok(Some(Fields::default())), |bytes| self.layout.read(bytes));
         let Some(fields) = fields.map_err(|wrong| format!("{place}: {wrong}"))? else {
             return Ok(Sent::Taken);
@@ -327,7 +328,7 @@ impl<'a> ProduceJob<'a> {
     }
 
     fn headers_of<'b>(&'b self, fields: &'b Fields<'_>) -> Vec<Header<'b>> {
-        // Most records have none, and then this costs nothing.
+        // Most records have no headers, and then this allocates nothing.
         let mut headers: Vec<Header<'b>> =
             self.headers.iter().map(|(key, value)| Header { key: key.as_bytes(), value: *value }).collect();
         headers.extend(fields.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }));
@@ -335,7 +336,7 @@ impl<'a> ProduceJob<'a> {
     }
 }
 
-/// What a command that is given nothing waits for.
+/// Returns the wait of a command without input, for a report.
 fn waits_for(file: Option<&str>, unit: &str) -> String {
     match file {
         Some(file) => format!("{file} has no {unit} yet; Ctrl-C ends"),
@@ -352,7 +353,7 @@ impl ProduceArgs {
         }
     }
 
-    /// The flags by which another command finds the same cluster.
+    /// Returns the flags by which another command finds the same cluster.
     fn place_flags(&self, servers: &str) -> String {
         let file = self.command_config.as_ref().map(|file| format!(" --command-config {}", file.display()));
         let servers = (servers != BOOTSTRAP_DEFAULT).then(|| format!(" --bootstrap-server {servers}"));
@@ -397,7 +398,7 @@ impl ProduceArgs {
         Ok(InputLayout::Text(separators))
     }
 
-    /// Kafka's names. What parses is refused when it does not fit, as Kafka's reader does.
+    /// Applies properties by Kafka's names. As in Kafka's reader, a line that does not fit is refused.
     fn apply_reader_properties(&self, separators: &mut Separators) -> Result<(), Failure> {
         let (mut parses_key, mut parses_headers) = (false, false);
         let (mut key_separator, mut headers_delimiter) = (b"\t".to_vec(), b"\t".to_vec());

@@ -1,6 +1,6 @@
-//! From a record to its answer: hands records to the producer, and keeps each delivery until its result is known.
+//! Sending of records: passes them to the producer, and keeps each delivery until its result.
 //!
-//! Invariant: results are looked at in the order of the records, and no more than [`PENDING_MAX`] wait to be.
+//! Invariant: results are read in the order of the records, and at most [`PENDING_MAX`] are outstanding.
 
 use super::too_large::TooLarge;
 use super::transactions::Transactions;
@@ -19,18 +19,18 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-/// Records whose results are not known or not looked at yet.
+/// Largest number of records whose results have not been read.
 const PENDING_MAX: usize = 1 << 18;
-/// How long what was read may take to be sent and acknowledged after SIGTERM, and after Ctrl-C where brokers are slow.
+/// Longest time for the records read to be sent and acknowledged after SIGTERM, or after Ctrl-C if brokers are slow.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
-/// The same after Ctrl-C where brokers have answered fast so far.
+/// The same after Ctrl-C if brokers have responded fast.
 const CTRL_C_PATIENCE: Duration = Duration::from_millis(300);
-/// How long printing the verdict may take.
+/// Longest time for printing the verdict.
 const VERDICT: Duration = Duration::from_millis(100);
-/// Answers are printed when they are this many bytes, or nothing else is to be done.
+/// Bytes of answers that are gathered before they are printed, unless there is nothing else to do.
 const ANSWERS_BYTES: usize = 64 << 10;
 
-/// What is printed of each record.
+/// Answer that is printed for each record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
     /// Nothing.
@@ -41,14 +41,14 @@ pub enum Answers {
     Json,
 }
 
-/// Where a record stood.
+/// Position of a record in the input.
 #[derive(Clone, Debug)]
 pub struct InputPosition {
-    /// The file, as the user named it; none for standard input.
+    /// File, as the user named it; none for standard input.
     pub file: Option<Rc<str>>,
     /// `line` or `record`.
     pub unit: &'static str,
-    /// From 1.
+    /// Number, from 1.
     pub number: u64,
 }
 
@@ -64,9 +64,9 @@ impl std::fmt::Display for InputPosition {
 struct SentRecord {
     place: InputPosition,
     topic: Rc<str>,
-    /// The most it takes in a batch of its own.
+    /// Largest number of bytes that it takes in a batch of its own.
     size: usize,
-    /// When results were last looked at before.
+    /// Time of the check of results before it was sent.
     begun: Instant,
     delivery: Delivery,
 }
@@ -78,76 +78,76 @@ struct FirstFailure {
     too_large: Option<TooLarge>,
 }
 
-/// End of the transaction that is open when no more records come.
+/// End of a transaction that is open when no more records follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionEnd {
     Commit,
     Abort,
 }
 
-/// The records under way.
+/// Records under way.
 pub struct Sending<'a> {
     producer: &'a Producer,
     runtime: &'a Runtime,
     stop: &'a Stop,
     answers: Answers,
-    /// `None` for records outside of transactions.
+    /// Transactions; None for records outside transactions.
     transactions: Option<Transactions<'a>>,
     /// Sentences on transactions that are not committed.
     uncommitted: Option<String>,
     pending: VecDeque<SentRecord>,
     printed: Vec<u8>,
-    /// When results were last looked at.
+    /// Time of the last check of results.
     looked: Instant,
-    /// The longest time that a record took until its result was seen.
+    /// Longest time that a record took until its result was read.
     slowest: Duration,
-    /// When patience ends; none until the user asks to end.
+    /// Time at which patience ends; None until the user stops the command.
     ends_at: Option<Instant>,
     /// Acknowledged records.
     pub written: u64,
-    /// Records that failed after they were taken.
+    /// Records that failed after the producer accepted them.
     pub failed: u64,
     first_failure: Option<FirstFailure>,
 }
 
-/// How long the records under way are waited for from now on, since the user asks to end: after Ctrl-C as long as a
-/// record has taken so far, so that a broker that has stopped is not waited for.
+/// Returns how long the records under way are awaited after the user's stop. After Ctrl-C it is twice the longest time
+/// of a record so far, so that a dead broker is not awaited.
 fn patience_with(stop: &Stop, slowest: Duration) -> Duration {
     let share = (2 * slowest).clamp(CTRL_C_PATIENCE, INTERRUPTED_PATIENCE);
     stop.allow(share + VERDICT);
     stop.time_left(INTERRUPTED_PATIENCE, share)
 }
 
-/// Reason why a record was not taken, or why no more records are.
+/// Reason why a record was refused, and no more follow.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The producer's error of the record.
+    /// Error of the producer about the record.
     #[error(transparent)]
     Send(#[from] SendError),
-    /// The producer's error of its transaction.
+    /// Error of the producer about the record's transaction.
     #[error(transparent)]
     Transaction(#[from] TransactionError),
-    /// The transaction before was not committed, in words.
+    /// Sentence on an earlier transaction that was not committed.
     #[error("{0}")]
     Uncommitted(String),
 }
 
-/// Returns true if `send` may succeed by waiting.
+/// Returns true if a send that waits may succeed.
 fn may_wait(error: &SendError) -> bool {
     matches!(error, SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. })
 }
 
-/// What became of a record.
+/// Outcome of sending a record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The record is on its way.
+    /// The producer has accepted the record.
     Taken,
-    /// The user asked to end, and patience is over.
+    /// The user has stopped the command, and patience is over.
     Stopped,
 }
 
 impl<'a> Sending<'a> {
-    /// Nothing sent yet.
+    /// Makes a sender that has sent nothing.
     pub fn new(producer: &'a Producer, runtime: &'a Runtime, stop: &'a Stop, answers: Answers) -> Self {
         Sending {
             producer,
@@ -167,17 +167,17 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Sends within transactions of at most `records` from now on. Returns false if the user requested the end first.
+    /// Sends in transactions of at most `records` from now on. Returns false if the user stopped the command before.
     ///
     /// # Errors
-    /// The producer's.
+    /// The error of the producer.
     pub fn begin_transactions(&mut self, settings: TransactionSettings, records: Option<u64>) -> Result<bool, Failure> {
         let begun = self.in_time(Transactions::init(self.producer, settings, records));
         self.transactions = begun.transpose().map_err(Failure::new)?;
         Ok(self.transactions.is_some())
     }
 
-    /// Hands a record to the producer; `None` as [`Sending::in_time`].
+    /// Passes a record to the producer; None as in [`Sending::in_time`].
     fn hand_over(&mut self, record: ProducerRecord<'_>) -> Option<Result<Delivery, Refusal>> {
         if let Some(mut transactions) = self.transactions.take() {
             let outcome = self.hand_over_in(&mut transactions, record);
@@ -192,7 +192,7 @@ impl<'a> Sending<'a> {
         Some(sent.map_err(Refusal::from))
     }
 
-    /// Hands a record to the producer within a transaction, and commits that if it is full.
+    /// Passes a record to the producer within a transaction, and commits this if it is full.
     fn hand_over_in(
         &mut self,
         transactions: &mut Transactions<'a>,
@@ -203,7 +203,7 @@ impl<'a> Sending<'a> {
             Some(Err(error)) if !may_wait(&error) => Err(error.into()),
             _ => self.in_time(async { Ok(transactions.open().await?.send(record).await?) })?,
         };
-        // An earlier record or the coordinator has failed the transaction: this record is no cause.
+        // An earlier record or the coordinator has failed the transaction: this record is not the cause.
         match &sent {
             Err(Refusal::Send(SendError::TransactionFailed(_))) => {
                 return Some(Err(Refusal::Uncommitted(self.in_time(transactions.failed())?)));
@@ -240,10 +240,10 @@ impl<'a> Sending<'a> {
         sentences
     }
 
-    /// Hands a record over; waits while there is no memory for it or its topic is not known yet.
+    /// Sends a record, and waits while there is no memory for it or its topic is unknown.
     ///
     /// # Errors
-    /// The record was not taken.
+    /// The record was refused.
     pub fn send(&mut self, place: InputPosition, topic: &Rc<str>, record: ProducerRecord<'_>) -> Result<Sent, Refusal> {
         let size = HEADER_LEN + record_size_max(record.key, record.value, record.headers);
         let Some(delivery) = self.hand_over(record) else { return Ok(Sent::Stopped) };
@@ -252,7 +252,7 @@ impl<'a> Sending<'a> {
         if self.pending.len() >= PENDING_MAX {
             self.settle();
             if self.pending.len() >= PENDING_MAX {
-                // What lingers goes out too.
+                // Sends lingering batches, too.
                 if self.in_time(self.producer.flush()).is_none() {
                     return Ok(Sent::Stopped);
                 }
@@ -262,12 +262,12 @@ impl<'a> Sending<'a> {
         Ok(Sent::Taken)
     }
 
-    /// What `event` gives; none when it has not come a while after the user asked to end.
+    /// Returns the output of `event`; None if it is not there when the patience after the user's stop ends.
     fn in_time<T>(&mut self, event: impl Future<Output = T>) -> Option<T> {
         let mut asked = self.stop.receiver();
         let (stop, slowest, ends_at) = (self.stop, self.slowest, &mut self.ends_at);
         let patience = async {
-            // An error would mean that nobody can ask any more.
+            // An error would mean that no stop can follow.
             if asked.wait_for(|asked| *asked).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -283,12 +283,12 @@ impl<'a> Sending<'a> {
         })
     }
 
-    /// Returns true if something waits for its answer.
+    /// Returns true if a record waits for its result.
     pub fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Looks at the results that are there.
+    /// Reads the results that are there.
     pub fn settle(&mut self) {
         self.looked = Instant::now();
         while let Some(result) = self.pending.front().and_then(|first| first.delivery.try_result()) {
@@ -301,7 +301,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Prints the answers gathered.
+    /// Prints the gathered answers.
     pub fn print(&mut self) {
         if !self.printed.is_empty() {
             output::bytes(&self.printed);
@@ -349,8 +349,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Waits for every result: as long as the producer may take, or a while after the user's request to end. The open
-    /// transaction ends as `end` has it.
+    /// Waits for every result: as long as the producer takes, or for the patience after the user's stop. The open
+    /// transaction ends as `end` demands.
     pub fn finish(&mut self, end: TransactionEnd) {
         let sentences = self.end_transactions(end);
         self.uncommitted = (!sentences.is_empty()).then(|| sentences.join("; "));
@@ -359,8 +359,8 @@ impl<'a> Sending<'a> {
         self.print();
     }
 
-    /// What the command ends with; `refused` is why reading ended early, `advice` what to do where a record was too
-    /// large.
+    /// Returns the result of the command. `refused` is the reason of an early end, `advice` the remedy for a record
+    /// that is too large.
     pub fn verdict(self, refused: Option<String>, advice: impl FnOnce(TooLarge) -> String) -> Result<(), Failure> {
         let unknown = self.pending.len() as u64;
         let (written, failed) = (self.written, self.failed);
@@ -402,8 +402,8 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Returns a sentence on a transaction without its full stop, and without the error of the first failed record: the
-/// record has its own sentence.
+/// Returns a sentence on a transaction without its full stop, and without the error of the first failed record, which
+/// has its own sentence.
 fn without_repeat(sentence: &str, first_error: Option<&str>) -> String {
     let repeated = first_error.map(|error| format!(": a record of the transaction failed: {error}"));
     let sentence = repeated.map_or_else(|| sentence.to_owned(), |repeated| sentence.replace(&repeated, ""));
@@ -415,7 +415,7 @@ mod tests {
     use super::without_repeat;
 
     #[test]
-    fn record_has_a_sentence_of_its_own_the_transaction_does_not_repeat_it() {
+    fn the_sentence_of_a_transaction_does_not_repeat_the_records_error() {
         let sentence = "a transaction of 2 records was not committed: a record of the transaction failed: refused.";
         assert_eq!(without_repeat(sentence, Some("refused.")), "a transaction of 2 records was not committed");
         assert_eq!(without_repeat(sentence, None), sentence.trim_end_matches('.'));

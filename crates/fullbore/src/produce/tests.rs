@@ -1,4 +1,4 @@
-//! What the flags of `produce` mean.
+//! Meaning of the flags of `produce`.
 
 use super::*;
 use clap::Parser;
@@ -18,7 +18,7 @@ fn layout(flags: &str) -> Result<InputLayout, String> {
 }
 
 #[test]
-fn kafkas_reader_properties_mean_the_same() {
+fn kafkas_reader_properties_set_the_same_layout() {
     let kafkas = "-t t --property parse.key=true --property key.separator=: --reader-property null.marker=NUL \
                   --property parse.headers=true --property headers.separator=;";
     let separators = Separators {
@@ -43,7 +43,7 @@ fn kafkas_reader_properties_mean_the_same() {
 }
 
 #[test]
-fn kcats_short_flags_are_read() {
+fn kcats_short_flags_are_accepted() {
     let args =
         parse("-t t -b h:1 -K : -k fixed -H a=b -H c -Z -p 3 -z lz4 -X acks=1 -D \\0 f g").expect("kcat's flags");
     assert_eq!((args.partition, args.delimiter.as_deref(), args.files.len()), (Some(3), Some(&b"\0"[..]), 2));
@@ -60,7 +60,7 @@ fn kcats_short_flags_are_read() {
 }
 
 #[test]
-fn transactions_need_an_id_that_a_flag_or_a_property_names() {
+fn transactions_need_an_id_by_flag_or_property() {
     let id = |flags: &str| {
         let properties = parse(flags).expect("flags").properties().map_err(|failure| failure.to_string())?;
         Ok::<_, String>(properties.get("transactional.id").map(str::to_owned))

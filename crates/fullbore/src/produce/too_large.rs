@@ -1,7 +1,7 @@
-//! What to set where a record is too large, for the producer or for its topic, as it would be typed.
+//! Advice on a record that is too large for the producer or for its topic: the command to type.
 //!
-//! Not the refusal itself, which is the producer's or the broker's. Invariant: the topic's limit that is named is
-//! enough for the record.
+//! Not here: the refusal itself, by the producer or the broker. Invariant: the advised limit of the topic is enough for
+//! the record.
 
 use fullbore_client::admin::{ResourceKind, describe_configs};
 use fullbore_client::blocking::Cluster;
@@ -9,17 +9,17 @@ use fullbore_producer::ProduceError;
 use fullbore_wire::ErrorCode;
 use std::rc::Rc;
 
-/// Sizes are rounded up to this: what compression adds to bytes it cannot compress has room, too.
+/// Step to which sizes are rounded up, which also covers what compression adds to incompressible bytes.
 const ROUND: usize = 1024;
 
-/// For the producer's own limit; `size` is what has to fit, if that is known.
+/// Returns the advice for the producer's own limit; `size` is the needed number of bytes, if it is known.
 pub fn for_producer(size: Option<usize>) -> String {
     let enough = size.map(|size| size.next_multiple_of(ROUND)).filter(|size| *size <= i32::MAX as usize);
     let bytes = enough.map_or_else(|| "BYTES".to_owned(), |size| size.to_string());
     format!("; raise it with --producer-property max.request.size={bytes}")
 }
 
-/// A record that the broker refused for its size.
+/// Record that the broker refused for its size.
 #[derive(Debug)]
 pub struct TooLarge {
     topic: Rc<str>,
@@ -28,7 +28,7 @@ pub struct TooLarge {
 }
 
 impl TooLarge {
-    /// If that is why; `size` is the most that the record takes in a batch of its own.
+    /// Returns the record if its size is the reason; `size` is the most that it takes in a batch of its own.
     pub fn of(error: &ProduceError, topic: &Rc<str>, size: usize) -> Option<TooLarge> {
         let setting = match error {
             ProduceError::Broker { code: ErrorCode::MESSAGE_TOO_LARGE, .. } => "max.message.bytes",
@@ -38,8 +38,8 @@ impl TooLarge {
         Some(TooLarge { topic: topic.clone(), size, setting })
     }
 
-    /// The record's size, the topic's limit if the cluster tells it, and the command; `at` says to that where the
-    /// cluster is.
+    /// Returns the record's size, the topic's limit if the cluster returns it, and the command; `at` are the flags that
+    /// name the cluster.
     pub fn advice(&self, cluster: &mut Cluster, at: &str) -> String {
         let TooLarge { topic, size, setting } = self;
         let configs = describe_configs(cluster, (ResourceKind::Topic, topic)).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! The transactions of `produce`: each of `--transaction-records`, or one of all.
+//! Transactions of `produce`: of `--transaction-records` each, or one of all records.
 //!
-//! Invariant: while one commits the next gathers; no third begins before the first has its outcome.
+//! Invariant: while one commits, the next one gathers records. A third one begins only after the first has its outcome.
 
 use crate::transactional::TransactionSettings;
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 pub struct Transactions<'a> {
     producer: &'a Producer,
     settings: TransactionSettings,
-    /// Records of a transaction at most.
+    /// Largest number of records of a transaction.
     records_max: u64,
     open: Option<Transaction<'a>>,
-    /// Beginning of the open transaction, or of its predecessor if none is open.
+    /// Time at which the open transaction began, or its predecessor if none is open.
     begun: Instant,
-    /// Records of the open one.
+    /// Number of records of the open transaction.
     records: u64,
     ending: Option<Committing<'a>>,
-    /// Records of a transaction whose abort has no outcome yet.
+    /// Number of records of a transaction whose abort has no outcome yet.
     aborting: u64,
-    /// Records that are committed.
+    /// Number of committed records.
     pub committed: u64,
 }
 
-/// Transaction that commits.
+/// Transaction that is being committed.
 struct Committing<'a> {
     ending: Ending<'a>,
     records: u64,
@@ -32,10 +32,10 @@ struct Committing<'a> {
 }
 
 impl<'a> Transactions<'a> {
-    /// Gets a producer id.
+    /// Initialises the producer's transactions.
     ///
     /// # Errors
-    /// The producer's, as a sentence.
+    /// The error of the producer, as a sentence.
     pub async fn init(
         producer: &'a Producer,
         settings: TransactionSettings,
@@ -56,10 +56,10 @@ impl<'a> Transactions<'a> {
         })
     }
 
-    /// Returns the open transaction, which begins if there is none.
+    /// Returns the open transaction; begins one if there is none.
     ///
     /// # Errors
-    /// The producer's.
+    /// The error of the producer.
     pub async fn open(&mut self) -> Result<&Transaction<'a>, TransactionError> {
         let open = match self.open.take() {
             Some(open) => open,
@@ -72,7 +72,7 @@ impl<'a> Transactions<'a> {
         Ok(self.open.insert(open))
     }
 
-    /// Hands a record over without waiting; `None` without an open transaction.
+    /// Sends a record without waiting; None without an open transaction.
     pub fn try_send(&self, record: ProducerRecord<'_>) -> Option<Result<Delivery, SendError>> {
         Some(self.open.as_ref()?.try_send(record))
     }
@@ -94,7 +94,7 @@ impl<'a> Transactions<'a> {
         self.settle(before).await
     }
 
-    /// Waits for the outcome of the transaction that commits.
+    /// Waits for the outcome of the transaction that is being committed.
     ///
     /// # Errors
     /// A sentence, if it is not committed.
@@ -149,7 +149,7 @@ impl<'a> Transactions<'a> {
         let aborting = (self.aborting > 0).then(|| {
             format!(
                 "the open transaction of {} was not aborted in time; its coordinator aborts it after \
-                 transaction.timeout.ms={timeout_ms}, and keeps back readers at read_committed until then",
+                 transaction.timeout.ms={timeout_ms}, and readers at read_committed wait until then",
                 counted(self.aborting)
             )
         });
@@ -175,7 +175,7 @@ mod tests {
     use fullbore_producer::ProducerConfig;
 
     #[test]
-    fn commit_without_an_answer_is_named_as_doubtful() {
+    fn a_commit_without_a_response_is_reported_as_doubtful() {
         let closed = |possibly_committed| TransactionError::Closed { possibly_committed };
         let config = [("bootstrap.servers", "h:1"), ("transactional.id", "a")];
         let config = ProducerConfig::from_properties(config).expect("valid");

@@ -1,4 +1,4 @@
-//! `topics alter`: more partitions.
+//! `topics alter`: adds partitions.
 
 use super::assignment::{Assignment, replica_assignment};
 use super::target::TopicTarget;
@@ -17,10 +17,10 @@ use fullbore_wire::{ErrorCode, Text};
 pub struct Alter {
     #[command(flatten)]
     target: TopicTarget,
-    /// How many partitions the topic is to have in all.
+    /// The number of partitions that the topic gets in all.
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: i32,
-    /// The brokers of every partition, those that exist too, the preferred leader first: 1:2,2:3 is two partitions.
+    /// The brokers of every partition, including existing ones, the preferred leader first: 1:2,2:3 is two partitions.
     #[arg(long, value_name = "BROKER:...,...", value_parser = replica_assignment)]
     replica_assignment: Option<Assignment>,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub fn run(alter: Alter) -> Result<(), Failure> {
     outcome
 }
 
-/// Adds the partitions of each topic, and prints it; `altered` gets the topics that have theirs.
+/// Adds the partitions of each topic, and prints it; `altered` gets the topics that were altered.
 fn add_partitions(
     cluster: &mut Cluster,
     alter: &Alter,

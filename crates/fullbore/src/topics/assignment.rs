@@ -1,10 +1,10 @@
-//! `--replica-assignment`: which brokers hold each partition, in kafka-topics.sh's form.
+//! `--replica-assignment`: the brokers of each partition, in the form of kafka-topics.sh.
 
-/// The brokers of each partition.
+/// Brokers of each partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment(pub Vec<Vec<i32>>);
 
-/// `--replica-assignment` in kafka-topics.sh's form; every partition has as many replicas, none twice.
+/// Parses `--replica-assignment`. Every partition has the same number of replicas, each on another broker.
 pub fn replica_assignment(text: &str) -> Result<Assignment, String> {
     let brokers = |part: &str| part.split(':').map(|id| id.trim().parse().ok().filter(|id| *id >= 0)).collect();
     let parsed: Option<Vec<Vec<i32>>> = text.split(',').map(brokers).collect();
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replicas_are_assigned_as_kafka_writes_it() {
+    fn replica_assignments_are_parsed_in_kafkas_form() {
         assert_eq!(replica_assignment("1:2,2:3"), Ok(Assignment(vec![vec![1, 2], vec![2, 3]])));
         for wrong in ["", "1:x", "1:1", "1:2,3", "-1"] {
             replica_assignment(wrong).expect_err(wrong);

@@ -1,4 +1,4 @@
-//! `topics create`.
+//! `topics create`: creates a topic.
 
 use super::assignment::{Assignment, replica_assignment};
 use crate::client::{Where, key_value};
@@ -17,13 +17,13 @@ pub struct Create {
     /// The name of the topic.
     #[arg(long)]
     topic: Option<String>,
-    /// The same without the flag.
+    /// The name of the topic, without the flag.
     #[arg(value_name = "TOPIC")]
     name: Option<String>,
-    /// Number of partitions; without it the cluster's default.
+    /// The number of partitions [default: that of the cluster].
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: Option<i32>,
-    /// Replicas of each partition; without it, or with -1, the cluster's default.
+    /// The number of replicas of each partition [default, and with -1: that of the cluster].
     #[arg(long, allow_negative_numbers = true, value_parser = replication_factor)]
     replication_factor: Option<i16>,
     /// The brokers of each partition instead of counts, the preferred leader first: 1:2,2:3 is two partitions.
@@ -32,7 +32,7 @@ pub struct Create {
     /// A topic configuration; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     config: Vec<(String, String)>,
-    /// Do nothing when the topic exists.
+    /// Do nothing if the topic exists.
     #[arg(long)]
     if_not_exists: bool,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub struct Create {
     format: Format,
 }
 
-/// Creates it.
+/// Creates the topic.
 pub fn run(create: Create) -> Result<(), Failure> {
     create.format.choose();
     let mut cluster = create.at.cluster(client_id::TOPICS)?;
@@ -74,7 +74,7 @@ pub fn run(create: Create) -> Result<(), Failure> {
     Ok(())
 }
 
-/// -1 stands for the cluster's default, as in the protocol.
+/// Parses a replication factor; -1 stands for the cluster's default, as in the protocol.
 fn replication_factor(typed: &str) -> Result<i16, String> {
     let factor = typed.parse().ok().filter(|factor| *factor >= 1 || *factor == -1);
     factor.ok_or_else(|| format!("must be between 1 and {}, or -1", i16::MAX))

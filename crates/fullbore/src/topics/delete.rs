@@ -1,4 +1,4 @@
-//! `topics delete`.
+//! `topics delete`: deletes topics.
 
 use super::target::TopicTarget;
 use crate::client::Where;
@@ -21,7 +21,7 @@ pub struct Delete {
     format: Format,
 }
 
-/// Deletes the topics, none if a name has no topic. Those that cannot be deleted do not keep the others.
+/// Deletes the topics, or none if a name has no topic. One that cannot be deleted does not stop the others.
 pub fn run(delete: Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::TOPICS)?;
@@ -41,6 +41,6 @@ pub fn run(delete: Delete) -> Result<(), Failure> {
     match &failed[..] {
         [] => Ok(()),
         [(_, only)] => Err(Failure::new(only.to_string())),
-        [(_, first), rest @ ..] => Err(Failure::new(format!("{first}; so it is with {} more", rest.len()))),
+        [(_, first), rest @ ..] => Err(Failure::new(format!("{first}; {} more failed", rest.len()))),
     }
 }

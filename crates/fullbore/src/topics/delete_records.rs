@@ -1,4 +1,4 @@
-//! `topics delete-records`: kafka-delete-records.sh's lines, or one JSON document.
+//! `topics delete-records`: the lines of kafka-delete-records.sh, or one JSON document.
 
 use super::partitions::listed;
 use crate::client::Where;
@@ -18,13 +18,13 @@ pub struct DeleteRecords {
     /// The topic.
     #[arg(long, requires = "offset")]
     topic: Option<String>,
-    /// The same without the flag.
+    /// The topic, without the flag.
     #[arg(value_name = "TOPIC", requires = "offset")]
     name: Option<String>,
-    /// Only these partitions; without it all.
+    /// Numbers of partitions [default: all].
     #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', conflicts_with = "offset_json_file")]
     partition: Vec<i32>,
-    /// The first offset that stays; `end` for none of those that are there.
+    /// The first offset that is kept; `end` keeps no present record.
     #[arg(long, value_name = "OFFSET", value_parser = first_kept, conflicts_with = "offset_json_file")]
     offset: Option<i64>,
     /// A file with partitions and offsets: {"partitions": [{"topic": "t", "partition": 0, "offset": 5}]}.
@@ -43,7 +43,7 @@ fn first_kept(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Deletes them; partitions of which nothing can be deleted do not keep the others.
+/// Deletes the records. A partition that fails does not stop the others.
 pub fn run(delete: &DeleteRecords) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::TOPICS)?;
@@ -72,7 +72,7 @@ impl DeleteRecords {
                 Some(offset) if offset >= HIGH_WATERMARK => Ok((listed.of, offset)),
                 _ => {
                     let (topic, partition) = listed.of;
-                    let why = "has no offset that is one, or -1 for the end";
+                    let why = "needs an offset from 0 on, or -1 for the end";
                     Err(Failure::new(format!("{}: partition {partition} of '{topic}' {why}", path.display())))
                 }
             };

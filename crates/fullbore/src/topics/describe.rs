@@ -1,4 +1,4 @@
-//! `topics describe`: kafka-topics.sh's lines, or one JSON document.
+//! `topics describe`: the lines of kafka-topics.sh, or one JSON document.
 
 use super::select::{Select, must_exist, selected};
 use crate::client_id;
@@ -14,7 +14,7 @@ use fullbore_client::blocking::Cluster;
 use fullbore_wire::{Text, Uuid};
 use std::collections::BTreeMap;
 
-/// What is wrong with a partition's logs, by broker; nothing with most.
+/// Damage of a partition's logs, by broker; mostly none.
 type ByBroker = BTreeMap<i32, LogDamage>;
 
 #[derive(Args, Debug)]
@@ -27,20 +27,20 @@ pub struct DescribeTopicsArgs {
     /// Only topics with configurations of their own, without their partitions.
     #[arg(long)]
     topics_with_overrides: bool,
-    /// How many partitions to ask for at a time.
+    /// The number of partitions in one request.
     #[arg(long, value_name = "COUNT", default_value_t = PARTITIONS_PER_ANSWER, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
     partition_size_limit_per_response: i32,
     #[command(flatten)]
     only: Only,
 }
 
-/// Which partitions to show; with several flags those that any of them means. All without.
+/// Flags that select partitions: with several flags, those that any of them selects; without flags, all.
 #[derive(Args, Debug, Default)]
 struct Only {
     /// Only partitions with replicas that are not in sync.
     #[arg(long)]
     under_replicated_partitions: bool,
-    /// Only partitions without a leader that is alive and serves them.
+    /// Only partitions without a live leader that serves them.
     #[arg(long)]
     unavailable_partitions: bool,
     /// Only partitions with exactly min.insync.replicas in sync.
@@ -59,7 +59,7 @@ impl Only {
             || self.under_min_isr_partitions
     }
 
-    /// Returns true if a partition of a topic with this min.insync.replicas is meant.
+    /// Returns true if the flags select a partition of a topic with this min.insync.replicas.
     fn means(&self, partition: &TopicPartitionInfo, min_in_sync: Option<usize>, is_refused: bool) -> bool {
         let (in_sync, headless) = (partition.in_sync.len(), partition.leader.is_none() || is_refused);
         (self.under_replicated_partitions && in_sync < partition.replicas.len())
@@ -74,7 +74,7 @@ fn topic_id(text: &str) -> Result<Uuid, String> {
         .ok_or_else(|| "must be a topic id of 22 characters, as `fullbore topics describe` shows it".to_owned())
 }
 
-/// Describes them.
+/// Describes the topics.
 pub fn run(describe: DescribeTopicsArgs) -> Result<(), Failure> {
     let select = &describe.select;
     select.format.choose();
@@ -91,7 +91,7 @@ pub fn run(describe: DescribeTopicsArgs) -> Result<(), Failure> {
     let topics = describe_topics(&mut cluster, &names, describe.partition_size_limit_per_response)?;
     let counts =
         |topic: &TopicDescription| (topic.name.clone(), i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX));
-    // A broker that does not let everybody know its folders has nothing to tell here either.
+    // The damage is optional: a broker may refuse to report its directories.
     let damage = log_damage(&mut cluster, &topics.iter().map(counts).collect::<Vec<_>>()).unwrap_or_default();
     if select.format.json {
         line(&document(&topics, &describe, &damage));
@@ -108,7 +108,7 @@ fn with_id(cluster: &mut Cluster, id: Uuid, if_exists: bool) -> Result<Vec<Text>
     }
 }
 
-/// The lines of one topic: kafka-topics.sh leaves the topic's own line out when only some partitions are meant.
+/// Returns the lines of one topic. As in kafka-topics.sh, the topic's own line is missing if partitions are selected.
 fn description(topic: &TopicDescription, describe: &DescribeTopicsArgs, damage: &DamagedLogs) -> Vec<String> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let mut lines = Vec::new();
@@ -122,7 +122,7 @@ fn description(topic: &TopicDescription, describe: &DescribeTopicsArgs, damage: 
     lines
 }
 
-/// The partitions that are asked for, each with what is wrong with its log.
+/// Returns the selected partitions, each with the damage of its logs.
 fn shown<'a>(
     topic: &'a TopicDescription,
     describe: &'a DescribeTopicsArgs,
@@ -130,7 +130,7 @@ fn shown<'a>(
 ) -> impl Iterator<Item = (&'a TopicPartitionInfo, Option<&'a ByBroker>)> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let is_shown = move |(partition, damage): &(&TopicPartitionInfo, Option<&ByBroker>)| {
-        // That of a follower keeps nobody from reading and writing.
+        // Damage of a follower's log stops neither reads nor writes.
         let of_leader = damage.zip(partition.leader).and_then(|(damage, leader)| damage.get(&leader));
         let is_refused = of_leader.is_some_and(|damage| damage.is_refused);
         !overrides && (!only.is_any() || only.means(partition, topic.min_in_sync, is_refused))
@@ -168,8 +168,8 @@ fn partition_line(topic: &str, partition: &TopicPartitionInfo) -> String {
     )
 }
 
-/// What the line of a partition ends with of which a log is damaged; Kafka knows nothing like it. Of several replicas
-/// it tells which.
+/// Returns the end of the line of a partition with a damaged log, which Kafka does not have. With several replicas it
+/// names the broker.
 fn damage_words(partition: &TopicPartitionInfo, damage: &ByBroker) -> String {
     let of_log = |(broker, damage): (&i32, &LogDamage)| {
         let whose = if partition.replicas.len() > 1 { format!(" on broker {broker}") } else { String::new() };
@@ -183,7 +183,7 @@ fn damage_words(partition: &TopicPartitionInfo, damage: &ByBroker) -> String {
     damage.iter().map(of_log).collect()
 }
 
-/// The same as members of a JSON object: of all logs together, and of several replicas also of each.
+/// Returns the damage as members of a JSON object: of all logs together, and with several replicas also of each.
 fn damage_members(partition: &TopicPartitionInfo, damage: &ByBroker) -> Vec<(&'static str, String)> {
     let members = |aside: Option<SetAside>, is_refused: bool| {
         let files = |aside: SetAside| object([("files", aside.files.to_string()), ("bytes", aside.bytes.to_string())]);
@@ -201,7 +201,7 @@ fn damage_members(partition: &TopicPartitionInfo, damage: &ByBroker) -> Vec<(&'s
     members(all, is_refused).chain(is_one_of_several.then(each)).collect()
 }
 
-/// The same as JSON; a topic is left out where nothing of it is asked for.
+/// Returns the topics as JSON, without those that have no selected part.
 fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, damage: &DamagedLogs) -> String {
     let ids = |ids: &[i32]| list(ids.iter().map(i32::to_string));
     let or_null = |found: &Option<Vec<i32>>| plain(found.as_deref().map(ids));
@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// Topic "t" with these partitions, of which two replicas must be in sync.
+    /// Returns topic "t" with these partitions, of which two replicas must be in sync.
     fn topic(partitions: Vec<TopicPartitionInfo>) -> TopicDescription {
         TopicDescription { name: "t".into(), topic_id: Uuid::ZERO, partitions, configs: vec![], min_in_sync: Some(2) }
     }
@@ -299,24 +299,24 @@ mod tests {
         }
     }
 
-    /// The partitions that these flags show, and `topic` for the topic's own line.
+    /// Returns the partitions that these flags show, and `topic` for the topic's own line.
     fn numbers(topic: &TopicDescription, typed: &str, damage: &DamagedLogs) -> Vec<String> {
         let number = |line: String| Some(line.split("Partition: ").nth(1)?.split_whitespace().next()?.to_owned());
         let lines = description(topic, &flags(typed), damage).into_iter();
         lines.map(|line| number(line).unwrap_or("topic".into())).collect()
     }
 
-    /// kafka-topics.sh's rules, from Kafka 4.3's TopicCommand.
+    /// Rules of kafka-topics.sh, from Kafka 4.3's TopicCommand.
     #[test]
-    fn describe_shows_the_partitions_that_are_asked_for() {
+    fn describe_shows_the_selected_partitions() {
         let partitions = vec![
             partition(0, Some(1), &[1, 2, 3]),
             partition(1, Some(1), &[1, 2]),
             partition(2, Some(1), &[1]),
             partition(3, None, &[3, 2]),
-            // Nobody is left: the ISR is empty, and who was in it is in the ELR.
+            // The ISR is empty, and its former members are in the ELR.
             TopicPartitionInfo { eligible: Some(vec![2, 3]), offline: vec![1, 2, 3], ..partition(4, None, &[]) },
-            // A follower is away, but nobody has taken it out of the ISR yet.
+            // A dead follower that is still in the ISR.
             TopicPartitionInfo { offline: vec![3], ..partition(5, Some(2), &[2, 1, 3]) },
         ];
         let topic = topic(partitions);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_tell_elr_as_kafka_and_json_offline_replicas_too() {
+    fn lines_have_the_elr_as_kafkas_and_json_also_offline_replicas() {
         let one = TopicPartitionInfo {
             eligible: Some(vec![2, 3]),
             last_known_eligible: Some(vec![1]),
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_replicas_the_damaged_ones_are_named_and_only_the_leaders_keeps_others_out() {
+    fn damaged_replicas_are_named_and_only_the_leaders_makes_a_partition_unavailable() {
         let aside = |files, is_refused| LogDamage { set_aside: Some(SetAside { files, bytes: 5 }), is_refused };
         let refused = LogDamage { set_aside: None, is_refused: true };
         let damage = DamagedLogs::from([

@@ -1,4 +1,4 @@
-//! `topics elect-leaders`: kafka-leader-election.sh's lines, or one JSON document.
+//! `topics elect-leaders`: the lines of kafka-leader-election.sh, or one JSON document.
 
 use super::partitions::listed;
 use crate::client::Where;
@@ -20,13 +20,14 @@ use std::path::PathBuf;
 #[command(group = ArgGroup::new("which").required(true)
     .args(["topic", "name", "all_topic_partitions", "path_to_json_file"]))]
 pub struct ElectLeaders {
-    /// preferred: the first replica, if it is in sync; unclean: any that is alive, where none in sync is left.
+    /// The election: preferred elects the first replica, if it is in sync; unclean elects any live one, if none in sync
+    /// is left.
     #[arg(long, value_name = "TYPE", default_value = "preferred", ignore_case = true)]
     election_type: ElectionType,
     /// The topic.
     #[arg(long)]
     topic: Option<String>,
-    /// The same without the flag.
+    /// The topic, without the flag.
     #[arg(value_name = "TOPIC")]
     name: Option<String>,
     /// Only this partition of the topic.
@@ -44,7 +45,7 @@ pub struct ElectLeaders {
     format: Format,
 }
 
-/// `--election-type`.
+/// Values of `--election-type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ElectionType {
     Preferred,
@@ -52,7 +53,7 @@ enum ElectionType {
 }
 
 impl ElectionType {
-    /// The election, and its name in Kafka's lines.
+    /// Returns the election, and its name in Kafka's lines.
     fn election(self) -> (Election, &'static str) {
         match self {
             ElectionType::Preferred => (Election::Preferred, "PREFERRED"),
@@ -61,7 +62,7 @@ impl ElectionType {
     }
 }
 
-/// Elects them; partitions that get no leader do not keep the others.
+/// Elects the leaders. A partition that gets no leader does not stop the others.
 pub fn run(elect: &ElectLeaders) -> Result<(), Failure> {
     elect.format.choose();
     let mut cluster = elect.at.cluster(client_id::TOPICS)?;
@@ -83,7 +84,7 @@ pub fn run(elect: &ElectLeaders) -> Result<(), Failure> {
 }
 
 impl ElectLeaders {
-    /// The partitions; `None` for all.
+    /// Returns the partitions; None for all.
     fn partitions(&self, cluster: &mut Cluster) -> Result<Option<Vec<(Text, i32)>>, Failure> {
         if self.all_topic_partitions {
             return Ok(None);
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_kafkas() {
+    fn lines_of_elections_are_kafkas() {
         let refused = || Elected::Refused(ClientError::NoGroup("g".into()));
         let outcomes =
             [(("t".into(), 0), Elected::Changed), (("t".into(), 1), Elected::Changed), (("u".into(), 0), refused())];

@@ -1,4 +1,4 @@
-//! `fullbore topics`: kafka-topics.sh's flags and output, one file per action. The questions to the cluster are in
+//! `fullbore topics`: flags and output of kafka-topics.sh, one file per action. The requests to the cluster are in
 //! `fullbore_client::admin`.
 
 mod alter;
@@ -19,7 +19,7 @@ pub use select::topic_filter;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
-/// The flags that kafka-topics.sh has for actions.
+/// Flags of kafka-topics.sh for actions.
 pub const ACTION_FLAGS: [&str; 5] = ["--create", "--list", "--describe", "--delete", "--alter"];
 
 /// Create, list, describe, alter and delete topics of any Kafka cluster, with kafka-topics.sh's flags.
@@ -59,8 +59,8 @@ enum TopicsCommand {
     Describe(describe::DescribeTopicsArgs),
     /// Add partitions.
     ///
-    /// Records with a key may go to another partition afterwards. Configurations are changed by `fullbore configs`. A
-    /// pattern lists the topics that it matches and asks first. --json prints {"altered": [{"name",
+    /// Records with a key may go to another partition afterwards. Configurations are changed by `fullbore configs`. For
+    /// a pattern, the matching topics are listed and must be confirmed. --json prints {"altered": [{"name",
     /// "partition_count"}]}.
     #[command(after_help = "Examples:
   fullbore topics alter --topic orders --partitions 12
@@ -68,13 +68,13 @@ enum TopicsCommand {
     Alter(alter::Alter),
     /// Delete topics.
     ///
-    /// A pattern lists the topics that it matches and asks first. --json prints {"deleted": [NAME], "failed":
+    /// For a pattern, the matching topics are listed and must be confirmed. --json prints {"deleted": [NAME], "failed":
     /// [{"topic", "error"}]}.
     #[command(after_help = "Examples:
   fullbore topics delete --topic orders --if-exists
   fullbore topics delete --topic 'test-.*' --yes --if-exists --json")]
     Delete(delete::Delete),
-    /// Print an offset of each partition, TOPIC:PARTITION:OFFSET, as kafka-get-offsets.sh.
+    /// Print an offset of each partition, TOPIC:PARTITION:OFFSET, like kafka-get-offsets.sh.
     ///
     /// --json prints {"offsets": [{"topic", "partition", "offset"}], "failed": [{"topic", "partition", "error"}]}.
     #[command(after_help = "Examples:
@@ -82,7 +82,7 @@ enum TopicsCommand {
   fullbore topics offsets orders --time earliest --partitions 0,1
   fullbore topics offsets --time 1767225600000 --json")]
     Offsets(offsets::Offsets),
-    /// Delete the records before an offset, as kafka-delete-records.sh.
+    /// Delete the records before an offset, like kafka-delete-records.sh.
     ///
     /// --json prints {"deleted": [{"topic", "partition", "low_watermark"}], "failed": [{"topic", "partition",
     /// "error"}]}.
@@ -91,7 +91,7 @@ enum TopicsCommand {
   fullbore topics delete-records orders --offset end --json
   fullbore topics delete-records --offset-json-file offsets.json")]
     DeleteRecords(delete_records::DeleteRecords),
-    /// Have partitions be led by their first replica again, as kafka-leader-election.sh.
+    /// Elect the first replicas as leaders again, like kafka-leader-election.sh.
     ///
     /// --json prints {"partitions": [{"topic", "partition", "outcome"}]}; the outcome is elected, not_needed, or
     /// refused with an error beside it.
@@ -113,7 +113,7 @@ pub fn run(topics: TopicsArgs) -> Result<(), Failure> {
         Some(TopicsCommand::DeleteRecords(delete)) => delete_records::run(&delete),
         Some(TopicsCommand::ElectLeaders(elect)) => elect_leaders::run(&elect),
         None => Err(Failure::new(
-            "topics: say create, list, describe, alter, delete, offsets, delete-records or elect-leaders, as in `fullbore topics list`",
+            "topics: the action is missing: create, list, describe, alter, delete, offsets, delete-records or elect-leaders, as in `fullbore topics list`",
         )),
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     use crate::tests::parse;
 
     #[test]
-    fn kafkas_flags_are_read() {
+    fn kafkas_flags_of_topics_are_accepted() {
         for line in [
             "fullbore topics create --topic a --partitions 3 --replication-factor 2 --config a=b --config c=d=e \
              --if-not-exists --bootstrap-server h:1 --command-config f",
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_flags_are_refused() {
+    fn wrong_flags_of_topics_are_refused() {
         for line in [
             "create",
             "create --topic a --partitions 0",
@@ -169,11 +169,11 @@ mod tests {
     }
 
     #[test]
-    fn an_action_that_is_missing_is_said_so() {
+    fn a_missing_action_of_topics_is_reported() {
         for line in ["fullbore topics", "fullbore topics --bootstrap-server h:1"] {
             let crate::Command::Topics(topics) = parse(line).expect(line).command else { panic!("{line}") };
             let told = run(topics).expect_err(line).to_string();
-            assert!(told.contains("say create, list, describe, alter, delete, offsets"), "{told}");
+            assert!(told.contains("the action is missing: create, list, describe, alter, delete, offsets"), "{told}");
         }
     }
 }

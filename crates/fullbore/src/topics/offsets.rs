@@ -1,4 +1,4 @@
-//! `topics offsets`: kafka-get-offsets.sh's lines, or one JSON document.
+//! `topics offsets`: the lines of kafka-get-offsets.sh, or one JSON document.
 
 use super::select::{Select, must_exist, selected};
 use crate::client_id;
@@ -10,7 +10,7 @@ use fullbore_client::ClientError;
 use fullbore_client::blocking::{EARLIEST, FoundOffsets, LATEST};
 use fullbore_wire::Text;
 
-/// The timestamp that stands for the record with the largest one in ListOffsets.
+/// Timestamp in ListOffsets that stands for the record with the largest timestamp.
 const MAX_TIMESTAMP: i64 = -3;
 
 #[derive(Args, Debug)]
@@ -20,13 +20,13 @@ pub struct Offsets {
     /// Only these partitions.
     #[arg(long, value_name = "NUMBER,...", value_delimiter = ',')]
     partitions: Vec<i32>,
-    /// Which offset: latest, the end; earliest, the start; max-timestamp, of the record with the largest one; or
+    /// The offset: latest, the end; earliest, the start; max-timestamp, of the record with the largest timestamp; or
     /// milliseconds since 1970, of the first record that is not older.
     #[arg(long, value_name = "TIME", default_value = "latest", allow_hyphen_values = true, value_parser = time)]
     time: i64,
 }
 
-/// `--time` by its names, their numbers in Kafka's tool, or a time.
+/// Parses `--time`: its names, their numbers in Kafka's tool, or a time.
 fn time(text: &str) -> Result<i64, String> {
     match text {
         "latest" => Ok(LATEST),
@@ -40,8 +40,8 @@ fn time(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Prints them; partitions that have no such record or no leader are left out, as Kafka's tool does. Those whose leader
-/// refuses go to standard error, also beside JSON.
+/// Prints the offsets. As in Kafka's tool, partitions without such a record or without a leader are left out. Refusals
+/// of leaders are printed to standard error, also with JSON.
 pub fn run(offsets: &Offsets) -> Result<(), Failure> {
     let select = &offsets.select;
     select.format.choose();
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_kafkas_names_and_numbers() {
+    fn times_are_parsed_by_kafkas_names_and_numbers() {
         let read = ["latest", "-1", "earliest", "-2", "max-timestamp", "-3", "1767225600000"].map(time);
         assert_eq!(read, [-1, -1, -2, -2, -3, -3, 1_767_225_600_000].map(Ok));
         assert!(time("-4").is_err() && time("yesterday").is_err());

@@ -1,23 +1,23 @@
-//! Partitions that a command means: of a topic by its name, or as Kafka's tools write them into a file.
+//! Partitions of a command, in the JSON file of Kafka's tools.
 
 use crate::failure::Failure;
 use crate::pipe::json::{self, Value};
 use fullbore_wire::Text;
 use std::path::Path;
 
-/// A partition, and an offset if the file has one.
+/// Partition, and an offset if the file has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedPartition {
-    /// The topic and its partition.
+    /// Topic and partition.
     pub of: (Text, i32),
-    /// The offset beside it.
+    /// Offset of the partition.
     pub offset: Option<i64>,
 }
 
-/// The partitions of a file: {"partitions": [{"topic": NAME, "partition": NUMBER, "offset": NUMBER}]}.
+/// Reads the partitions of a file: {"partitions": [{"topic": NAME, "partition": NUMBER, "offset": NUMBER}]}.
 ///
 /// # Errors
-/// A file that cannot be read, or is not like this.
+/// A file that cannot be read, or has another form.
 pub fn listed(path: &Path) -> Result<Vec<ListedPartition>, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
@@ -41,7 +41,7 @@ fn partition(value: &Value<'_>) -> Option<ListedPartition> {
         _ => None,
     };
     let partition = i32::try_from(number("partition")?).ok().filter(|partition| *partition >= 0)?;
-    // An offset that is there must be one.
+    // An offset that is present must be a number.
     let offset = match member(value, "offset") {
         None => None,
         Some(_) => Some(number("offset")?),
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_is_as_kafkas_tools_write_it_partitions_are_read() {
+    fn a_file_of_kafkas_tools_is_parsed() {
         let read = |text: &str| partitions(&json::parse(text).expect("JSON"));
         let kafkas = r#"{"partitions": [{"topic": "t", "partition": 1, "offset": -1}, {"topic": "u", "partition": 0}],
                          "version": 1}"#;

@@ -1,4 +1,4 @@
-//! Which topics a command means: names as regular expressions, and what to do when there are none.
+//! Selection of topics: regular expressions of their names, and the outcome if none matches.
 
 use crate::client::Where;
 use crate::failure::Failure;
@@ -11,16 +11,16 @@ use regex_lite::Regex;
 
 #[derive(Args, Debug)]
 pub struct Select {
-    /// Topics whose whole name matches this regular expression, several separated by commas; all without it.
+    /// Topics whose whole name matches this regular expression, several separated by commas [default: all].
     #[arg(long)]
     topic: Option<String>,
-    /// The same without the flag.
+    /// Topics, without the flag.
     #[arg(value_name = "TOPIC", conflicts_with = "topic")]
     names: Vec<String>,
     /// Leave internal topics out.
     #[arg(long, alias = "exclude-internal-topics")]
     pub exclude_internal: bool,
-    /// Succeed when no topic matches.
+    /// Succeed if no topic matches.
     #[arg(long)]
     pub if_exists: bool,
     #[command(flatten)]
@@ -30,13 +30,13 @@ pub struct Select {
 }
 
 impl Select {
-    /// The pattern that the flag or the names make.
+    /// Returns the pattern of the flag or of the names.
     pub fn pattern(&self) -> Option<String> {
         self.topic.clone().or_else(|| (!self.names.is_empty()).then(|| self.names.join(",")))
     }
 }
 
-/// Refuses names, and a pattern, that no topic has; not with `if_exists`.
+/// Refuses names, or a pattern, without a topic, unless `if_exists`.
 pub fn must_exist(found: &[Text], typed: Option<&str>, if_exists: bool) -> Result<(), Failure> {
     let Some(typed) = typed.filter(|_| !if_exists) else { return Ok(()) };
     let hint = "`fullbore topics list` shows those that do";
@@ -50,8 +50,8 @@ pub fn must_exist(found: &[Text], typed: Option<&str>, if_exists: bool) -> Resul
     }
 }
 
-/// Returns the alternatives of `typed` that are plain names and that no topic of `found` has. A comma within a group is
-/// not between alternatives, so `typed` with groups has none.
+/// Returns the alternatives of `typed` that are plain names without a topic in `found`. Returns none if `typed` has
+/// groups, within which a comma does not separate alternatives.
 fn absent(found: &[Text], typed: &str) -> Vec<String> {
     let typed = typed.trim_matches(['"', '\'']).replace(' ', "");
     let is_plain = |word: &str| word.chars().all(|char| char.is_ascii_alphanumeric() || "._-".contains(char));
@@ -65,7 +65,7 @@ fn absent(found: &[Text], typed: &str) -> Vec<String> {
     }
 }
 
-/// The names of the topics that match, and whether each is internal.
+/// Returns the names of the matching topics, and whether each is internal.
 pub fn matching(
     cluster: &mut Cluster,
     pattern: Option<&str>,
@@ -75,12 +75,12 @@ pub fn matching(
     Ok(list_topics(cluster)?.into_iter().filter(|(name, is_internal)| matches(name, *is_internal)).collect())
 }
 
-/// The names of the topics that match.
+/// Returns the names of the matching topics.
 pub fn selected(cluster: &mut Cluster, pattern: Option<&str>, exclude_internal: bool) -> Result<Vec<Text>, Failure> {
     Ok(matching(cluster, pattern, exclude_internal)?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// Kafka's include list, as `flag` has it: commas separate alternatives, quotes and blanks around the whole are
+/// Returns the filter of Kafka's include list in `flag`: commas separate alternatives, and blanks and outer quotes are
 /// dropped. The filter takes a topic's name, and whether it is internal.
 pub fn topic_filter(
     flag: &str,
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn some_of_the_names_have_no_topic_they_are_named() {
+    fn names_without_a_topic_are_returned() {
         let found = ["a".into(), "a.b".into(), "test-1".into()];
         let absent = |typed| absent(&found, typed).join(" ");
         assert_eq!(absent("a,b, c"), "b c");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn internal_topics_are_left_out_where_that_is_asked_for() {
+    fn internal_topics_are_left_out_on_request() {
         for (exclude_internal, is_internal) in [(false, false), (false, true), (true, false), (true, true)] {
             let matches = topic_filter("--topic", Some(".*"), exclude_internal).expect("valid");
             assert_eq!(matches("__any", is_internal), !(exclude_internal && is_internal));

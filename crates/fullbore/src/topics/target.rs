@@ -1,6 +1,6 @@
-//! Topics that a command is about to change: by their names, or by a pattern whose matches the user has seen.
+//! Topics that a command will change: by their names, or by a pattern whose matches the user has confirmed.
 //!
-//! Invariant: a pattern never reaches an internal topic, and nothing that it matches is changed before the user agrees.
+//! Invariant: a pattern never selects an internal topic, and none of its matches is changed before the user confirms.
 
 use super::select::{must_exist, topic_filter};
 use crate::failure::Failure;
@@ -14,22 +14,22 @@ use std::io::{self, IsTerminal};
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("which").required(true).args(["topic", "names"]))]
 pub struct TopicTarget {
-    /// Topics by name, or those whose whole name matches this regular expression, but for internal ones; several
+    /// Topics by name, or those whose whole name matches this regular expression, except for internal ones; several
     /// separated by commas.
     #[arg(long)]
     topic: Option<String>,
-    /// The same without the flag.
+    /// Topics, without the flag.
     #[arg(value_name = "TOPIC")]
     names: Vec<String>,
-    /// Do not ask about topics that a pattern matches; needed where standard input is no terminal.
+    /// Do not request a confirmation for the topics of a pattern; needed if standard input is no terminal.
     #[arg(long)]
     yes: bool,
-    /// Succeed when no topic matches.
+    /// Succeed if no topic matches.
     #[arg(long)]
     pub if_exists: bool,
 }
 
-/// The topics that a command line hits, by how it hits them.
+/// Topics that a command line selects, by kind of selection.
 #[derive(Debug, PartialEq, Eq)]
 struct Hits {
     /// Topics whose exact names were typed.
@@ -41,11 +41,11 @@ struct Hits {
 }
 
 impl TopicTarget {
-    /// Returns the topics to change, which exist; asks the user about those that a pattern matches. `verb` is the
-    /// change: delete.
+    /// Returns the topics to change, which exist, after the user has confirmed those of a pattern. `verb` is the
+    /// change, such as delete.
     ///
     /// # Errors
-    /// The cluster's, no topic of this name, or a user who does not agree.
+    /// The error of the cluster, no topic of this name, or a user who does not confirm.
     pub fn confirmed(&self, cluster: &mut Cluster, verb: &str) -> Result<Vec<Text>, Failure> {
         let typed = self.typed();
         let hits = Hits::of(&typed, list_topics(cluster)?)?;
@@ -60,12 +60,12 @@ impl TopicTarget {
         Ok(names)
     }
 
-    /// The names and patterns, separated by commas.
+    /// Returns the names and patterns, separated by commas.
     fn typed(&self) -> String {
         self.topic.clone().unwrap_or_else(|| self.names.join(","))
     }
 
-    /// Lists the topics, and waits for the user's answer where there is a terminal.
+    /// Lists the topics, and waits for the user's answer if there is a terminal.
     fn ask(&self, matched: &[Text], verb: &str) -> Result<(), Failure> {
         let (matches, them) = (self.matches(matched.len()), if matched.len() == 1 { "it" } else { "them" });
         if !io::stdin().is_terminal() {
@@ -80,7 +80,7 @@ impl TopicTarget {
         }
     }
 
-    /// The refusal of a pattern that matches only internal topics.
+    /// Returns the refusal of a pattern that matches only internal topics.
     fn internal(&self, spared: &[Text]) -> Failure {
         let names = spared.join(", ");
         Failure::new(format!("'{}' matches only internal topics: {names}; type the exact name of each", self.typed()))
@@ -93,8 +93,8 @@ impl TopicTarget {
 }
 
 impl Hits {
-    /// Sorts `topics`, each with whether it is internal, by how `typed` hits them. A name that a topic has stands for
-    /// this topic alone, although its dots would match other letters.
+    /// Sorts `topics`, each with whether it is internal, by kind of selection. The exact name of a topic selects this
+    /// topic alone, although its dots would match other letters.
     fn of(typed: &str, topics: Vec<(Text, bool)>) -> Result<Hits, Failure> {
         let typed = typed.trim_matches(['"', '\'']).replace(' ', "");
         let is_name = |word: &&str| topics.iter().any(|(name, _)| **name == **word);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_name_is_typed_only_this_topic_is_hit() {
+    fn an_exact_name_selects_this_topic_only() {
         assert_eq!(hits("a.b"), ["a.b", "", ""]);
         assert_eq!(hits("'test-1'"), ["test-1", "", ""]);
         assert_eq!(hits("__consumer_offsets, axb"), ["__consumer_offsets,axb", "", ""]);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_matches_internal_topic_internal_topic_is_spared() {
+    fn a_pattern_does_not_select_internal_topics() {
         assert_eq!(hits(".*"), ["", "a.b,axb,test-1", "__consumer_offsets"]);
         assert_eq!(hits("__consumer_offsets,a.*"), ["__consumer_offsets", "a.b,axb", ""]);
         assert_eq!(hits("(a,t).*"), ["", "a.b,axb,test-1", ""]);

@@ -1,4 +1,4 @@
-//! `transactions abort` and `transactions forceTerminateTransaction`.
+//! `transactions abort` and `transactions forceTerminateTransaction`: end transactions.
 
 use super::hanging::coordinated;
 use super::now_ms;
@@ -25,7 +25,7 @@ pub struct Abort {
     /// The first offset of the transaction; its producer is looked up.
     #[arg(long, value_name = "OFFSET", group = "which")]
     start_offset: Option<i64>,
-    /// The producer, where it is known, with both epochs.
+    /// The id of the producer, if it is known, together with both epochs.
     #[arg(long, value_name = "ID", group = "which", requires_all = ["producer_epoch", "coordinator_epoch"])]
     producer_id: Option<i64>,
     /// The epoch of the producer.
@@ -34,7 +34,7 @@ pub struct Abort {
     /// The epoch of the coordinator.
     #[arg(long, value_name = "EPOCH", requires = "producer_id")]
     coordinator_epoch: Option<i32>,
-    /// Abort it though its coordinator has it open, or cannot be asked: its producer goes on, and may commit the rest.
+    /// Abort it even if its coordinator has it open or does not respond: its producer goes on, and may commit the rest.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -84,17 +84,17 @@ pub fn run(of: &Abort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses to abort a transaction behind the back of its coordinator, which Kafka's tool does: the producer is not
+/// Refuses to abort a transaction that its coordinator has open. Kafka's tool aborts it: the producer is then not
 /// fenced, goes on, and commits its other records.
 ///
 /// # Errors
-/// A coordinator that has the transaction open, or does not answer.
+/// A coordinator that has the transaction open, or does not respond.
 fn refuse_coordinated(cluster: &mut Cluster, place: &(String, i32), producer_id: i64) -> Result<(), Failure> {
     let found = list_transactions(cluster, -1, None)
         .and_then(|listed| coordinated(cluster, &listed, producer_id, place))
         .map_err(|error| {
             Failure::new(format!(
-                "cannot see whether a coordinator has the transaction of producer {producer_id} open: {error}; --force \
+                "cannot find out whether a coordinator has the transaction of producer {producer_id} open: {error}; --force \
                  aborts it all the same"
             ))
         })?;
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn coordinator_has_the_transaction_open_the_refusal_names_its_id_age_and_both_ways_on() {
+    fn an_open_transaction_is_refused_with_its_id_age_and_both_next_steps() {
         let open = TransactionDescription {
             transactional_id: "billing".to_owned(),
             coordinator: 1,

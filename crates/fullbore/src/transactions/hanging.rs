@@ -1,7 +1,7 @@
-//! `transactions find-hanging`: open transactions that nothing will end.
+//! `transactions find-hanging`: finds open transactions that no coordinator will end.
 //!
-//! As in Kafka's tool: a transaction is a candidate once its producer has written nothing for longer than a transaction
-//! may last. It hangs if no coordinator has a transaction of its producer that contains the partition.
+//! As in Kafka's tool, a transaction is a candidate once its producer has written nothing for longer than a transaction
+//! may last. It hangs if no coordinator has a transaction of its producer with this partition.
 
 use super::{now_ms, print};
 use crate::client::Where;
@@ -24,10 +24,10 @@ const MINUTE_MS: i64 = 60_000;
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("where").args(["topic", "broker_id"]).required(true).multiple(true)))]
 pub struct FindHanging {
-    /// Only partitions that this broker has.
+    /// Only partitions of this broker.
     #[arg(long, value_name = "ID")]
     broker_id: Option<i32>,
-    /// The longest that a transaction may last, in minutes.
+    /// The longest duration of a transaction, in minutes.
     #[arg(long, value_name = "MINUTES", default_value_t = 15)]
     max_transaction_timeout: u32,
     /// Only this topic.
@@ -42,7 +42,7 @@ pub struct FindHanging {
     format: Format,
 }
 
-/// Transaction that nothing will end.
+/// Transaction that no coordinator will end.
 struct Hanging {
     topic: String,
     partition: i32,
@@ -50,7 +50,7 @@ struct Hanging {
     start_offset: i64,
 }
 
-/// Prints the open transactions that nothing will end.
+/// Prints the open transactions that no coordinator will end.
 pub fn run(of: &FindHanging) -> Result<(), Failure> {
     of.format.choose();
     let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
@@ -97,7 +97,7 @@ pub fn run(of: &FindHanging) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the partitions to look at: those of the topic, or all that the broker has.
+/// Returns the partitions to check: those of the topic, or all of the broker.
 fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i32)>, ClientError> {
     if let (Some(topic), Some(partition)) = (&of.topic, of.partition) {
         return Ok(vec![(topic.clone(), partition)]);
@@ -118,10 +118,10 @@ fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i3
     }
 }
 
-/// Leaves out the transactions that a coordinator will end.
+/// Removes the transactions that a coordinator will end.
 ///
 /// # Errors
-/// A coordinator that does not answer: its transactions may hang or not.
+/// A coordinator that does not respond: its transactions may hang or not.
 fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec<Hanging>, ClientError> {
     if found.is_empty() {
         return Ok(found);
@@ -141,7 +141,7 @@ fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec
 /// ids of all coordinators.
 ///
 /// # Errors
-/// A coordinator that does not answer.
+/// A coordinator that does not respond.
 pub(super) fn coordinated(
     cluster: &mut Cluster,
     listed: &[TransactionListing],
@@ -151,7 +151,7 @@ pub(super) fn coordinated(
     let Some(id) = listed.iter().find(|listed| listed.producer_id == producer_id) else { return Ok(None) };
     match describe_transaction(cluster, &id.transactional_id) {
         Ok(transaction) => Ok(Some(transaction).filter(|of| of.partitions.contains(place))),
-        // The id was listed, and has expired since then.
+        // The listed id has expired since then.
         Err(ClientError::NoTransactionalId(_)) => Ok(None),
         Err(error) => Err(error),
     }

@@ -1,4 +1,4 @@
-//! `transactions list` and `transactions describe`.
+//! `transactions list` and `transactions describe`: print transactional ids.
 
 use super::{now_ms, print};
 use crate::client::Where;
@@ -10,15 +10,15 @@ use clap::Args;
 use fullbore_bench::report::json::{array, list, object, plain, string};
 use fullbore_client::admin::{TransactionDescription, TransactionListing, describe_transaction, list_transactions};
 
-/// Duration filter of all transactions, also short ones.
+/// Duration filter that admits all transactions.
 const ALL: i64 = -1;
 
 #[derive(Args, Debug)]
 pub struct List {
-    /// Only transactions that run for longer, in ms; all where it is below 0.
+    /// Only transactions open for longer than this many ms; all if negative.
     #[arg(long, value_name = "MS", default_value_t = ALL, hide_default_value = true, allow_negative_numbers = true)]
     duration_filter: i64,
-    /// Only ids that the regular expression matches as a whole.
+    /// Only ids whose whole text matches this regular expression.
     #[arg(long, value_name = "REGEX")]
     transactional_id_pattern: Option<String>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `fullbore transactions`: kafka-transactions.sh's flags and output. The requests are in `fullbore_client::admin`.
+//! `fullbore transactions`: flags and output of kafka-transactions.sh. The requests are in `fullbore_client::admin`.
 
 mod abort;
 mod hanging;
@@ -21,10 +21,10 @@ const WIDTH_MAX: usize = 80;
   fullbore transactions list
   fullbore transactions find-hanging --topic orders")]
 pub struct TransactionsArgs {
-    /// Brokers to ask; also behind the command.
+    /// Bootstrap brokers; also allowed after the action.
     #[arg(short, long, id = "servers", value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
-    /// A file of client properties; also behind the command.
+    /// A file of client properties; also allowed after the action.
     #[arg(long, id = "config", value_name = "FILE")]
     command_config: Option<PathBuf>,
     #[command(subcommand)]
@@ -43,20 +43,20 @@ enum TransactionsCommand {
     /// Print the state of one transactional id.
     ///
     /// --json prints {"transactional_id", "coordinator", "producer_id", "producer_epoch", "state", "timeout_ms",
-    /// "start_ms", "partitions": [{"topic", "partition"}]}; "start_ms" is null where there is no transaction.
+    /// "start_ms", "partitions": [{"topic", "partition"}]}; "start_ms" is null without a transaction.
     #[command(after_help = "Example: fullbore transactions describe --transactional-id billing-1")]
     Describe(list::Describe),
-    /// Print what a partition remembers of its producers.
+    /// Print the states of a partition's producers.
     ///
     /// --json prints {"producers": [{"producer_id", "producer_epoch", "coordinator_epoch", "last_sequence",
     /// "last_timestamp", "open_from"}]}; "open_from" is the first offset of an open transaction, or null.
     #[command(after_help = "Example: fullbore transactions describe-producers --topic orders --partition 0")]
     DescribeProducers(producers::DescribeProducers),
-    /// End a transaction in one partition, past its coordinator: one that find-hanging has found.
+    /// End a transaction in one partition without its coordinator, for one that find-hanging has found.
     #[command(after_help = "Example: fullbore transactions abort --topic orders --partition 0 --start-offset 4711")]
     Abort(abort::Abort),
-    /// Print open transactions that no coordinator knows, of producers that wrote nothing for longer than a transaction
-    /// may last.
+    /// Print open transactions without a coordinator, of producers that wrote nothing for longer than a transaction may
+    /// last.
     ///
     /// --json prints {"transactions": [{"topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch",
     /// "start_offset", "last_timestamp", "minutes"}]}.
@@ -103,13 +103,13 @@ fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
-/// Prints a table as kafka-transactions.sh does.
+/// Prints a table like kafka-transactions.sh.
 fn print(rows: &[Vec<String>]) {
     table(rows).iter().for_each(|text| line(text));
 }
 
-/// Returns a table as kafka-transactions.sh prints it: columns as wide as their longest cell, each with a tab behind. A
-/// cell above [`WIDTH_MAX`] does not widen its column, where Kafka pads each row to it.
+/// Returns the table of kafka-transactions.sh: columns as wide as their longest cell, each followed by a tab. A cell
+/// above [`WIDTH_MAX`] does not widen its column, whereas Kafka pads each row to it.
 fn table(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -126,7 +126,7 @@ mod tests {
     use crate::{Command, table::row, tests::parse};
 
     #[test]
-    fn kafkas_flags_are_read() {
+    fn kafkas_flags_of_transactions_are_accepted() {
         for line in [
             "fullbore transactions list --bootstrap-server h:1 --duration-filter 1000 --transactional-id-pattern a.*",
             "fullbore transactions describe --transactional-id a --json",
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_named_before_the_command_is_asked_and_one_behind_it_goes_first() {
+    fn a_cluster_before_the_action_is_used_unless_one_follows_it() {
         for (line, expected) in [
             ("fullbore transactions --bootstrap-server a:1 list", "a:1"),
             ("fullbore transactions --bootstrap-server a:1 list --bootstrap-server b:1", "b:1"),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn command_that_lacks_one_of_two_flags_names_both() {
+    fn an_action_without_either_of_two_flags_names_both() {
         for (line, expected) in [
             ("fullbore transactions find-hanging", "<--topic <TOPIC>|--broker-id <ID>>"),
             ("fullbore transactions abort --topic a --partition 0", "<--start-offset <OFFSET>|--producer-id <ID>>"),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cell_is_very_long_other_rows_are_not_padded_to_it() {
+    fn a_very_long_cell_does_not_pad_other_rows() {
         let long = "x".repeat(WIDTH_MAX + 1);
         let rows = [["Id", "State"], ["a-very-short-one", "Empty"], [&long, "Ongoing"]].map(row).to_vec();
         let expected = [
@@ -191,7 +191,7 @@ mod tests {
 
     /// Captured from Kafka 4.3.1.
     #[test]
-    fn the_table_is_kafkas() {
+    fn the_table_of_transactions_is_kafkas() {
         let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
         let rows = [
             row(["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]),

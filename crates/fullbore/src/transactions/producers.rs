@@ -1,4 +1,4 @@
-//! `transactions describe-producers`.
+//! `transactions describe-producers`: prints the producers of a partition.
 
 use super::print;
 use crate::client::Where;
@@ -12,7 +12,7 @@ use fullbore_client::admin::{PartitionProducer, describe_producers};
 
 #[derive(Args, Debug)]
 pub struct DescribeProducers {
-    /// A broker that has the partition [default: its leader].
+    /// A broker with a replica of the partition [default: its leader].
     #[arg(long, value_name = "ID")]
     broker_id: Option<i32>,
     /// The topic.

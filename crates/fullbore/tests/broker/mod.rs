@@ -1,17 +1,17 @@
-//! A broker for the tests of the tools.
+//! Broker for the tests of the tools.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// Nobody listens there, and nobody is given it as a free port.
+/// Address without a listener, which the system never assigns as a free port.
 pub const NOBODY: &str = "127.0.0.1:1";
 
-/// What a command complains of. That it waits is none: a broker of a busy machine may take a second to answer.
+/// Returns the complaints of a command. A wait is none: a broker of a busy machine may take a second to respond.
 pub fn complaints(stderr: &str) -> String {
     stderr.split_inclusive('\n').filter(|line| !line.starts_with("waiting: ")).collect()
 }
 
-/// A broker process in a folder of its own; killed when dropped.
+/// Broker process in a directory of its own; killed when dropped.
 pub struct Broker {
     pub child: Child,
     pub address: String,
@@ -23,7 +23,7 @@ impl Broker {
         Broker::start_telling(sets, Stdio::inherit())
     }
 
-    /// One whose log goes to `stderr`.
+    /// Starts a broker whose log goes to `stderr`.
     pub fn start_telling(sets: &[&str], stderr: impl Into<Stdio>) -> Broker {
         let folder = tempfile::tempdir().expect("a folder");
         let data = folder.path().join("data").display().to_string();
@@ -40,7 +40,7 @@ impl Broker {
         lines.read_line(&mut greeting).expect("it greets");
         let address = greeting.split("listening on ").nth(1).and_then(|rest| rest.split(',').next());
         let address = address.unwrap_or_else(|| panic!("{greeting}")).to_owned();
-        // The rest is read too, so that the broker never waits for a reader.
+        // Reads the rest, too, so that the broker never waits for a reader.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         Broker { child, address, _folder: folder }
     }
@@ -48,7 +48,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // It may be gone already.
+        // `kill` fails if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A broker whose machine hangs: the system takes connections for it, and it answers nothing.
+//! Commands at a broker whose machine hangs: the system accepts connections for it, and it does not respond.
 
 use crate::broker::Broker;
 use crate::hangs::{ended, spawn};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 const PERF: [&str; 5] = ["perf", "--num-records", "1", "--topic", "t"];
 
-/// Every command that asks a cluster, with a topic `t`.
+/// Returns every client command, with a topic `t`.
 fn commands() -> Vec<Vec<&'static str>> {
     let [perf, flags @ ..] = PERF;
     let mut all: Vec<Vec<&str>> = [
@@ -36,7 +36,7 @@ fn commands() -> Vec<Vec<&'static str>> {
 }
 
 #[test]
-fn broker_hangs_every_command_ends_at_its_timeout() {
+fn every_command_at_a_hung_broker_ends_at_its_timeout() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     freeze(&broker.child);
@@ -48,7 +48,7 @@ fn broker_hangs_every_command_ends_at_its_timeout() {
     }
 }
 
-/// The first line that it says; the rest is read by the caller.
+/// Reads the first line of standard error; the caller reads the rest.
 fn first_line(child: &mut Child) -> (String, BufReader<std::process::ChildStderr>) {
     let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
     let mut line = String::new();
@@ -62,7 +62,7 @@ fn waiting(command: &[&str], address: &str) -> Child {
 }
 
 #[test]
-fn broker_hangs_command_says_whom_it_waits_for_and_ends_at_ctrl_c() {
+fn a_command_at_a_hung_broker_reports_its_wait_and_ends_at_ctrl_c() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     freeze(&broker.child);
@@ -81,7 +81,7 @@ fn broker_hangs_command_says_whom_it_waits_for_and_ends_at_ctrl_c() {
 }
 
 #[test]
-fn broker_hangs_while_records_are_written_ctrl_c_tells_how_many_are_unsure() {
+fn ctrl_c_at_a_hung_broker_reports_the_number_of_unsure_records() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     let mut child = start(&broker, &["produce", "-t", "t", "-O"]);
@@ -100,7 +100,7 @@ fn broker_hangs_while_records_are_written_ctrl_c_tells_how_many_are_unsure() {
 }
 
 #[test]
-fn user_at_a_terminal_does_nothing_command_says_what_it_waits_for() {
+fn an_idle_command_at_a_terminal_reports_its_wait() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     create(&broker, "t", "1");
     for (command, told) in [

@@ -1,5 +1,4 @@
-//! Topics that are deleted while they are read, alone or beside others, and topics of the same name that come after
-//! them.
+//! Topics that are deleted while they are read, alone or beside others, and recreated topics of the same name.
 
 use crate::broker::{Broker, complaints};
 use crate::hangs::{ended, lines, next, spawn};
@@ -9,9 +8,9 @@ use std::process::Child;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Ends a hang, and asserts nothing of speed.
+/// Limit that ends a hang; not an assertion about speed.
 const LONG: Duration = Duration::from_secs(60);
-/// Members that hear soon of what happens, and readers that look soon for what is new.
+/// Settings of members that notice changes soon, and of readers that soon find new topics.
 const QUICK: [&str; 4] = ["-X", "heartbeat.interval.ms=100", "-X", "auto.commit.interval.ms=100"];
 const LOOKS: [&str; 2] = ["-X", "metadata.max.age.ms=100"];
 
@@ -23,7 +22,7 @@ fn broker() -> Broker {
     ])
 }
 
-/// What it complains of, line by line; `ended` then has nothing of it.
+/// Returns the lines of complaint of a command; `ended` then has none of them.
 fn complaint_lines(child: &mut Child) -> Receiver<String> {
     let (tells, told) = channel();
     let stderr = BufReader::new(child.stderr.take().expect("piped"));
@@ -49,14 +48,14 @@ fn status(mut child: Child) -> Option<i32> {
     panic!("it does not end");
 }
 
-/// Waits for what is told of the deletion; nothing else is told before.
+/// Waits for the report of the deletion, which is the first one.
 fn deletion(complaints: &Receiver<String>, topic: &str) {
     let told = complaints.recv_timeout(LONG).expect("it is told");
     assert_eq!(told, format!("topic '{topic}' was deleted while it was read"));
 }
 
 #[test]
-fn a_topic_that_is_deleted_beside_others_is_told_and_the_others_are_read_on() {
+fn a_deletion_beside_other_topics_is_reported_and_the_others_are_read_on() {
     let ways: [&[&str]; 4] =
         [&["-X", "auto.offset.reset=earliest"], &[], &["-G", "g"], &["-G", "h", "--group-protocol", "consumer"]];
     for way in ways {
@@ -89,7 +88,7 @@ fn a_topic_that_is_deleted_beside_others_is_told_and_the_others_are_read_on() {
 }
 
 #[test]
-fn a_topic_that_is_all_there_is_to_read_ends_the_reading_with_its_deletion() {
+fn the_deletion_of_the_only_topic_ends_the_reading() {
     for way in [
         &["consume"][..],
         &["consume", "-X", "auto.offset.reset=earliest"],
@@ -116,14 +115,14 @@ fn a_topic_that_is_all_there_is_to_read_ends_the_reading_with_its_deletion() {
 }
 
 #[test]
-fn of_two_topics_that_are_read_to_their_end_the_other_is_when_one_is_deleted() {
+fn a_deletion_does_not_stop_another_topic_from_being_read_to_its_end() {
     let broker = broker();
     create(&broker, "a", "1");
     create(&broker, "b", "1");
     let line = "x".repeat(999) + "\n";
     produce(&broker, &["-t", "a"], line.repeat(30_000).as_bytes()).good();
     produce(&broker, &["-t", "b"], line.repeat(30_000).as_bytes()).good();
-    // Nobody takes what it prints, so that it is in the midst of both when one is deleted.
+    // Its output is not read, so that it is amid both topics when one is deleted.
     let mut child = spawn(&["consume", "-t", "a", "-t", "b", "-e", "-f", "%t%s\n"], &broker.address);
     let told = complaint_lines(&mut child);
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
@@ -137,7 +136,7 @@ fn of_two_topics_that_are_read_to_their_end_the_other_is_when_one_is_deleted() {
 }
 
 #[test]
-fn a_pattern_waits_for_new_matches_and_takes_the_next_topic_of_a_name_for_a_new_one() {
+fn a_pattern_finds_new_matches_and_reads_recreated_topics() {
     let broker = broker();
     create(&broker, "match-1", "1");
     create(&broker, "other", "1");
@@ -162,7 +161,7 @@ fn a_pattern_waits_for_new_matches_and_takes_the_next_topic_of_a_name_for_a_new_
 }
 
 #[test]
-fn perf_consume_reads_the_other_topics_of_a_pattern() {
+fn perf_consume_reads_the_remaining_topics_of_a_pattern() {
     let broker = broker();
     for topic in ["match-1", "match-2"] {
         create(&broker, topic, "1");
@@ -179,7 +178,7 @@ fn perf_consume_reads_the_other_topics_of_a_pattern() {
     assert_eq!(status(child), Some(0));
 }
 
-/// The offsets that a group has committed of a topic, as `groups describe` tells them.
+/// Returns the offsets that a group has committed of a topic, from `groups describe`.
 fn committed(broker: &Broker, group: &str, topic: &str) -> Vec<i64> {
     let told = run(broker, &["groups", "describe", "--group", group], b"");
     let table = String::from_utf8_lossy(&told.stdout).into_owned();
@@ -188,14 +187,14 @@ fn committed(broker: &Broker, group: &str, topic: &str) -> Vec<i64> {
 }
 
 #[test]
-fn what_was_read_of_a_deleted_topic_is_not_committed_for_the_next_of_its_name() {
+fn offsets_of_a_deleted_topic_are_not_committed_for_a_recreated_one() {
     for protocol in ["classic", "consumer"] {
         let broker = broker();
         create(&broker, "t", "1");
         create(&broker, "kept", "1");
         produce(&broker, &["-t", "t"], b"1\n2\n3\n4\n5\n").good();
         produce(&broker, &["-t", "kept"], b"k\n").good();
-        // The last commit is the only one, and comes when the topic is another one already.
+        // The last commit is the only one, and comes when the topic has been recreated.
         let flags = ["consume", "-t", "t", "-t", "kept", "-G", "g", "--from-beginning", "--group-protocol", protocol];
         let interval = ["-X", "auto.commit.interval.ms=600000"];
         let mut child = spawn(&[&flags[..], &interval].concat(), &broker.address);
@@ -210,7 +209,7 @@ fn what_was_read_of_a_deleted_topic_is_not_committed_for_the_next_of_its_name() 
         let (status, told) = ended(child, protocol);
         assert_eq!(status, Some(0), "{told}");
         assert_eq!(committed(&broker, "g", "kept"), [1], "{protocol}");
-        // It may have begun with the new one.
+        // It may have started to read the recreated topic.
         let of_new = committed(&broker, "g", "t");
         assert!(of_new.iter().all(|offset| *offset <= 3), "{protocol}: {of_new:?}");
     }

@@ -1,4 +1,4 @@
-//! `fullbore consume --group`: members that share, die, come back and go on where the group was.
+//! `fullbore consume --group`: members that share, die, return and go on at the group's offsets.
 
 use super::{Broker, complaints, create, freeze, produce, run, signal, start, until};
 use std::collections::BTreeSet;
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test fails.
+/// Time limit of every wait of these tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Every way to be a member.
+/// Flags of each kind of member.
 const WAYS: [&[&str]; 4] = [
     &[],
     &["-X", "partition.assignment.strategy=roundrobin"],
@@ -19,7 +19,7 @@ const WAYS: [&[&str]; 4] = [
     &["--group-protocol", "consumer"],
 ];
 
-/// A broker whose members hear soon of what the others do, and in whose groups nobody is missed soon.
+/// Starts a broker whose members notice changes soon, and whose sessions last long.
 fn quick_broker() -> Broker {
     quick_broker_with("group.consumer.session.timeout.ms=45000")
 }
@@ -58,7 +58,7 @@ fn standard_output_is_closed_no_record_is_read_or_committed() {
 
 const QUICK: [&str; 4] = ["-X", "heartbeat.interval.ms=200", "-X", "auto.commit.interval.ms=200"];
 
-/// The lines that members have printed, whoever it was.
+/// Lines that all members have printed.
 #[derive(Clone, Default)]
 struct Seen(Arc<(Mutex<Vec<String>>, Condvar)>);
 
@@ -73,7 +73,7 @@ impl Seen {
         });
     }
 
-    /// Waits until every one of these was seen; how often any was.
+    /// Waits until each of these was seen. Returns the number of all lines.
     fn all(&self, wanted: &BTreeSet<String>) -> usize {
         let deadline = Instant::now() + PATIENCE;
         let mut lines = self.0.0.lock().expect("no panic");
@@ -96,7 +96,7 @@ fn member(broker: &Broker, way: &[&str], seen: &Seen) -> Child {
     child
 }
 
-/// Waits until the group has so many members and each of them has partitions.
+/// Waits until the group has `members` members and each of them has partitions.
 fn wait_for_members(broker: &Broker, members: usize) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -129,7 +129,7 @@ fn send(broker: &Broker, from: u32, to: u32) {
 }
 
 #[test]
-fn a_group_goes_on_exactly_where_it_was() {
+fn a_group_goes_on_exactly_at_its_offset() {
     for way in WAYS {
         let broker = quick_broker();
         create(&broker, "t", "1");
@@ -150,9 +150,9 @@ fn a_group_goes_on_exactly_where_it_was() {
 }
 
 #[test]
-fn three_members_share_and_two_take_over_from_one_that_is_killed() {
+fn two_members_take_over_the_partitions_of_a_killed_third() {
     for way in WAYS {
-        // It is missed soon.
+        // Its session ends soon.
         let broker = quick_broker_with("group.consumer.session.timeout.ms=2000");
         let way = &[way, &["-X", "session.timeout.ms=2000"]].concat()[..];
         create(&broker, "t", "6");
@@ -168,7 +168,7 @@ fn three_members_share_and_two_take_over_from_one_that_is_killed() {
         send(&broker, 600, 900);
         seen.all(&numbers(0, 900));
         ends_well(first);
-        // The one that left is not waited for.
+        // The member that left is not awaited.
         send(&broker, 900, 1000);
         seen.all(&numbers(0, 1000));
         ends_well(second);
@@ -177,7 +177,7 @@ fn three_members_share_and_two_take_over_from_one_that_is_killed() {
     }
 }
 
-/// Connections to the broker that neither end has closed: ESTABLISHED in proc(5)'s tcp table.
+/// Returns the number of connections to the broker that neither end has closed: ESTABLISHED in proc(5)'s tcp table.
 fn open_to(broker: &Broker) -> usize {
     let port: u16 = broker.address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("host:port");
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
@@ -186,7 +186,7 @@ fn open_to(broker: &Broker) -> usize {
 }
 
 #[test]
-fn a_member_commits_after_the_broker_has_closed_what_was_idle() {
+fn a_member_commits_after_the_broker_has_closed_idle_connections() {
     for way in [WAYS[0], WAYS[3]] {
         let broker = quick_broker_with("connections.max.idle.ms=1500");
         create(&broker, "t", "1");
@@ -204,7 +204,7 @@ fn a_member_commits_after_the_broker_has_closed_what_was_idle() {
 }
 
 #[test]
-fn a_member_that_waits_for_others_to_join_ends_without_them() {
+fn a_member_in_a_rebalance_leaves_without_waiting_for_a_silent_one() {
     let broker = quick_broker();
     create(&broker, "t", "2");
     let stays = ["consume", "-t", "t", "-G", "g", "-X", "session.timeout.ms=120000", "-X", "heartbeat.interval.ms=200"];
@@ -221,7 +221,7 @@ fn a_member_that_waits_for_others_to_join_ends_without_them() {
 }
 
 #[test]
-fn a_member_whose_reader_is_slow_stays_in_the_group() {
+fn a_member_with_a_slow_reader_stays_in_the_group() {
     for way in WAYS {
         let broker = quick_broker_with("group.consumer.session.timeout.ms=5000");
         let way = &[way, &["-X", "session.timeout.ms=5000"]].concat()[..];
@@ -256,13 +256,13 @@ fn a_member_whose_reader_is_slow_stays_in_the_group() {
 }
 
 #[test]
-fn what_a_group_refuses_is_told() {
+fn refusals_of_a_group_are_reported() {
     let broker = quick_broker();
     create(&broker, "t", "1");
     send(&broker, 0, 1);
     let of = |flags: &[&str]| run(&broker, &[&["consume", "-t", "t", "-e", "-G", "g"], flags].concat(), b"");
     let told = of(&["-X", "auto.offset.reset=none"]).failure();
-    assert!(told.contains("no offset of partition 0 of topic 't'; say where to begin with --from-beginning"), "{told}");
+    assert!(told.contains("no offset of partition 0 of topic 't'; choose the start with --from-beginning"), "{told}");
     let told = of(&["-X", "session.timeout.ms=99999999"]).failure();
     assert!(told.contains("cannot join group 'g': ") && told.contains("session timeout"), "{told}");
     for (flag, says) in [
@@ -277,13 +277,13 @@ fn what_a_group_refuses_is_told() {
     assert!(told.status == Some(2) && told.stderr.contains("cannot be used with"), "{}", told.stderr);
 }
 
-/// Lines of 10,000 bytes, of which these are the first.
+/// Sends lines of 10,000 bytes that begin with these numbers.
 fn send_long(broker: &Broker, partition: &str, from: u32, to: u32) {
     let lines: String = (from..to).map(|n| format!("{n:<9999}\n")).collect();
     produce(broker, &["-t", "t", "-p", partition], lines.as_bytes()).good();
 }
 
-/// Reads lines into a set, as far as the reader has got when `goes_on` says no; whether there is more.
+/// Reads lines into a set until `goes_on` returns false. Returns false at the end of the output.
 fn read_while(lines: &mut impl BufRead, seen: &mut BTreeSet<String>, mut goes_on: impl FnMut() -> bool) -> bool {
     let mut line = String::new();
     while goes_on() {
@@ -296,7 +296,7 @@ fn read_while(lines: &mut impl BufRead, seen: &mut BTreeSet<String>, mut goes_on
     true
 }
 
-/// How many members of the group have partitions.
+/// Returns the number of members of the group with partitions.
 fn members_with_partitions(broker: &Broker) -> usize {
     let told = run(broker, &["groups", "describe", "--members", "--group", "g"], b"").stdout;
     let table = String::from_utf8_lossy(&told).into_owned();
@@ -304,7 +304,7 @@ fn members_with_partitions(broker: &Broker) -> usize {
     table.lines().filter(|line| line.starts_with("g ")).filter(has_some).count()
 }
 
-/// Heartbeats of a member with `--debug protocol`.
+/// Counter of the heartbeats of a member with `--debug protocol`.
 struct Beats(Arc<AtomicUsize>);
 
 impl Beats {
@@ -320,7 +320,7 @@ impl Beats {
         Beats(beats)
     }
 
-    /// Until the member has heard of what the group does now, and done about it what it does at once.
+    /// Waits until the member knows the state of the group and has reacted to it.
     fn wait_for_more(&self) {
         let before = self.0.load(Ordering::Relaxed);
         until("it sends heartbeats", || self.0.load(Ordering::Relaxed) >= before + 5);
@@ -328,7 +328,7 @@ impl Beats {
 }
 
 #[test]
-fn a_member_that_reads_to_the_end_is_not_ended_by_a_rebalance() {
+fn a_rebalance_does_not_end_a_member_that_reads_to_the_end() {
     let broker = quick_broker();
     create(&broker, "t", "2");
     send_long(&broker, "0", 0, 1500);
@@ -342,7 +342,7 @@ fn a_member_that_reads_to_the_end_is_not_ended_by_a_rebalance() {
     assert!(read_while(&mut lines, &mut seen, || once.next().is_some()));
     let others = Seen::default();
     let second = member(&broker, &[], &others);
-    // The first lets go of its partitions once what it is writing is taken, and is held up by its reader again.
+    // The first gives up its partitions once its present write is taken, and is held up by its reader again.
     let mut count = 0;
     let goes_on = read_while(&mut lines, &mut seen, || {
         count += 1;
@@ -359,7 +359,7 @@ fn a_member_that_reads_to_the_end_is_not_ended_by_a_rebalance() {
 }
 
 #[test]
-fn a_member_that_is_given_nothing_ends_where_it_is_to_read_to_the_end() {
+fn a_member_without_partitions_ends_with_exit() {
     for way in [WAYS[0], WAYS[2], WAYS[3]] {
         let broker = quick_broker();
         create(&broker, "t", "1");
@@ -383,7 +383,7 @@ fn a_member_that_is_given_nothing_ends_where_it_is_to_read_to_the_end() {
 }
 
 #[test]
-fn a_member_that_reads_to_the_end_gets_what_the_coordinator_has_to_take_from_another_first() {
+fn a_member_with_exit_gets_partitions_that_another_gives_up_first() {
     let broker = quick_broker();
     create(&broker, "t", "2");
     for partition in ["0", "1"] {
@@ -398,9 +398,9 @@ fn a_member_that_reads_to_the_end_gets_what_the_coordinator_has_to_take_from_ano
     ends_well(first);
 }
 
-/// While it waits for that it is to come again soon, which is no sign that nothing comes.
+/// Short intervals of heartbeats meanwhile must not be taken for a final empty assignment.
 #[test]
-fn a_member_that_reads_to_the_end_waits_until_the_session_of_one_that_was_killed_ends() {
+fn a_member_with_exit_waits_for_the_end_of_a_killed_members_session() {
     let broker = Broker::start(&[
         "group.consumer.min.session.timeout.ms=100",
         "group.consumer.session.timeout.ms=3000",
@@ -419,7 +419,7 @@ fn a_member_that_reads_to_the_end_waits_until_the_session_of_one_that_was_killed
 }
 
 #[test]
-fn a_member_that_reads_to_the_end_waits_for_another_that_nobody_reads() {
+fn a_member_with_exit_waits_for_another_with_a_blocked_output() {
     let broker = quick_broker();
     create(&broker, "t", "2");
     send_long(&broker, "0", 0, 1500);
@@ -446,13 +446,13 @@ fn a_member_that_reads_to_the_end_waits_for_another_that_nobody_reads() {
 }
 
 #[test]
-fn a_member_to_which_records_come_goes_on_after_a_rebalance_whatever_its_timeout() {
+fn a_rebalance_does_not_end_a_member_with_records_by_its_timeout() {
     let broker = quick_broker();
     create(&broker, "t", "2");
     let mut producer = start(&broker, &["produce", "-t", "t", "-X", "batch.size=0"]);
     let mut lines = producer.stdin.take().expect("piped");
     let sending = std::thread::spawn(move || {
-        // A record every 50 ms, for longer than the timeout before the second comes and until the test is over.
+        // A record every 50 ms, for longer than the timeout before the second member joins, and until the test is over.
         (0_u32..).take_while(|n| writeln!(lines, "{n}").is_ok()).for_each(|_| {
             std::thread::sleep(Duration::from_millis(50));
         });
@@ -472,12 +472,11 @@ fn a_member_to_which_records_come_goes_on_after_a_rebalance_whatever_its_timeout
 }
 
 #[test]
-fn what_a_rebalance_keeps_from_being_written_is_read_again_for_the_number_that_is_wanted() {
+fn records_dropped_in_a_rebalance_are_read_again_up_to_the_number() {
     let broker = quick_broker();
     create(&broker, "t", "100");
     create(&broker, "other", "1");
-    // Of each partition less than a chunk of the output waits behind one, so that many can be taken after the output is
-    // closed.
+    // Each partition has less than a chunk of output, so that many records can be taken after the output is closed.
     let line =
         |partition: i32, n: i32| format!("{{\"partition\":{partition},\"value\":\"{:<999}\"}}\n", partition * 100 + n);
     let lines: String = (0..100).flat_map(|partition| (0..100).map(move |n| line(partition, n))).collect();
@@ -498,10 +497,10 @@ fn what_a_rebalance_keeps_from_being_written_is_read_again_for_the_number_that_i
     ends_well(other);
 }
 
-/// coreutils' `timeout` sends its signal to the command and to its group. The second one ended the program before it
-/// had left.
+/// coreutils' `timeout` sends its signal to the command and to its group. The second one used to end the program before
+/// the member had left.
 #[test]
-fn signal_comes_twice_while_the_group_forms_the_member_leaves() {
+fn a_repeated_signal_lets_a_joining_member_leave() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=10000"]);
     create(&broker, "t", "1");
     let members = || {
@@ -510,8 +509,8 @@ fn signal_comes_twice_while_the_group_forms_the_member_leaves() {
     };
     let mut child = start(&broker, &["consume", "-t", "t", "-G", "g"]);
     until("it joins", || members() == 1);
-    // A frozen broker keeps the member from leaving before the last signal. Signals that come together are one: of five
-    // at least two are taken apart.
+    // A frozen broker keeps the member from leaving before the last signal. Simultaneous signals merge: of five, at
+    // least two are taken separately.
     freeze(&broker.child);
     (0..5).for_each(|_| signal(&child, "TERM"));
     signal(&broker.child, "CONT");

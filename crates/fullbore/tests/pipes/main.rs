@@ -1,5 +1,5 @@
-//! `fullbore produce` and `fullbore consume` as a user meets them: whole processes, their pipes, their exit status and
-//! what they say. Formats are compared with kcat's in tests/clients/fullbore.sh.
+//! `fullbore produce` and `fullbore consume` as a user runs them: whole processes, their pipes, their exit status and
+//! their messages. Formats are compared with kcat's in tests/clients/fullbore.sh.
 
 #[path = "../broker/mod.rs"]
 mod broker;
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How a command ended.
+/// Result of a command.
 struct Ended {
     status: Option<i32>,
     stdout: Vec<u8>,
@@ -25,7 +25,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// What it printed, once it ended well and without a complaint.
+    /// Returns the output of a command that succeeded without complaints.
     fn good(self) -> Vec<u8> {
         assert_eq!((self.status, complaints(&self.stderr).as_str()), (Some(0), ""));
         self.stdout
@@ -35,7 +35,7 @@ impl Ended {
         String::from_utf8(self.good()).expect("UTF-8")
     }
 
-    /// What it said when it failed.
+    /// Returns the message of a command that failed.
     fn failure(self) -> String {
         assert_eq!(self.status, Some(1), "{}", self.stderr);
         self.stderr
@@ -53,7 +53,7 @@ fn start(broker: &Broker, arguments: &[&str]) -> Child {
 fn run(broker: &Broker, arguments: &[&str], input: &[u8]) -> Ended {
     let mut child = start(broker, arguments);
     let (mut stdin, input) = (child.stdin.take().expect("piped"), input.to_vec());
-    // It may end before it has read everything.
+    // Fails if the command ends before it has read everything.
     let writing = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().expect("it ends");
     writing.join().expect("no panic");
@@ -78,18 +78,18 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// Stops its processor time, as a machine does that hangs. SIGSTOP is taken by one of its threads, and the others go on
-/// until that one has run: all stand still when this returns.
+/// Stops the process, as on a machine that hangs. One of its threads takes SIGSTOP, and the others run until it has.
+/// All stand still when this returns.
 fn freeze(child: &Child) {
     signal(child, "STOP");
     let tasks = format!("/proc/{}/task", child.id());
-    // One that has ended meanwhile does nothing, either.
+    // A thread that has ended stands still, too.
     let stands =
         |task: DirEntry| fs::read_to_string(task.path().join("stat")).map_or(true, |stat| stat.contains(") T "));
     until("all its threads stand still", || fs::read_dir(&tasks).expect("our child").flatten().all(stands));
 }
 
-/// Waits until it is so.
+/// Waits until `is_so` returns true.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while !is_so() {
@@ -98,10 +98,9 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Waits until a writer of the pipe that this reads would wait, however small the pipe is: one of a user with many
-/// pipes has a page.
+/// Waits until a writer of the pipe would block, whatever the pipe's size: that of a user with many pipes has one page.
 fn until_full(pipe: &impl AsFd) {
-    // The other end, opened anew; it must be closed before the reader reads on, or there would be no end.
+    // Opens the writing end again; it must be closed before the reader goes on, or the pipe would have no end.
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
     let end = fs::OpenOptions::new().write(true).open(path).expect("a pipe of ours");
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -110,7 +109,7 @@ fn until_full(pipe: &impl AsFd) {
 }
 
 #[test]
-fn lines_go_in_and_come_out() {
+fn lines_are_produced_and_consumed() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     produce(&broker, &["-t", "t"], b"one\n\ntwo").good();
@@ -123,7 +122,7 @@ fn lines_go_in_and_come_out() {
 }
 
 #[test]
-fn a_pattern_means_internal_topics_only_where_that_is_asked_for() {
+fn a_pattern_matches_internal_topics_only_on_request() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=2"]);
     create(&broker, "t", "1");
     produce(&broker, &["-t", "t"], b"one").good();
@@ -151,7 +150,7 @@ fn a_pattern_means_internal_topics_only_where_that_is_asked_for() {
 }
 
 #[test]
-fn binary_data_survives_every_frame() {
+fn binary_data_is_unchanged_in_every_framing() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     let all: Vec<u8> = (0..=255).cycle().take(100_000).collect();
@@ -172,7 +171,7 @@ fn binary_data_survives_every_frame() {
 }
 
 #[test]
-fn keys_headers_nulls_partitions_and_timestamps() {
+fn keys_headers_nulls_partitions_and_timestamps_are_kept() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "3");
     let flags = ["-t", "t", "-K", ":", "-Z", "-p", "2", "--timestamp", "1234", "-H", "a=1", "-H", "b", "--headers"];
@@ -225,7 +224,7 @@ fn json_out_into_json_in_is_an_identical_topic() {
 }
 
 #[test]
-fn headers_whose_keys_are_no_text_go_through_the_pipe() {
+fn headers_with_binary_keys_pass_the_pipe() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     let record = r#"{"topic":"t","headers":[{"key_base64":"/w==","value":"1"},{"key":"a","value":null}],"value":"v"}"#;
@@ -239,7 +238,7 @@ fn headers_whose_keys_are_no_text_go_through_the_pipe() {
 }
 
 #[test]
-fn a_million_lines_go_through_the_pipe() {
+fn a_million_lines_pass_the_pipe() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     let lines: String = (0..1_000_000).map(|n| format!("{n}\n")).collect();
@@ -249,7 +248,7 @@ fn a_million_lines_go_through_the_pipe() {
 }
 
 #[test]
-fn a_reader_that_is_slow_or_goes_away() {
+fn a_slow_reader_gets_all_and_a_lost_one_ends_the_command() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     let line = "x".repeat(999) + "\n";
@@ -258,7 +257,7 @@ fn a_reader_that_is_slow_or_goes_away() {
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     let mut read = String::new();
     stdout.read_line(&mut read).expect("a line");
-    // The pipe is full: more than it and the queue hold waits at the broker, and the reader is what decides.
+    // The pipe is full: more than it and the queue hold waits at the broker, and the reader sets the pace.
     until_full(stdout.get_ref());
     stdout.read_to_string(&mut read).expect("the rest");
     assert!(read == line.repeat(30_000), "every line");
@@ -277,13 +276,13 @@ fn a_reader_that_is_slow_or_goes_away() {
 }
 
 #[test]
-fn the_time_that_a_reader_takes_is_none_in_which_no_record_came() {
+fn the_time_of_a_slow_reader_does_not_count_as_silence() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     let line = "x".repeat(999) + "\n";
     produce(&broker, &["-t", "t"], line.repeat(30_000).as_bytes()).good();
-    // With the second the broker is late, too: it may take fetch.max.wait.ms and a second, and the first is a little
-    // less. Both leave a busy machine its time.
+    // The second timeout also exceeds the broker's limit, fetch.max.wait.ms plus a second; the first is a little less.
+    // Both leave a busy machine its time.
     let mut readers = ["4900", "7000"].map(|ms| {
         let flags = ["consume", "-t", "t", "-e", "-X", "fetch.max.wait.ms=4000", "--timeout-ms", ms];
         let mut child = start(&broker, &flags);
@@ -322,10 +321,10 @@ fn a_signal_ends_a_consumer_that_has_no_end() {
 }
 
 #[test]
-fn a_signal_ends_a_producer_after_what_it_has_read() {
+fn a_signal_ends_a_producer_after_the_records_it_has_read() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
-    // What lingers long is written only because the end flushes it; the topic may not even be known when the signal
+    // A lingering record is written only because the end flushes it. The topic may still be unknown when the signal
     // comes.
     let mut child = start(&broker, &["produce", "-t", "t", "-X", "linger.ms=60000"]);
     let mut stdin = child.stdin.take().expect("piped");
@@ -340,7 +339,7 @@ fn a_signal_ends_a_producer_after_what_it_has_read() {
 }
 
 #[test]
-fn a_producer_whose_answers_nobody_reads_writes_what_it_is_given() {
+fn a_producer_without_a_reader_of_its_answers_writes_all_records() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     let mut child = start(&broker, &["produce", "-t", "t", "-O"]);
@@ -362,7 +361,7 @@ fn a_producer_whose_answers_nobody_reads_writes_what_it_is_given() {
 }
 
 #[test]
-fn a_partition_that_the_topic_has_got_meanwhile_takes_lines() {
+fn a_new_partition_of_the_topic_accepts_records() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     let mut child = start(&broker, &["produce", "--json", "-t", "t", "-O"]);
@@ -381,16 +380,16 @@ fn a_partition_that_the_topic_has_got_meanwhile_takes_lines() {
 }
 
 #[test]
-fn a_record_that_is_too_large_is_told_with_its_size_the_limit_and_what_to_type() {
+fn a_too_large_record_is_refused_with_size_limit_and_remedy() {
     let broker = Broker::start(&["message.max.bytes=2000"]);
     create(&broker, "t", "1");
-    // What would be typed: the words of the command between backquotes.
+    // Returns the words of the command between backquotes.
     let typed = |told: &str| -> Vec<String> {
         let command = told.split('`').nth(1).and_then(|command| command.strip_prefix("fullbore "));
         command.unwrap_or_else(|| panic!("{told}")).split(' ').map(str::to_owned).collect()
     };
     for (codec, size, noise) in [("none", 5000, false), ("gzip", 40_000, true)] {
-        // What does not compress.
+        // Bytes that do not compress.
         let mut state = 1_u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -425,7 +424,7 @@ fn a_record_that_is_too_large_is_told_with_its_size_the_limit_and_what_to_type()
 }
 
 #[test]
-fn what_fails_is_named_with_its_line() {
+fn a_failed_record_is_reported_with_its_line() {
     let broker = Broker::start(&["auto.create.topics.enable=false", "message.max.bytes=2000"]);
     create(&broker, "t", "1");
     let long = [b"ok\n".to_vec(), vec![b'x'; 5000], b"\nlater\n".to_vec()].concat();

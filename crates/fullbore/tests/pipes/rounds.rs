@@ -1,8 +1,8 @@
-//! How many times a command waits for a broker before its first record is written or read. Not how long.
+//! Number of waits for a broker before a command's first record is written or read; not their length.
 //!
-//! A relay lets the requests of a round through and holds their answers until the last of them has come. So a round is
-//! what a command asks without waiting, and a command that waits once more than it should asks for something that no
-//! round has.
+//! A relay forwards the requests of a round, and holds their responses until the last request has arrived. So a round
+//! consists of the requests that a command sends without waiting. A command that waits once more sends a request that
+//! is in no round.
 
 use crate::broker::Broker;
 use crate::hangs::{ended, spawn};
@@ -12,7 +12,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::spawn as begin;
 
-/// See the module.
+/// Relay, as the module describes it.
 struct Relay {
     port: u16,
     shared: Arc<Shared>,
@@ -26,9 +26,9 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Rounds whose every request has come.
+    /// Number of rounds whose requests have all arrived.
     done: usize,
-    /// Requests of the next one.
+    /// Requests of the next round that have arrived.
     came: Vec<ApiKey>,
     /// Requests of no round.
     others: Vec<String>,
@@ -36,7 +36,7 @@ struct State {
 }
 
 impl Shared {
-    /// Takes a request; the round whose end its answer waits for.
+    /// Takes a request. Returns the number of rounds that its response waits for.
     fn take(&self, key: ApiKey) -> usize {
         let mut state = self.state.lock().expect("not poisoned");
         let round = state.done;
@@ -44,7 +44,7 @@ impl Shared {
         let count = |keys: &[ApiKey]| keys.iter().filter(|known| **known == key).count();
         if count(wanted) == count(&state.came) {
             if [Heartbeat, ConsumerGroupHeartbeat].contains(&key) {
-                // It comes by the clock.
+                // Sent by the clock.
                 return 0;
             }
             state.others.push(format!("{} in round {round}", key.name()));
@@ -58,14 +58,14 @@ impl Shared {
         round + 1
     }
 
-    /// Waits until so many rounds are done.
+    /// Waits until `rounds` rounds are done.
     fn wait(&self, rounds: usize) {
         let state = self.state.lock().expect("not poisoned");
         drop(self.changed.wait_while(state, |state| state.done < rounds).expect("not poisoned"));
     }
 }
 
-/// The next frame with its length; `None` at the end.
+/// Returns the next frame with its length; None at the end.
 fn frame(from: &mut TcpStream) -> Option<Vec<u8>> {
     let mut frame = vec![0; 4];
     from.read_exact(&mut frame).ok()?;
@@ -75,12 +75,12 @@ fn frame(from: &mut TcpStream) -> Option<Vec<u8>> {
 }
 
 impl Relay {
-    /// A broker behind a relay, which is where it says that it is.
+    /// Starts a broker behind a relay, whose address the broker advertises.
     fn start(rounds: &[&[ApiKey]], sets: &[&str], prepare: &[&[&str]]) -> (Broker, Relay) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let advertised = format!("advertised.listeners=PLAINTEXT://127.0.0.1:{port}");
-        // The relay has to know it, and what the broker says at its start is the address that it advertises.
+        // The relay must know the listener, and the broker's greeting only has the advertised address.
         let own = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a free port");
         let listeners = format!("listeners=PLAINTEXT://{own}");
         let broker = Broker::start(&[&[listeners.as_str(), &advertised], sets].concat());
@@ -90,7 +90,7 @@ impl Relay {
             changed: Condvar::new(),
         };
         let relay = Relay { port, shared: Arc::new(shared) };
-        // What prepares is not counted.
+        // Requests of the preparation are not counted.
         let open = Arc::new(Shared { rounds: Vec::new(), state: Mutex::default(), changed: Condvar::new() });
         let (target, counted) = (own, relay.shared.clone());
         let is_prepared = Arc::new(Mutex::new(false));
@@ -111,12 +111,12 @@ impl Relay {
         (broker, relay)
     }
 
-    /// Another name than the broker's own.
+    /// Returns an address with another name than the broker's own.
     fn address(&self) -> String {
         format!("localhost:{}", self.port)
     }
 
-    /// Checks that the command ends well after these rounds and connections.
+    /// Checks that the command succeeds after these rounds and with this number of connections.
     fn check(&self, command: &[&str], connections: usize) {
         let child = spawn(command, &self.address());
         let shared = self.shared.clone();
@@ -132,7 +132,7 @@ impl Relay {
 }
 
 fn serve(shared: &Arc<Shared>, mut client: TcpStream, mut server: TcpStream) {
-    // A short answer does not wait for an acknowledgement.
+    // Without Nagle, a short response does not wait for an acknowledgement.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let copy = |socket: &TcpStream| socket.try_clone().expect("a descriptor");
     let (mut answers, mut asker) = (copy(&server), copy(&client));
@@ -150,7 +150,7 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream, mut server: TcpStream) {
     });
     while let Some(request) = frame(&mut client) {
         let key = ApiKey::from_code(i16::from_be_bytes([request[4], request[5]])).expect("an API of Kafka's");
-        // Nobody listens any more once the broker has closed.
+        // Fails once the broker has closed.
         let _ = tells.send(shared.take(key));
         if server.write_all(&request).is_err() {
             break;
@@ -178,8 +178,9 @@ fn a_first_record_is_read_after_a_connection_and_four_rounds() {
 }
 
 #[test]
-fn a_group_reads_its_first_record_after_two_connections_and_five_rounds() {
-    // The membership, offsets, and leaders with their starts; one more connection is made meanwhile, to fetch on.
+fn a_classic_group_reads_its_first_record_after_two_connections_and_five_rounds() {
+    // Connections for the membership, the offsets, and the leaders with their starts; one more is made meanwhile, to
+    // fetch on.
     let rounds: [&[ApiKey]; 5] = [
         &[ApiVersions, ApiVersions, ApiVersions],
         &[FindCoordinator, JoinGroup, FindCoordinator, Metadata, ApiVersions],
@@ -193,7 +194,7 @@ fn a_group_reads_its_first_record_after_two_connections_and_five_rounds() {
 }
 
 #[test]
-fn a_group_that_its_broker_assigns_reads_its_first_record_after_as_many() {
+fn a_group_of_the_consumer_protocol_reads_its_first_record_after_five_rounds() {
     let rounds: [&[ApiKey]; 5] = [
         &[ApiVersions, ApiVersions, ApiVersions],
         &[FindCoordinator, FindCoordinator, Metadata, ApiVersions],

@@ -1,9 +1,9 @@
-//! The status and the output of a command that has ended, as tests of several tools look at them.
+//! Status and output of a command that has ended, for the tests of several tools.
 
 use crate::broker::complaints;
 use std::process::Output;
 
-/// Status, standard output and standard error.
+/// Exit status, standard output and standard error.
 pub type Said = (Option<i32>, String, String);
 
 /// Takes the output of a process.
@@ -12,13 +12,13 @@ pub fn said(output: Output) -> Said {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Returns the output of a command line that succeeded and complained of nothing.
+/// Returns the output of a command line that succeeded without complaints.
 pub fn ok(line: &str, (status, stdout, stderr): Said) -> String {
     assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""), "{line}: {stdout}");
     stdout
 }
 
-/// Returns the sentence of a command line that failed.
+/// Returns the message of a command line that failed.
 pub fn refused(line: &str, (status, _, stderr): Said) -> String {
     assert_eq!(status, Some(1), "{line}: {stderr}");
     complaints(&stderr)

@@ -1,27 +1,26 @@
-//! Writes to the disk of the data folder that do not come back: a frozen file system, a dead network volume.
+//! Hung writes to the disk of the data directory: a frozen file system, a dead network volume.
 //!
-//! A write counts in the round in which it began, and a round lasts until no write of the round before it is under way.
-//! A round that lasts tells of a write that hangs, and no clock is asked where a write begins. Not here: what the
-//! broker does then.
+//! A write is counted in the round in which it began. A round lasts until the last write of the round before it has
+//! returned, so a long round means a hung write. No clock is read where a write begins. Not here: the broker's
+//! reaction.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Time after which a write hangs. Several times what a busy disk takes for one (a journal's commit, a throttled
-/// volume: a second or two), and far less than the time for which leaders wait for a follower
-/// (`replica.lag.time.max.ms`, 30 s).
+/// Time after which a write is hung. A busy disk may take a second or two for one (a journal's commit, a
+/// throttled volume). Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30 s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
-/// Time between two looks. Where more has passed, the process stood still, and the rest does not count.
+/// Time between two polls. Where more has passed, the process stood still, and the excess is not counted.
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Writes under way.
 #[derive(Debug)]
 pub struct WritesUnderWay {
-    /// The number of the round.
+    /// Number of the round.
     round: AtomicUsize,
-    /// Writes under way of even rounds, and of odd ones.
+    /// Writes under way that began in even rounds, and in odd ones.
     under_way: [AtomicUsize; 2],
     looked: Mutex<LastLook>,
     hangs: AtomicBool,
@@ -30,19 +29,19 @@ pub struct WritesUnderWay {
 #[derive(Debug)]
 struct LastLook {
     at: Instant,
-    /// Time for which the round lasts.
+    /// Time for which the round has lasted.
     lasts: Duration,
 }
 
-/// A write, until this is dropped.
+/// Write under way until this is dropped.
 pub struct WriteUnderWay<'a>(&'a AtomicUsize);
 
-/// A change that a look has found.
+/// Change that a poll found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HungChange {
-    /// A write hangs.
+    /// A write is hung.
     Hangs,
-    /// Each write that hung has come back.
+    /// Each hung write has returned.
     Answers,
 }
 
@@ -58,14 +57,14 @@ impl Default for WritesUnderWay {
 }
 
 impl WritesUnderWay {
-    /// Begins a write.
+    /// Counts a write until the returned value is dropped.
     pub fn begin(&self) -> WriteUnderWay<'_> {
         let count = &self.under_way[self.round.load(Relaxed) & 1];
         count.fetch_add(1, Relaxed);
         WriteUnderWay(count)
     }
 
-    /// Looks for writes that hang; to be called each [`LOOK_EVERY`]. Returns what has changed.
+    /// Polls for hung writes and returns the change, if any. The caller calls it each [`LOOK_EVERY`].
     pub fn look(&self, now: Instant) -> Option<HungChange> {
         let mut looked = self.looked.lock();
         let passed = now.saturating_duration_since(looked.at);
@@ -81,12 +80,12 @@ impl WritesUnderWay {
         (hung != hangs).then_some(if hangs { HungChange::Hangs } else { HungChange::Answers })
     }
 
-    /// Returns true if the last look has found a write that hangs.
+    /// Returns true if the last poll found a hung write.
     pub fn hangs(&self) -> bool {
         self.hangs.load(Relaxed)
     }
 
-    /// Returns for how long a write has hung at least; None if none hangs.
+    /// Returns the least time for which a write has been hung; None if no write is.
     pub fn hung_for(&self) -> Option<Duration> {
         self.hangs().then(|| self.looked.lock().lasts)
     }
@@ -102,7 +101,7 @@ impl Drop for WriteUnderWay<'_> {
 mod tests {
     use super::*;
 
-    /// Looks for `time`. Returns the changes, and how long after the begin each was found.
+    /// Polls for `time`. Returns each change with the time after the start at which it was found.
     fn looks(writes: &WritesUnderWay, now: &mut Instant, time: Duration) -> Vec<(Duration, HungChange)> {
         let began = *now;
         let mut changes = Vec::new();
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn write_under_way_for_long_it_hangs_until_it_comes_back() {
+    fn a_long_write_is_hung_until_it_returns() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
         assert_eq!(looks(&writes, &mut now, HUNG_AFTER * 3), [], "nobody writes");
         let hung = writes.begin();
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_follow_each_other_without_a_break_none_hangs() {
+    fn overlapping_writes_without_a_break_are_not_hung() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
         let mut before = writes.begin();
         for _ in 0..100 {
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn others_write_one_write_hangs_it_is_found() {
+    fn a_hung_write_is_found_among_others() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
         let _hung = writes.begin();
         let mut found = Vec::new();
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn process_stood_still_during_a_write_it_does_not_hang() {
+    fn a_process_that_stood_still_has_no_hung_write() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
         let write = writes.begin();
         looks(&writes, &mut now, LOOK_EVERY * 2);

@@ -1,14 +1,14 @@
-//! Room on the disk of the data folder: whether it is full, who is told, and the reserve that lets room be made. `hung`
-//! is of writes that the disk does not answer. A folder in which no files can be made counts as a full disk for other
-//! brokers.
+//! Room on the disk of the data directory: whether it is full, and the reserve that lets room be made.
+//! `hung` finds writes that do not return, `new_files` directories that take no new files, which other brokers treat as
+//! a full disk.
 //!
-//! The reserve is a file of its own that takes up room while all is well. On a full disk as much as it takes is given
-//! up for what frees space, a deletion of topics or records, so that this can be written down; until it is whole again,
-//! which takes all room there is, nothing else may write: no records, no other metadata. Not what frees space, which is
-//! retention's and the control plane's.
+//! The reserve is a file that takes up room while the disk has some. On a full disk, parts of it are released for work
+//! that frees space, a deletion of topics or records, so that this can be recorded. Until the reserve is whole again,
+//! which has precedence over every other use of room, no other record or metadata is written. Not here: the work that
+//! frees space, which belongs to retention and the control plane.
 //!
-//! Invariant: room that the reserve has given up is used only by [`DiskSpace::freeing`]; every other writer holds a
-//! [`WritePermit`] meanwhile, or writes a few small files over and over.
+//! Invariant: room that the reserve has released is used only by
+//! [`DiskSpace::freeing`]. Every other writer holds a [`WritePermit`] meanwhile, or rewrites a few small files.
 
 mod hung;
 mod new_files;
@@ -31,59 +31,59 @@ use hung::{HungChange, LOOK_EVERY, WriteUnderWay, WritesUnderWay};
 use new_files::NewFiles;
 pub use new_files::make_file;
 
-/// In the data folder.
+/// File of the reserve, in the data directory.
 const FILE: &str = "disk-reserve";
-/// Beside it for a moment, to see whether what is said to be free can be had.
+/// File that is written for a moment, to check whether the free room can be used.
 const PROBE: &str = "disk-probe";
-/// A file system so many times the reserve or larger gives all of it; a smaller one the same share.
+/// Divisor of the file system's size that limits the reserve. A smaller file system than this many reserves keeps less.
 const SHARE: u64 = 16;
-/// The size of a file system's block.
+/// Size of a file system's block.
 const BLOCK: u64 = 4096;
-/// The least that must be free for the disk not to be called full any more.
+/// Free bytes below which the disk stays full.
 const FREE_MIN: u64 = 256 << 10;
-/// The least room beside the reserve with which a broker is in ISRs again.
+/// Free bytes beside the reserve that a broker needs to rejoin ISRs.
 const AMPLE_MIN: u64 = 1 << 20;
-/// The parts that are given up one after the other. A process that is killed then leaves most of it for its next start,
-/// even if another program takes what is free.
+/// Divisors for the parts of the reserve that are released one after the other. A process that is killed then leaves
+/// most of the reserve for its next start, even if another program takes the free room.
 const RELEASES: [u64; 3] = [16, 4, 1];
-/// So long after the last write that found no room it is said that there is some.
+/// Time without a failed write after which the log reports that there is room.
 const ROOM_TOLD_AFTER: Duration = Duration::from_secs(5);
-/// Between two tries to take up room that is said to be free and cannot be had.
+/// Time between two attempts to take up room that is reported as free but refused.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
 
-/// The room on one data folder's disk.
+/// Room on the disk of one data directory.
 #[derive(Debug)]
 pub struct DiskSpace {
     folder: PathBuf,
-    /// Bytes of the reserve when it is whole.
+    /// Bytes of the whole reserve.
     wanted: u64,
-    /// True if the reserve is whole; a writer holds it for reading while it writes.
+    /// True if the reserve is whole. A writer holds the read lock while it writes.
     whole: RwLock<bool>,
-    /// Number of works that free space with a part of the reserve: it is not taken back meanwhile.
+    /// Number of works under way that free space with a part of the reserve: it is not taken back meanwhile.
     releases: AtomicUsize,
-    /// True if a write has found no room, and there is not much yet.
+    /// True if a write found no room, and little has been freed since.
     full: AtomicBool,
-    /// True if the last look found more room than the reserve takes.
+    /// True if the last poll found more room than the reserve takes.
     ample: AtomicBool,
-    /// Files that can be made, or not.
+    /// State of new files in the directory.
     files: NewFiles,
     /// Appends under way.
     writes: WritesUnderWay,
-    /// True once a write hangs, until none does.
+    /// True from the poll that finds a hung write until all have returned.
     hangs: watch::Sender<bool>,
     times: Mutex<Times>,
-    /// Limit of log lines about it.
+    /// Rate limit of the log line about a full disk.
     line: LogRateLimit,
 }
 
-/// When things happened last.
+/// Times of the last events.
 #[derive(Debug, Default)]
 struct Times {
-    /// True if it has not been told since that it is over.
+    /// True if the last log line reported a full disk.
     says_full: bool,
-    /// Since when there is room.
+    /// Time since which there is room.
     room: Option<Instant>,
-    /// There was less room to take up than is said to be free.
+    /// Time at which the system refused room that it reports as free.
     refused: Option<Instant>,
 }
 
@@ -91,25 +91,25 @@ fn is_within(at: Option<Instant>, time: Duration) -> bool {
     at.is_some_and(|at| at.elapsed() < time)
 }
 
-/// The right to write what frees nothing. The reserve is not given up while there is one.
+/// Right to write data that frees no space. The reserve is not released while a permit exists.
 pub struct WritePermit<'a> {
     _whole: RwLockReadGuard<'a, bool>,
     _append: Option<WriteUnderWay<'a>>,
 }
 
-/// Bytes that are kept where so many are configured, on a file system of so many.
+/// Returns the bytes to keep if `configured` bytes are set and the file system has `total` bytes.
 fn reserve_of(configured: u64, total: u64) -> u64 {
     configured.div_ceil(BLOCK).min(total / SHARE / BLOCK).saturating_mul(BLOCK)
 }
 
 impl DiskSpace {
-    /// Takes the reserve in a folder, which exists, unless there is no room for it.
+    /// Allocates the reserve in an existing directory, as far as there is room.
     pub fn open(folder: &Path, reserve_bytes: u64) -> DiskSpace {
         let total = disk_of(folder).map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
         let wanted = reserve_of(reserve_bytes, total);
         if wanted != reserve_bytes {
             tracing::warn!(
-                "fullbore.disk.reserve.bytes={reserve_bytes}: {wanted} are kept: whole blocks of {BLOCK}, and no more than a sixteenth of \
+                "fullbore.disk.reserve.bytes={reserve_bytes}: the broker keeps {wanted}: whole blocks of {BLOCK} bytes, at most a sixteenth of \
                  the file system of {}",
                 folder.display()
             );
@@ -128,7 +128,7 @@ impl DiskSpace {
             line: LogRateLimit::default(),
         };
         if wanted == 0 {
-            // What an earlier run kept, if it did.
+            // Removes the reserve of an earlier run.
             let _ = fs::remove_file(space.path());
         }
         let taken = space.take(&mut space.whole.write());
@@ -138,7 +138,7 @@ impl DiskSpace {
         space
     }
 
-    /// On a disk without room for the reserve.
+    /// Returns a full disk whose reserve cannot be made whole.
     #[cfg(any(test, feature = "test-util"))]
     pub fn without_room(folder: &Path) -> DiskSpace {
         let space = DiskSpace { wanted: BLOCK, ..DiskSpace::open(folder, 0) };
@@ -147,7 +147,7 @@ impl DiskSpace {
         space
     }
 
-    /// Takes note of an error; whether the disk is full.
+    /// Notes an error of a write. Returns true if it means that the disk is full.
     pub fn note(&self, error: &io::Error) -> bool {
         let is_full = is_full(error);
         if is_full {
@@ -156,36 +156,37 @@ impl DiskSpace {
         is_full
     }
 
-    /// Takes note that there was no room for a write, and says so, now and then.
+    /// Notes that a write found no room, and logs it at a limited rate.
     pub fn note_full(&self) {
         self.full.store(true, Ordering::Relaxed);
         self.ample.store(false, Ordering::Relaxed);
         let mut times = self.times.lock();
         times.room = None;
         let is_due = self.line.due().is_some();
-        // Who reads the last line knows how it is.
+        // The last line of the log always gives the current state.
         if is_due || !times.says_full {
             times.says_full = true;
             tracing::error!(
                 folder = %self.folder.display(),
                 free_bytes = self.free(),
-                "the disk is full, and records are refused until there is room: delete topics or records, set a smaller \
-                 retention.ms or retention.bytes, or make room on this file system; nothing has to be started anew"
+                "the disk is full: records are refused until there is room; delete topics or records, set a smaller \
+                 retention.ms or retention.bytes, or make room on this file system; no restart is needed"
             );
         }
     }
 
-    /// Notes that an append has failed for another reason than room: the next look makes a file.
+    /// Notes that an append failed for another reason than room: the next poll makes a file.
     pub fn note_failed(&self) {
         self.files.doubt();
     }
 
-    /// Returns true if no files can be made in the folder: no segment, so that appends fail sooner or later.
+    /// Returns true if no files, and so no segments, can be made in the directory: appends will fail.
     pub fn is_unwritable(&self) -> bool {
         self.files.are_refused()
     }
 
-    /// Takes note that there was room for records, which is not much where it is only the rest of a page.
+    /// Notes a successful write of records. Room for one write may be the rest of a block, so the free bytes are
+    /// checked, too.
     pub fn note_written(&self) {
         if self.is_full() && !self.is_tight() {
             self.note_room();
@@ -197,32 +198,33 @@ impl DiskSpace {
         self.times.lock().room.get_or_insert_with(Instant::now);
     }
 
-    /// Says that there is room once that has lasted: a write may find the last of it, and the next one none.
+    /// Logs that there is room once there has been some for a while. One write may find the last of it, and the next
+    /// none.
     fn tell_room(&self) {
         let mut times = self.times.lock();
         if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_TOLD_AFTER) {
             times.says_full = false;
-            // As loud as what it takes back.
+            // The same level as the line that it ends.
             tracing::warn!(folder = %self.folder.display(), free_bytes = self.free(), "the disk has room again");
         }
     }
 
-    /// Returns true if the last write found no room, and there has not been much since.
+    /// Returns true if the last write found no room and little has been freed since.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the reserve takes up now.
+    /// Returns the bytes that the reserve takes up now.
     pub fn reserved(&self) -> u64 {
         fs::metadata(self.path()).map_or(0, |file| file.blocks() * 512)
     }
 
-    /// Returns true if at least half of the reserve is there.
+    /// Returns true if at least half of the reserve is allocated.
     pub fn has_half(&self) -> bool {
         self.wanted > 0 && self.reserved() >= self.wanted / 2
     }
 
-    /// The right to write, unless the reserve was given up and there is no room for it yet.
+    /// Returns the right to write; None if the reserve is not whole and there is no room to make it so.
     pub fn admit(&self) -> Option<WritePermit<'_>> {
         loop {
             let whole = self.whole.read();
@@ -237,14 +239,14 @@ impl DiskSpace {
         }
     }
 
-    /// Admits as [`DiskSpace::admit`] does, an append to a log, which takes little time: a permit that is held for long
-    /// shows a disk that hangs.
+    /// Admits an append to a log as [`DiskSpace::admit`] does, and counts it. An append is short, so a permit that is
+    /// held for long means a hung disk.
     pub fn admit_append(&self) -> Option<WritePermit<'_>> {
         self.admit().map(|permit| WritePermit { _append: Some(self.writes.begin()), ..permit })
     }
 
-    /// Does what frees space, or what must be on the disk for that: where it finds no room, with as much of the reserve
-    /// as it takes. The caller holds no [`WritePermit`].
+    /// Does work that frees space, or that writes what such work needs. If it finds no room, parts of the
+    /// reserve are released and the work is repeated. The caller holds no [`WritePermit`].
     pub fn freeing<T, E>(&self, is_full: impl Fn(&E) -> bool, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         let mut result = work();
         for share in RELEASES {
@@ -261,7 +263,7 @@ impl DiskSpace {
         result
     }
 
-    /// Takes the reserve back while its holder still works, where all of it fits: others may write again from then on.
+    /// Takes the reserve back during such work, if all of it fits: others may write again from then on.
     pub fn regain(&self) {
         let missing = self.wanted.saturating_sub(self.reserved());
         if self.free() >= missing.saturating_add(FREE_MIN) {
@@ -269,14 +271,14 @@ impl DiskSpace {
         }
     }
 
-    /// To be called now and then: takes the reserve back, and sees whether the disk is still full.
+    /// Takes the reserve back, and checks whether the disk is still full. The housekeeping calls it regularly.
     pub fn look(&self) {
         if self.files.look(&self.folder).is_err() {
             self.note_full();
         }
         let taken = self.make_whole();
         if self.is_tight() {
-            // Others have filled it.
+            // Other programs have filled the disk.
             self.note_full();
         } else if self.is_full() && taken && self.can_write() {
             self.note_room();
@@ -285,7 +287,7 @@ impl DiskSpace {
         self.tell_room();
     }
 
-    /// Returns how much room there is, by the last look and the writes since.
+    /// Returns how much room there is, by the last poll and the writes since.
     pub fn room(&self) -> DiskRoom {
         match (self.is_full(), self.ample.load(Ordering::Relaxed)) {
             _ if self.hangs() => DiskRoom::Hung,
@@ -296,23 +298,23 @@ impl DiskSpace {
         }
     }
 
-    /// Returns true if a write hangs: who writes next, or wants a lock that this write holds, would hang as well.
+    /// Returns true if a write is hung: another write, or a wait for a lock that this one holds, would hang as well.
     pub fn hangs(&self) -> bool {
         self.writes.hangs()
     }
 
-    /// Returns for how long a write has hung at least; None if none hangs.
+    /// Returns the least time for which a write has been hung; None if no write is.
     pub fn hung_for(&self) -> Option<Duration> {
         self.writes.hung_for()
     }
 
-    /// Waits until a write hangs.
+    /// Waits until a write is hung.
     pub async fn until_it_hangs(&self) {
-        // The sender is here.
+        // Cannot fail: the sender is a field.
         let _ = self.hangs.subscribe().wait_for(|hangs| *hangs).await;
     }
 
-    /// Looks for writes that hang, for ever, and logs them.
+    /// Polls for hung writes, forever, and logs them.
     pub async fn watch_writes(&self) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -324,17 +326,17 @@ impl DiskSpace {
             match changed {
                 Some(HungChange::Hangs) => tracing::error!(
                     %folder,
-                    "the disk hangs: a write has not come back, and records are refused until it does; see whether the volume of the data folder answers"
+                    "the disk hangs: a write has not returned, and records are refused until it does; check the volume of the data directory"
                 ),
                 Some(HungChange::Answers) => {
-                    tracing::warn!(%folder, "the disk answers again: each write that hung has come back")
+                    tracing::warn!(%folder, "the disk answers again: each hung write has returned")
                 }
                 None => {}
             }
         }
     }
 
-    /// Returns true if there is not only said to be room: a quota may leave less.
+    /// Returns true if a probe can be written: a quota may leave less than the reported room.
     fn can_write(&self) -> bool {
         let probe = self.folder.join(PROBE);
         let written = File::create(&probe).and_then(|file| take_up(file, FREE_MIN));
@@ -342,12 +344,12 @@ impl DiskSpace {
         written.is_ok()
     }
 
-    /// Returns true if there is hardly any room now.
+    /// Returns true if hardly any room is free now.
     pub fn is_tight(&self) -> bool {
         self.free() < FREE_MIN
     }
 
-    /// Gives up one of so many parts of what there is of the reserve.
+    /// Releases `1/share` of the rest of the reserve.
     fn release(&self, share: u64) {
         let mut whole = self.whole.write();
         *whole = false;
@@ -359,11 +361,11 @@ impl DiskSpace {
         if let Err(error) = released
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::error!(path = %path.display(), %error, "the reserve for a full disk is not given up");
+            tracing::error!(path = %path.display(), %error, "cannot release the reserve for a full disk: topics and records may not be deletable until there is room");
         }
     }
 
-    /// Makes the reserve whole; whether it is. Waits for those who write only where there is something to do.
+    /// Makes the reserve whole. Returns true if it is. Waits for writers only if it has to allocate.
     fn make_whole(&self) -> bool {
         if *self.whole.read() {
             return true;
@@ -372,7 +374,7 @@ impl DiskSpace {
         self.releases.load(Ordering::SeqCst) == 0 && self.take(&mut whole)
     }
 
-    /// Makes the reserve whole, or as large as there is room for; whether it is whole.
+    /// Allocates the reserve as far as there is room. Returns true if it is whole.
     fn take(&self, whole: &mut bool) -> bool {
         if !*whole {
             *whole = self.wanted == 0 || self.allocate();
@@ -393,9 +395,9 @@ impl DiskSpace {
                 self.times.lock().refused = Some(Instant::now());
                 false
             }
-            // It is for a full disk only: nobody waits for one that cannot be had for another reason.
+            // The reserve only serves a full disk: writers do not wait for one that fails for another reason.
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "no reserve for a full disk");
+                tracing::warn!(path = %path.display(), %error, "cannot allocate the reserve for a full disk: on a full disk, deletions may find no room either");
                 let _ = fs::remove_file(&path);
                 true
             }
@@ -406,7 +408,7 @@ impl DiskSpace {
         self.folder.join(FILE)
     }
 
-    /// Bytes that this process may still write; what cannot be asked is much.
+    /// Returns the bytes that this process may still write; the maximum if the system does not report them.
     fn free(&self) -> u64 {
         let is_root = rustix::process::geteuid().is_root();
         let blocks = |disk: &StatVfs| if is_root { disk.f_bfree } else { disk.f_bavail };
@@ -414,7 +416,7 @@ impl DiskSpace {
     }
 }
 
-/// Counts a work in [`DiskSpace::releases`] until it is dropped.
+/// Counts a work in [`DiskSpace::releases`] until this is dropped.
 struct Releasing<'a>(&'a DiskSpace);
 
 impl<'a> Releasing<'a> {
@@ -430,12 +432,12 @@ impl Drop for Releasing<'_> {
     }
 }
 
-/// Returns the system's figures of a directory's file system; `None` of one without a size.
+/// Returns the figures of a directory's file system; None if it has no size.
 fn disk_of(folder: &Path) -> Option<StatVfs> {
     statvfs(folder).ok().filter(|disk| disk.f_blocks > 0)
 }
 
-/// Allocates `bytes` for a file. Writes to it where the file system cannot allocate.
+/// Allocates `bytes` for a file, or writes them where the file system cannot allocate.
 fn take_up(file: File, bytes: u64) -> io::Result<()> {
     file.set_len(bytes)?;
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
@@ -455,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_frees_space_has_the_reserve_and_nothing_else_is_admitted_meanwhile() {
+    fn a_full_disk_releases_the_reserve_to_work_that_frees_space_and_takes_it_back() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let reserve = folder.path().join(FILE);
         let space = DiskSpace::open(folder.path(), 1 << 20);
@@ -478,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_frees_space_keeps_the_part_it_has_while_others_want_to_write() {
+    fn a_released_part_is_not_taken_back_before_the_work_regains_it() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let space = DiskSpace::open(folder.path(), 1 << 20);
         let freed = space.freeing(is_full, || {
@@ -489,7 +491,7 @@ mod tests {
             assert!(space.admit().is_none());
             space.look();
             assert_eq!(space.reserved(), reserved, "nobody took it back");
-            // There is room in this folder.
+            // There is room in this directory.
             space.regain();
             assert!(space.admit().is_some() && space.reserved() == 1 << 20);
             Ok(())
@@ -515,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_last_said_of_the_disk_is_how_it_is() {
+    fn the_last_log_line_gives_the_state_of_the_disk() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let space = DiskSpace::open(folder.path(), 0);
         let says_full = || space.times.lock().says_full;
@@ -535,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn write_finds_no_room_there_is_ample_room_only_after_the_next_look() {
+    fn a_write_without_room_makes_room_ample_only_after_the_next_poll() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let space = DiskSpace::open(folder.path(), 4096);
         assert_eq!(space.room(), DiskRoom::Ample);
@@ -551,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn append_fails_the_folder_is_unwritable_until_a_file_can_be_made() {
+    fn a_failed_append_makes_the_directory_unwritable_until_a_file_can_be_made() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let data = folder.path().join("data");
         fs::create_dir(&data).expect("made");
@@ -559,7 +561,7 @@ mod tests {
         space.note_failed();
         space.look();
         assert_eq!(space.room(), DiskRoom::Ample, "another reason");
-        // A folder that takes no files, from the superuser neither.
+        // Not even the superuser can make files in a directory that does not exist.
         fs::remove_dir_all(&data).expect("removed");
         space.look();
         assert_eq!(space.room(), DiskRoom::Ample, "nothing has failed");
@@ -584,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserve_of_nothing_admits_everybody() {
+    fn a_reserve_of_zero_bytes_admits_every_writer() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let space = DiskSpace::open(folder.path(), 0);
         assert!(space.admit().is_some() && space.freeing(is_full, || Ok::<_, io::Error>(1)).is_ok());

@@ -1,6 +1,7 @@
-//! New files in the data folder: found by making one, once an append has failed for another reason than room.
+//! Check whether new files can be made in the data directory: a poll makes one after an append has failed for another
+//! reason than room.
 //!
-//! Not here: room on the disk, and writes that hang.
+//! Not here: room on the disk, and hung writes.
 
 use std::fs;
 use std::io;
@@ -12,39 +13,39 @@ use parking_lot::Mutex;
 
 use crate::files::{is_full, is_momentary};
 
-/// A file of its own, and its name once it is renamed.
+/// Names of the file that the check makes, before and after it renames it.
 const PROBE: &str = "new-file-probe";
 const RENAMED: &str = "new-file-probe.renamed";
 
 /// Time for which descriptors or memory may be short. A leader that cannot roll its segments for longer is of no use,
-/// as where a write hangs.
+/// like one with a hung write.
 const SHORT_MAX: Duration = Duration::from_secs(4);
 
-/// State of a folder that takes new files, or does not.
+/// State of a directory that takes new files, or does not.
 #[derive(Debug, Default)]
 pub struct NewFiles {
-    /// True if an append has failed since the last look.
+    /// True if an append has failed since the last poll.
     doubted: AtomicBool,
     refused: AtomicBool,
-    /// Begin of a shortage of descriptors or memory that lasts.
+    /// Begin of the current shortage of descriptors or memory.
     short_since: Mutex<Option<Instant>>,
 }
 
 impl NewFiles {
-    /// Makes the next look create a file.
+    /// Makes the next poll create a file.
     pub fn doubt(&self) {
         self.doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the last look could make no file.
+    /// Returns true if the last poll could make no file.
     pub fn are_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Makes a file where that is in doubt, and logs a change.
+    /// Makes a file if an append or the last poll failed, and logs a change.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// The error of a disk without room.
     pub fn look(&self, folder: &Path) -> io::Result<()> {
         if !self.doubted.swap(false, Ordering::Relaxed) && !self.are_refused() {
             return Ok(());
@@ -61,21 +62,21 @@ impl NewFiles {
         };
         match made {
             Err(error) if is_full(&error) => return Err(error),
-            // The next look tries again.
+            // The next poll tries again.
             Err(_) if since.is_some_and(|since| now - since < SHORT_MAX) => self.doubt(),
             Err(error) => {
                 if !self.refused.swap(true, Ordering::Relaxed) {
                     tracing::error!(
                         folder = %folder.display(),
                         %error,
-                        "cannot make files in the data folder: partitions take no records once their segments are full; see to its \
-                         permissions and its file system; nothing has to be started anew"
+                        "cannot make files in the data directory: partitions take no records once their segments are full; check its \
+                         permissions and its file system; no restart is needed"
                     );
                 }
             }
             Ok(()) => {
                 if self.refused.swap(false, Ordering::Relaxed) {
-                    tracing::warn!(folder = %folder.display(), "files can be made in the data folder again");
+                    tracing::warn!(folder = %folder.display(), "files can be made in the data directory again");
                 }
             }
         }
@@ -83,14 +84,14 @@ impl NewFiles {
     }
 }
 
-/// Makes a file in a directory, as a new segment is, renames it, as a checkpoint is, and removes it.
+/// Makes a file in a directory, as for a new segment, renames it, as for a checkpoint, and removes it.
 ///
 /// # Errors
 /// The error of the system.
 pub fn make_file(folder: &Path) -> io::Result<()> {
     let (probe, renamed) = (folder.join(PROBE), folder.join(RENAMED));
     let made = fs::write(&probe, PROBE).and_then(|()| fs::rename(&probe, &renamed));
-    // Both: a kill may have left either.
+    // Removes both names: a killed process may have left either.
     [probe, renamed].iter().for_each(|path| _ = fs::remove_file(path));
     made
 }
@@ -101,7 +102,7 @@ mod tests {
     use rustix::io::Errno;
 
     #[test]
-    fn descriptors_are_short_for_seconds_files_count_as_refused_until_one_is_made() {
+    fn a_long_shortage_of_descriptors_refuses_files_until_one_is_made() {
         let (files, began, folder) = (NewFiles::default(), Instant::now(), Path::new("."));
         let after = |ms, made| files.note(made, began + Duration::from_millis(ms), folder).expect("there is room");
         let short = || Err(Errno::MFILE.into());

@@ -1,8 +1,8 @@
-//! A count that only rises.
+//! Count that only rises.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counter from zero on.
+/// Counter that starts at zero.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

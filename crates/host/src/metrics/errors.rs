@@ -1,17 +1,17 @@
-//! Counts by error code: one counter for each code Kafka knows.
+//! Error counts: one counter for each code that Kafka knows.
 //!
-//! Invariant: a code that is not known is counted as UNKNOWN_SERVER_ERROR, never lost and never out of bounds.
+//! Invariant: an unknown code is counted as UNKNOWN_SERVER_ERROR, never lost and never out of bounds.
 
 use super::counter::Counter;
 use fullbore_wire::ErrorCode;
 
-/// Kafka's codes go from -1 (UNKNOWN_SERVER_ERROR) to 133; the rest is room for new ones.
+/// Number of counters. Kafka's codes go from -1 (UNKNOWN_SERVER_ERROR) to 133; the rest is for new ones.
 const CODES: usize = 144;
 
 /// Errors by code.
 #[derive(Debug)]
 pub struct Errors {
-    /// At index code + 1.
+    /// Counters; that of a code is at index code + 1.
     by_code: [Counter; CODES],
 }
 
@@ -27,7 +27,7 @@ impl Errors {
         self.by_code[at.unwrap_or(0)].add(1);
     }
 
-    /// The codes that occurred, as their names.
+    /// Returns the names and counts of the codes that occurred.
     pub fn occurred(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let counts = (-1..).zip(&self.by_code).map(|(code, count)| (ErrorCode(code), count.get()));
         counts.filter(|(_, count)| *count > 0).filter_map(|(code, count)| Some((code.name()?, count)))

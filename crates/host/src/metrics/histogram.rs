@@ -1,7 +1,7 @@
-//! How long requests take, in fixed buckets.
+//! Durations of requests in fixed buckets.
 //!
-//! Invariant: a duration is counted in the first bucket whose bound it does not exceed, so that counts added up to a
-//! bound are exact at that bound (Prometheus' `le`).
+//! Invariant: a duration is counted in the first bucket whose bound it does not exceed. Counts summed up to a bound are
+//! therefore exact (Prometheus' `le`).
 
 use super::counter::Counter;
 use std::time::Duration;
@@ -34,17 +34,17 @@ const BOUNDS_NS: [u64; 20] = [
     60 * S,
 ];
 
-/// Durations seen so far.
+/// Counts of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// Buckets of the bounds, and one for values above all.
+    /// Buckets of the bounds, and one for longer durations.
     buckets: [Counter; BOUNDS_NS.len() + 1],
     sum_ns: Counter,
 }
 
-/// A histogram at some moment.
+/// Snapshot of a histogram.
 pub struct Seen {
-    /// Bound in seconds, the last one infinite, and how many were in that bucket alone.
+    /// Bounds in seconds, the last one infinite, each with the count of its bucket alone.
     pub buckets: Vec<(f64, u64)>,
     pub count: u64,
     pub sum_s: f64,
@@ -61,7 +61,7 @@ impl Histogram {
     pub fn seen(&self) -> Seen {
         let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / S as f64).chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(self.buckets.iter().map(Counter::get)).collect();
-        // Counted from the buckets as read, so that count and buckets of one page always agree.
+        // The count is the sum of the buckets just read, so that both always agree on a page.
         let count = buckets.iter().map(|(_, count)| count).sum();
         Seen { buckets, count, sum_s: self.sum_ns.get() as f64 / S as f64 }
     }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_belongs_to_its_bucket() {
+    fn a_duration_equal_to_a_bound_is_in_its_bucket() {
         assert_eq!(bucket_of(Duration::ZERO), 0.000_05);
         assert_eq!(bucket_of(Duration::from_micros(50)), 0.000_05);
         assert_eq!(bucket_of(Duration::from_nanos(50_001)), 0.000_1);
@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counted_in_the_first_bucket_that_holds_it(ns in 0..120 * S) {
+        fn a_duration_is_in_the_first_bucket_that_holds_it(ns in 0..120 * S) {
             let seconds = ns as f64 / S as f64;
             let bound = bucket_of(Duration::from_nanos(ns));
             prop_assert!(seconds <= bound);

@@ -1,6 +1,6 @@
-//! Counters of the broker: a handful of relaxed additions on the way of a request, read by the metrics page.
+//! Counters of the broker: each request costs a few relaxed additions, and the metrics page reads them.
 //!
-//! Not here: what is shown of it (`exposition`), and the HTTP page (`admin`). Invariant: recording takes no lock,
+//! Not here: the metrics on the page (`exposition`), and the HTTP page (`admin`). Invariant: recording takes no lock,
 //! allocates nothing and never waits.
 
 mod counter;
@@ -18,10 +18,10 @@ pub use histogram::Histogram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Largest API key and one.
+/// Largest API key plus one.
 const API_CODES: usize = ApiKey::ALL[ApiKey::ALL.len() - 1] as usize + 1;
 
-/// Place of an API's counters, by its key: keys have gaps, counters have none.
+/// Index of an API's counters, by its key: keys have gaps, counters have none.
 const SLOTS: [u8; API_CODES] = {
     let mut slots = [0; API_CODES];
     let mut at = 0;
@@ -32,7 +32,7 @@ const SLOTS: [u8; API_CODES] = {
     slots
 };
 
-/// A handle on the counters, cheap to clone. They start at zero with the broker and only rise.
+/// Handle on the counters, cheap to clone. They start at zero with the broker and only rise.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     pub counters: Arc<Counters>,
@@ -79,7 +79,7 @@ pub struct ProduceCounters {
     pub reorder: Reorder,
 }
 
-/// Batches that came before their turn: what came and what has left.
+/// Parked batches, which arrived out of order: counts of those that came and those that left.
 #[derive(Debug, Default)]
 pub struct Reorder {
     pub parked: Counter,
@@ -90,9 +90,9 @@ pub struct Reorder {
 }
 
 impl Reorder {
-    /// Batches parked now.
+    /// Returns the number of batches that are parked now.
     pub fn batches_now(&self) -> u64 {
-        // What left first: a batch that comes and goes in between must not make the difference negative.
+        // Reads `left` first: a batch that comes and goes in between must not make the difference negative.
         let left = self.left.get();
         self.parked.get().saturating_sub(left)
     }
@@ -140,13 +140,13 @@ pub struct OffsetCommits {
     pub errors: Errors,
 }
 
-/// Commits of transactions, by part.
+/// Durations of commits of transactions, by part.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct TransactionCommits {
-    /// Until the decision is on record.
+    /// Time until the decision is recorded.
     pub decision: Histogram,
-    /// From then until every partition has its marker.
+    /// Time from then until every partition has its marker.
     pub markers: Histogram,
 }
 
@@ -174,34 +174,35 @@ impl Counters {
 }
 
 impl Metrics {
-    /// A connection was let in.
+    /// Counts a connection that was accepted.
     pub fn connection_opened(&self) {
         self.counters.connections.accepted.add(1);
     }
 
-    /// A connection that was let in has ended.
+    /// Counts an accepted connection that ended.
     pub fn connection_closed(&self) {
         self.counters.connections.closed.add(1);
     }
 
-    /// A connection was turned away at a limit.
+    /// Counts a connection that was refused at a limit.
     pub fn connection_refused(&self) {
         self.counters.connections.refused.add(1);
     }
 
-    /// A response of `response_bytes`, length prefix included, is out `elapsed` after its request was in.
+    /// Counts a response of `response_bytes`, length prefix included, that was sent `elapsed` after its request
+    /// arrived.
     pub fn answered(&self, api: ApiKey, elapsed: Duration, response_bytes: usize) {
         let counters = self.counters.api(api);
         counters.duration.observe(elapsed);
         counters.response_bytes.add(response_bytes as u64);
     }
 
-    /// A produce with acks=0 was taken; nobody waits for an answer.
+    /// Counts a produce with acks=0, which gets no answer.
     pub fn unanswered(&self) {
         self.counters.produce.unanswered.add(1);
     }
 
-    /// A batch of so many bytes and records is in the log.
+    /// Counts a batch of `batch_bytes` and `records` that is in the log.
     pub fn appended(&self, batch_bytes: usize, records: i32) {
         let produce = &self.counters.produce;
         produce.batches.add(1);
@@ -209,96 +210,96 @@ impl Metrics {
         produce.records.add(u64::try_from(records).unwrap_or(0));
     }
 
-    /// A partition's batch was refused, or lost after it was appended.
+    /// Counts a partition's batch that was refused, or lost after it was appended.
     pub fn produce_failed(&self, code: ErrorCode) {
         self.counters.produce.errors.add(code);
     }
 
-    /// A batch came before its turn and is held, at a cost of so many bytes.
+    /// Counts a batch that arrived out of order and is parked at a cost of `bytes`.
     pub fn parked(&self, bytes: usize) {
         let reorder = &self.counters.produce.reorder;
         reorder.parked.add(1);
         reorder.parked_bytes.add(bytes as u64);
     }
 
-    /// A parked batch is not held any more.
+    /// Counts a batch that is no longer parked.
     pub fn unparked(&self, bytes: usize) {
         let reorder = &self.counters.produce.reorder;
         reorder.left.add(1);
         reorder.left_bytes.add(bytes as u64);
     }
 
-    /// Counts batches that waited in vain for those before them.
+    /// Counts parked batches that expired before those in front of them arrived.
     pub fn reorder_expired(&self, batches: usize) {
         self.counters.produce.reorder.expired.add(batches as u64);
     }
 
-    /// A partition's offset was committed, or refused.
+    /// Counts an offset of a partition that was committed, or refused.
     pub fn offset_committed(&self, code: ErrorCode) {
         let offsets = &self.counters.offsets;
         if code.is_err() { offsets.errors.add(code) } else { offsets.committed.add(1) }
     }
 
-    /// Notes how long the decision to commit a transaction has taken to be on record.
+    /// Records the time from the start of a commit until its decision was recorded.
     pub fn commit_decided(&self, elapsed: Duration) {
         self.counters.commits.decision.observe(elapsed);
     }
 
-    /// Notes how long the markers of a committed transaction have taken.
+    /// Records the time that the markers of a committed transaction took.
     pub fn commit_marked(&self, elapsed: Duration) {
         self.counters.commits.markers.observe(elapsed);
     }
 
-    /// Counts bytes of records in the response of a fetch.
+    /// Counts bytes of records in the response to a fetch.
     pub fn fetched(&self, records_bytes: usize) {
         self.counters.fetch.bytes.add(records_bytes as u64);
     }
 
-    /// A partition, or the session, of a fetch was answered with an error.
+    /// Counts a partition, or the session, of a fetch that was answered with an error.
     pub fn fetch_failed(&self, code: ErrorCode) {
         self.counters.fetch.errors.add(code);
     }
 
-    /// Counts bytes of records to a follower.
+    /// Counts bytes of records sent to a follower.
     pub fn replicated_out(&self, records_bytes: usize) {
         self.counters.replication.bytes_out.add(records_bytes as u64);
     }
 
-    /// Counts bytes of records from a leader.
+    /// Counts bytes of records received from a leader.
     pub fn replicated_in(&self, records_bytes: usize) {
         self.counters.replication.bytes_in.add(records_bytes as u64);
     }
 
-    /// A partition that this broker leads has so many replicas in sync now, and had so many.
+    /// Counts a change of the ISR of a led partition, from `before` to `now` replicas.
     pub fn isr_changed(&self, before: usize, now: usize) {
         let replication = &self.counters.replication;
         if now < before { replication.isr_shrinks.add(1) } else { replication.isr_expands.add(1) }
     }
 
-    /// A client has pushed so many bytes of its own metrics.
+    /// Counts a client's push of `bytes` of its own metrics.
     pub fn telemetry_pushed(&self, bytes: usize) {
         self.counters.telemetry.pushes.add(1);
         self.counters.telemetry.bytes.add(bytes as u64);
     }
 
-    /// A client's push was refused.
+    /// Counts a client's push that was refused.
     pub fn telemetry_refused(&self, code: ErrorCode) {
         self.counters.telemetry.errors.add(code);
     }
 
-    /// A group has a new assignment.
+    /// Counts a group's new assignment.
     pub fn group_stable(&self) {
         self.counters.groups.stable.add(1);
     }
 
-    /// A member was removed because nothing came from it in time.
+    /// Counts a member that was removed because its session expired.
     pub fn group_member_expired(&self) {
         self.counters.groups.expired_members.add(1);
     }
 
-    /// Connections now.
+    /// Returns the number of open connections.
     pub fn connections_open(&self) -> u64 {
-        // Closed first: a connection that comes and goes in between must not make the difference negative.
+        // Reads `closed` first: a connection that comes and goes in between must not make the difference negative.
         let closed = self.counters.connections.closed.get();
         self.counters.connections.accepted.get().saturating_sub(closed)
     }
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn open_is_what_came_and_did_not_go() {
+    fn open_connections_are_those_accepted_minus_those_closed() {
         let metrics = Metrics::default();
         metrics.connection_opened();
         metrics.connection_opened();
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn parked_is_what_came_and_did_not_leave() {
+    fn parked_batches_are_those_that_came_minus_those_that_left() {
         let metrics = Metrics::default();
         metrics.parked(100);
         metrics.parked(200);
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_lose_nothing() {
+    fn concurrent_additions_are_all_counted() {
         let metrics = Metrics::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -1,24 +1,24 @@
-//! Figures of this process in the system. Without `/proc`, memory and descriptors are not known.
+//! Figures of this process from the system. Without `/proc`, memory and descriptors are unknown.
 
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 
-/// This process now.
+/// Figures of this process at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     /// Bytes of memory in use that are not swapped out.
     pub resident_bytes: Option<u64>,
     /// Open file descriptors.
     pub open_fds: Option<u64>,
-    /// How many may be open; `None` when unlimited.
+    /// Limit of open file descriptors; `None` when unlimited.
     pub max_fds: Option<u64>,
     /// Processor time of all threads.
     pub cpu_s: f64,
 }
 
 impl Process {
-    /// Asks the system. Takes milliseconds with tens of thousands of descriptors open.
+    /// Reads the figures. Takes milliseconds with tens of thousands of open descriptors.
     pub fn read() -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         Process {
@@ -30,7 +30,7 @@ impl Process {
     }
 }
 
-/// The line `VmRSS:     1234 kB`.
+/// Returns the bytes of the line `VmRSS:     1234 kB`.
 fn resident_bytes(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
@@ -39,7 +39,7 @@ fn resident_bytes(status: &str) -> Option<u64> {
 
 fn open_fds() -> Option<u64> {
     let listed = fs::read_dir("/proc/self/fd").ok()?.count();
-    // One of them was the listing itself.
+    // One of them is the listing itself.
     Some((listed as u64).saturating_sub(1))
 }
 
@@ -56,7 +56,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn linux_tells_all() {
+    fn every_figure_is_known_on_linux() {
         let now = Process::read();
         assert!(now.resident_bytes.is_some_and(|bytes| bytes > 64 * 1024));
         assert!(now.open_fds.is_some_and(|fds| fds >= 1));

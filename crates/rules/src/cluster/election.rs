@@ -8,21 +8,20 @@ use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 /// End of a replica's log, as its broker of this epoch reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {
-    /// The broker.
     pub broker_id: i32,
-    /// The broker's epoch: another process may have lost more.
+    /// Epoch of the broker when it reported: a later process of it may have lost more.
     pub broker_epoch: i64,
-    /// The end, and the epoch of the last record.
+    /// End of the log, and the epoch of its last record.
     pub position: Position,
 }
 
-/// The least ISR in force: `min.insync.replicas`, and not more than there are replicas (Kafka 3.7).
+/// Returns the `min.insync.replicas` in force, which is at most the number of replicas (Kafka 3.7).
 pub fn min_insync(partition: &PartitionRegistration, min_insync_replicas: usize) -> usize {
     min_insync_replicas.min(partition.replicas.len())
 }
 
-/// Returns true if [`follow_up`] changes nothing, without copying the partition. Returns false where that has to be
-/// tried.
+/// Returns true if [`follow_up`] would change nothing, without a copy of the partition. Returns false if that is
+/// uncertain.
 pub fn is_settled(partition: &PartitionRegistration, brokers: &Brokers, may_be_unclean: bool) -> bool {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let whole = || partition.isr.iter().chain(&partition.elr);
@@ -36,17 +35,16 @@ pub fn is_settled(partition: &PartitionRegistration, brokers: &Brokers, may_be_u
     }
 }
 
-/// Returns true if the broker is there, and [fit](crate::replica::BrokerRegistration::is_fit).
+/// Returns true if the broker is registered and [fit](crate::replica::BrokerRegistration::is_fit).
 pub fn is_fit(brokers: &Brokers, id: i32) -> bool {
     brokers.get(&id).is_some_and(|broker| broker.is_fit())
 }
 
-/// Settles a partition by the brokers that live: a leader that is fit stays, else the first replica leads that has
-/// every committed record. Members that are not fit leave the ISR where a fit one leads. `None` if that changes
-/// nothing.
+/// Chooses leader and ISR by the brokers that are alive. A fit leader stays; otherwise the first replica with every
+/// committed record leads. Members that are not fit leave the ISR if a fit one leads. Returns None if nothing changes.
 ///
-/// A leader whose disk is full hands over to members of the ISR alone: its log is whole, and may have records that the
-/// ELR lacks.
+/// A leader with a full disk hands over to members of the ISR only: its log is whole, and may have records that the ELR
+/// lacks.
 pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usize) -> Option<PartitionRegistration> {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let is_fit = |id: &i32| is_fit(brokers, *id);
@@ -60,14 +58,14 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
         .or_else(|| first(&partition.isr, &is_fit))
         .or_else(|| partition.leader.filter(stays))
         .or_else(|| first(&partition.elr, &is_fit))
-        // Better one that is full than one that is about to stop, and that than none.
+        // A replica with a full disk is better than one that is about to stop, which is better than no leader.
         .or_else(|| first(&partition.isr, &stays))
         .or_else(|| partition.leader.filter(lives))
         .or_else(|| first(&partition.isr, &lives))
         .or_else(|| first(&partition.elr, &lives));
     let Some(leader) = leader else { return elected(partition, None, &partition.isr, min_isr) };
     let isr: Vec<i32> = match partition.isr.contains(&leader) {
-        // A leader without room writes nothing, so that no record waits for members without room.
+        // A leader with a full disk appends nothing, so that no record waits for members with full disks.
         true if !is_fit(&leader) && stays(&leader) => partition.isr.iter().copied().filter(stays).collect(),
         true => partition.isr.iter().copied().filter(|id| *id == leader || is_fit(id)).collect(),
         false => vec![leader],
@@ -75,8 +73,8 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
     elected(partition, Some(leader), &isr, min_isr)
 }
 
-/// The partition after a change of who is there: settled; else led by who lost its log's end, where all are back that
-/// had everything; else, where `may_be_unclean`, by any that is there. `None` if that changes nothing.
+/// Returns the partition after a change of the live brokers, or None if nothing changes. First [`settle`] chooses a
+/// leader. Without one, [`elect_among_lost`] does; without that, and if `may_be_unclean`, the first live replica leads.
 pub fn follow_up(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -93,10 +91,10 @@ pub fn follow_up(
     elect_among_lost(now, brokers, ends).ok().or_else(unclean).or(settled)
 }
 
-/// The partition led by its first replica, if that may.
+/// Returns the partition led by its first replica.
 ///
 /// # Errors
-/// ELECTION_NOT_NEEDED; PREFERRED_LEADER_NOT_AVAILABLE.
+/// ELECTION_NOT_NEEDED if it leads already; PREFERRED_LEADER_NOT_AVAILABLE if it is not fit or not in sync.
 pub fn elect_preferred(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -113,11 +111,11 @@ pub fn elect_preferred(
     elected(partition, Some(preferred), &partition.isr, min_isr).ok_or(ErrorCode::ELECTION_NOT_NEEDED)
 }
 
-/// The partition led by the first replica that is there, whatever its log lacks (`unclean.leader.election.enable`, or
-/// asked for).
+/// Returns the partition led by the first live replica, whatever its log lacks (`unclean.leader.election.enable`, or a
+/// request for an unclean election). A replica with every committed record goes first.
 ///
 /// # Errors
-/// ELECTION_NOT_NEEDED where one leads that lives; ELIGIBLE_LEADERS_NOT_AVAILABLE.
+/// ELECTION_NOT_NEEDED if the leader is alive; ELIGIBLE_LEADERS_NOT_AVAILABLE if no replica is.
 pub fn elect_unclean(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -134,8 +132,9 @@ pub fn elect_unclean(
     Ok(begun_anew(partition, leader))
 }
 
-/// Replicas of which the one whose log ends last leads. Those that lost their logs' ends, where no replica has every
-/// record any more; all of them, where none is left that had. Empty where a replica leads, or may once it is back.
+/// Returns the replicas among which the one with the last log end is elected. These are the replicas that an unclean
+/// shutdown truncated, or all replicas if no such replica is left. Empty if there is a leader, or a replica in the ISR
+/// or ELR that leads once it is back.
 pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     let PartitionRegistration { leader, isr, elr, lost, replicas, .. } = partition;
     match leader.is_some() || !isr.is_empty() || !elr.is_empty() {
@@ -145,12 +144,12 @@ pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     }
 }
 
-/// Elects the replica whose log ends last, where each that had all records has lost its log's end, or the log, and all
-/// [`contenders`] are back. Brokers report their ends themselves.
+/// Elects the replica whose log ends last, once every replica with all records was truncated by an unclean shutdown, or
+/// lost its log. All [`contenders`] must be back, and have reported the ends of their logs.
 ///
 /// # Errors
-/// ELECTION_NOT_NEEDED where that is not so; ELIGIBLE_LEADERS_NOT_AVAILABLE where one of them is not there, or has not
-/// said where its log ends.
+/// ELECTION_NOT_NEEDED if there are no contenders; ELIGIBLE_LEADERS_NOT_AVAILABLE if one of them is fenced, or has not
+/// reported its log end.
 pub fn elect_among_lost(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -160,7 +159,7 @@ pub fn elect_among_lost(
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     match contenders {
         [] => return Err(ErrorCode::ELECTION_NOT_NEEDED),
-        // There is nothing to compare.
+        // A single contender needs no comparison.
         [only] if lives(only) => return Ok(begun_anew(partition, *only)),
         _ => {}
     }
@@ -179,7 +178,7 @@ pub fn elect_among_lost(
     Ok(begun_anew(partition, leader))
 }
 
-/// Its log is the partition from now on: nobody else's is known to be as good.
+/// Returns the partition with the leader as the only member of the ISR: its log is the partition from now on.
 fn begun_anew(partition: &PartitionRegistration, leader: i32) -> PartitionRegistration {
     PartitionRegistration {
         replicas: partition.replicas.clone(),
@@ -192,7 +191,7 @@ fn begun_anew(partition: &PartitionRegistration, leader: i32) -> PartitionRegist
     }
 }
 
-/// The partition with this leader and this ISR, if it is not that already.
+/// Returns the partition with this leader and this ISR, or None if it has both already.
 fn elected(
     partition: &PartitionRegistration,
     leader: Option<i32>,
@@ -212,8 +211,8 @@ fn elected(
     })
 }
 
-/// The partition under another least ISR: where as many are in sync as that asks for, records are committed without
-/// those that were in sync before, who are not to lead any more. `None` if that changes nothing.
+/// Returns the partition under a changed `min.insync.replicas`, or None if nothing changes. If enough replicas are in
+/// sync for the new value, they commit records alone, so that no other replica may lead any more.
 pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<PartitionRegistration> {
     let is_enough = partition.leader.is_some() && partition.isr.len() >= min_insync(partition, min_isr);
     let may_others_lead = !partition.elr.is_empty() || !partition.lost.is_empty();
@@ -223,8 +222,9 @@ pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<Partit
     })
 }
 
-/// Replaces the ISR. Who leaves one that is below its least still has every committed record, since nothing is
-/// committed while it is: the ELR. With enough in sync nobody else has.
+/// Replaces the ISR. A member that leaves an ISR below `min.insync.replicas` joins the ELR: nothing is committed
+/// meanwhile, so that it still has every committed record. With enough members in sync, ELR and truncated replicas are
+/// cleared.
 pub(super) fn set_isr(partition: &mut PartitionRegistration, isr: Vec<i32>, min_isr: usize) {
     let before = std::mem::replace(&mut partition.isr, isr);
     let isr = &partition.isr;

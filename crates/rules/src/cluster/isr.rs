@@ -1,18 +1,21 @@
-//! The ISR that a leader asks for (KIP-497, Kafka's `AlterPartition`).
+//! Changes of the ISR that a leader requests (KIP-497, Kafka's `AlterPartition`).
 
 use fullbore_wire::ErrorCode;
 
 use super::election::{is_fit, set_isr, settle};
 use crate::replica::{AlterPartition, BrokerState, Brokers, NO_BROKER_EPOCH, PartitionRegistration};
 
-/// The partition with the ISR that `from` asks for; the same, if it is so already. A leader that is about to stop, or
-/// whose disk is full, hands over to a member that joins.
+/// Returns the partition with the ISR that `from` requests; unchanged if it has this ISR already. A leader that is
+/// about to stop, or has a full disk, hands over to a member that joins.
 ///
 /// # Errors
-/// STALE_BROKER_EPOCH from a process that has been replaced; FENCED_LEADER_EPOCH from who does not lead in that epoch;
-/// INVALID_UPDATE_VERSION where something else changed first; INVALID_REQUEST for an ISR without its leader, with
-/// somebody twice or with a broker without a replica; INELIGIBLE_REPLICA for a member that is fenced, is about to stop,
-/// joins with a full disk, or is another process than the one that fetched.
+///
+/// - STALE_BROKER_EPOCH: another process has replaced the sender.
+/// - FENCED_LEADER_EPOCH: the sender does not lead in this epoch.
+/// - INVALID_UPDATE_VERSION: another change came first.
+/// - INVALID_REQUEST: the ISR lacks its leader, lists a member twice, or has a broker without a replica.
+/// - INELIGIBLE_REPLICA: a member is fenced, is about to stop, joins with a full disk, or is not the process that
+///   fetched.
 pub fn alter_isr(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -39,7 +42,7 @@ pub fn alter_isr(
         let is_leader = member.broker_id == from.broker_id;
         brokers.get(&member.broker_id).is_some_and(|broker| {
             let is_the_same = member.broker_epoch == NO_BROKER_EPOCH || member.broker_epoch == broker.epoch;
-            // A member without room that is in sync leaves once the partition is settled.
+            // A member of the ISR with a full disk may stay here: [`settle`] removes it.
             let may = broker.is_fit() || (broker.stays() && partition.isr.contains(&member.broker_id));
             is_leader || (is_the_same && may)
         })

@@ -1,45 +1,46 @@
-//! When a broker is held for dead: by its beats, which the database has the times of, and by its port.
+//! Failure detection: a broker is considered failed by the age of its last heartbeat in the database, and by its port.
 //!
 //! ```text
-//! beats of the judge   | | | |      outage      | | | | | | | | | |
-//! beats of a peer      | | | |                  | | |
-//!                                               '-- whole timeout --' only now may the judge say that the peer is dead
+//! this broker's heartbeats   | | | |      outage      | | | | | | | | | |
+//! a peer's heartbeats        | | | |                  | | |
+//!                                                     '-- whole timeout --' only now the peer may be considered failed
 //! ```
 //!
-//! After an outage of the database everybody's last beat is old. So who judges must have beaten for a whole timeout
-//! himself: in that time everybody that lives has beaten again. What it is not: it keeps nobody from serving. Epochs do
-//! that.
+//! After an outage of the database, every broker's last heartbeat is old. So a broker judges others only after its own
+//! heartbeats have arrived for a whole timeout: in that time every live broker has sent one. The detector does not keep
+//! a failed broker from serving; epochs do that.
 
-/// State of another broker at this one.
+/// Evidence of a broker on the state of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerEvidence {
-    /// Since its last beat, by the database's clock, ms.
+    /// Age of its last heartbeat by the database's clock, ms.
     pub beat_age_ms: i64,
-    /// True if a connection to it closed since, and its port refuses a new one: the process is gone.
+    /// True if a connection to the peer closed after that heartbeat, and its port refuses a new one: the process is
+    /// gone.
     pub refuses: bool,
 }
 
-/// Such a part of the timeout without a beat is a gap.
+/// Divisor of the session timeout: a longer time between two heartbeats is a gap.
 const GAPS_PER_TIMEOUT: u64 = 4;
 
-/// Holds others for dead (`broker.session.timeout.ms`).
+/// Failure detector of one broker for all others (`broker.session.timeout.ms`).
 #[derive(Clone, Debug)]
 pub struct FailureDetector {
     session_timeout_ms: i64,
-    /// The first and the last of the own beats that came one after the other.
+    /// Times of the first and the last of the broker's own heartbeats without a gap between them.
     beaten: Option<(i64, i64)>,
 }
 
-/// A gap is so many beats long at least.
+/// Least number of heartbeats in the time of a gap.
 const BEATS_PER_GAP: u64 = 2;
 
-/// How often a broker beats that was told to do so this often, ms: more often where its beats would be gaps, since then
-/// it would hold nobody for dead.
+/// Returns the interval of heartbeats, ms: `wanted_ms`, or less where that would be a gap, since a broker with gaps
+/// never considers another one failed.
 pub fn beat_interval_ms(wanted_ms: u64, session_timeout_ms: u64) -> u64 {
     wanted_ms.min(session_timeout_ms / GAPS_PER_TIMEOUT / BEATS_PER_GAP).max(1)
 }
 
-/// A peer whose port refuses is dead once its last beat is so old, ms: two beats are missing.
+/// Age of the last heartbeat, ms, at which a peer whose port refuses is considered failed: two heartbeats are missing.
 pub const REFUSING_BEAT_AGE_MS: i64 = 1_000;
 
 impl FailureDetector {
@@ -48,7 +49,7 @@ impl FailureDetector {
         FailureDetector { session_timeout_ms, beaten: None }
     }
 
-    /// A beat of the own broker's has arrived, at this time of a clock that only goes forward, ms.
+    /// Records that the broker's own heartbeat has arrived at `now_ms` of a monotonic clock.
     pub fn beat(&mut self, now_ms: i64) {
         self.beaten = match self.beaten {
             Some((first, last)) if !self.is_gap(last, now_ms) => Some((first, now_ms)),
@@ -56,19 +57,20 @@ impl FailureDetector {
         };
     }
 
-    /// A quarter of the timeout without a beat: the others may not have come through either.
+    /// Returns true if a quarter of the timeout has passed without a heartbeat: those of other brokers may be missing
+    /// as well.
     fn is_gap(&self, last_ms: i64, now_ms: i64) -> bool {
         now_ms.saturating_sub(last_ms) > self.session_timeout_ms / GAPS_PER_TIMEOUT as i64
     }
 
-    /// Returns true if this broker has beaten for a whole timeout until now.
+    /// Returns true if this broker's heartbeats have arrived for a whole timeout until now.
     pub fn may_judge(&self, now_ms: i64) -> bool {
         self.beaten.is_some_and(|(first, last)| {
             !self.is_gap(last, now_ms) && last.saturating_sub(first) >= self.session_timeout_ms
         })
     }
 
-    /// Returns true if the peer is dead.
+    /// Returns true if the peer is considered failed.
     pub fn is_dead(&self, peer: &PeerEvidence, now_ms: i64) -> bool {
         let timeout_ms = if peer.refuses { REFUSING_BEAT_AGE_MS } else { self.session_timeout_ms };
         self.may_judge(now_ms) && peer.beat_age_ms >= timeout_ms
@@ -87,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_beaten_for_a_whole_timeout_holds_nobody_for_dead() {
+    fn heartbeats_shorter_than_a_timeout_consider_no_peer_failed() {
         let mut detector = FailureDetector::new(TIMEOUT_MS);
         assert!(!detector.is_dead(&SILENT, 0));
         beating(&mut detector, 0, 8_500);
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_the_database_begins_the_timeout_anew() {
+    fn an_outage_of_the_database_restarts_the_timeout() {
         let mut detector = FailureDetector::new(TIMEOUT_MS);
         beating(&mut detector, 0, 20_000);
         assert!(!detector.is_dead(&SILENT, 50_000), "its own last beat is old");
@@ -108,13 +110,13 @@ mod tests {
         assert!(detector.is_dead(&SILENT, 59_000));
     }
 
-    /// 500 ms apart, the beats of who waits 2 s for others were gaps.
+    /// With a timeout below 2 s, heartbeats every 500 ms would be gaps.
     #[test]
-    fn beats_are_no_gaps_however_short_the_timeout_is() {
+    fn short_timeout_heartbeats_are_no_gaps() {
         for session_timeout_ms in [8, 100, 2_000, 9_000, 60_000] {
             let every = beat_interval_ms(500, session_timeout_ms as u64) as i64;
             let mut detector = FailureDetector::new(session_timeout_ms);
-            // Each a little late.
+            // Each heartbeat is half an interval late.
             let mut now_ms = 0;
             while now_ms <= 2 * session_timeout_ms {
                 detector.beat(now_ms);
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_refuses_is_enough_once_two_beats_are_missing() {
+    fn refusing_port_and_two_heartbeats_missing_the_peer_is_failed() {
         let mut detector = FailureDetector::new(TIMEOUT_MS);
         beating(&mut detector, 0, TIMEOUT_MS);
         let refusing = |beat_age_ms| PeerEvidence { beat_age_ms, refuses: true };

@@ -1,28 +1,27 @@
-//! The cluster as its metadata has it: who is a member, who leads a partition, who is in sync, who is held for dead.
+//! Decisions on the cluster's metadata: members, leaders, ISRs, failed brokers.
 //!
-//! Every decision is a function of the newest metadata and of what is asked, so that any broker may decide, any number
-//! of times: what was decided already changes nothing.
+//! Every decision is a function of the newest metadata and of a request. Any broker may decide, any number of times: a
+//! repeated decision changes nothing.
 //!
-//! - `registration`: a broker joins, and what its log may have lost.
-//! - `election`: who leads, and who leaves the ISR, by who is there.
-//! - `isr`: the ISR that a leader asks for.
-//! - [`lease`]: when a broker is held for dead.
+//! - `registration`: a broker joins; records that its log may have lost.
+//! - `election`: leaders and departures from the ISR, by the live brokers.
+//! - `isr`: changes of the ISR that a leader requests.
+//! - [`lease`]: brokers that are considered failed.
 //! - [`room`]: reports of full disks.
 //! - [`store`]: reports of lost object stores.
-//! - `zones`: which broker a client is to use for a partition that every broker serves.
+//! - `zones`: the broker of each zone for a partition that every broker serves.
 //!
-//! What it is not: it knows no database, no sockets and no clock. What is decided is true once it is committed, and
-//! only on the metadata that it was decided on. Nothing here is needed for safety but the epochs and the ISR: a lease
-//! only says when to look for another leader.
+//! Not here: databases, sockets and clocks. A decision is valid once it is committed, and only on the metadata that it
+//! was made on. Safety rests on the epochs and the ISR alone: a lease only triggers an election.
 //!
-//! Invariants: whoever leads was in the ISR or the ELR and has not lost its log's end since, but for an election that
-//! says so ([`elect_unclean`], [`elect_among_lost`]). An ISR gets smaller without its leader's asking only where a
-//! member that lives leads on. Each election has a leader epoch of its own, each change a partition epoch.
+//! Invariants: a leader was in the ISR or the ELR and has not been truncated since, except by [`elect_unclean`] and
+//! [`elect_among_lost`]. An ISR shrinks without a request of its leader only if a live member leads on. Each election
+//! has its own leader epoch, each change its own partition epoch.
 //!
 //! Rules: Kafka's `ReplicationControlManager`, `PartitionChangeBuilder` and `ClusterControlManager` (4.3), KIP-966
-//! (ELR), KIP-841 and KIP-903 (who may be in an ISR). Two are ours. A broker that was killed, and whose machine goes
-//! on, has lost nothing: its pages are the system's. And the last ISR stays where nobody lives, so that whoever of it
-//! comes back whole leads.
+//! (ELR), KIP-841 and KIP-903 (eligible members of an ISR). Two rules are ours. A killed broker whose machine stays up
+//! has lost nothing: the system has its pages. The last ISR stays while all its members are down, and the first of them
+//! that returns whole leads.
 
 mod election;
 mod isr;

@@ -1,20 +1,20 @@
-//! A broker joins the cluster: the end of the process that had its id before, and what its log may have lost with that.
+//! Registration of a broker: the end of the former process with its id, and records that its log may have lost.
 
 use fullbore_wire::ErrorCode;
 
 use super::election::settle;
 use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 
-/// How the process before this one ended, as the data folder shows it.
+/// End of the former process, as the data directory shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreviousShutdown {
     /// The process closed its logs.
     Clean,
-    /// The process was killed; the machine has not booted since, so that all its writes are there.
+    /// The process was killed. The machine has not booted since, so that all its writes are there.
     Killed,
-    /// The machine booted since: what was not flushed may be gone.
+    /// The machine has booted since: writes that were not flushed may be gone.
     Lost,
-    /// With another folder, or a newer state of this one: any record that it wrote may be missing here.
+    /// The process used another directory, or a newer state of this one: any record that it wrote may be missing here.
     Elsewhere,
 }
 
@@ -23,70 +23,71 @@ pub enum PreviousShutdown {
 pub struct Member {
     /// Epoch and state, for decisions about replicas.
     pub registration: BrokerRegistration,
-    /// The data folder, by the id that is written in it.
+    /// Id that is written in the data directory.
     pub folder: u128,
-    /// The process, by a random number (Kafka's incarnation id).
+    /// Random number of the process (Kafka's incarnation id).
     pub process: u128,
 }
 
 impl Member {
-    /// Returns true if the process has the broker's place in this epoch. In another epoch the same process was
-    /// registered again, by an attempt that it had given up: as one that was replaced, it is refused what it asks for,
-    /// and kept out of ISRs.
+    /// Returns true if the process is registered in this epoch. The process may have been registered again, in a later
+    /// epoch, by an attempt that it had given up. Its older epoch then counts as replaced: its requests are refused,
+    /// and it stays out of ISRs.
     pub fn is_held_by(&self, process: u128, epoch: i64) -> bool {
         self.process == process && self.registration.epoch == epoch
     }
 }
 
-/// Marks in a data folder, by which an older copy is told from the state that a process left.
+/// Numbers in a data directory by which an older copy differs from the newest state.
 ///
 /// ```text
-/// folder      1   2   3   4       a process writes the next number before each of its beats,
-/// database    1   2   3   4       and the beat tells the database which number the folder has
-///               '-- copy, 2       kept after the process told 3: an older copy
+/// directory   1   2   3   4       a process writes the next number before each of its heartbeats,
+/// database    1   2   3   4       and the heartbeat reports the number to the database
+///               '-- copy, 2       restored after the process reported 3: an older copy
 /// ```
 ///
-/// Several copies taken between two beats have one number: which of them is the newest is not known.
+/// Copies taken between the same two heartbeats have one number: nothing shows which of them is newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FolderMarks {
-    /// The processes of which one used this state last; `None` where the folder names none.
+    /// Two processes, one of which used this state last; None if the directory names none.
     pub users: Option<[u128; 2]>,
-    /// The last number, counted over all processes; `None` where a power cut may have taken the last ones.
+    /// The last number, counted over all processes; None if a power loss may have lost later ones.
     pub noted: Option<u64>,
 }
 
 impl FolderMarks {
-    /// Returns true if the `registered` process used a newer state of the folder. `told` is the newest number that this
-    /// process told the database; 0: none.
+    /// Returns true if the `registered` process used a newer state of the directory. `told` is the newest number that
+    /// this process reported to the database, 0 if none.
     pub fn is_older_than(&self, registered: u128, told: u64) -> bool {
         let names_others = self.users.is_some_and(|users| !users.contains(&registered));
         names_others || self.noted.is_some_and(|noted| noted < told)
     }
 }
 
-/// A process that asks for its broker's place.
+/// Request of a process to be registered as its broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joining {
     /// See [`Member::folder`].
     pub folder: u128,
     /// See [`Member::process`].
     pub process: u128,
-    /// How the process before it ended, as it says.
+    /// End of the former process, as this process reports it.
     pub ended: PreviousShutdown,
-    /// Marks of the folder.
+    /// Numbers of the data directory.
     pub marks: FolderMarks,
-    /// The newest number that the process before it told the database; 0: none.
+    /// Newest number that the former process reported to the database; 0 if none.
     pub told: u64,
 }
 
-/// The broker of this process, fenced until it is known to have the metadata, under an epoch that is larger than all
-/// before; and what the logs of its folder have lost, whatever the process claims. A folder of which the former process
-/// used a newer state is as good as another one (Kafka compares the previous broker epoch, KIP-966).
+/// Returns the member for this process, and the state of the former process's logs. The member is fenced until it is
+/// known to have the metadata; its epoch is larger than all before. A directory of which the former process used a
+/// newer state counts as another directory (Kafka compares the previous broker epoch, KIP-966).
 ///
-/// Asked again by the same process it is as it was: the answer to the first may have been lost.
+/// A repeated request of the same process returns the member as it is: the first response may have been lost.
 ///
 /// # Errors
-/// DUPLICATE_BROKER_REGISTRATION: the broker lives, and has another folder, or a newer state of this one.
+/// DUPLICATE_BROKER_REGISTRATION: the registered broker is alive, and has another directory or a newer state of this
+/// one.
 pub fn register(
     before: Option<&Member>,
     joining: &Joining,
@@ -110,12 +111,13 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
     Member { registration, folder: joining.folder, process: joining.process }
 }
 
-/// The partition once another process has this broker's place, after a former one that has `ended` so. Another replica
-/// leads what the former one led, if one may, and the new one joins the ISR by fetching. Otherwise the partition stays
-/// as it is, and a process with the log that led leads on in the same epoch. `None` if that changes nothing. `others`
-/// are the brokers with this one fenced.
+/// Returns the partition once another process is registered as this broker, or None if nothing changes. `ended` is the
+/// end of the former process; `others` are the brokers with this one fenced.
 ///
-/// Who leads is then to be settled with the broker as it is now (see [`super::follow_up`]).
+/// Another eligible replica takes over the leadership, and the new process joins the ISR by fetching. If there is no
+/// such replica, the partition stays as it is, and the process leads on in the same epoch if its log is whole.
+///
+/// The caller then elects by the brokers as they are now (see [`super::follow_up`]).
 pub fn replace(
     partition: &PartitionRegistration,
     broker_id: i32,
@@ -135,32 +137,33 @@ pub fn replace(
     settle(left, others, min_isr).filter(|settled| settled.leader.is_some()).or(lost)
 }
 
-/// The brokers with this one fenced.
+/// Returns the brokers with this one fenced.
 pub fn without(brokers: &Brokers, broker_id: i32) -> Brokers {
     let mut others = brokers.clone();
     others.entry(broker_id).and_modify(|broker| broker.is_fenced = true);
     others
 }
 
-/// The log of a partition that its broker cannot write any more.
+/// State of a log that its broker cannot write any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResignedLog {
-    /// Whole: no write to the log has failed, and its directory takes no files.
+    /// No write to the log has failed; its directory takes no files.
     Whole,
-    /// Records that were acknowledged may not be on the disk, since a write or an fsync has failed.
+    /// A write or an fsync has failed: acknowledged records may be missing on the disk.
     Unsure,
 }
 
-/// The brokers with the disk of this one full.
+/// Returns the brokers with this one's disk full.
 pub fn without_room(brokers: &Brokers, broker_id: i32) -> Brokers {
     let mut others = brokers.clone();
     others.entry(broker_id).and_modify(|broker| broker.is_full = true);
     others
 }
 
-/// The partition once this broker's log has lost its end: it is in no ISR and ELR. `None` if that changes nothing.
+/// Returns the partition without this broker in ISR and ELR, once an unclean shutdown has truncated its log; None if
+/// nothing changes.
 ///
-/// Who leads is then to be settled (see [`super::settle`]).
+/// The caller then elects (see [`super::settle`]).
 pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let was_whole = partition.isr.contains(&broker_id) || partition.elr.contains(&broker_id);
     was_whole.then(|| {
@@ -170,11 +173,10 @@ pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<Partiti
     })
 }
 
-/// The partition once this broker's log is another one: nothing is known of what it has. `None` if that changes
-/// nothing.
+/// Returns the partition once this broker has another log of unknown contents; None if nothing changes.
 ///
-/// Where it was the last that had every record, all replicas are compared. Those that had lost their ends before may
-/// lack more than others, since the log that is gone went on without them.
+/// If that log was the last with every record, all replicas compete. Those truncated earlier may lack more than others,
+/// since the lost log went on without them.
 fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let PartitionRegistration { isr, elr, lost, .. } = partition;
     let was_whole = [isr, elr].iter().any(|ids| ids.contains(&broker_id));
@@ -187,7 +189,7 @@ fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<Partition
     })
 }
 
-/// The partition in which this broker neither leads nor has anything that counts.
+/// Returns the partition with this broker neither leader nor in ISR, ELR or the truncated replicas.
 fn left_by(partition: &PartitionRegistration, broker_id: i32) -> PartitionRegistration {
     let without = |ids: &[i32]| ids.iter().copied().filter(|id| *id != broker_id).collect();
     let leader = partition.leader.filter(|leader| *leader != broker_id);

@@ -1,5 +1,4 @@
-//! Reports of a broker that its disk is full or hangs, and that it has room and answers again: the times at which they
-//! are due.
+//! Due times of a broker's reports that its disk is full or hangs, and that it has room and responds again.
 //!
 //! ```text
 //! disk      room | full | 4 MiB | full | 4 MiB | full | room ................................
@@ -7,20 +6,20 @@
 //!                 '- 1 s -'                             '-- 5 s, or longer -'
 //! ```
 //!
-//! A disk that gets a little room now and then is full all the time, and each report costs elections: leaving is quick,
+//! A disk that gets a little room now and then counts as full, since each report costs elections. Leaving is quick,
 //! coming back slow, and slower each time that the disk is full again soon after. A broker whose partitions take no
-//! writes without it comes back after the shortest time: there are no elections to save. A disk that hangs is reported
-//! at once: the broker has waited for the write for long. What it is not: it frees nothing, and it refuses no write.
+//! writes without it comes back after the shortest time: there are no elections to save. A hanging disk is reported at
+//! once, since the write has waited for long already. Nothing here frees space or refuses writes.
 
 use super::election::min_insync;
 use crate::replica::PartitionRegistration;
 
-/// A disk as a broker finds it.
+/// State of the disk, as its broker finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskRoom {
-    /// A write does not come back.
+    /// A write does not complete.
     Hung,
-    /// A file cannot be made in the data folder.
+    /// No file can be created in the data directory.
     Unwritable,
     /// A write found no room.
     Full,
@@ -33,9 +32,9 @@ pub enum DiskRoom {
 /// A report of a broker to its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomReport {
-    /// Its disk is full, or hangs, or takes no files.
+    /// The disk is full, hangs, or takes no files.
     Full,
-    /// Its disk has room again, and answers.
+    /// The disk has room again, and responds.
     Room,
 }
 
@@ -44,16 +43,17 @@ const FULL_MS: i64 = 1_000;
 /// Time with room until the report, ms: the shortest and the longest.
 const ROOM_MIN_MS: i64 = 5_000;
 const ROOM_MAX_MS: i64 = 40_000;
-/// A disk that is full again within this time, ms, has to have room for twice as long.
+/// Time, ms, within which a disk that is full again must have room for twice as long.
 const SOON_MS: i64 = 60_000;
 
-/// Reports of a broker on its disk.
+/// State from which the reports on a broker's disk follow.
 #[derive(Clone, Debug)]
 pub struct RoomWatch {
-    /// The first write without room, or a second before one was found to hang, since there was ample room for long.
+    /// Time of the first write without room since the disk last had ample room for long. A hang counts from a second
+    /// before it was found.
     full_since_ms: Option<i64>,
     ample_since_ms: Option<i64>,
-    /// The last report of room.
+    /// Time of the last report of room.
     back_ms: Option<i64>,
     room_ms: i64,
 }
@@ -65,9 +65,9 @@ impl Default for RoomWatch {
 }
 
 impl RoomWatch {
-    /// Returns what is to be reported now, at this time of a clock that only goes forward. `is_full` is the broker's
-    /// state in the metadata: a report is due until it is there. `is_missed` returns true if a partition has too few
-    /// replicas in sync while this broker is out of it; it is called only where the answer counts.
+    /// Returns the report that is due at `now_ms` of a monotonic clock. `is_full` is the broker's state in the
+    /// metadata: a report stays due until the metadata has it. `is_missed` returns true if a partition has too few
+    /// replicas in sync without this broker; it is called only when its result matters.
     pub fn look(
         &mut self,
         now_ms: i64,
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use DiskRoom::{Ample, Full, Hung, Tight};
 
-    /// A broker that looks each half second, and whose reports are carried out at once.
+    /// A broker that polls each half second, and whose reports take effect at once.
     #[derive(Default)]
     struct Broker {
         watch: RoomWatch,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     impl Broker {
-        /// Looks at a disk like this for `for_ms`. Returns the reports, and how long after the begin they were due.
+        /// Polls a disk in this state for `for_ms`. Returns the reports, each with its time since the start.
         fn looks(&mut self, for_ms: i64, disk: DiskRoom) -> Vec<(i64, RoomReport)> {
             let began_ms = self.now_ms;
             let mut reports = Vec::new();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_full_for_a_second_it_is_reported_once() {
+    fn disk_full_for_a_second_is_reported_once() {
         let mut broker = Broker::default();
         assert_eq!(broker.looks(10_000, Ample), []);
         assert_eq!(broker.looks(500, Full), []);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_hangs_it_is_reported_at_once_and_once_it_answers_as_room_is() {
+    fn disk_hangs_is_reported_at_once_and_its_recovery_like_room() {
         let mut broker = Broker::default();
         assert_eq!(broker.looks(10_000, Ample), []);
         assert_eq!(broker.looks(20_000, Hung), [(0, RoomReport::Full)]);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn room_lasts_it_is_reported_and_not_before() {
+    fn room_is_reported_only_once_it_has_lasted() {
         let mut broker = Broker::default();
         broker.looks(2_000, Full);
         assert_eq!(broker.looks(600_000, Tight), [], "a little room is none");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn room_flaps_it_stays_reported_as_full() {
+    fn room_flaps_the_disk_stays_reported_as_full() {
         let mut broker = Broker::default();
         let mut reports = Vec::new();
         for _ in 0..100 {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn full_again_soon_it_has_to_have_room_for_longer_each_time() {
+    fn disk_full_again_soon_must_have_room_for_longer_each_time() {
         let mut broker = Broker::default();
         for room_ms in [5_000, 10_000, 20_000, 40_000, 40_000] {
             assert_eq!(broker.looks(2_000, Full), [(1_000, RoomReport::Full)]);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn full_again_soon_it_comes_back_after_the_shortest_time_where_it_is_missed() {
+    fn disk_full_again_soon_of_a_missed_broker_waits_the_shortest_time() {
         let mut broker = Broker { is_missed: true, ..Broker::default() };
         for _ in 0..5 {
             assert_eq!(broker.looks(2_000, Full), [(1_000, RoomReport::Full)]);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn report_is_not_carried_out_it_is_due_again_and_no_wait_grows() {
+    fn report_without_effect_is_due_again_and_waits_no_longer() {
         let mut watch = RoomWatch::default();
         assert_eq!(watch.look(0, Full, false, || false), None);
         for now_ms in (1_000..20_000).step_by(500) {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn broker_is_restarted_on_a_full_disk_it_reports_again() {
+    fn broker_restarted_on_a_full_disk_reports_again() {
         let mut watch = RoomWatch::default();
         assert_eq!(watch.look(0, Full, false, || false), None);
         assert_eq!(watch.look(1_000, Full, false, || false), Some(RoomReport::Full));

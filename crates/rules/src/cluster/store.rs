@@ -1,21 +1,20 @@
-//! Reports of a broker that it has lost the object store, and that the store answers again: the times at which they are
-//! due.
+//! Due times of a broker's reports that it has lost the object store, and that the store responds again.
 //!
-//! Left out, a broker serves no diskless partition. A store that fails for all brokers is no reason for that: the last
-//! broker that serves reports nothing, and one that is left out comes back where no other broker serves. Leaving and
-//! coming back are [`RoomWatch`]'s, as of a disk: a store that answers now and then is lost all the time. What it is
-//! not: it judges no single request.
+//! A broker that is left out serves no diskless partition. A store that fails for all brokers is no reason to leave.
+//! The last broker that serves reports nothing, and a broker that is left out comes back if no other one serves. The
+//! times are those of [`RoomWatch`]: a store that responds now and then counts as lost. Single requests are not judged
+//! here.
 
 use super::room::{DiskRoom, RoomReport, RoomWatch};
 
-/// The object store as a broker finds it.
+/// State of the object store, as a broker finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreState {
-    /// Requests have failed, or have made no progress, for seconds, and none has succeeded.
+    /// Requests have failed or made no progress for seconds, and none has succeeded.
     Lost,
-    /// Requests fail, or the last one that was to find out is not answered.
+    /// Requests fail, or the last probe has no response.
     Unsure,
-    /// The last request that was to find out succeeded, or none has failed.
+    /// The last probe succeeded, or no request has failed.
     Answers,
 }
 
@@ -24,18 +23,18 @@ pub enum StoreState {
 pub enum StoreReport {
     /// The broker has lost the store.
     Lost,
-    /// The store has answered for a while, or no other broker serves diskless partitions.
+    /// The store has responded for a while, or no other broker serves diskless partitions.
     Back,
 }
 
-/// Reports of a broker on its object store.
+/// State from which the reports on a broker's object store follow.
 #[derive(Clone, Debug, Default)]
 pub struct StoreWatch(RoomWatch);
 
 impl StoreWatch {
-    /// Returns what is to be reported now, at this time of a clock that only goes forward. `is_left_out` is the
-    /// broker's state in the metadata: a report is due until it is there. `others_serve` is true if another broker
-    /// serves diskless partitions.
+    /// Returns the report that is due at `now_ms` of a monotonic clock. `is_left_out` is the broker's state in the
+    /// metadata: a report stays due until the metadata has it. `others_serve` is true if another broker serves diskless
+    /// partitions.
     pub fn look(
         &mut self,
         now_ms: i64,
@@ -65,7 +64,7 @@ mod tests {
     use super::StoreReport::{Back, Lost};
     use super::*;
 
-    /// Brokers that look each half second one after another, and whose reports are carried out at once.
+    /// Brokers that poll each half second one after another, and whose reports take effect at once.
     struct Brokers {
         watches: Vec<StoreWatch>,
         serve: Vec<bool>,
@@ -77,7 +76,7 @@ mod tests {
             Brokers { watches: vec![StoreWatch::default(); count], serve: vec![true; count], now_ms: 0 }
         }
 
-        /// Looks at stores like these for `for_ms`. Returns the reports, and how long after the begin they were due.
+        /// Polls stores in these states for `for_ms`. Returns the reports, each with its time since the start.
         fn look(&mut self, for_ms: i64, stores: &[StoreState]) -> Vec<(i64, usize, StoreReport)> {
             let (began_ms, mut reports) = (self.now_ms, Vec::new());
             while self.now_ms < began_ms + for_ms {
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn one_broker_loses_the_store_it_is_left_out_until_it_answers_for_a_while() {
+    fn broker_that_loses_the_store_is_left_out_until_it_has_responded_for_a_while() {
         let mut brokers = Brokers::new(2);
         assert_eq!(brokers.look(5_000, &[StoreState::Answers; 2]), []);
         assert_eq!(brokers.look(5_000, &[StoreState::Unsure, StoreState::Answers]), [], "it may be a moment");
@@ -106,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn all_brokers_lose_the_store_one_goes_on_and_nothing_flaps() {
+    fn all_brokers_lose_the_store_one_serves_on_and_nothing_flaps() {
         let mut brokers = Brokers::new(3);
         assert_eq!(brokers.look(600_000, &[StoreState::Lost; 3]), [(0, 0, Lost), (0, 1, Lost)]);
         assert_eq!(brokers.look(60_000, &[StoreState::Answers; 3]), [(5_000, 0, Back), (5_000, 1, Back)]);
     }
 
     #[test]
-    fn last_broker_that_serves_is_gone_another_comes_back_without_the_store() {
+    fn last_serving_broker_leaves_another_comes_back_without_the_store() {
         let mut brokers = Brokers::new(2);
         brokers.look(1_000, &[StoreState::Lost, StoreState::Answers]);
         brokers.serve[1] = false;

@@ -1,4 +1,4 @@
-//! Each rule by itself. All of them together: `sim/`.
+//! Each rule alone; `sim/` runs all of them together.
 
 use fullbore_wire::ErrorCode;
 
@@ -30,7 +30,7 @@ fn shown(partition: &PartitionRegistration) -> (Option<i32>, &[i32], &[i32], i32
 }
 
 #[test]
-fn what_is_settled_is_not_changed_again() {
+fn settled_partition_is_settled_again_nothing_changes() {
     let of = partition(&[1, 2, 3], &[], Some(1));
     assert_eq!(settle(&of, &brokers(&[]), 2), None);
     let settled = settle(&of, &brokers(&[1]), 2).expect("its leader is gone");
@@ -45,18 +45,18 @@ fn a_dead_follower_leaves_without_an_election() {
 }
 
 #[test]
-fn who_leaves_an_isr_below_its_least_may_still_lead() {
+fn member_that_leaves_an_isr_below_min_insync_may_still_lead() {
     let settled = settle(&partition(&[1, 2], &[], Some(1)), &brokers(&[2]), 2).expect("it leaves");
     assert_eq!(shown(&settled), (Some(1), &[1][..], &[2][..], 4, 8));
     let led_by_2 = settle(&settled, &brokers(&[1]), 2).expect("2 has every committed record");
     assert_eq!(shown(&led_by_2), (Some(2), &[2][..], &[1][..], 5, 9));
-    // With a least ISR of one, 1 may have committed by itself.
+    // With min.insync.replicas 1, broker 1 may have committed alone.
     let alone = settle(&partition(&[1, 2], &[], Some(1)), &brokers(&[2]), 1).expect("it leaves");
     assert_eq!(shown(&alone), (Some(1), &[1][..], &[][..], 4, 8));
 }
 
 #[test]
-fn the_last_isr_stays_where_nobody_lives_and_the_first_back_leads() {
+fn all_brokers_down_the_last_isr_stays_and_the_first_back_leads() {
     let nobody = settle(&partition(&[1, 2], &[], Some(1)), &brokers(&[1, 2, 3]), 2).expect("nobody leads");
     assert_eq!(shown(&nobody), (None, &[1, 2][..], &[][..], 5, 8));
     assert_eq!(settle(&nobody, &brokers(&[1, 2]), 2), None, "3 was not in sync");
@@ -65,7 +65,7 @@ fn the_last_isr_stays_where_nobody_lives_and_the_first_back_leads() {
 }
 
 #[test]
-fn one_that_stops_hands_over_and_leads_where_nobody_else_can() {
+fn stopping_leader_hands_over_or_leads_on_as_the_last_one() {
     let mut brokers = brokers(&[]);
     brokers.get_mut(&1).expect("1 is there").is_shutting_down = true;
     let settled = settle(&partition(&[1, 2], &[], Some(1)), &brokers, 1).expect("2 leads");
@@ -124,7 +124,7 @@ fn disk_full_and_a_follower_joins_the_leader_hands_over() {
 }
 
 #[test]
-fn who_lost_its_logs_end_leads_only_if_all_have_and_then_the_last_end_does() {
+fn truncated_replica_leads_only_if_all_are_truncated_and_its_log_ends_last() {
     let all = partition(&[1, 2], &[], None);
     let first = lose(&all, 1).expect("it was in sync");
     assert_eq!((&first.isr[..], &first.lost[..]), (&[2][..], &[1][..]));
@@ -171,7 +171,7 @@ fn the_preferred_leader_must_be_in_sync() {
 }
 
 #[test]
-fn an_isr_is_asked_for_by_its_leader_of_now_with_members_of_now() {
+fn isr_change_needs_the_current_leader_and_current_members() {
     let of = partition(&[1, 2], &[], Some(1));
     let from = BrokerState { broker_id: 1, broker_epoch: 10 };
     let asked = |isr: &[i32]| AlterPartition {
@@ -201,7 +201,7 @@ fn an_isr_is_asked_for_by_its_leader_of_now_with_members_of_now() {
 }
 
 #[test]
-fn a_process_takes_its_brokers_place_by_its_folder() {
+fn process_with_the_directory_of_a_broker_is_registered_as_it() {
     let joining =
         Joining { folder: 1, process: 11, ended: PreviousShutdown::Killed, marks: FolderMarks::default(), told: 0 };
     let (first, ended) = register(None, &joining, 1).expect("nobody was there");
@@ -223,7 +223,7 @@ fn a_process_takes_its_brokers_place_by_its_folder() {
 }
 
 #[test]
-fn folder_that_does_not_name_the_registered_process_is_as_good_as_another_one() {
+fn directory_that_does_not_name_the_registered_process_counts_as_another_one() {
     let joining =
         Joining { folder: 1, process: 11, ended: PreviousShutdown::Clean, marks: FolderMarks::default(), told: 0 };
     let (mut before, _) = register(None, &joining, 1).expect("nobody was there");
@@ -240,7 +240,7 @@ fn folder_that_does_not_name_the_registered_process_is_as_good_as_another_one() 
 }
 
 #[test]
-fn folder_with_a_smaller_number_than_its_process_told_is_as_good_as_another_one() {
+fn directory_with_a_smaller_number_than_reported_counts_as_another_one() {
     let of = |users, noted| FolderMarks { users, noted };
     let joining = Joining { folder: 1, process: 11, ended: PreviousShutdown::Killed, marks: of(None, None), told: 0 };
     let (mut before, _) = register(None, &joining, 1).expect("nobody was there");
@@ -266,7 +266,7 @@ fn folder_with_a_smaller_number_than_its_process_told_is_as_good_as_another_one(
 }
 
 #[test]
-fn log_that_is_another_one_leads_only_if_no_replica_has_more() {
+fn replaced_log_leads_only_if_no_replica_has_more() {
     let alone = partition(&[1], &[], None);
     let others = brokers(&[1, 2, 3]);
     let left = replace(&alone, 1, PreviousShutdown::Elsewhere, &others, 1).expect("it was in sync");
@@ -292,7 +292,7 @@ fn log_that_is_another_one_leads_only_if_no_replica_has_more() {
 }
 
 #[test]
-fn process_registered_again_by_a_late_attempt_it_has_lost_its_place() {
+fn process_registered_again_by_a_late_attempt_loses_its_older_epoch() {
     let joining =
         Joining { folder: 1, process: 12, ended: PreviousShutdown::Lost, marks: FolderMarks::default(), told: 0 };
     let (first, _) = register(None, &joining, 7).expect("nobody was there");
@@ -307,7 +307,7 @@ fn process_registered_again_by_a_late_attempt_it_has_lost_its_place() {
 }
 
 #[test]
-fn with_a_smaller_least_isr_only_those_in_sync_may_lead() {
+fn min_insync_lowered_only_members_in_sync_may_lead() {
     let of = partition(&[1], &[2], Some(1));
     assert_eq!(relax(&of, 2), None, "nothing is committed yet");
     let relaxed = relax(&of, 1).expect("1 commits by itself");
@@ -323,7 +323,7 @@ mod settled {
     use proptest::prelude::*;
     use proptest::sample::subsequence;
 
-    /// Brokers 1 to 3, each of which is unknown, or in any state.
+    /// Brokers 1 to 3, each unknown or in any state.
     fn any_brokers() -> impl Strategy<Value = Brokers> {
         proptest::collection::vec(proptest::option::of(any::<(bool, bool, bool)>()), 3).prop_map(|states| {
             let known = (1..).zip(states).filter_map(|(id, state)| state.map(|state| (id, state)));
@@ -339,12 +339,12 @@ mod settled {
 
     proptest! {
         #[test]
-        fn partition_is_settled_nothing_follows(
+        fn settled_partition_needs_no_follow_up(
             brokers in any_brokers(), isr in subsequence(vec![1, 2, 3], 0..4), others in subsequence(vec![1, 2, 3], 0..4),
             led: bool, is_lost: bool, min_isr in 1..4_usize, may_be_unclean: bool,
         ) {
             let mut of = partition(&isr, &[], isr.first().copied().filter(|_| led));
-            // Below min.insync.replicas alone others have every committed record, or had.
+            // Only an ISR below min.insync.replicas leaves others that have, or had, every committed record.
             if isr.len() < min_isr {
                 let others: Vec<i32> = others.into_iter().filter(|id| !isr.contains(id)).collect();
                 *(if is_lost { &mut of.lost } else { &mut of.elr }) = others;
@@ -352,7 +352,7 @@ mod settled {
             if is_settled(&of, &brokers, may_be_unclean) {
                 prop_assert_eq!(follow_up(&of, &brokers, min_isr, &[], may_be_unclean), None);
             }
-            // A second time changes nothing.
+            // A second follow-up changes nothing.
             if let Some(next) = follow_up(&of, &brokers, min_isr, &[], may_be_unclean) {
                 prop_assert_eq!(follow_up(&next, &brokers, min_isr, &[], may_be_unclean), None);
             }

@@ -1,15 +1,15 @@
-//! Which broker a client is to use for a partition that every broker serves, by the zone that the client is in.
+//! The broker that a client uses for a partition that every broker serves, by the client's zone.
 //!
-//! It is rendezvous hashing (Thaler and Ravishankar 1998): every broker has a weight for every partition, and the
-//! heaviest of a zone is the partition's broker there. A broker that comes takes its share from all others of its zone,
-//! one that goes leaves its share to all of them, and nothing else moves.
+//! This is rendezvous hashing (Thaler and Ravishankar 1998). Every broker has a weight for every partition, and the
+//! heaviest of a zone is the partition's broker there. A broker that joins takes its share from all others of its zone;
+//! one that leaves gives its share to all of them. Nothing else moves.
 //!
-//! Not here: who is alive, and where a client is. Invariant: the answer depends on ids and the names of zones alone, so
-//! that all brokers give the same one, through restarts and from one version of the program to the next.
+//! Not here: which brokers are alive, and which zone a client is in. Invariant: the result depends only on ids and zone
+//! names. So all brokers agree, through restarts and across versions of the program.
 
 use std::collections::BTreeMap;
 
-/// The brokers to choose from, by zone. Those that name no zone are one zone by themselves.
+/// Brokers to choose from, by zone. Brokers without a zone form one of their own.
 #[derive(Clone, Debug, Default)]
 pub struct Zones<'z> {
     by_name: BTreeMap<Option<&'z str>, Vec<i32>>,
@@ -25,8 +25,8 @@ impl<'z> Zones<'z> {
         Self { by_name }
     }
 
-    /// Returns the zone that a client means by `name`: the zone of this name, or else the only one that `name` begins
-    /// with before a dash. Kafka Connect and Streams append to the client.id that they are given.
+    /// Returns the zone that a client means by `name`: the zone of this name, or else the only zone that is followed by
+    /// a dash at the start of `name`. Kafka Connect and Streams append to the client.id that they are given.
     pub fn meant(&self, name: &str) -> Option<&'z str> {
         let zones = || self.by_name.keys().copied().flatten();
         let is_prefix = |zone: &&str| name.strip_prefix(zone).is_some_and(|appended| appended.starts_with('-'));
@@ -36,14 +36,14 @@ impl<'z> Zones<'z> {
         })
     }
 
-    /// The broker of a partition (topic id and number) in this zone; `None` where no broker is in it.
+    /// Returns the broker of a partition (topic id and number) in this zone; None if the zone has no broker.
     pub fn broker_in(&self, zone: &str, partition: (u128, i32)) -> Option<i32> {
         Some(heaviest(self.by_name.get(&Some(zone))?, partition)?.1)
     }
 
-    /// The broker of a partition in each zone, in the order of the zones' names, but that the first is the one to use
-    /// for a client of this zone. Where the client names none, or one without brokers, the first is the heaviest of
-    /// all. Empty where there are no brokers.
+    /// Returns the broker of a partition in each zone, in the order of the zones' names, except that the broker for
+    /// this client's zone comes first. For a client without a zone, or in one without brokers, the heaviest of all
+    /// comes first. Empty if there are no brokers.
     pub fn brokers_of(&self, partition: (u128, i32), client: Option<&str>) -> Vec<i32> {
         let heaviest_by_zone = self.by_name.iter().filter_map(|(zone, ids)| Some((*zone, heaviest(ids, partition)?)));
         let of_zones: Vec<_> = heaviest_by_zone.collect();
@@ -56,7 +56,7 @@ impl<'z> Zones<'z> {
     }
 }
 
-/// The heaviest of these brokers, with its weight.
+/// Returns the heaviest of these brokers, with its weight.
 fn heaviest(ids: &[i32], partition: (u128, i32)) -> Option<(u64, i32)> {
     ids.iter().map(|id| (weight(partition, *id), *id)).max()
 }
@@ -67,7 +67,8 @@ fn weight((topic, number): (u128, i32), broker: i32) -> u64 {
     ids.into_iter().fold(0, |hash, id| mixed(hash ^ id))
 }
 
-/// A step of SplitMix64 (Steele, Lea and Flood 2014): every bit of what comes in changes half of what goes out.
+/// Returns the result of one step of SplitMix64 (Steele, Lea and Flood 2014): each bit of the input changes half of the
+/// output bits.
 fn mixed(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -87,13 +88,13 @@ mod tests {
         Zones::new(brokers.iter().map(|(id, zone)| (*id, NAMES[*zone])))
     }
 
-    /// Brokers by id, each with its zone.
+    /// Returns brokers by id, each with its zone.
     fn brokers() -> impl Strategy<Value = Vec<(i32, usize)>> {
         proptest::collection::btree_map(0..1000_i32, 0..NAMES.len(), 1..12).prop_map(Vec::from_iter)
     }
 
     #[test]
-    fn name_has_something_appended_the_only_zone_before_it_is_meant() {
+    fn name_with_a_suffix_means_the_only_zone_before_it() {
         let zones = Zones::new([(1, None), (2, Some("eu-1a")), (3, Some("eu-1b")), (4, Some("us")), (5, Some("us-1"))]);
         for (name, zone) in [
             ("eu-1a", Some("eu-1a")),
@@ -121,7 +122,7 @@ mod tests {
         }
 
         #[test]
-        fn each_zone_has_one_and_the_clients_is_first(
+        fn each_zone_has_one_broker_and_the_clients_is_first(
             brokers in brokers(), topic: u128, number in 0..10_000, client in 0..NAMES.len(),
         ) {
             let zones = zones(&brokers);
@@ -148,7 +149,7 @@ mod tests {
         }
 
         #[test]
-        fn one_that_goes_moves_nothing_but_its_own(
+        fn broker_that_leaves_moves_only_its_own_partitions(
             brokers in brokers(), gone: prop::sample::Index, topic: u128, client in 0..NAMES.len(),
         ) {
             let gone = gone.get(&brokers).0;
@@ -171,7 +172,7 @@ mod tests {
         let zones = zones(&brokers);
         for (client, share) in [(None, 1000), (Some("a"), 2000), (Some("b"), 2000), (Some("c"), 1000)] {
             let mut count = HashMap::new();
-            // Topics of one partition and topics of many.
+            // Topics of one partition, and a topic of many.
             let partitions = (0..3000).flat_map(|topic| [(topic, 0), (7, i32::try_from(topic).expect("small"))]);
             for partition in partitions {
                 *count.entry(zones.brokers_of(partition, client)[0]).or_insert(0) += 1;
@@ -182,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Brokers of two versions are in one cluster while it is upgraded.
+    /// Brokers of two versions are in one cluster during an upgrade.
     #[test]
     fn the_choice_is_the_same_in_every_version() {
         let zones = Zones::new([(1, Some("a")), (2, Some("a")), (3, Some("b")), (4, None)]);

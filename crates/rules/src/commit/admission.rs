@@ -1,15 +1,15 @@
 //! Admission of a producer's batches for one partition, before they are committed.
 //!
-//! The order is fixed here, and the coordinator confirms it: what a producer has sent to this broker is checked against
-//! what is committed as far as this broker knows, and what was admitted since. Admission only accepts. Before it
-//! refuses, and at a producer's first batch, the coordinator is to be asked, since the producer may have written by way
-//! of another broker.
+//! Admission fixes the order, and the coordinator's commit confirms it. A batch is checked against the committed state
+//! as this broker knows it, and against batches admitted since. This state may be stale: it can accept a batch, but not
+//! refuse one. Before a refusal, and at a producer's first batch, the caller reads the committed state again: the
+//! producer may have written through another broker.
 //!
 //! Not here: bytes and waits.
 //!
-//! Invariants: the pending batches of a producer are one unbroken run of sequences of its epochs; once a batch has
-//! failed, no batch that was admitted behind it is pending any more, and none behind it is taken for the first of a
-//! producer that is not known ([`RefusedBatches`]).
+//! Invariants: the pending batches of a producer are consecutive sequences of its epochs. Once a batch fails, no batch
+//! admitted behind it stays pending, and none behind it is taken for the first of an unknown producer
+//! ([`RefusedBatches`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -22,47 +22,47 @@ use crate::sequence::{
     HALF_RANGE, RefusedBatches, SequenceRefusal, Stamp, TransactionOfBatch, Verdict, sequence_add, sequence_distance,
 };
 
-/// A batch that is admitted, by a number of its broker's.
+/// Ticket of an admitted batch, unique to its broker.
 pub type TicketId = u64;
 
 /// Verdict on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Take it, then call [`PartitionAdmission::admitted`].
+    /// The caller takes the batch, then calls [`PartitionAdmission::admitted`].
     Admit,
-    /// A copy is pending: the batch shares its answer.
+    /// A copy is pending: the batch shares the copy's outcome.
     Shares(TicketId),
-    /// Committed already: the caller repeats the first answer.
+    /// The batch is committed already: the caller repeats the first response.
     Duplicate {
-        /// The offset of its first record.
+        /// Offset of its first record.
         base_offset: i64,
-        /// The timestamp it was appended with, in ms.
+        /// Timestamp at which it was appended, in ms.
         timestamp: i64,
     },
-    /// Bring what is known of the partition up to date, and check it again.
+    /// The caller must read the committed state of the partition again, then check again.
     Ask,
-    /// Answer the error.
+    /// The caller responds with the error.
     Refuse(SequenceRefusal),
 }
 
 /// Freshness of the state that a batch is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// Another broker may have committed since it was read.
+    /// Another broker may have committed since the state was read.
     MayBeStale,
-    /// Read after the batch had come.
+    /// The state was read after the batch arrived.
     Current,
 }
 
 /// Relation of a transactional batch to the open transaction of its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// The batch goes on with one that is open, or that a pending batch opens.
+    /// The batch continues a transaction that is open, or that a pending batch opens.
     Open {
-        /// For [`ObjectBatch::verified`](super::ObjectBatch::verified).
+        /// Value for [`ObjectBatch::verified`](super::ObjectBatch::verified).
         verified: Option<Verified>,
     },
-    /// The batch opens one: the coordinator must confirm that first.
+    /// The batch opens a transaction, which the coordinator must confirm first.
     Unverified,
 }
 
@@ -78,12 +78,12 @@ struct PendingBatch {
 #[derive(Clone, Debug, Default)]
 pub struct PartitionAdmission {
     by_producer: HashMap<i64, VecDeque<PendingBatch>>,
-    /// Batches that their clients have to send again, and first.
+    /// Refused batches that their clients must send again before any other.
     refused: RefusedBatches,
 }
 
 impl PartitionAdmission {
-    /// Decides on a batch at `now`. `committed` is the committed state, as far as it is known.
+    /// Decides on a batch at `now`. `committed` is the committed state, as far as this broker knows it.
     pub fn check(&self, stamp: &Stamp, committed: &PartitionState, freshness: Freshness, now: Duration) -> Admission {
         if !stamp.is_idempotent() {
             return Admission::Admit;
@@ -106,7 +106,7 @@ impl PartitionAdmission {
         }
         let is_known = committed.producers.knows(stamp.producer_id);
         let verdict = match committed.check(stamp) {
-            // It would follow what is committed, but others of its producer are pending, which it does not follow.
+            // The batch would follow the committed state, but not the pending batches of its producer.
             Verdict::Append if newest.is_some() => Verdict::Refuse(SequenceRefusal::OutOfOrderSequence),
             verdict => verdict,
         };
@@ -118,8 +118,8 @@ impl PartitionAdmission {
         }
     }
 
-    /// How many sequences are missing before a batch, with what is pending: 0 is next, or not to be waited for. As
-    /// [`Producers::ahead`](crate::sequence::Producers::ahead).
+    /// Returns how many sequences are missing before a batch, counting pending ones. 0 means that the batch is next, or
+    /// that waiting is no use. See [`Producers::ahead`](crate::sequence::Producers::ahead).
     pub fn ahead(&self, stamp: &Stamp, committed: &PartitionState) -> i32 {
         match self.newest(stamp.producer_id, committed) {
             Some(newest) if stamp.producer_epoch < newest.producer_epoch => 0,
@@ -132,20 +132,20 @@ impl PartitionAdmission {
         }
     }
 
-    /// Returns the newest pending batch of a producer, unless that or a later one is committed: then another broker was
-    /// faster, and the producer goes on behind what is committed.
+    /// Returns the newest pending batch of a producer; None if that batch or a later one is committed. In that case
+    /// another broker was faster, and the producer continues after the committed batches.
     fn newest(&self, producer_id: i64, committed: &PartitionState) -> Option<Stamp> {
         let newest = self.by_producer.get(&producer_id)?.back()?.stamp;
         (!committed.producers.has_passed(&newest)).then_some(newest)
     }
 
-    /// Returns true if a batch that is ahead, and does not say
-    /// `reorder`, waits for batches that other brokers may be committing; `committed` was read after it came.
+    /// Returns true if a batch that is ahead, and does not have `reorder`, waits for batches that other brokers may be
+    /// committing. `committed` was read after the batch arrived.
     ///
-    /// A batch for a partition made again waits where its producer has written to it, and where it would be the first
-    /// of a producer whose state may be forgotten. Any other is refused at once, as on a classic partition. The missing
-    /// batches were then sent to the deleted partition, and their client cannot send them again while those behind them
-    /// fill its requests in flight.
+    /// On a recreated partition, a batch waits if its producer has written to the partition, or if it would be the
+    /// first of a producer whose state may be forgotten. Any other is refused at once, as on a classic partition: the
+    /// missing batches went to the deleted partition. Their client cannot resend them while later batches fill its
+    /// requests in flight.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
         let producer_id = stamp.producer_id;
         let has_written = || self.has_pending(producer_id) || committed.producers.knows(producer_id);
@@ -154,16 +154,16 @@ impl PartitionAdmission {
             Admission::Refuse(SequenceRefusal::OutOfOrderSequence) => {
                 has_written() || !committed.producers.has_predecessor()
             }
-            // The missing batch was refused here, and its client sends it again.
+            // The missing batch was refused here, and its client resends it.
             Admission::Refuse(_) => false,
             Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
         }
     }
 
-    /// Returns how a transactional batch that [`PartitionAdmission::check`] lets in stands to the transactions that are
-    /// open, as far as is known here. Another broker may have committed the marker of a transaction that seems open:
-    /// with transaction version 1 the commit then refuses the batch as [`Unverified`](super::Refusal::Unverified), so
-    /// that a broker may want to have it verified anyway.
+    /// Returns the relation of a transactional batch that [`PartitionAdmission::check`] admits to the open transactions
+    /// known here. Another broker may have committed the marker of a transaction that seems open. With transaction
+    /// version 1 the commit then refuses the batch as [`Unverified`](super::Refusal::Unverified), so that a broker may
+    /// verify it anyway.
     pub fn transaction_of(&self, stamp: &Stamp, committed: &PartitionState) -> Opening {
         let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back);
         let pending = newest.filter(|newest| newest.stamp.producer_epoch == stamp.producer_epoch);
@@ -172,13 +172,13 @@ impl PartitionAdmission {
         }
         match committed.producers.transaction_of(stamp, true) {
             Ok(TransactionOfBatch::Begins) => Opening::Unverified,
-            // The commit refuses the batch.
+            // The commit refuses such a batch, if it must be refused.
             Ok(TransactionOfBatch::None | TransactionOfBatch::Ongoing) | Err(_) => Opening::Open { verified: None },
         }
     }
 
-    /// The batch is in an object, and pending from now on. `verified` is that of the object's batch. Markers are not
-    /// pending here.
+    /// Records that the batch is in an object, and thereby pending. `verified` is that of the object's batch. Markers
+    /// are not pending here.
     pub fn admitted(&mut self, stamp: &Stamp, ticket: TicketId, verified: Option<Verified>) {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();
@@ -187,7 +187,7 @@ impl PartitionAdmission {
         }
     }
 
-    /// The oldest pending batch of its producer is committed, or was found to be.
+    /// Removes the oldest pending batch of its producer, which is committed, or was found to be.
     pub fn committed(&mut self, stamp: &Stamp, ticket: TicketId) {
         if let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) {
             if let Some(at) = place(pending, ticket) {
@@ -199,10 +199,10 @@ impl PartitionAdmission {
         }
     }
 
-    /// A batch has failed at `now` with `code`: it is pending no more, nor is any that was admitted of its producer
-    /// behind it. Those are dead: nothing of them may be committed, so that they can be sent again. Their tickets, in
-    /// their order.
-    #[must_use = "whoever waits for them is to be answered"]
+    /// Removes a batch that failed at `now` with `code`, and all of its producer admitted after it. Returns the tickets
+    /// of those later batches, in order. They are dead: none of them may be committed, so that the client can send them
+    /// again.
+    #[must_use = "the waiting requests need a response"]
     pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId, code: ErrorCode, now: Duration) -> Vec<TicketId> {
         let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) else { return Vec::new() };
         let Some(at) = place(pending, ticket) else { return Vec::new() };
@@ -219,7 +219,7 @@ impl PartitionAdmission {
         self.refused.note(stamp, code, now);
     }
 
-    /// Returns the refusal of a batch that is known to come before its turn.
+    /// Returns the refusal of a batch that is known to be out of order.
     pub fn of_early(&self, stamp: &Stamp, now: Duration) -> SequenceRefusal {
         self.refused.of_early(stamp, now)
     }
@@ -250,18 +250,18 @@ impl PartitionAdmission {
         self.by_producer.get(&stamp.producer_id).is_some_and(|pending| place(pending, ticket).is_some())
     }
 
-    /// Returns true if nothing is pending of an idempotent producer, and none has to send anything again.
+    /// Returns true if no idempotent producer has a pending batch, or a refused batch to resend.
     pub fn is_empty(&self) -> bool {
         self.by_producer.is_empty() && self.refused.is_empty()
     }
 }
 
-/// Returns the place of the batch with this ticket; tickets grow.
+/// Returns the position of the batch with this ticket; tickets grow.
 fn place(pending: &VecDeque<PendingBatch>, ticket: TicketId) -> Option<usize> {
     pending.binary_search_by_key(&ticket, |of| of.ticket).ok()
 }
 
-/// The very same batch, in a run of sequences without a gap in each epoch.
+/// Returns the pending copy of a batch; None if there is none. The sequences of each epoch have no gap.
 fn same<'a>(pending: &'a VecDeque<PendingBatch>, stamp: &Stamp) -> Option<&'a PendingBatch> {
     let from = pending.partition_point(|of| of.stamp.producer_epoch < stamp.producer_epoch);
     let first = pending.get(from)?.stamp.base_sequence;
@@ -273,7 +273,7 @@ fn same<'a>(pending: &'a VecDeque<PendingBatch>, stamp: &Stamp) -> Option<&'a Pe
     pending.get(at).filter(|of| of.stamp == *stamp)
 }
 
-/// Returns true if a batch is the very next one after another of its producer, or the first of a later epoch.
+/// Returns true if a batch is the next one after `newest` of its producer, or the first of a later epoch.
 fn follows(stamp: &Stamp, newest: &Stamp) -> bool {
     if stamp.producer_epoch == newest.producer_epoch {
         stamp.base_sequence == sequence_add(newest.last_sequence(), 1)
@@ -294,7 +294,7 @@ mod tests {
         Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 1 }
     }
 
-    /// Returns the stops of a deleted partition: producer 7 wrote ten batches, and producer 8 one.
+    /// Returns the producer state of a deleted partition: producer 7 wrote ten batches, and producer 8 one.
     fn stops() -> Stops {
         let mut deleted = PartitionState::new(5);
         (0..10)
@@ -303,10 +303,10 @@ mod tests {
         deleted.producers.stops()
     }
 
-    /// The batches before it were refused while there was no topic. Five such batches are all that a client has in
+    /// The batches before these were refused while the topic did not exist. A client has at most five such batches in
     /// flight.
     #[test]
-    fn topic_is_made_again_a_batch_that_has_overtaken_others_is_refused_at_once() {
+    fn recreated_topic_refuses_an_out_of_order_batch_at_once() {
         let mut committed = PartitionState::new(5);
         committed.succeed(stops(), false);
         let admission = PartitionAdmission::default();
@@ -324,7 +324,7 @@ mod tests {
 
     /// The producer has begun the epoch at another broker, while a batch of the older one waits here for a slow store.
     #[test]
-    fn later_epoch_is_committed_older_batches_that_are_pending_do_not_count() {
+    fn later_epoch_is_committed_older_pending_batches_do_not_count() {
         let of_epoch = |producer_epoch, base_sequence| Stamp { producer_epoch, ..stamp(7, base_sequence) };
         let (mut committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
         committed.take_over(&AppendedBatch::plain(of_epoch(0, 0), 0, 0), 0);
@@ -341,9 +341,9 @@ mod tests {
         assert_eq!(check(of_epoch(0, 2), &committed), Admission::Refuse(SequenceRefusal::InvalidProducerEpoch));
     }
 
-    /// The producer has sent them to another broker again, and goes on here.
+    /// The producer has resent them to another broker, and continues here.
     #[test]
-    fn pending_batches_are_committed_elsewhere_the_next_one_follows_what_is_committed() {
+    fn pending_batches_are_committed_elsewhere_the_next_follows_the_committed_ones() {
         let (mut committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
         committed.take_over(&AppendedBatch::plain(stamp(7, 0), 0, 0), 0);
         admission.admitted(&stamp(7, 1), 1, None);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn producer_has_written_its_batch_ahead_waits_for_those_before_it() {
+    fn producer_has_written_its_out_of_order_batch_waits() {
         let mut committed = PartitionState::new(5);
         committed.succeed(stops(), false);
         let mut admission = PartitionAdmission::default();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_is_refused_those_behind_it_are_not_kept_waiting() {
+    fn batch_is_refused_later_ones_do_not_wait() {
         let (committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
         admission.turned_away(&stamp(9, 0), ErrorCode::REQUEST_TIMED_OUT, AT);
         let behind = Admission::Refuse(SequenceRefusal::BehindRefused(ErrorCode::REQUEST_TIMED_OUT));
@@ -382,22 +382,22 @@ mod tests {
     }
 
     #[test]
-    fn topic_is_new_a_batch_ahead_of_a_new_producer_waits_for_those_at_another_broker() {
+    fn new_topic_and_producer_an_out_of_order_batch_waits_for_other_brokers() {
         let committed = PartitionState::new(5);
         assert!(PartitionAdmission::default().awaits_others(&stamp(9, 1), &committed, AT));
     }
 
     #[test]
-    fn producer_may_be_forgotten_its_batch_ahead_waits_for_those_before_it() {
+    fn producer_may_be_forgotten_its_out_of_order_batch_waits() {
         let mut committed = PartitionState::new(5);
         committed.succeed(Stops::partial(), false);
         let admission = PartitionAdmission::default();
         assert!(admission.awaits_others(&stamp(7, 10), &committed, AT));
     }
 
-    /// UNKNOWN_PRODUCER_ID, which a batch gets that has waited, ends librdkafka's producer.
+    /// UNKNOWN_PRODUCER_ID, the refusal of a batch that has waited, ends librdkafka's producer.
     #[test]
-    fn producer_may_have_written_to_the_deleted_partition_its_batch_ahead_is_taken_at_once() {
+    fn producer_may_have_written_to_the_deleted_partition_its_batch_is_taken_at_once() {
         let mut committed = PartitionState::new(5);
         committed.succeed(Stops::partial().of_ids_below(8), false);
         let admission = PartitionAdmission::default();

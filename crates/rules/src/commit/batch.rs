@@ -1,47 +1,46 @@
-//! A batch on its way into a diskless topic, and the numbers of what it belongs to.
+//! Batches on their way into a diskless topic, and the ids of their partitions and objects.
 
 use crate::sequence::{Marker, Producers, Stamp, VersionedMarker};
 
-/// A partition of a diskless topic, by a number that is given once.
+/// Id of a partition of a diskless topic, never reused.
 pub type DisklessPartitionId = i64;
 
-/// An object in the store, by a number that is given once.
+/// Id of an object in the store, never reused.
 pub type ObjectId = i64;
 
 /// Batch in an object, in the order in which its broker has admitted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectBatch {
-    /// Its partition.
+    /// Partition of the batch.
     pub partition: DisklessPartitionId,
-    /// Begin in the object, in bytes.
+    /// Position of its first byte in the object.
     pub position: u32,
     /// Its length in bytes.
     pub size: u32,
-    /// Stamp of its producer; its `record_count` is the number of offsets that it takes. A marker has no sequence, and
-    /// takes one offset.
+    /// Stamp of its producer; `record_count` is the number of offsets that the batch takes. A marker has no sequence,
+    /// and takes one offset.
     pub stamp: Stamp,
-    /// The largest timestamp of its records in ms, or the broker's time where the topic has LogAppendTime.
+    /// Largest timestamp of its records in ms; the broker's time if the topic has LogAppendTime.
     pub max_timestamp: i64,
-    /// Part of the batch in a transaction.
+    /// Role of the batch in a transaction.
     pub kind: BatchKind,
-    /// Confirmation of the coordinator that the partition is in the producer's transaction, which the commit needs of a
-    /// batch that opens one here. `None` of a batch that was not verified. Of a
-    /// marker, the moment of its request.
+    /// Confirmation by the coordinator that the partition is in the producer's transaction; the commit needs it of a
+    /// batch that opens one here. None for a batch that was not verified. For a marker, the state at its request.
     pub verified: Option<Verified>,
 }
 
-/// Word of a transaction's coordinator that the partition is in it (KIP-890).
+/// Confirmation by a transaction's coordinator that the partition is in it (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// A next offset of the partition that the broker knew before the verification. A marker at that offset or later
-    /// may have ended the transaction.
+    /// Next offset of the partition that the broker knew before the verification. A marker at that offset or later may
+    /// have ended the transaction.
     pub next_offset: i64,
     /// True if the coordinator has added the partition for the batch (transaction version 2): a producer without state
-    /// here begins with 0.
+    /// here begins with sequence 0.
     pub is_added: bool,
 }
 
-/// Part of a batch in a transaction.
+/// Role of a batch in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchKind {
     /// Records in no transaction.
@@ -52,7 +51,7 @@ pub enum BatchKind {
     Marker {
         /// Leader epoch of the partition of `__transaction_state` that decided.
         coordinator_epoch: i32,
-        /// True to commit, false to abort. A row of producers has false.
+        /// True to commit, false to abort. A row of producer state has false.
         is_commit: bool,
         /// True if the marker has the epoch after that of its transaction, as with transaction version 2.
         has_next_epoch: bool,
@@ -74,54 +73,52 @@ impl BatchKind {
 }
 
 impl ObjectBatch {
-    /// Returns true if a producer's sequence decides on the batch: it is idempotent, and no marker.
+    /// Returns true if the sequence of its producer decides on the batch: it is idempotent, and not a marker.
     pub fn is_sequenced(&self) -> bool {
         self.stamp.is_idempotent() && !self.kind.is_marker()
     }
 
-    /// Returns the marker that the batch is; its transaction version is 1 or 2.
+    /// Returns the batch as a marker, with transaction version 1 or 2; None if it is not a marker.
     pub fn marker(&self) -> Option<VersionedMarker> {
         marker(&self.stamp, self.kind)
     }
 }
 
-/// Batches that one commit has appended of one producer to one partition.
+/// Batches of one producer that one commit has appended to one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendedBatches {
-    /// The partition.
     pub partition: DisklessPartitionId,
-    /// The producer.
     pub producer_id: i64,
-    /// The batches, in the order of the offsets. There may be several epochs.
+    /// The batches in the order of their offsets, possibly of several epochs.
     pub batches: Vec<AppendedBatch>,
 }
 
-/// Batch of a producer that is appended.
+/// Appended batch of a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendedBatch {
-    /// Stamp of the batch. Of a marker, `base_sequence` is the one with which the producer goes on.
+    /// Stamp of the batch. `base_sequence` of a marker is the sequence with which the producer continues.
     pub stamp: Stamp,
-    /// The offset of its first record.
+    /// Offset of its first record.
     pub base_offset: i64,
-    /// The timestamp that a retry is answered with, in ms.
+    /// Timestamp in the response to a retry, in ms.
     pub timestamp: i64,
-    /// Part of the batch in a transaction.
+    /// Role of the batch in a transaction.
     pub kind: BatchKind,
 }
 
 impl AppendedBatch {
-    /// A batch in no transaction.
+    /// Returns a batch outside transactions.
     pub fn plain(stamp: Stamp, base_offset: i64, timestamp: i64) -> AppendedBatch {
         AppendedBatch { stamp, base_offset, timestamp, kind: BatchKind::Plain }
     }
 
-    /// Returns the marker that the batch is; its transaction version is 1 or 2.
+    /// Returns the batch as a marker, with transaction version 1 or 2; None if it is not a marker.
     pub fn marker(&self) -> Option<VersionedMarker> {
         marker(&self.stamp, self.kind)
     }
 
-    /// Lets the producers of a partition remember the batch; `window` batches are retained of each. One that they know
-    /// is passed over.
+    /// Records the batch in a partition's producer state, which retains `window` batches of each producer. A batch that
+    /// the state has already is ignored.
     pub fn remember(&self, producers: &mut Producers, now_ms: i64, window: usize) {
         let AppendedBatch { stamp, base_offset, timestamp, kind } = self;
         if producers.has_reached(stamp.producer_id, *base_offset) {

@@ -8,53 +8,49 @@ use super::run::BatchRun;
 use super::state::PartitionState;
 use crate::sequence::{self, AbortedTransaction, Producers, SequenceRefusal};
 
-/// State that a commit is decided on: the newest of every partition that it touches.
+/// State that a commit is decided on: the newest of every partition in it.
 #[derive(Debug)]
 pub struct Coordinator<'a> {
-    /// Existing partitions; one that is missing is deleted. The commit changes them.
+    /// Existing partitions, which the commit changes. A missing partition is deleted.
     pub partitions: &'a mut HashMap<DisklessPartitionId, PartitionState>,
-    /// Producers of deleted partitions, as far as they are kept: a batch in their windows was committed before the
-    /// deletion.
+    /// Producer state of deleted partitions, as far as it is kept. A batch in one of their windows was committed before
+    /// the deletion.
     pub deleted: &'a HashMap<DisklessPartitionId, Producers>,
-    /// The wall clock in ms, from which producers' idleness counts.
+    /// Wall clock in ms, from which the idleness of producers counts.
     pub now_ms: i64,
 }
 
-/// Decision of a commit: the answers, and the rows to write.
+/// Decision of a commit: the verdicts, and the rows to write.
 #[derive(Clone, Debug, Default)]
 pub struct CommitDecision {
-    /// For each object what became of each of its batches, in their order.
+    /// Verdicts on the batches of each object, in their order.
     pub verdicts: Vec<Vec<CommitVerdict>>,
-    /// The objects that are committed now; not those that were before.
+    /// Objects that this commit commits, without those committed earlier.
     pub objects: Vec<CommittedObject>,
     /// Runs of the appended batches, in the order of the objects.
     pub runs: Vec<BatchRun>,
-    /// Appended batches and markers of each idempotent producer: a row each.
+    /// Appended batches and markers of each idempotent producer, one row a producer and partition.
     pub producers: Vec<AppendedBatches>,
-    /// Transactions that markers have aborted, in the order of the markers.
+    /// Transactions aborted by markers, in the order of the markers.
     pub aborted: Vec<PartitionAborted>,
 }
 
-/// A transaction that is aborted in a partition.
+/// Aborted transaction of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionAborted {
-    /// The partition.
     pub partition: DisklessPartitionId,
-    /// The transaction.
     pub transaction: AbortedTransaction,
 }
 
-/// An object that is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommittedObject {
-    /// Its number.
     pub id: ObjectId,
-    /// Bytes of the batches that were appended; with none, nobody will ever read it.
+    /// Bytes of its appended batches; 0 means that the object will never be read.
     pub live_bytes: i64,
 }
 
-/// Decides on objects in the order in which their broker has closed them. The partitions are as after the commit; if
-/// that is not known to be written, they are to be read anew.
+/// Decides on objects in the order in which their broker closed them. Leaves the partitions as after the commit. Unless
+/// the commit is known to be written, the caller must read them again.
 pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> CommitDecision {
     let mut deciding = Deciding { coordinator, decided: CommitDecision::default(), rows: HashMap::new() };
     let mut failed = FailedProducers::new();
@@ -74,12 +70,13 @@ pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> 
     deciding.decided
 }
 
-/// Producers of which something was refused in this commit, with the newest epoch of that: what comes behind it is not
-/// appended, or one that is not known any more could begin with it. A marker is decided on, nevertheless.
+/// Producers with a batch refused in this commit, each with the newest epoch of such a batch. Later batches of these
+/// producers are not appended: an unknown producer could otherwise begin with one of them. Markers are still decided
+/// on.
 type FailedProducers = HashMap<(DisklessPartitionId, i64), i16>;
 
-/// Notes a batch that is refused, and a marker that is appended: its epoch is known from then on, so that the next
-/// transaction begins with 0 or not at all.
+/// Records a refused batch. An appended marker removes its producer: the marker makes the epoch known, so that the next
+/// transaction can only begin with sequence 0.
 fn note_outcome(failed: &mut FailedProducers, batch: &ObjectBatch, verdict: &CommitVerdict) {
     let (key, epoch) = ((batch.partition, batch.stamp.producer_id), batch.stamp.producer_epoch);
     let is_refused = matches!(verdict, CommitVerdict::Refused(_));
@@ -91,18 +88,19 @@ fn note_outcome(failed: &mut FailedProducers, batch: &ObjectBatch, verdict: &Com
     }
 }
 
-/// A commit that is being decided on.
+/// Commit that is being decided on.
 struct Deciding<'a, 'b> {
     coordinator: &'a mut Coordinator<'b>,
     decided: CommitDecision,
-    /// Place of each producer's row in [`CommitDecision::producers`].
+    /// Index of each producer's row in [`CommitDecision::producers`].
     rows: HashMap<(DisklessPartitionId, i64), usize>,
 }
 
 impl Deciding<'_, '_> {
     fn append(&mut self, object: &FinishedObject, failed: &mut FailedProducers) -> Vec<CommitVerdict> {
         let (first_run, mut live_bytes) = (self.decided.runs.len(), 0);
-        // Partition and position of a batch that extends the last run. To sum up the run for each batch is quadratic.
+        // Partition and position of a batch that extends the last run. Adding up the run for each batch would be
+        // quadratic.
         let mut run_end = None;
         let mut verdicts = Vec::with_capacity(object.batches.len());
         for batch in &object.batches {
@@ -130,7 +128,7 @@ impl Deciding<'_, '_> {
         verdicts
     }
 
-    /// Decides on a batch, and appends it where it is to be.
+    /// Decides on a batch, and appends it if the verdict is to append.
     fn decide(&mut self, batch: &ObjectBatch, failed: &FailedProducers) -> CommitVerdict {
         let now_ms = self.coordinator.now_ms;
         let Some(partition) = self.coordinator.partitions.get_mut(&batch.partition) else {
@@ -189,8 +187,8 @@ fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, Par
     adjoin && ends.iter().all(|(id, end)| partitions.get(id).is_some_and(|partition| partition.next_offset == *end))
 }
 
-/// Returns the verdict on a batch of an object that was committed before: that of its rows, or the present one if it is
-/// in none.
+/// Returns the verdict on a batch of an object that was committed before: by its row, or by the present state if it has
+/// none.
 fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> CommitVerdict {
     let in_partition = runs.iter().filter(|run| run.partition == batch.partition);
     if let Some(base_offset) = in_partition.filter_map(|run| run.offset_at(batch.position)).next() {
@@ -199,11 +197,12 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
     let Some(partition) = coordinator.partitions.get(&batch.partition) else { return gone(coordinator.deleted, batch) };
     if let Some(marker) = batch.marker() {
         return match partition.check_marker(&marker) {
-            // Refused before, or appended and its run is cleared: the coordinator writes it once more.
+            // Either refused before, or appended and its run deleted since: the coordinator writes the marker once
+            // more.
             Ok(()) if partition.has_overtaken(batch, marker.transaction_version) => {
                 CommitVerdict::Refused(Refusal::Unverified)
             }
-            // A marker that is refused once stays refused: this one was appended, and its run is cleared.
+            // A refused marker stays refused, so that this one was appended and its run deleted since.
             Ok(()) => CommitVerdict::Duplicate { base_offset: -1, timestamp: -1 },
             Err(why) => CommitVerdict::Refused(Refusal::Sequence(why)),
         };
@@ -215,8 +214,8 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
     }
 }
 
-/// Decides on a batch whose partition is deleted. One that was written there is a duplicate, or its producer would send
-/// it again to the next partition of the name. There its later batches, which were acknowledged, would be missing.
+/// Decides on a batch of a deleted partition. A batch that was written there is a duplicate. If it were refused
+/// instead, its producer would resend it to the recreated topic, without the later batches that were acknowledged.
 fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) -> CommitVerdict {
     let left = deleted.get(&batch.partition).filter(|_| batch.is_sequenced());
     let Some(left) = left.filter(|left| left.knows(batch.stamp.producer_id)) else {
@@ -224,7 +223,7 @@ fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) 
     };
     match left.check(&batch.stamp, 0) {
         sequence::Verdict::Duplicate { base_offset, timestamp } => CommitVerdict::Duplicate { base_offset, timestamp },
-        // The newest commit alone is kept of each producer.
+        // Only the newest commit of each producer is kept.
         _ if left.is_before_retained(&batch.stamp) => {
             CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence))
         }

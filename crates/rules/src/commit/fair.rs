@@ -1,25 +1,24 @@
 //! Start-time fair queueing: the order in which bytes of several producers are served.
 //!
-//! A unit starts where the one before it of its producer ends, or at the clock if that is later. Units are served by
-//! their starts. So a producer with little to send overtakes the backlogs of others, and backlogs are served at one
-//! rate.
+//! A unit starts at the end of the previous unit of its producer, or at the clock if that is later. Units are served in
+//! the order of their starts. So a producer with little to send overtakes the backlogs of others, and backlogs are
+//! served at one rate.
 //!
-//! What it is not: a queue; callers sort. Invariant: units of one producer have growing starts in the order in which
-//! they began.
+//! Not a queue: callers sort. Invariant: the units of one producer have growing starts, in the order of `begin`.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Producers of which the clock knows more than it did after its last sweep, before it sweeps again.
+/// Number of producers added since the last sweep that triggers the next one.
 const SWEEP_AFTER: usize = 64;
 
-/// Virtual time in bytes, of producers named by `K`.
+/// Virtual time in bytes, for producers identified by `K`.
 #[derive(Debug)]
 pub struct FairClock<K> {
     now: u64,
-    /// Ends of the newest units, by producer.
+    /// End of the newest unit of each producer.
     ends: HashMap<K, u64>,
-    /// Length of `ends` at which those before `now` are dropped.
+    /// Length of `ends` at which ends before `now` are dropped.
     sweep_at: usize,
 }
 
@@ -47,7 +46,7 @@ impl<K: Eq + Hash> FairClock<K> {
         }
     }
 
-    /// Forgets all producers; to be called when no unit waits.
+    /// Forgets all producers. The caller must have no unit waiting.
     pub fn reset(&mut self) {
         *self = FairClock::default();
     }
@@ -57,7 +56,7 @@ impl<K: Eq + Hash> FairClock<K> {
 mod tests {
     use super::*;
 
-    /// Serves `count` of these units, each with its producer, by their starts.
+    /// Serves `count` of these units in the order of their starts. Returns their producers.
     fn served(clock: &mut FairClock<u8>, units: &mut Vec<(u64, usize, u8)>, count: usize) -> Vec<u8> {
         units.sort();
         let served: Vec<_> = units.drain(..count).collect();
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn producers_that_were_served_are_forgotten() {
+    fn served_producers_are_forgotten() {
         let mut clock = FairClock::default();
         for producer in 0..100_000 {
             let start = clock.begin(producer, 1);

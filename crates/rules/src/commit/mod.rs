@@ -1,21 +1,21 @@
-//! The batch coordinator of diskless topics: which batches of finished objects are appended, and at which offsets.
+//! Batch coordinator of diskless topics: which batches of uploaded objects are appended, and at which offsets.
 //!
 //! A broker gathers batches of any partitions into an object, puts it into the object store, and commits it here. Until
-//! then a batch has no offset. What a commit decides is written in one transaction together with what it was decided
-//! on, so that this is the one authority on the order of every partition, whichever brokers take its batches.
+//! then a batch has no offset. One transaction writes a decision together with the state that it was made on. So the
+//! coordinator alone orders every partition, whichever brokers take its batches.
 //!
-//! - [`commit`](fn@commit): objects and the partitions that they touch in, verdicts and rows out.
+//! - [`commit`](fn@commit): takes objects and their partitions, returns verdicts and rows.
 //! - [`BatchRun`]: a row, one for the adjacent batches of a partition in an object.
-//! - [`admission`]: what a broker may take of a producer before anything of it is committed.
-//! - [`rotation`]: when an object is closed and uploaded.
-//! - [`ObjectNumbers`]: which numbers objects have.
-//! - [`fair`]: whose batches go first where there are more than an object takes.
+//! - [`admission`]: the batches of a producer that a broker may take before any of them is committed.
+//! - [`rotation`]: the time at which an object is closed and uploaded.
+//! - [`ObjectNumbers`]: the ids of objects.
+//! - [`fair`]: the order of batches when more wait than an object takes.
 //!
-//! What it is not: it knows no tables, no object store, no wire format and no clock.
+//! Not here: tables, the object store, the wire format and clocks.
 //!
-//! Invariants: offsets are dense and given once; an object is committed once, however often that is requested; within a
-//! producer's epoch no sequence is appended twice and none is skipped; no transaction opens that the coordinator has
-//! not confirmed, or whose marker came meanwhile.
+//! Invariants: offsets are dense, and each is assigned once. An object is committed once, however often that is
+//! requested. Within a producer's epoch no sequence is appended twice or skipped. A transaction opens only if the
+//! coordinator has confirmed it and its marker has not come meanwhile.
 
 pub mod admission;
 mod batch;

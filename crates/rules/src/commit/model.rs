@@ -1,11 +1,11 @@
-//! Clients, brokers, an object store that is late and a database whose answers are lost: by seed.
+//! Model of clients, brokers, a late object store and a database whose responses are lost, by seed.
 //!
-//! Each broker admits, closes objects, uploads them in any order and commits them in the order of their closing. A
-//! client sends what is next within its window, and again what was refused; it may move to another broker at any time.
-//! After every commit the logs are looked at: offsets are dense, each client's records are there once and in order, and
-//! what was acknowledged is where it was said.
+//! Each broker admits batches, closes objects, uploads them in any order and commits them in the order of their
+//! closing. A client sends the next batches within its window, and resends refused ones; it may move to another broker
+//! at any time. After every commit the logs are checked. Offsets are dense, each client's records are there once and in
+//! order, and acknowledged batches are at their acknowledged offsets.
 //!
-//! The check itself is tested: with each [`Fault`] it finds schedules that break a promise.
+//! The check itself is tested: with each [`Fault`] it must find schedules that break a promise.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -23,17 +23,17 @@ const PARTITIONS: i64 = 2;
 const WINDOW: usize = 5;
 const BATCHES: usize = 30;
 const STEPS: usize = 400;
-/// The first client's id was handed out long ago, so that a first sequence above 0 is taken where it is not known.
+/// Largest expired producer id: the first client's. A first sequence above 0 is accepted from this unknown producer.
 const EXPIRED_TO: i64 = 0;
 
-/// A rule that is broken on purpose.
+/// Mutation: a rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// Objects are committed as their uploads end.
+    /// Objects are committed in the order in which their uploads end.
     CommitsOutOfOrder,
-    /// A batch is answered when its object is uploaded.
+    /// A batch is acknowledged when its object is uploaded.
     AnswersBeforeCommit,
-    /// What was admitted behind a failed batch is committed.
+    /// Batches admitted behind a failed batch are committed.
     CommitsTheDead,
 }
 
@@ -44,7 +44,7 @@ enum Sent {
     Acknowledged { base_offset: i64 },
 }
 
-/// A producer of one partition, which sends batches of one record.
+/// Producer of one partition, which sends batches of one record.
 struct Client {
     partition: DisklessPartitionId,
     broker: usize,
@@ -61,9 +61,9 @@ struct Admitted {
 struct Uploading {
     id: ObjectId,
     batches: Vec<Admitted>,
-    /// True if its upload has ended, and how.
+    /// Outcome of its upload, true on success; None while it runs.
     ended: Option<bool>,
-    /// True if a commit of it was tried.
+    /// True once a commit of it was tried.
     is_tried: bool,
 }
 
@@ -80,10 +80,10 @@ struct World {
     fault: Option<Fault>,
     clients: Vec<Client>,
     brokers: Vec<Broker>,
-    /// The database.
+    /// Partitions in the database.
     partitions: HashMap<DisklessPartitionId, PartitionState>,
     objects: HashMap<ObjectId, ObjectState>,
-    /// By partition and offset: the client, and the sequence.
+    /// Client and sequence, by partition and offset.
     logs: BTreeMap<(DisklessPartitionId, i64), (i64, i32)>,
     ids: i64,
 }
@@ -93,7 +93,7 @@ impl World {
         let fresh = |id| (id, PartitionState { expired_to: EXPIRED_TO, ..PartitionState::new(WINDOW) });
         let fresh = || (0..PARTITIONS).map(fresh).collect::<HashMap<_, _>>();
         let mut partitions = fresh();
-        // Somebody has written before, or an old producer would have to begin at 0, too.
+        // An earlier write, without which even an old producer would have to begin at 0.
         partitions.values_mut().for_each(|state| state.next_offset = 1);
         let client = |n: usize| Client {
             partition: n as i64 % PARTITIONS,
@@ -130,8 +130,8 @@ impl World {
         Ok(())
     }
 
-    /// The client sends what is next within its window; all that waits at another broker, and one time in eight what
-    /// waits here, it sends again.
+    /// Sends the client's next batch within its window, or resends one that waits at another broker. One time in eight
+    /// the client resends its first batch without an acknowledgement.
     fn send(&mut self, at: usize) {
         let client = &self.clients[at];
         let Some(first) = client.batches.iter().position(|sent| !matches!(sent, Sent::Acknowledged { .. })) else {
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// Commits what is finished, from the first object on; one that failed to be uploaded fails its batches.
+    /// Commits the finished objects, from the first on. A failed upload fails its batches.
     fn commit(&mut self, broker: usize) -> Result<(), String> {
         if self.fault == Some(Fault::CommitsOutOfOrder) {
             self.brokers[broker].uploading.sort_by_key(|object| object.ended.is_none());
@@ -214,8 +214,8 @@ impl World {
         let objects: Vec<Uploading> = self.brokers[broker].uploading.drain(..finished).collect();
         let mut left = Vec::new();
         for mut object in objects {
-            // What is tried is settled with the first try, since nobody knows whether that was carried out. Until then,
-            // a batch of an earlier object may fail, and others be dead since.
+            // The first try fixes the batches, since its outcome may be unknown. Until then, a batch of an earlier
+            // object may fail and make later ones dead.
             if !object.is_tried && self.fault != Some(Fault::CommitsTheDead) {
                 object.batches.retain(|admitted| self.is_waited_for(broker, admitted));
             }
@@ -237,7 +237,8 @@ impl World {
         here.is_pending(&admitted.batch.stamp, admitted.ticket)
     }
 
-    /// Whether the outcome is known. Every fourth commit is answered with silence, whether or not it was carried out.
+    /// Returns true if the outcome is known. Every fourth commit has no response; half of those commits are carried
+    /// out.
     fn commit_one(&mut self, broker: usize, object: &mut Uploading) -> Result<bool, String> {
         let (is_silent, is_lost) = (self.random.one_in(4), self.random.one_in(2));
         object.is_tried = true;
@@ -340,14 +341,14 @@ fn run(seed: u64, fault: Option<Fault>) -> Result<usize, String> {
 }
 
 #[test]
-fn whatever_happens_each_record_is_there_once_and_in_order() {
+fn random_schedule_keeps_each_record_once_and_in_order() {
     let acknowledged = run_each(3000, 1, |seed| run(seed, None));
     let mean = acknowledged.iter().sum::<usize>() / acknowledged.len();
     assert!(mean > 10, "{mean} batches a schedule are so few that nothing may have been tried");
 }
 
 #[test]
-fn each_planted_fault_is_found() {
+fn each_mutation_is_found() {
     use Fault::*;
     let faults = [CommitsOutOfOrder, AnswersBeforeCommit, CommitsTheDead].map(|fault| (fault, 0..2000));
     each_fault_is_found(faults, |seed, fault| run(seed, Some(fault)));

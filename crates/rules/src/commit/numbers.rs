@@ -1,30 +1,30 @@
-//! Numbers of objects, drawn so that an older copy of the index gives none that the newest has given.
+//! Ids of objects, drawn so that an older copy of the index never assigns an id that a newer one has assigned.
 //!
-//! A number is the second in which it was drawn, and below that a 31-bit count from a random start. A copy that knows
-//! nothing of an object is restored later than the object was made. Numbers drawn one after the other are near each
-//! other, as rows and their indexes like it.
+//! An id is the second in which it was drawn, followed by a 31-bit counter with a random start. A copy of the index
+//! without an object is restored later than that object was made. Ids drawn one after another are close to each other,
+//! which suits rows and their indexes.
 //!
-//! Not here: registration, in which the index refuses a number that it has. Invariant: a process that draws fewer than
-//! 2^31 a second draws none twice, unless its clock is set back.
+//! Not here: registration, in which the index refuses an id that it has. Invariant: a process that draws fewer than
+//! 2^31 ids a second draws none twice, unless its clock is set back.
 
 use super::batch::ObjectId;
 
-/// Bits below the seconds.
+/// Bits of the counter below the seconds.
 const BITS: u32 = 31;
 
-/// Draws numbers for the objects of one process.
+/// Source of ids for the objects of one process.
 #[derive(Debug)]
 pub struct ObjectNumbers {
     next: u32,
 }
 
 impl ObjectNumbers {
-    /// The first number has `start` in its lower bits, which is random.
+    /// Creates the source. The first id has the random `start` in its lower bits.
     pub fn new(start: u32) -> ObjectNumbers {
         ObjectNumbers { next: start }
     }
 
-    /// Draws `count` numbers at a time in ms since 1970.
+    /// Draws `count` ids at a time in ms since 1970.
     pub fn draw(&mut self, count: usize, now_ms: i64) -> Vec<ObjectId> {
         let second = i64::from(now_ms.div_euclid(1000) as u32) << BITS;
         let below = (1 << BITS) - 1;
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_drawn_later_or_elsewhere_they_are_others() {
+    fn numbers_drawn_later_or_elsewhere_differ() {
         let mut numbers = ObjectNumbers::new(u32::MAX);
         let first = numbers.draw(2, 1_700_000_000_999);
         let later = numbers.draw(1, 1_700_000_001_000);

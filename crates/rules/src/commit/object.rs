@@ -1,4 +1,4 @@
-//! An object that is to be committed, and what becomes of its batches.
+//! Objects to be committed, and the verdicts on their batches.
 
 use fullbore_wire::ErrorCode;
 
@@ -6,67 +6,65 @@ use super::batch::{ObjectBatch, ObjectId};
 use super::run::BatchRun;
 use crate::sequence::SequenceRefusal;
 
-/// An object that is in the store, whose batches are to be appended.
+/// Object in the store whose batches are to be appended.
 #[derive(Clone, Debug)]
 pub struct FinishedObject {
-    /// Its number, which was registered before it was uploaded.
+    /// Id, registered before the upload.
     pub id: ObjectId,
-    /// Its state.
     pub state: ObjectState,
-    /// Its batches: those of a partition lie side by side, in the order of their admission.
+    /// Batches: those of a partition are adjacent, in the order of their admission.
     pub batches: Vec<ObjectBatch>,
 }
 
-/// State of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectState {
     /// The object may be committed.
     Registered,
-    /// The object is committed: an earlier try succeeded, and its answer was lost. With the rows of its batches.
+    /// The object is committed already, with these rows: an earlier attempt succeeded, and its response was lost.
     Live(Vec<BatchRun>),
-    /// Nobody uses it, or it was deleted: too late for its batches.
+    /// The object is an orphan, or deleted: it is too late for its batches.
     Gone,
 }
 
 /// Verdict on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitVerdict {
-    /// Appended at these offsets.
+    /// The batch is appended.
     Appended {
-        /// The offset of its first record.
+        /// Offset of its first record.
         base_offset: i64,
     },
-    /// Appended before, from this or from another object.
+    /// The batch was appended before, from this object or another one.
     Duplicate {
-        /// The offset of its first record.
+        /// Offset of its first record.
         base_offset: i64,
-        /// The timestamp it was appended with, in ms.
+        /// Timestamp at which it was appended, in ms.
         timestamp: i64,
     },
-    /// Not appended.
+    /// The batch is not appended.
     Refused(Refusal),
 }
 
-/// Why a batch is not appended.
+/// Reason for which a batch is not appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its sequence.
+    /// The sequence of the batch is refused.
     Sequence(SequenceRefusal),
-    /// Its topic is deleted.
+    /// The topic is deleted.
     PartitionGone,
-    /// Its object came too late, and is deleted: to be sent again.
+    /// The object came too late, and is deleted: the client resends the batch.
     ObjectGone,
-    /// A batch before it of its producer is refused in the same commit: the client sends it again behind that one.
+    /// An earlier batch of its producer is refused in the same commit: the client resends both in order.
     Behind,
-    /// The batch would open a transaction, and the coordinator's confirmation is missing or was given before a marker
-    /// of the same epoch: the client sends the batch again, and its broker has the coordinator verify it first.
+    /// The batch would open a transaction, but the coordinator's confirmation is missing, or older than a marker of the
+    /// same epoch. The client resends the batch, and its broker lets the coordinator verify it first.
     Unverified,
-    /// Refused when its object was committed, for a reason that holds no longer: the client sends it again.
+    /// The batch was refused when its object was committed, for a reason that no longer holds: the client resends it.
     Earlier,
 }
 
 impl Refusal {
-    /// Kafka's code.
+    /// Returns Kafka's error code.
     pub fn code(self) -> ErrorCode {
         match self {
             Refusal::Sequence(why) => why.code(),

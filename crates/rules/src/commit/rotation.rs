@@ -1,76 +1,78 @@
-//! When the object that is being filled is closed and uploaded.
+//! The time at which the active object is closed and uploaded.
 //!
-//! No object goes while all upload slots are busy: it would only wait for a slot in front of batches that are still to
-//! come. Once a slot is idle, a full object goes at once, and so does one whose first batch has waited for the commit
-//! interval. Any other goes early, since waiting would win nothing but cheaper requests; and because requests are
-//! money, only under a ceiling of PUTs a second, which counts all of them. It goes early once batches have stopped
-//! arriving for a moment: batches of one request, and requests that a producer sends one behind the other, are answered
-//! together, so that splitting them only makes the later part wait for another PUT.
+//! No object is closed while all upload slots are busy: it would only wait for a slot, without the batches still to
+//! come. Once a slot is idle, an object is closed if it is full, or if its first batch has waited for the commit
+//! interval. Any other object is closed early, since waiting would only save requests. Requests cost money, so that
+//! early uploads are limited to a rate of PUTs a second, which counts all uploads.
 //!
-//! What it is not: it uploads nothing, and knows no clock. Times are durations since any one moment.
+//! An object is closed early only after a pause in the arrival of batches. The batches of one request, or of a
+//! producer's consecutive requests, are acknowledged together: splitting them would make the later part wait for
+//! another PUT.
+//!
+//! Not here: uploads and clocks. Times are durations since any one moment.
 
 use std::time::Duration;
 
-/// Batches at which an object is full, so that a commit of small ones takes no longer than others.
+/// Number of batches at which an object is full, so that a commit of small batches takes no longer than others.
 pub const OBJECT_BATCHES_MAX: usize = 10_000;
-/// Pause between two batches that ends a burst: an object goes early no sooner after its last batch.
+/// Pause after the last batch that ends a burst, and lets the object be closed early.
 const BURST_PAUSE: Duration = Duration::from_millis(2);
-/// How long a burst holds back an object that may go early, from its first batch on.
+/// Longest time from its first batch for which a burst delays the early closing of an object.
 const BURST_MAX: Duration = Duration::from_millis(20);
 
-/// The settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotationSettings {
     /// Bytes at which an object is full (`diskless.produce.buffer.max.bytes`).
     pub bytes_max: usize,
-    /// How long its first batch waits at most (`diskless.produce.commit.interval.ms`).
+    /// Longest wait of its first batch (`diskless.produce.commit.interval.ms`).
     pub interval: Duration,
-    /// Uploads at a time (`diskless.produce.upload.thread.pool.size`), at least one.
+    /// Concurrent uploads (`diskless.produce.upload.thread.pool.size`), at least one.
     pub slots: usize,
-    /// Under how many PUTs a second an object may go early (`diskless.puts.per.second.max`); 0: never.
+    /// Limit of PUTs a second under which an object may be closed early (`diskless.puts.per.second.max`); 0 means
+    /// never.
     pub early_puts_per_second: u32,
 }
 
-/// The object that is being filled.
+/// Object that is being filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActiveObject {
     /// Bytes of its batches.
     pub bytes: usize,
-    /// How many there are.
+    /// Number of its batches.
     pub batches: usize,
-    /// When the first of them came.
+    /// Arrival of the first batch.
     pub first_at: Duration,
-    /// When the last of them came.
+    /// Arrival of the last batch.
     pub last_at: Duration,
-    /// True if one ends a transaction, whose producer waits for it: the marker, or the last records.
+    /// True if a batch ends a transaction, whose producer waits for it: the marker, or the last records.
     pub ends_transaction: bool,
 }
 
 impl ActiveObject {
-    /// When the burst of batches that it gathers is over, if no further batch comes.
+    /// Returns the end of the present burst of batches, if no further batch arrives.
     fn burst_ends_at(&self) -> Duration {
         self.last_at.saturating_add(BURST_PAUSE).min(self.first_at.saturating_add(BURST_MAX))
     }
 }
 
-/// When the active object is to be closed.
+/// Time at which the active object is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// Now.
+    /// At once.
     Now,
-    /// Then, if nothing happens before.
+    /// At this time, if nothing happens before.
     At(Duration),
 }
 
-/// Knows how many PUTs have gone.
+/// Decides on closing, and counts PUTs for the limit.
 #[derive(Clone, Debug)]
 pub struct Rotation {
     settings: RotationSettings,
-    /// From when on another PUT is under the ceiling.
+    /// Time from which another PUT is under the limit.
     early_from: Duration,
-    /// From when on another object that ends a transaction goes early. Ends have a ceiling of their own, of the same
-    /// PUTs a second: a flood of batches, whose objects are full, would hold up the next transaction of every producer
-    /// for the interval.
+    /// Time from which another object that ends a transaction may be closed early. Such objects have their own limit,
+    /// at the same rate: otherwise a flood of full objects would delay the next transaction of every producer by the
+    /// interval.
     end_from: Duration,
 }
 
@@ -80,18 +82,18 @@ impl Rotation {
         Rotation { settings, early_from: Duration::ZERO, end_from: Duration::ZERO }
     }
 
-    /// Bytes at which an object is full.
+    /// Returns the bytes at which an object is full.
     pub fn bytes_max(&self) -> usize {
         self.settings.bytes_max
     }
 
-    /// Sets the number of uploads that may be under way from now on.
+    /// Sets the number of concurrent uploads.
     pub fn set_slots(&mut self, slots: usize) {
         self.settings.slots = slots;
     }
 
-    /// When the active object is to be closed, with so many uploads under way; `None` while these take all slots. To be
-    /// asked again when it grows, and when an upload ends.
+    /// Returns the time at which to close the active object, while `uploads` are under way; None while these take all
+    /// slots. The caller calls again when the object grows, and when an upload ends.
     pub fn close(&self, active: ActiveObject, uploads: usize, now: Duration) -> Option<Close> {
         if uploads >= self.settings.slots {
             return None;
@@ -110,14 +112,14 @@ impl Rotation {
         })
     }
 
-    /// An object was closed, and goes. Those that have to go do not wait for the ceiling; the next early one waits for
-    /// them. One that ends transactions holds up the next such one, too.
+    /// Records that an object was closed. Full and due objects do not wait for the limit, but count towards it. An
+    /// object that ends transactions also delays the next such object.
     pub fn closed(&mut self, ends_transaction: bool, now: Duration) {
         let Some(between) = Duration::from_secs(1).checked_div(self.settings.early_puts_per_second) else { return };
         if ends_transaction {
             self.end_from = now.saturating_add(between);
         }
-        // What went over the ceiling is not owed for longer than an object would have waited anyway.
+        // PUTs over the limit delay early objects no longer than an object would have waited anyway.
         let latest = now.saturating_add(self.settings.interval.max(between));
         self.early_from = self.early_from.max(now).saturating_add(between).min(latest);
     }
@@ -133,13 +135,13 @@ mod tests {
         Rotation::new(RotationSettings { bytes_max: 1000, interval: MS(250), slots: 2, early_puts_per_second })
     }
 
-    /// One whose only batch came at `at`.
+    /// Returns an object whose only batch arrived at `at`.
     fn active(bytes: usize, at: u64) -> ActiveObject {
         ActiveObject { bytes, batches: 1, first_at: MS(at), last_at: MS(at), ends_transaction: false }
     }
 
     #[test]
-    fn a_full_one_goes_at_once_and_one_that_waited_for_the_interval_goes() {
+    fn full_or_overdue_object_is_closed_at_once() {
         for ceiling in [0, 10] {
             let mut rotation = rotation(ceiling);
             rotation.closed(false, MS(1000));
@@ -151,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn none_goes_while_all_slots_are_busy() {
+    fn all_slots_busy_no_object_is_closed() {
         for uploads in [2, 100] {
             assert_eq!(rotation(10).close(active(1000, 1000), uploads, MS(2000)), None);
         }
     }
 
     #[test]
-    fn one_goes_early_into_an_idle_slot_as_often_as_the_ceiling_lets_it() {
+    fn idle_slot_objects_are_closed_early_up_to_the_limit() {
         let mut rotation = rotation(10);
         assert_eq!(rotation.close(active(1, 4998), 1, MS(5000)), Some(Close::Now));
         rotation.closed(false, MS(5000));
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_goes_in_one_object_and_holds_it_back_for_a_bounded_time() {
+    fn burst_stays_in_one_object_and_delays_it_for_a_bounded_time() {
         let rotation = rotation(10);
         let of = |last_at| ActiveObject { last_at: MS(last_at), ..active(1, 5000) };
         assert_eq!(rotation.close(of(5000), 0, MS(5000)), Some(Close::At(MS(5002))));
@@ -179,28 +181,28 @@ mod tests {
     }
 
     #[test]
-    fn one_of_very_many_batches_is_full() {
+    fn object_of_very_many_batches_is_full() {
         let of = |batches| ActiveObject { batches, ..active(1, 0) };
         assert_eq!(rotation(0).close(of(OBJECT_BATCHES_MAX - 1), 0, MS(1)), Some(Close::At(MS(250))));
         assert_eq!(rotation(0).close(of(OBJECT_BATCHES_MAX), 0, MS(1)), Some(Close::Now));
     }
 
     #[test]
-    fn without_a_ceiling_none_goes_early() {
+    fn limit_of_zero_closes_no_object_early() {
         assert_eq!(rotation(0).close(active(1, 0), 0, MS(1)), Some(Close::At(MS(250))));
     }
 
     #[test]
-    fn full_ones_count_and_no_more_is_owed_than_an_interval() {
+    fn full_objects_count_and_delay_early_ones_by_an_interval_at_most() {
         let mut rotation = rotation(10);
         (0..50).for_each(|n| rotation.closed(false, MS(10 * n)));
         assert_eq!(rotation.close(active(1, 495), 0, MS(495)), Some(Close::At(MS(740))));
         assert_eq!(rotation.close(active(1, 600), 0, MS(740)), Some(Close::Now));
     }
 
-    /// A flood of full objects is over the ceiling of early ones.
+    /// A flood of full objects exceeds the limit of early ones.
     #[test]
-    fn objects_are_full_all_the_time_one_that_ends_a_transaction_goes_early() {
+    fn flood_of_full_objects_one_that_ends_a_transaction_is_closed_early() {
         let mut rotation = rotation(10);
         (0..50).for_each(|n| rotation.closed(false, MS(10 * n)));
         let with_end = |at| ActiveObject { ends_transaction: true, ..active(1, at) };
@@ -215,11 +217,11 @@ mod tests {
     }
 
     #[test]
-    fn in_the_long_run_early_ones_stay_under_the_ceiling() {
+    fn steady_batches_early_objects_stay_under_the_limit() {
         let mut rotation = rotation(10);
         let (mut puts, mut first_at) = (0, 0);
         for now in 0..10_000 {
-            // A batch comes each millisecond.
+            // A batch arrives each millisecond.
             let active = ActiveObject { last_at: MS(now), ..active(1, first_at) };
             if rotation.close(active, 0, MS(now)) == Some(Close::Now) {
                 rotation.closed(false, MS(now));

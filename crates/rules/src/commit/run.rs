@@ -1,22 +1,22 @@
-//! The adjacent batches of one partition in one object, which are one row.
+//! Run (extent): the adjacent batches of one partition in one object, stored as one row.
 //!
 //! Invariant: neither their offsets nor their bytes have a gap.
 
 use super::batch::{DisklessPartitionId, ObjectBatch, ObjectId};
 
-/// Row of records of a partition in an object.
+/// Row of the adjacent batches of a partition in an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchRun {
-    /// Their partition.
+    /// Partition of the batches.
     pub partition: DisklessPartitionId,
-    /// The object that has them.
+    /// Object with the batches.
     pub object: ObjectId,
-    /// The offset of the first record.
+    /// Offset of the first record.
     pub base_offset: i64,
-    /// Begin of the first batch in the object, in bytes.
+    /// Position of the first batch in the object, in bytes.
     pub position: u32,
-    /// The largest timestamp of the partition up to the end of this run, in ms: never less than in the run before, so
-    /// that the first run with a timestamp is found by an index.
+    /// Largest timestamp of the partition up to the end of this run, in ms. The value never falls from run to run, so
+    /// that an index finds the first run with a timestamp.
     pub max_timestamp_so_far: i64,
     /// The batches, in their order.
     pub batches: Vec<PackedBatch>,
@@ -27,14 +27,14 @@ pub struct BatchRun {
 pub struct PackedBatch {
     /// Its length in bytes.
     pub size: u32,
-    /// Offsets that it takes.
+    /// Number of offsets that the batch takes.
     pub record_count: i32,
     /// Its largest timestamp in ms.
     pub max_timestamp: i64,
 }
 
 impl BatchRun {
-    /// A run of one batch.
+    /// Returns a run of one batch.
     pub(super) fn of(batch: &ObjectBatch, object: ObjectId, base_offset: i64, max_timestamp_so_far: i64) -> BatchRun {
         BatchRun {
             partition: batch.partition,
@@ -52,17 +52,17 @@ impl BatchRun {
         self.max_timestamp_so_far = max_timestamp_so_far;
     }
 
-    /// The offset after its last record.
+    /// Returns the offset after the last record.
     pub fn end_offset(&self) -> i64 {
         self.base_offset + self.batches.iter().map(|batch| i64::from(batch.record_count)).sum::<i64>()
     }
 
-    /// Bytes of its batches.
+    /// Returns the bytes of all batches.
     pub fn bytes(&self) -> u32 {
         self.batches.iter().map(|batch| batch.size).sum()
     }
 
-    /// Bytes of its batches from the one with this offset on.
+    /// Returns the bytes of the batches from the one with this offset on.
     pub fn bytes_from(&self, offset: i64) -> u64 {
         let placed = self.placed();
         let is_there =
@@ -70,17 +70,17 @@ impl BatchRun {
         placed.filter(is_there).map(|(.., batch)| u64::from(batch.size)).sum()
     }
 
-    /// Returns its end in the object, in bytes.
+    /// Returns the end of the run in the object, in bytes.
     pub fn end_position(&self) -> u32 {
         self.position + self.bytes()
     }
 
-    /// The offset of the batch that begins there in the object.
+    /// Returns the offset of the batch that begins at `position` in the object; None if there is none.
     pub fn offset_at(&self, position: u32) -> Option<i64> {
         self.placed().find(|(at, ..)| *at == position).map(|(_, offset, _)| offset)
     }
 
-    /// Each batch with where it begins in the object and its first offset.
+    /// Returns each batch with its position in the object and its first offset.
     pub fn placed(&self) -> impl Iterator<Item = (u32, i64, &PackedBatch)> {
         let begin = (self.position, self.base_offset);
         self.batches.iter().scan(begin, |(position, offset), batch| {

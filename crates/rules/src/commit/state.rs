@@ -1,6 +1,6 @@
 //! State of a partition at the coordinator: the end of its records, and its producers with their open transactions.
 //!
-//! Invariant: the next offset is past every batch that was taken over.
+//! Invariant: the next offset is past every recorded batch.
 
 use super::batch::{AppendedBatch, BatchKind, ObjectBatch, Verified};
 use super::object::Refusal;
@@ -11,31 +11,31 @@ use crate::sequence::{
 /// State of one partition.
 #[derive(Clone, Debug)]
 pub struct PartitionState {
-    /// The first offset that may be read.
+    /// First offset that may be read.
     pub log_start: i64,
-    /// The offset of the next record.
+    /// Offset of the next record.
     pub next_offset: i64,
     /// Bytes of all batches that may be read.
     pub bytes: i64,
-    /// The largest timestamp so far, in ms; -1 before the first batch.
+    /// Largest timestamp so far, in ms; -1 before the first batch.
     pub max_timestamp: i64,
     /// State of each producer.
     pub producers: Producers,
-    /// True if producers were forgotten for want of room: then one that is not known may have written.
+    /// True if producers were evicted by a limit: an unknown producer may then have written.
     pub has_forgotten: bool,
-    /// Batches retained of each producer, at least what any broker of the cluster grants.
+    /// Number of batches retained of each producer, at least the number that any broker of the cluster grants.
     pub window: usize,
-    /// The largest id of a producer that was forgotten for its silence, here or on the deleted partition of the same
-    /// name; -1 if none was. Ids grow: one with a larger id that is not known has never written.
+    /// Largest id of a producer that expired here or on the deleted partition of the same name; -1 if none did. Ids
+    /// grow, so that an unknown producer with a larger id has never written.
     pub expired_to: i64,
-    /// The offset of the newest marker that has aborted a transaction; -1 if none has.
+    /// Offset of the newest marker that has aborted a transaction; -1 if there is none.
     pub aborted_to: i64,
     /// False until [`PartitionState::note_read`].
     pub(super) is_read: bool,
 }
 
 impl PartitionState {
-    /// A partition that was never written.
+    /// Returns the state of a partition without writes.
     pub fn new(window: usize) -> PartitionState {
         PartitionState {
             log_start: 0,
@@ -51,8 +51,8 @@ impl PartitionState {
         }
     }
 
-    /// Notes that the state is read from rows up to its next offset. The rows may lack markers of producers that were
-    /// forgotten before.
+    /// Records that the state has been read from rows up to its next offset. The rows may lack markers of producers
+    /// that were forgotten before.
     pub fn note_read(&mut self) {
         let may_lack_markers = self.has_forgotten || self.expired_to >= 0;
         if !std::mem::replace(&mut self.is_read, true) && may_lack_markers {
@@ -60,8 +60,8 @@ impl PartitionState {
         }
     }
 
-    /// Lets producers of a deleted partition of the same name go on where they stopped there. Of a partition that
-    /// `is_written` the state is read from rows next, where a producer that has written may be missing.
+    /// Lets producers of a deleted partition of the same name continue from its final producer state. If the partition
+    /// `is_written`, the state is read from rows next, which may lack a producer that has written.
     pub fn succeed(&mut self, stops: Stops, is_written: bool) {
         self.producers.succeed(stops);
         if is_written {
@@ -70,18 +70,18 @@ impl PartitionState {
         self.has_forgotten = true;
     }
 
-    /// Returns the first offset of the eldest open transaction, which the log start may have passed.
+    /// Returns the first offset of the oldest open transaction, which the log start may have passed.
     pub fn first_unstable(&self) -> Option<i64> {
         self.producers.first_open()
     }
 
-    /// Returns the offset before which every transaction has ended. What is committed is replicated, so that the next
+    /// Returns the offset before which every transaction has ended. Committed batches are replicated, so that the next
     /// offset is the high watermark.
     pub fn last_stable_offset(&self) -> i64 {
         last_stable_offset(self.first_unstable(), self.log_start, self.next_offset)
     }
 
-    /// Decides on a batch that is next in its object, whose sequence decides.
+    /// Decides on the next batch of its object by its sequence and transaction.
     pub(super) fn decide(&self, batch: &ObjectBatch) -> Result<sequence::Verdict, Refusal> {
         let verdict = self.check(&batch.stamp);
         if let sequence::Verdict::Refuse(why) = verdict {
@@ -105,17 +105,16 @@ impl PartitionState {
         self.producers.check_marker(versioned)
     }
 
-    /// Returns true if a marker with transaction version 1 has come since this one was queued: this one may be a copy,
-    /// and would end the next transaction, whose epoch is the same.
+    /// Returns true if a marker with transaction version 1 was appended after this one was queued. This one may be a
+    /// copy, and would end the next transaction, which has the same epoch.
     pub(super) fn has_overtaken(&self, marker: &ObjectBatch, transaction_version: i8) -> bool {
         let ObjectBatch { stamp, verified, .. } = marker;
         let has_come = |verified: &Verified| self.producers.has_ended_since(stamp, verified.next_offset);
         transaction_version < 2 && self.producers.knows(stamp.producer_id) && verified.as_ref().is_some_and(has_come)
     }
 
-    /// Decides if a batch may open a transaction: the coordinator has confirmed that, and no marker has ended the
-    /// transaction since. With transaction version 2 the marker's epoch refuses the batch, unless the producer was
-    /// forgotten since.
+    /// Returns an error unless a batch may open a transaction: the coordinator must have confirmed it, without a marker
+    /// since. With transaction version 2 the marker's epoch refuses the batch, unless the producer was forgotten since.
     fn check_opening(&self, batch: &ObjectBatch) -> Result<(), Refusal> {
         let Verified { next_offset, is_added } = batch.verified.ok_or(Refusal::Unverified)?;
         if self.producers.has_ended_since(&batch.stamp, next_offset) {
@@ -127,13 +126,12 @@ impl PartitionState {
         Ok(())
     }
 
-    /// Decides on a batch by its sequence. A producer that is not known here must begin at 0 if all its possible writes
-    /// are known: nothing was ever written, or its id was handed out so lately that its state cannot have expired
-    /// (KAFKA-15591).
+    /// Decides on a batch by its sequence. An unknown producer must begin at 0 if it cannot have written here. That is
+    /// so if the partition was never written, or the id is too new for its state to have expired (KAFKA-15591).
     pub(super) fn check(&self, stamp: &Stamp) -> sequence::Verdict {
         let is_expired = stamp.producer_id <= self.expired_to;
         let written_to = match (is_expired, self.has_forgotten) {
-            // It wrote here, or to the deleted partition of the same name.
+            // The producer may have written here, or to the deleted partition of the same name.
             (true, _) => self.next_offset.max(1),
             (false, true) => self.next_offset,
             (false, false) => 0,
@@ -141,7 +139,7 @@ impl PartitionState {
         self.producers.check(stamp, written_to)
     }
 
-    /// Appends a batch that [`PartitionState::decide`] lets pass; as it is appended.
+    /// Appends a batch that [`PartitionState::decide`] accepts. Returns it as appended.
     pub(super) fn append(&mut self, batch: &ObjectBatch, now_ms: i64) -> AppendedBatch {
         let &ObjectBatch { stamp, max_timestamp: timestamp, kind, .. } = batch;
         let appended = AppendedBatch { stamp, base_offset: self.next_offset, timestamp, kind };
@@ -150,8 +148,8 @@ impl PartitionState {
         appended
     }
 
-    /// Appends a marker that [`Producers::check_marker`] lets pass; as it is appended, and the transaction that it has
-    /// aborted.
+    /// Appends a marker that [`Producers::check_marker`] accepts. Returns it as appended, and the transaction that it
+    /// aborts.
     pub(super) fn append_marker(
         &mut self,
         batch: &ObjectBatch,
@@ -179,13 +177,13 @@ impl PartitionState {
         self.bytes += i64::from(batch.size);
     }
 
-    /// Forgets producers that were silent for `expiration_ms`. Those whose transaction is open stay.
+    /// Forgets producers that were silent for `expiration_ms`, except those with an open transaction.
     pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
         let PartitionState { producers, expired_to, .. } = self;
         producers.expire_each(now_ms, expiration_ms, |id| *expired_to = id.max(*expired_to));
     }
 
-    /// Takes over a batch that is committed: what another broker has appended since this state was read.
+    /// Records a committed batch, which another broker may have appended since this state was read.
     pub fn take_over(&mut self, batch: &AppendedBatch, now_ms: i64) {
         self.next_offset = batch.base_offset.saturating_add(i64::from(batch.stamp.record_count));
         let evicted = self.producers.evicted();
@@ -196,8 +194,8 @@ impl PartitionState {
     }
 }
 
-/// Returns the last stable offset of a partition whose eldest open transaction begins at `first_unstable`. The log
-/// start passes an open transaction.
+/// Returns the last stable offset of a partition whose oldest open transaction begins at `first_unstable`. The log
+/// start may be past the first offset of an open transaction.
 pub fn last_stable_offset(first_unstable: Option<i64>, log_start: i64, next_offset: i64) -> i64 {
     first_unstable.map_or(next_offset, |first| first.max(log_start).min(next_offset))
 }

@@ -1,4 +1,4 @@
-//! Commits one after the other, by hand.
+//! Single commits and admissions, one after another.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Case {
         Case { partitions, deleted: HashMap::new() }.expired_to(i64::MAX)
     }
 
-    /// Producers with ids up to this may have been forgotten for their silence.
+    /// Sets the largest id of a producer that may have expired.
     fn expired_to(mut self, id: i64) -> Case {
         self.partitions.values_mut().for_each(|state| state.expired_to = id);
         self
@@ -38,13 +38,13 @@ impl Case {
         commit(&mut coordinator, objects)
     }
 
-    /// What becomes of the batches of one object.
+    /// Commits one object. Returns the verdicts on its batches.
     pub fn verdicts(&mut self, id: ObjectId, batches: &[ObjectBatch]) -> Vec<CommitVerdict> {
         self.commit(&[object(id, batches)]).verdicts.remove(0)
     }
 }
 
-/// Registered, and its batches one behind the other.
+/// Returns a registered object with these batches, one after another.
 pub(super) fn object(id: ObjectId, batches: &[ObjectBatch]) -> FinishedObject {
     let mut position = 0;
     let place = |batch: &ObjectBatch| {
@@ -59,7 +59,7 @@ fn stamp(producer_id: i64, base_sequence: i32, record_count: i32) -> Stamp {
     Stamp { producer_id, producer_epoch: 0, base_sequence, record_count }
 }
 
-/// Ten bytes a record.
+/// Returns a batch of ten bytes a record.
 pub(super) fn batch(partition: DisklessPartitionId, stamp: Stamp) -> ObjectBatch {
     let size = u32::try_from(stamp.record_count * 10).expect("few");
     ObjectBatch {
@@ -94,14 +94,14 @@ fn adjacent_batches_of_a_partition_are_one_run_and_offsets_are_dense() {
         .collect();
     assert_eq!(rows, [(0, 1, 0, 5, 0), (1, 1, 0, 5, 50), (0, 2, 5, 10, 0)]);
     assert_eq!(decided.objects.iter().map(|object| object.live_bytes).collect::<Vec<_>>(), [100, 50]);
-    // A row for each producer and partition, whatever the number of objects; none for who is not idempotent.
+    // A row for each producer and partition, whatever the number of objects; none for a producer without idempotence.
     let of: Vec<_> = decided.producers.iter().map(|row| (row.partition, row.producer_id, row.batches.len())).collect();
     assert_eq!(of, [(0, 7, 2), (0, 8, 1), (1, 7, 1)]);
     assert_eq!((case.partitions[&0].next_offset, case.partitions[&0].bytes), (10, 100));
 }
 
 #[test]
-fn what_is_not_appended_ends_a_run_and_takes_no_offset() {
+fn refused_batch_ends_a_run_and_takes_no_offset() {
     let mut case = Case::new(1);
     case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
     let again =
@@ -114,7 +114,7 @@ fn what_is_not_appended_ends_a_run_and_takes_no_offset() {
 }
 
 #[test]
-fn an_object_of_which_nothing_is_appended_has_no_live_bytes() {
+fn object_without_appended_batches_has_no_live_bytes() {
     let mut case = Case::new(1);
     case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
     let decided = case.commit(&[object(2, &[batch(0, stamp(7, 0, 2)), batch(5, stamp(7, 0, 2))])]);
@@ -124,10 +124,10 @@ fn an_object_of_which_nothing_is_appended_has_no_live_bytes() {
 }
 
 #[test]
-fn a_commit_that_is_repeated_says_the_same_and_appends_nothing() {
+fn repeated_commit_gives_the_same_verdicts_and_appends_nothing() {
     let mut case = Case::new(2).expired_to(8);
     case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
-    // The last one is refused at first, and would be in order when the commit is repeated.
+    // The last batch is refused at first, and would be in order when the commit is repeated.
     let batches =
         [batch(0, stamp(7, 0, 2)), batch(0, stamp(7, 2, 2)), batch(1, stamp(-1, -1, 3)), batch(1, stamp(9, 4, 1))];
     let first = case.commit(&[object(2, &batches)]);
@@ -142,16 +142,16 @@ fn a_commit_that_is_repeated_says_the_same_and_appends_nothing() {
     assert_eq!(case.partitions[&1].next_offset, before);
 }
 
-/// As where the answer of a commit is lost, and its topic deleted before the same is asked for again.
+/// The response to a commit is lost, and its topic is deleted before the retry.
 #[test]
-fn partition_is_deleted_what_was_committed_before_is_answered_as_made() {
+fn deleted_partition_acknowledges_batches_committed_before() {
     let mut case = Case::new(2);
     let batches: Vec<_> = (0..3).map(|n| batch(1, stamp(7, 10 * n, 10))).collect();
     assert_eq!(case.verdicts(1, &batches), [appended(0), appended(10), appended(20)]);
     let mut gone = case.partitions.remove(&1).expect("there").producers;
     let made = |n: i64| CommitVerdict::Duplicate { base_offset: 10 * n, timestamp: 10 * n };
     let refused = |why| CommitVerdict::Refused(why);
-    // Its runs are cleared; or it is asked for by way of another object.
+    // The runs are deleted, or the retry comes in another object.
     for state in [ObjectState::Live(Vec::new()), ObjectState::Registered] {
         let again = FinishedObject { state, ..object(1, &batches) };
         case.deleted.clear();
@@ -167,20 +167,20 @@ fn partition_is_deleted_what_was_committed_before_is_answered_as_made() {
         batch(1, stamp(-1, -1, 10)),
     ];
     assert_eq!(case.verdicts(2, &others), [refused(Refusal::PartitionGone); 5], "they were never written");
-    // Of each producer the newest commit alone is kept.
+    // Only the newest commit of each producer is kept.
     let mut newest = Producers::default();
     newest.append(&stamp(7, 20, 10), 20, 20, 0, WINDOW);
     case.deleted.insert(1, newest);
     let old = refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence));
     assert_eq!(case.verdicts(4, &batches), [old, old, made(2)]);
-    // Of each producer the newest batches are kept: what is before them in their run was written, too.
+    // Only the newest batches of each producer are kept; those before them in their run were written, too.
     (3..300).for_each(|n| gone.append(&stamp(7, 10 * n, 10), i64::from(10 * n), 0, 0, 5));
     case.deleted.insert(1, gone);
     assert_eq!(case.verdicts(3, &batches[..1]), [old], "at an offset that is forgotten");
 }
 
 #[test]
-fn an_object_that_is_gone_commits_nothing() {
+fn deleted_object_commits_nothing() {
     let mut case = Case::new(1);
     let mut late = object(1, &[batch(0, stamp(7, 0, 2))]);
     late.state = ObjectState::Gone;
@@ -189,7 +189,7 @@ fn an_object_that_is_gone_commits_nothing() {
 }
 
 #[test]
-fn a_producer_of_late_must_begin_at_zero_also_where_others_have_written() {
+fn new_producer_must_begin_at_zero_in_a_written_partition() {
     let mut case = Case::new(1);
     case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
     case = case.expired_to(9);
@@ -201,7 +201,7 @@ fn a_producer_of_late_must_begin_at_zero_also_where_others_have_written() {
 }
 
 #[test]
-fn the_largest_timestamp_so_far_never_falls() {
+fn largest_timestamp_so_far_never_falls() {
     let mut case = Case::new(1);
     let at = |sequence, max_timestamp| ObjectBatch { max_timestamp, ..batch(0, stamp(7, sequence, 1)) };
     let decided = case.commit(&[object(1, &[at(0, 50), at(1, 20)]), object(2, &[at(2, 30)]), object(3, &[at(3, 60)])]);
@@ -209,7 +209,7 @@ fn the_largest_timestamp_so_far_never_falls() {
     assert_eq!(largest, [50, 50, 60]);
 }
 
-/// A partition of which this broker knows what was committed, and what it has admitted itself.
+/// Returns the state of a partition with these committed batches, and the admission of a broker that knows them.
 fn admitting(committed: &[ObjectBatch]) -> (PartitionState, PartitionAdmission) {
     let mut case = Case::new(1);
     case.verdicts(1, committed);
@@ -217,7 +217,7 @@ fn admitting(committed: &[ObjectBatch]) -> (PartitionState, PartitionAdmission) 
 }
 
 #[test]
-fn what_follows_what_is_pending_is_admitted_without_waiting() {
+fn batches_that_follow_pending_ones_are_admitted_at_once() {
     let (state, mut admission) = admitting(&[batch(0, stamp(7, 0, 2))]);
     for (ticket, sequence) in [(1, 2), (2, 4), (3, 6)] {
         let next = stamp(7, sequence, 2);
@@ -230,7 +230,7 @@ fn what_follows_what_is_pending_is_admitted_without_waiting() {
 }
 
 #[test]
-fn before_it_refuses_and_for_who_is_new_here_it_asks() {
+fn stale_state_neither_refuses_nor_admits_a_new_producer() {
     let (mut state, mut admission) = admitting(&[batch(0, stamp(7, 0, 2))]);
     let (next, ahead, stranger) = (stamp(7, 2, 2), stamp(7, 4, 2), stamp(8, 0, 2));
     for unsure in [ahead, stranger] {
@@ -243,12 +243,12 @@ fn before_it_refuses_and_for_who_is_new_here_it_asks() {
     state.take_over(&AppendedBatch::plain(next, 2, 0), 0);
     assert_eq!(admission.check(&ahead, &state, Freshness::MayBeStale, AT), Admission::Admit);
     admission.admitted(&ahead, 1, None);
-    // What would follow what is committed is not what this producer is to send next here.
+    // The batch would follow the committed ones, but not the pending one.
     assert_eq!(admission.check(&stamp(7, 4, 1), &state, Freshness::Current, AT), refused);
 }
 
 #[test]
-fn what_was_admitted_behind_a_batch_that_fails_is_dead() {
+fn batches_admitted_behind_a_failed_one_are_dead() {
     let (state, mut admission) = admitting(&[]);
     let of = |n: i32| stamp(7, n * 2, 2);
     for n in 0..4 {
@@ -274,14 +274,14 @@ fn what_was_admitted_behind_a_batch_that_fails_is_dead() {
 }
 
 #[test]
-fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_producer() {
-    // Others have written, and who is not known may have.
+fn batch_behind_a_failed_one_is_not_taken_for_the_first_of_its_producer() {
+    // Other producers have written, and an unknown one may have.
     let (committed, mut pending) = admitting(&[batch(0, stamp(1, 0, 10))]);
     let check = |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, Freshness::Current, AT);
     let (first, second) = (stamp(7, 20, 10), stamp(7, 30, 10));
     pending.admitted(&first, 1, None);
     assert_eq!(pending.failed(&first, 1, STORAGE, AT), Vec::<TicketId>::new());
-    // It was on its way when the first one failed.
+    // The second batch was in flight when the first one failed.
     assert_eq!(check(&pending, &second), BEHIND);
     let of_next_epoch = |base_sequence| Stamp { producer_epoch: 1, ..stamp(7, base_sequence, 10) };
     assert_eq!(check(&pending, &of_next_epoch(0)), Admission::Admit);
@@ -291,11 +291,11 @@ fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_p
     assert_eq!(check(&pending, &second), Admission::Admit);
     pending.committed(&first, 2);
     assert!(pending.is_empty());
-    // Nor where it was refused before it was admitted.
+    // A batch refused before its admission has the same effect.
     pending.turned_away(&first, STORAGE, AT);
     assert_eq!(check(&pending, &second), BEHIND);
     assert_eq!(check(&pending, &first), Admission::Admit);
-    // Of those that never come again only so many are kept.
+    // The number of remembered refusals is limited: producers that never send again are dropped.
     for producer_id in 100..2000 {
         pending.admitted(&stamp(producer_id, 5, 1), 3, None);
         let _ = pending.failed(&stamp(producer_id, 5, 1), 3, STORAGE, AT);
@@ -307,7 +307,7 @@ fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_p
 }
 
 #[test]
-fn batch_behind_one_that_was_refused_while_others_were_pending_gets_its_error() {
+fn batch_behind_one_refused_beside_pending_ones_gets_its_error() {
     let (committed, mut admission) = admitting(&[batch(0, stamp(7, 0, 10))]);
     let of = |n: i32| stamp(7, n * 10, 10);
     let (first, refused, behind) = (of(1), of(2), of(3));
@@ -317,7 +317,7 @@ fn batch_behind_one_that_was_refused_while_others_were_pending_gets_its_error() 
         let expected = if known == Freshness::Current { BEHIND } else { Admission::Ask };
         assert_eq!(admission.check(&behind, &committed, known, AT), expected, "the coordinator is asked first");
     }
-    // The one before fails too: it comes first now.
+    // The batch before it fails as well, and so comes first.
     assert_eq!(admission.failed(&first, 1, STORAGE, AT), Vec::<TicketId>::new());
     assert_eq!(admission.check(&refused, &committed, Freshness::Current, AT), BEHIND);
     for (n, ticket) in [(1, 2), (2, 3), (3, 4)] {
@@ -329,16 +329,16 @@ fn batch_behind_one_that_was_refused_while_others_were_pending_gets_its_error() 
 }
 
 #[test]
-fn a_partition_says_what_the_rules_of_sequences_say() {
+fn partition_decides_by_the_rules_of_sequences() {
     let state = PartitionState::new(WINDOW);
     assert_eq!(state.check(&stamp(7, 0, 2)), Sequence::Append);
     assert_eq!(state.check(&stamp(7, 2, 2)), Sequence::Refuse(SequenceRefusal::OutOfOrderSequence));
 }
 
 #[test]
-fn what_comes_behind_a_refused_batch_in_the_same_commit_is_not_taken_for_the_first_of_its_producer() {
+fn batch_behind_a_refused_one_of_the_same_commit_is_not_taken_for_the_first() {
     let mut case = Case::new(2);
-    // Whoever was not heard of for long may begin anywhere where something was written.
+    // An expired producer may begin with any sequence in a written partition.
     assert_eq!(case.verdicts(1, &[batch(0, stamp(1, 0, 5)), batch(1, stamp(1, 0, 5))]), [appended(0), appended(0)]);
     let late = FinishedObject { state: ObjectState::Gone, ..object(2, &[batch(0, stamp(7, 0, 5))]) };
     let behind = object(3, &[batch(0, stamp(7, 5, 5)), batch(0, stamp(8, 3, 1)), batch(1, stamp(7, 5, 5))]);
@@ -350,7 +350,7 @@ fn what_comes_behind_a_refused_batch_in_the_same_commit_is_not_taken_for_the_fir
 }
 
 #[test]
-fn a_batch_of_an_epoch_before_what_is_pending_is_fenced() {
+fn batch_of_an_older_epoch_than_pending_ones_is_fenced() {
     let (committed, mut admission) = admitting(&[batch(0, stamp(7, 0, 10))]);
     let later = Stamp { producer_epoch: 1, ..stamp(7, 0, 10) };
     admission.admitted(&later, 1, None);
@@ -360,7 +360,7 @@ fn a_batch_of_an_epoch_before_what_is_pending_is_fenced() {
 }
 
 #[test]
-fn each_pending_batch_is_found_again_over_the_end_of_the_sequences_and_over_epochs() {
+fn retry_finds_its_pending_batch_across_sequence_wrap_and_epochs() {
     let (committed, mut admission) = admitting(&[]);
     let first = i32::MAX - 25;
     let mut pending: Vec<_> = (0..5).map(|at| stamp(7, crate::sequence::sequence_add(first, 10 * at), 10)).collect();

@@ -1,12 +1,12 @@
-//! Transactional producers, their coordinator with its failovers, brokers with stale states, and a database whose
-//! answers are lost: by seed.
+//! Model of transactional producers, a coordinator with failovers, brokers with stale states, and a database whose
+//! responses are lost, by seed.
 //!
-//! A client begins a transaction, sends batches by way of any broker, and commits once all are acknowledged, or aborts
-//! at any time. Its coordinator sends markers to any broker until one is known to be appended; an older coordinator's
-//! markers may still be under way. After commits the log is read as a consumer at read_committed reads it: what is
-//! before the last stable offset is decided, and delivered if it was committed. At the end everything is stable.
+//! A client begins a transaction and sends batches through any broker. It commits once all are acknowledged, or aborts
+//! at any time. Its coordinator sends markers to any broker until one is known to be appended; markers of an older
+//! coordinator may still be in flight. After commits the log is read like a consumer at read_committed. Transactions
+//! before the last stable offset are decided, and delivered if they were committed. At the end everything is stable.
 //!
-//! The check itself is tested: with each [`Fault`] it finds schedules that break a promise.
+//! The check itself is tested: with each [`Fault`] it must find schedules that break a promise.
 
 mod coordinator;
 mod read;
@@ -27,26 +27,26 @@ const PARTITIONS: i64 = 2;
 const WINDOW: usize = 5;
 const STEPS: usize = 1000;
 
-/// A rule that is broken on purpose.
+/// Mutation: a rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Brokers do not verify batches with the coordinator.
     AsksNobody,
-    /// A broker takes the coordinator's word for a later one than it is.
+    /// A broker dates the coordinator's confirmation later than it was given.
     BelievesAnOldWord,
-    /// Markers of transaction version 2 do not have the next epoch, and have it on record.
+    /// Markers of transaction version 2 lack the next epoch, but are recorded as if they had it.
     BumpsNoEpoch,
-    /// A marker is dead with the batches before it.
+    /// A marker is dropped together with refused batches before it.
     DropsMarkersBehindRefused,
-    /// Markers of an older coordinator are taken for the newest one's.
+    /// Markers of an older coordinator are accepted as the newest one's.
     TakesOldMarkers,
-    /// The transactions that are aborted are not listed.
+    /// Aborted transactions are not listed.
     ListsNoAborted,
-    /// The next offset is taken for the last stable one.
+    /// The next offset is used as the last stable offset.
     ReadsTheUndecided,
-    /// Rows of producers do not have the mark of transactional batches.
+    /// Rows of producers do not record that batches are transactional.
     HidesOpenings,
-    /// A silent producer is forgotten with its open transaction.
+    /// A silent producer is forgotten although its transaction is open.
     ForgetsOpen,
 }
 
@@ -57,15 +57,15 @@ enum Sent {
     Acknowledged,
 }
 
-/// A producer of one partition.
+/// Producer of one partition.
 struct Client {
     partition: DisklessPartitionId,
     /// Transaction version: 1 or 2.
     version: i8,
     epoch: i16,
-    /// The sequence of the first batch of its transaction.
+    /// Sequence of the first batch of its transaction.
     base_sequence: i32,
-    /// The transaction that it writes.
+    /// Index of the transaction that the producer writes.
     transaction: Option<usize>,
     batches: Vec<Sent>,
     broker: usize,
@@ -73,17 +73,17 @@ struct Client {
     is_dead: bool,
 }
 
-/// A transaction, as its coordinator has it.
+/// Transaction, as its coordinator has it.
 struct Transaction {
     client: usize,
     epoch: i16,
-    /// True if it is committed, once that is decided.
+    /// Decision of the transaction: true to commit, false to abort.
     decision: Option<bool>,
     marker_epoch: i16,
-    /// Coordinator epochs of markers whose outcome is not known.
+    /// Coordinator epochs of markers with an unknown outcome.
     under_way: HashSet<i32>,
     is_complete: bool,
-    /// Batches of one that is committed.
+    /// Number of batches of a committed transaction.
     batches: usize,
 }
 
@@ -104,9 +104,9 @@ struct Admitted {
 struct Uploading {
     id: ObjectId,
     batches: Vec<Admitted>,
-    /// True if its upload has ended, and how.
+    /// Outcome of its upload, true on success; None while it runs.
     ended: Option<bool>,
-    /// True if a commit of it was tried.
+    /// True once a commit of it was tried.
     is_tried: bool,
 }
 
@@ -125,7 +125,7 @@ struct World {
     brokers: Vec<Broker>,
     transactions: Vec<Transaction>,
     coordinator_epoch: i32,
-    /// The database.
+    /// Partitions in the database.
     partitions: HashMap<DisklessPartitionId, PartitionState>,
     objects: HashMap<ObjectId, ObjectState>,
     rows: Vec<AppendedBatches>,
@@ -187,7 +187,7 @@ impl World {
         Ok(())
     }
 
-    /// The client goes on: it begins a transaction, sends a batch, or ends the transaction.
+    /// Takes a client's next step: it begins a transaction, sends a batch, or ends the transaction.
     fn work(&mut self, at: usize) {
         let Some(transaction) = self.clients[at].transaction else { return self.begin(at) };
         if self.transactions[transaction].decision.is_some() {
@@ -212,7 +212,7 @@ impl World {
         }
     }
 
-    /// Begins, once the transaction before is complete.
+    /// Begins a transaction, once the one before is complete.
     fn begin(&mut self, at: usize) {
         let last = self.transactions.iter().rev().find(|of| of.client == at);
         if self.clients[at].is_dead || last.is_some_and(|of| !of.is_complete) {
@@ -231,14 +231,14 @@ impl World {
         });
     }
 
-    /// The client commits or aborts. An old one that aborts while batches are under way gives up, or takes the next
-    /// epoch.
+    /// Ends the client's transaction. A client with transaction version 1 that has batches in flight gives up, or takes
+    /// the next epoch.
     fn end(&mut self, at: usize, is_commit: bool) {
         let client = &mut self.clients[at];
         let Some(transaction) = client.transaction.take() else { return };
         let (batches, bumps) = (std::mem::take(&mut client.batches), self.fault != Some(Fault::BumpsNoEpoch));
         let written = batches.iter().take_while(|sent| **sent == Sent::Acknowledged).count();
-        // A batch that was answered with an error may be written, too.
+        // A batch may be written even though the client got an error for it.
         let is_certain = written == batches.len();
         let mut marker_epoch = client.epoch;
         if client.version == 2 {
@@ -290,8 +290,11 @@ impl World {
         };
     }
 
-    /// Returns the coordinator's word for a batch, where the broker needs one; an error if the coordinator does not
-    /// have the transaction any more.
+    /// Returns the coordinator's confirmation for a batch, if the broker needs one.
+    ///
+    /// # Errors
+    ///
+    /// The coordinator no longer has the transaction.
     fn verified(
         &self,
         broker: usize,
@@ -317,7 +320,7 @@ impl World {
         }
     }
 
-    /// Brings what a broker knows of a partition up to date, by the rows that it has not seen.
+    /// Refreshes a broker's state of a partition from the rows that it has not read.
     fn refresh(&mut self, broker: usize, partition: DisklessPartitionId) {
         let Some(known) = self.brokers[broker].known.get_mut(&partition) else { return };
         let from = known.next_offset;
@@ -352,7 +355,7 @@ impl World {
         }
     }
 
-    /// Commits what is finished, from the first object on; one that failed to be uploaded fails its batches.
+    /// Commits the finished objects, from the first on. A failed upload fails its batches.
     fn commit(&mut self, broker: usize) -> Result<(), String> {
         let finished = self.brokers[broker].uploading.iter().take_while(|object| object.ended.is_some()).count();
         let objects: Vec<Uploading> = self.brokers[broker].uploading.drain(..finished).collect();
@@ -379,7 +382,7 @@ impl World {
         !admitted.batch.is_sequenced() || here.is_pending(&admitted.batch.stamp, admitted.ticket)
     }
 
-    /// Commits an object. Returns false without an answer: that is every fourth commit, carried out or not.
+    /// Commits an object. Returns false if there is no response: in every fourth commit, half of which are carried out.
     fn commit_one(&mut self, broker: usize, object: &mut Uploading) -> Result<bool, String> {
         let (is_silent, is_lost) = (self.random.one_in(4), self.random.one_in(2));
         object.is_tried = true;
@@ -417,7 +420,7 @@ impl World {
         Ok(true)
     }
 
-    /// Returns the batch as a broken rule has it.
+    /// Returns the batch as the mutation changes it.
     fn offered(&self, batch: &ObjectBatch) -> ObjectBatch {
         match batch.kind {
             BatchKind::Marker { is_commit, has_next_epoch, .. } if self.fault == Some(Fault::TakesOldMarkers) => {
@@ -428,7 +431,7 @@ impl World {
         }
     }
 
-    /// Writes what was decided.
+    /// Writes the decision.
     fn write(
         &mut self,
         object: &Uploading,
@@ -458,7 +461,7 @@ impl World {
         Ok(())
     }
 
-    /// The broker learns of a commit; its state is that of the database then.
+    /// Refreshes a broker's state after a commit; checks that it equals the database's.
     fn know(&mut self, broker: usize, partition: DisklessPartitionId) -> Result<(), String> {
         self.refresh(broker, partition);
         let shown = |state: &PartitionState| {
@@ -478,7 +481,7 @@ impl World {
         }
         let admission = self.brokers[broker].admission.entry(partition).or_default();
         let mut dead = admission.failed(&stamp, admitted.ticket, ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
-        // Batches that are not in an object yet are not put into one.
+        // A dead batch that is not in an object yet never enters one.
         self.brokers[broker].active.retain(|of| !dead.contains(&of.ticket));
         dead.push(admitted.ticket);
         dead.into_iter().for_each(|ticket| self.answer(ticket, Sent::No));
@@ -492,7 +495,7 @@ impl World {
         }
     }
 
-    /// Commits, or answers, everything that is under way.
+    /// Commits or fails every batch that is under way.
     fn drain(&mut self) -> Result<(), String> {
         for broker in 0..BROKERS {
             self.close(broker);
@@ -508,8 +511,8 @@ impl World {
         Ok(())
     }
 
-    /// Lets time pass with nothing under way until silent producers are forgotten, but for those whose transaction is
-    /// open.
+    /// Completes everything under way, then lets time pass until silent producers expire, except those with an open
+    /// transaction.
     fn expire(&mut self) -> Result<(), String> {
         self.drain()?;
         for partition in 0..PARTITIONS {
@@ -526,7 +529,7 @@ impl World {
         self.check()
     }
 
-    /// Reads each log as a consumer at read_committed does.
+    /// Reads each log like a consumer at read_committed.
     fn check(&mut self) -> Result<(), String> {
         for partition in 0..PARTITIONS {
             let state = &self.partitions[&partition];
@@ -541,7 +544,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends every transaction; then everything is stable.
+    /// Ends every transaction; checks that everything is then stable.
     fn end_all(&mut self) -> Result<(), String> {
         (0..CLIENTS).for_each(|client| self.time_out(client));
         for _ in 0..20 {
@@ -571,14 +574,14 @@ fn run(seed: u64, fault: Option<Fault>) -> Result<usize, String> {
 }
 
 #[test]
-fn whatever_happens_transactions_are_read_whole_or_not_at_all_and_everything_becomes_stable() {
+fn random_schedule_transactions_are_read_whole_or_not_at_all_and_become_stable() {
     let committed = run_each(2000, 1, |seed| run(seed, None));
     let mean = committed.iter().sum::<usize>() / committed.len();
     assert!(mean > 3, "{mean} transactions a schedule are so few that nothing may have been tried");
 }
 
 #[test]
-fn each_planted_fault_of_transactions_is_found() {
+fn each_mutation_of_transactions_is_found() {
     use Fault::*;
     let faults = [
         AsksNobody,

@@ -1,4 +1,4 @@
-//! Transactions by hand: which batches open one, what markers end, and what is answered again.
+//! Single cases of transactions: batches that open one, markers that end them, and repeated requests.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32) -> Stamp {
     Stamp { producer_id, producer_epoch, base_sequence, record_count: 1 }
 }
 
-/// Batch of one record in a transaction that its broker has taken for open.
+/// Returns a batch of one record in a transaction that its broker takes for open.
 fn ongoing(stamp: Stamp) -> ObjectBatch {
     ObjectBatch { kind: BatchKind::Transactional, ..batch(0, stamp) }
 }
 
-/// Batch of one record in a transaction that the coordinator has confirmed when the broker knew this offset.
+/// Returns a batch of one record in a transaction that the coordinator confirmed while the broker knew `next_offset`.
 fn verified(stamp: Stamp, next_offset: i64) -> ObjectBatch {
     ObjectBatch { verified: Some(Verified { next_offset, is_added: false }), ..ongoing(stamp) }
 }
@@ -33,7 +33,7 @@ fn added(stamp: Stamp, next_offset: i64) -> ObjectBatch {
     ObjectBatch { verified: Some(Verified { next_offset, is_added: true }), ..ongoing(stamp) }
 }
 
-/// Marker with transaction version 1 or 2.
+/// Returns a marker with transaction version 1 or 2.
 fn marker(of: (i64, i16), coordinator_epoch: i32, is_commit: bool, transaction_version: i8) -> ObjectBatch {
     let marker = Marker { producer_id: of.0, producer_epoch: of.1, coordinator_epoch, is_commit };
     let kind = BatchKind::marker(&marker, transaction_version);
@@ -45,7 +45,7 @@ impl Case {
         &self.partitions[&0]
     }
 
-    /// The first offset of a producer's open transaction.
+    /// Returns the first offset of a producer's open transaction.
     fn open_from(&self, producer_id: i64) -> Option<i64> {
         self.state().producers.iter().find(|of| of.producer_id == producer_id).and_then(|of| of.open_from)
     }
@@ -55,7 +55,7 @@ impl Case {
     }
 }
 
-/// Returns the state that another broker has by the rows of a commit.
+/// Returns the state that another broker has after reading the rows of a commit.
 fn by_rows(rows: &[AppendedBatches], mut state: PartitionState) -> PartitionState {
     let mut batches: Vec<_> = rows.iter().flat_map(|row| &row.batches).collect();
     batches.sort_by_key(|batch| batch.base_offset);
@@ -64,7 +64,7 @@ fn by_rows(rows: &[AppendedBatches], mut state: PartitionState) -> PartitionStat
 }
 
 #[test]
-fn transaction_opens_and_is_aborted_the_rows_say_so() {
+fn transaction_opens_and_is_aborted_the_rows_have_both() {
     let mut case = Case::new(1);
     let opens =
         case.commit(&[object(1, &[verified(stamp(7, 0, 0), 0), ongoing(stamp(7, 0, 1)), batch(0, stamp(8, 0, 0))])]);
@@ -100,7 +100,7 @@ fn transaction_is_committed_nothing_is_aborted_and_the_sequence_goes_on() {
 }
 
 #[test]
-fn batch_would_open_a_transaction_without_the_coordinators_word_it_is_refused() {
+fn unverified_batch_that_would_open_a_transaction_is_refused() {
     let mut case = Case::new(1);
     assert_eq!(case.verdicts(1, &[ongoing(stamp(7, 0, 0)), ongoing(stamp(7, 0, 1))]), [UNVERIFIED, BEHIND]);
     assert_eq!(case.state().next_offset, 0);
@@ -110,10 +110,10 @@ fn batch_would_open_a_transaction_without_the_coordinators_word_it_is_refused() 
     assert_eq!(case.verdict(ongoing(stamp(7, 0, 0))), CommitVerdict::Duplicate { base_offset: 0, timestamp: 0 });
 }
 
-/// The race of KIP-890 with transaction version 1, where the epoch stays: the batch would open a transaction that no
-/// marker ends.
+/// Race of KIP-890 with transaction version 1, where the epoch stays: the batch would open a transaction that no marker
+/// ends.
 #[test]
-fn marker_of_the_same_epoch_came_after_the_coordinators_word_the_batch_is_refused() {
+fn batch_confirmed_before_a_marker_of_its_epoch_is_refused() {
     let mut case = Case::new(1);
     case.verdicts(1, &[batch(0, stamp(8, 0, 0)), batch(0, stamp(8, 0, 1))]);
     // The transaction is aborted before its only batch is committed.
@@ -124,26 +124,26 @@ fn marker_of_the_same_epoch_came_after_the_coordinators_word_the_batch_is_refuse
     assert_eq!(case.verdict(verified(stamp(7, 0, 0), 3)), appended(3), "of the next transaction");
     assert_eq!(case.verdict(marker((7, 0), 4, true, 1)), appended(4));
     assert_eq!(case.verdict(verified(stamp(7, 0, 1), 4)), UNVERIFIED);
-    assert_eq!(case.verdict(ongoing(stamp(7, 0, 1))), UNVERIFIED, "the broker has not heard of the marker");
+    assert_eq!(case.verdict(ongoing(stamp(7, 0, 1))), UNVERIFIED, "the broker has not read the marker");
     assert_eq!(case.verdict(verified(stamp(7, 1, 0), 0)), appended(5), "a later epoch has no such marker");
 }
 
-/// Transaction version 2: a broker that does not know the last marker need not read anything.
+/// Transaction version 2: a broker that does not know the last marker needs no refresh.
 #[test]
-fn marker_has_the_next_epoch_the_coordinators_word_of_that_epoch_is_never_too_old() {
+fn marker_with_the_next_epoch_never_outdates_a_confirmation_of_that_epoch() {
     let mut case = Case::new(1);
     case.verdicts(1, &[added(stamp(7, 0, 0), 0), marker((7, 1), 4, false, 2)]);
     assert_eq!(case.verdict(added(stamp(7, 0, 1), 1)), FENCED);
     assert_eq!(case.verdict(added(stamp(7, 1, 0), 0)), appended(2));
-    // Nothing is known of the producer: its first batch may be on its way to another broker.
+    // The producer is unknown: its first batch may be in flight to another broker.
     assert_eq!(case.verdict(added(stamp(9, 3, 1), 3)), OUT_OF_ORDER);
     assert_eq!(case.verdict(verified(stamp(9, 3, 1), 3)), appended(3), "its state may have expired");
 }
 
-/// The producer's batch is in an object that takes its time. Its transaction is aborted meanwhile, and others write so
-/// much that the producer is forgotten: no marker would end what the batch opens.
+/// The producer's batch is in an object of a slow upload. Meanwhile its transaction is aborted, and the producer is
+/// evicted because of many other writers: no marker would end the transaction that the batch opens.
 #[test]
-fn producer_is_forgotten_with_its_marker_a_batch_that_was_verified_before_is_refused() {
+fn producer_is_evicted_with_its_marker_a_batch_verified_before_is_refused() {
     for (version, late) in [(1, verified(stamp(7, 0, 0), 0)), (2, added(stamp(7, 0, 0), 0))] {
         let mut case = Case::new(1);
         case.partitions.get_mut(&0).expect("there").producers = Producers::bounded(3);
@@ -156,7 +156,7 @@ fn producer_is_forgotten_with_its_marker_a_batch_that_was_verified_before_is_ref
             verified: late.verified.map(|verified| Verified { next_offset, ..verified }),
             ..late
         };
-        // A state that is read from rows which lack the marker knows that it may.
+        // The rows lack the marker, and the state that is read from them records that they may.
         let mut read = PartitionState::new(5);
         (read.next_offset, read.has_forgotten) = (4, true);
         read.note_read();
@@ -168,10 +168,10 @@ fn producer_is_forgotten_with_its_marker_a_batch_that_was_verified_before_is_ref
     }
 }
 
-/// A broker stood still with the marker in its object, and the coordinator had another broker write it. With
-/// transaction version 1 the copy differs from the marker of the next transaction in nothing else.
+/// A broker stood still with the marker in its object, and the coordinator let another broker write it. With
+/// transaction version 1 the copy is equal to the marker of the next transaction.
 #[test]
-fn marker_comes_late_and_another_broker_has_written_it_the_next_transaction_stays_open() {
+fn late_copy_of_a_marker_leaves_the_next_transaction_open() {
     let queued = |marker: ObjectBatch, next_offset| ObjectBatch {
         verified: Some(Verified { next_offset, is_added: false }),
         ..marker
@@ -187,13 +187,13 @@ fn marker_comes_late_and_another_broker_has_written_it_the_next_transaction_stay
     let again = object(2, &[late, batch(0, stamp(8, 0, 0))]);
     let again = FinishedObject { state: ObjectState::Live(first.runs), ..again };
     assert_eq!(case.commit(&[again]).verdicts[0], [UNVERIFIED, appended(3)], "the answer was lost");
-    // A marker that was queued since is of the next transaction, or harmless.
+    // A marker queued later belongs to the next transaction, or is harmless.
     assert_eq!(case.verdict(queued(marker((7, 0), 4, false, 1), 2)), appended(4));
     assert_eq!(case.open_from(7), None);
 }
 
 #[test]
-fn plain_batch_comes_within_a_transaction_it_is_refused() {
+fn plain_batch_within_a_transaction_is_refused() {
     let mut case = Case::new(1);
     case.verdicts(1, &[verified(stamp(7, 0, 0), 0)]);
     assert_eq!(case.verdict(batch(0, stamp(7, 0, 1))), refused(SequenceRefusal::InvalidTxnState));
@@ -202,7 +202,7 @@ fn plain_batch_comes_within_a_transaction_it_is_refused() {
 }
 
 #[test]
-fn as_many_transactions_are_open_as_producers_are_remembered_no_other_opens_and_none_is_forgotten() {
+fn all_remembered_producers_have_open_transactions_no_other_opens() {
     let mut case = Case::new(1);
     case.partitions.get_mut(&0).expect("there").producers = Producers::bounded(3);
     for producer_id in 0..3 {
@@ -217,26 +217,26 @@ fn as_many_transactions_are_open_as_producers_are_remembered_no_other_opens_and_
     assert!(matches!(case.verdict(next), CommitVerdict::Appended { .. }));
 }
 
-/// Hang of a partition: the coordinator would send the marker for ever, and nothing would become stable.
+/// Regression: the coordinator sent the marker for ever, and nothing became stable.
 #[test]
-fn marker_is_behind_refused_batches_of_its_producer_it_is_decided_on() {
+fn marker_behind_refused_batches_of_its_producer_is_decided_on() {
     let mut case = Case::new(1);
     case.verdicts(1, &[added(stamp(7, 0, 0), 0)]);
     let batches =
         [ongoing(stamp(7, 0, 5)), marker((7, 1), 4, false, 2), added(stamp(7, 1, 0), 1), ongoing(stamp(7, 1, 1))];
     assert_eq!(case.verdicts(2, &batches), [OUT_OF_ORDER, appended(1), appended(2), appended(3)]);
-    // With transaction version 1 the refused batch may be sent again in the next transaction, and comes first.
+    // With transaction version 1 the refused batch may be resent in the next transaction, and comes first.
     let batches = [ongoing(stamp(7, 1, 7)), marker((7, 1), 4, false, 1), verified(stamp(7, 1, 2), 5)];
     assert_eq!(case.verdicts(3, &batches), [OUT_OF_ORDER, appended(4), BEHIND]);
     assert_eq!(case.open_from(7), None);
-    // A marker that is refused hides nothing.
+    // A refused marker does not make the epoch known.
     let batches = [ongoing(stamp(7, 1, 9)), marker((7, 2), 3, false, 2), added(stamp(7, 2, 0), 5)];
     let fenced = refused(SequenceRefusal::CoordinatorFenced);
     assert_eq!(case.verdicts(4, &batches), [OUT_OF_ORDER, fenced, BEHIND]);
 }
 
 #[test]
-fn object_comes_too_late_the_marker_behind_it_is_decided_on() {
+fn object_comes_too_late_a_marker_behind_it_is_decided_on() {
     let mut case = Case::new(1);
     let late = FinishedObject { state: ObjectState::Gone, ..object(2, &[added(stamp(7, 0, 0), 0)]) };
     let decided = case.commit(&[late, object(3, &[marker((7, 1), 4, false, 2), added(stamp(7, 1, 0), 0)])]);
@@ -245,14 +245,14 @@ fn object_comes_too_late_the_marker_behind_it_is_decided_on() {
 }
 
 #[test]
-fn commit_is_repeated_markers_are_answered_as_before() {
+fn repeated_commit_gives_markers_the_same_verdicts() {
     let mut case = Case::new(1);
     let fenced = refused(SequenceRefusal::CoordinatorFenced);
     case.verdicts(1, &[added(stamp(7, 0, 0), 0), marker((8, 0), 9, true, 1)]);
     let batches = [ongoing(stamp(7, 0, 1)), marker((7, 1), 4, false, 2), marker((8, 0), 8, true, 1)];
     let first = case.commit(&[object(2, &batches)]);
     assert_eq!(first.verdicts[0], [appended(2), appended(3), fenced]);
-    // The next transaction goes on before the commit is repeated.
+    // The next transaction continues before the commit is repeated.
     case.verdicts(3, &[added(stamp(7, 1, 0), 4)]);
     let again = FinishedObject { state: ObjectState::Live(first.runs.clone()), ..object(2, &batches) };
     let repeated = case.commit(&[again]);
@@ -260,7 +260,8 @@ fn commit_is_repeated_markers_are_answered_as_before() {
     assert!(repeated.runs.is_empty() && repeated.producers.is_empty() && repeated.aborted.is_empty());
     assert_eq!(case.open_from(7), Some(4));
     case.verdicts(4, &[marker((7, 1), 5, true, 1)]);
-    // The object's runs are cleared. The producer's state shows that a marker was appended: nothing is ended twice.
+    // The object's runs are deleted. The producer's state shows that a marker was appended, so that nothing is ended
+    // twice.
     let cleared = FinishedObject { state: ObjectState::Live(Vec::new()), ..object(2, &batches) };
     let verdicts = case.commit(&[cleared]).verdicts.remove(0);
     assert_eq!(verdicts[2], fenced);
@@ -272,7 +273,7 @@ fn commit_is_repeated_markers_are_answered_as_before() {
 }
 
 #[test]
-fn marker_is_of_an_old_coordinator_or_epoch_it_is_refused() {
+fn marker_of_an_old_coordinator_or_epoch_is_refused() {
     let mut case = Case::new(1);
     case.verdicts(1, &[added(stamp(7, 3, 0), 0), marker((7, 4), 9, true, 2), added(stamp(7, 4, 0), 0)]);
     let verdicts = [
@@ -281,7 +282,7 @@ fn marker_is_of_an_old_coordinator_or_epoch_it_is_refused() {
         (marker((7, 3), 9, true, 1), FENCED),
         (marker((-1, 0), 9, true, 1), refused(SequenceRefusal::InvalidRecord)),
         (marker((7, -1), 9, true, 1), refused(SequenceRefusal::InvalidRecord)),
-        // The producer's transaction is elsewhere: nothing of it was written here.
+        // The producer has a transaction, but no writes in this partition.
         (marker((8, 0), 1, true, 1), appended(3)),
         (ObjectBatch { partition: 5, ..marker((7, 5), 9, true, 2) }, CommitVerdict::Refused(Refusal::PartitionGone)),
         (marker((7, 5), 9, true, 2), appended(4)),
@@ -294,7 +295,7 @@ fn marker_is_of_an_old_coordinator_or_epoch_it_is_refused() {
 }
 
 #[test]
-fn partition_is_deleted_with_an_open_transaction_its_batches_are_answered_as_made_and_its_marker_as_gone() {
+fn partition_deleted_with_an_open_transaction_acknowledges_batches_and_refuses_the_marker() {
     let mut case = Case::new(1);
     let opens = verified(stamp(7, 0, 0), 0);
     case.verdicts(1, &[opens]);
@@ -303,7 +304,7 @@ fn partition_is_deleted_with_an_open_transaction_its_batches_are_answered_as_mad
     let verdicts = case.verdicts(2, &[opens, marker((7, 0), 4, false, 1)]);
     let duplicate = CommitVerdict::Duplicate { base_offset: 0, timestamp: 0 };
     assert_eq!(verdicts, [duplicate, CommitVerdict::Refused(Refusal::PartitionGone)]);
-    // In the next partition of the name the producer goes on, and nothing is open.
+    // In the recreated partition the producer continues, without an open transaction.
     let mut next = PartitionState::new(5);
     next.succeed(deleted.producers.stops(), false);
     case.partitions.insert(0, next);
@@ -327,7 +328,7 @@ fn log_start_passes_an_open_transaction_it_ends_with_its_marker() {
 }
 
 #[test]
-fn rows_are_taken_over_twice_the_state_is_that_of_once() {
+fn rows_read_twice_give_the_state_of_once() {
     let mut case = Case::new(1);
     let batches = [
         verified(stamp(7, 0, 0), 0),
@@ -348,7 +349,7 @@ fn rows_are_taken_over_twice_the_state_is_that_of_once() {
     assert_eq!(shown(&by_rows(&decided.producers, once.clone())), shown(&once));
     assert_eq!(once.producers.iter().map(|of| of.coordinator_epoch).max(), Some(4));
     assert!(once.producers.iter().all(|of| of.coordinator_epoch > NO_COORDINATOR));
-    // The word of the coordinator counts there as here.
+    // The coordinator's confirmation counts in the state read from rows as in the original.
     let mut other = Case::new(1);
     other.partitions.insert(0, once);
     assert_eq!(
@@ -358,7 +359,7 @@ fn rows_are_taken_over_twice_the_state_is_that_of_once() {
 }
 
 #[test]
-fn batch_is_offered_the_coordinator_is_asked_where_a_transaction_opens() {
+fn batch_that_opens_a_transaction_needs_verification() {
     const NOW: Duration = Duration::from_secs(1);
     let mut case = Case::new(1);
     let mut admission = PartitionAdmission::default();

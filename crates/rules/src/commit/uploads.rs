@@ -1,26 +1,27 @@
-//! How many uploads are under way at a time.
+//! Number of concurrent uploads.
 //!
-//! A store that is far answers late and takes many uploads beside each other. A narrow one takes no more bytes from
-//! many uploads than from one, and each of them takes longer: an object that all commits wait for comes last of all at
-//! once. So the window opens while uploads are quick, and closes while they are slow, as long as no fewer bytes arrive.
+//! A distant store responds late, and takes many uploads side by side. A narrow link carries no more bytes with many
+//! uploads than with one, and each takes longer. The first object, for which all commits wait, then completes last, at
+//! about the time of all others. So the window opens while uploads are quick. It closes while they are slow, as long as
+//! no fewer bytes arrive.
 //!
 //! Not here: clocks and requests. Invariant: at least one upload, at most as many as there are slots.
 
 use std::time::Duration;
 
-/// Uploads under way before any has ended.
+/// Number of concurrent uploads before any has ended.
 const OPENS_WITH: usize = 2;
-/// Uploads that take longer on average are slow.
+/// Mean duration above which uploads are slow.
 const SLOW: Duration = Duration::from_secs(2);
-/// Uploads that take less time are quick.
+/// Duration below which uploads are quick.
 const QUICK: Duration = Duration::from_secs(1);
-/// Part of the rate that a smaller window must keep, in tenths.
+/// Share of the rate, in tenths, that a smaller window must keep.
 const KEPT_TENTHS: u64 = 9;
 /// Rounds for which a window that was too small is not tried again, at first and at most.
 const HELD_ROUNDS: u32 = 8;
 const HELD_ROUNDS_MAX: u32 = 256;
 
-/// The window of one broker's uploads.
+/// Window of one broker's uploads.
 #[derive(Debug)]
 pub struct UploadWindow {
     slots_max: usize,
@@ -28,14 +29,14 @@ pub struct UploadWindow {
     /// False once an upload was not quick.
     is_opening: bool,
     round: UploadRound,
-    /// The last step down, until it is judged.
+    /// The last step down, until it is kept or undone.
     step: Option<StepDown>,
-    /// Rounds until the next step down may be tried.
+    /// Rounds before the next step down.
     held: u32,
     held_next: u32,
 }
 
-/// Uploads that ended since the window was judged last.
+/// Uploads that ended since the last adjustment of the window.
 #[derive(Debug, Default)]
 struct UploadRound {
     began: Duration,
@@ -44,17 +45,17 @@ struct UploadRound {
     took: Duration,
 }
 
-/// A step down, by what was before it.
+/// Step down, with the size and rate before it.
 #[derive(Debug)]
 struct StepDown {
     size: usize,
     bytes_per_second: u64,
-    /// False during the first round, in which uploads end that began before.
+    /// False during the first round, in which uploads end that began before the step.
     is_settled: bool,
 }
 
 impl UploadWindow {
-    /// A window of at most `slots_max` uploads, at least one.
+    /// Creates a window of at most `slots_max` uploads, at least one.
     pub fn new(slots_max: usize) -> UploadWindow {
         let slots_max = slots_max.max(1);
         UploadWindow {
@@ -68,12 +69,12 @@ impl UploadWindow {
         }
     }
 
-    /// Uploads that may be under way.
+    /// Returns the number of uploads that may run at a time.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Notes that `bytes` arrived at `now` by an upload that `took` this long. `now` is of any clock that goes forward.
+    /// Records that `bytes` arrived at `now` by an upload of duration `took`. `now` is of any monotonic clock.
     pub fn note(&mut self, now: Duration, took: Duration, bytes: u64) {
         if self.is_opening && took < QUICK {
             self.size = (self.size + 1).min(self.slots_max);
@@ -81,7 +82,7 @@ impl UploadWindow {
             self.is_opening = false;
         }
         if self.round.count == 0 {
-            // The bytes arrived since then.
+            // The bytes have arrived since the upload began.
             self.round.began = self.round.began.max(now.saturating_sub(took));
         }
         self.round.count += 1;
@@ -127,11 +128,11 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A store with a latency, and a link that the uploads under way share.
+    /// Store with a latency, and a link that concurrent uploads share.
     struct Store {
         latency: Duration,
         bytes_per_second: u64,
-        /// Bytes that are left of each upload, and when it began; the latency comes behind the bytes.
+        /// Remaining bytes and start of each upload; the latency follows the last byte.
         under_way: Vec<(f64, Duration)>,
         answering: Vec<(Duration, Duration)>,
         now: Duration,
@@ -149,7 +150,7 @@ mod tests {
             }
         }
 
-        /// Keeps the window full for so long; returns the bytes a second that arrived.
+        /// Keeps the window full for `seconds`. Returns the bytes a second that arrived.
         fn run(&mut self, window: &mut UploadWindow, seconds: u64, object: u64) -> u64 {
             let (step, until) = (Duration::from_millis(10), self.now + Duration::from_secs(seconds));
             let mut arrived = 0;
@@ -158,7 +159,7 @@ mod tests {
                     self.under_way.push((object as f64, self.now));
                 }
                 self.now += step;
-                // Streams share a link unequally: the nth has n parts more than the first.
+                // Streams share a link unequally, by shares of 8, 9, 10 and so on.
                 let parts: f64 = (0..self.under_way.len()).map(|nth| 8.0 + nth as f64).sum();
                 let part = self.bytes_per_second as f64 * step.as_secs_f64() / parts;
                 self.under_way.iter_mut().enumerate().for_each(|(nth, (left, _))| *left -= part * (8.0 + nth as f64));
@@ -179,16 +180,16 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_store_is_given_all_slots_at_once() {
+    fn wide_store_gets_all_slots_at_once() {
         let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, 10_000 * MIB));
         store.run(&mut window, 1, 8 * MIB);
         assert_eq!(window.size(), 8);
-        // 8 slots carry one object each in the latency and the step.
+        // 8 slots carry one object each in the time of the latency and a step.
         assert!(store.run(&mut window, 10, 8 * MIB) > 8 * 8 * MIB * 1000 / 180);
     }
 
     #[test]
-    fn a_narrow_store_is_filled_by_few_uploads_that_end_soon() {
+    fn narrow_store_is_filled_by_few_uploads_that_end_soon() {
         for (bytes_per_second, size_max) in
             [(MIB / 2, 1), (2 * MIB, 1), (5 * MIB, 2), (10 * MIB, 3), (30 * MIB, 8), (100 * MIB, 8)]
         {
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_slow_and_wide_keeps_its_slots() {
+    fn slow_wide_store_keeps_its_slots() {
         let (mut window, mut store) = (UploadWindow::new(8), Store::new(200, 10_000 * MIB));
         store.run(&mut window, 5, 8 * MIB);
         store.latency = Duration::from_secs(5);
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_come_back_where_the_store_is_wide_again() {
+    fn slots_come_back_once_the_store_is_wide_again() {
         let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, 1000 * MIB));
         store.run(&mut window, 5, 8 * MIB);
         store.bytes_per_second = 2 * MIB;

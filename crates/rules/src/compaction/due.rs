@@ -1,32 +1,33 @@
-//! How dirty a log is, and whether it is to be cleaned (Kafka's `LogCleanerManager`).
+//! Dirty part of a log, and the decision to clean it (Kafka's `LogCleanerManager`).
 //!
-//! Only what can be cleaned counts: closed segments below the last stable offset whose records are all older than
-//! min.compaction.lag.ms. The log up to the checkpoint of the last cleaning is clean, the rest of that is dirty.
+//! Only the cleanable part counts: closed segments below the last stable offset with records older than
+//! min.compaction.lag.ms. The log up to the checkpoint of the last cleaning is clean, the rest of the cleanable part is
+//! dirty.
 
-/// A segment that gets no more records.
+/// Segment that gets no more records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed {
     pub base_offset: i64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// The first timestamp of its first batch, in ms; needed only where there is a max.compaction.lag.ms.
+    /// First timestamp of its first batch, in ms; needed only with a max.compaction.lag.ms.
     pub first_timestamp: Option<i64>,
-    /// The largest, in ms; needed only where there is a min.compaction.lag.ms.
+    /// Largest timestamp in ms; needed only with a min.compaction.lag.ms.
     pub largest_timestamp: Option<i64>,
 }
 
 /// Facts about a log.
 #[derive(Clone, Copy, Debug)]
 pub struct CleanableLog<'a> {
-    /// In order.
+    /// Closed segments, in order.
     pub closed: &'a [Closed],
-    /// The base offset of the active segment, where the last closed one ends.
+    /// Base offset of the active segment, at which the last closed one ends.
     pub active_base: i64,
     pub log_start: i64,
     pub log_end: i64,
-    /// First offset that is not replicated or may still be aborted.
+    /// Offset of the first record that is not replicated or may still be aborted.
     pub last_stable_offset: i64,
-    /// End of the last cleaning, if there was one.
+    /// End of the last cleaning, if any.
     pub checkpoint: Option<i64>,
 }
 
@@ -34,7 +35,7 @@ pub struct CleanableLog<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lags {
     pub min_ms: i64,
-    /// `i64::MAX` is none.
+    /// Maximum lag; `i64::MAX` means none.
     pub max_ms: i64,
 }
 
@@ -47,14 +48,14 @@ pub struct Dirty {
     pub end: i64,
     pub clean_bytes: u64,
     pub dirty_bytes: u64,
-    /// True if a dirty record is older than max.compaction.lag.ms.
+    /// True if the dirty part has a record older than max.compaction.lag.ms.
     pub is_overdue: bool,
-    /// True if the checkpoint cannot be of this log.
+    /// True if the checkpoint is outside the log.
     pub is_reset: bool,
 }
 
 impl Dirty {
-    /// Dirty bytes of all that a cleaning would read.
+    /// Returns the dirty share of all bytes that a cleaning would read.
     pub fn ratio(&self) -> f64 {
         match self.clean_bytes + self.dirty_bytes {
             0 => 0.0,
@@ -62,13 +63,13 @@ impl Dirty {
         }
     }
 
-    /// Returns true if it is time; `min_ratio` is min.cleanable.dirty.ratio.
+    /// Returns true if the log must be cleaned now; `min_ratio` is min.cleanable.dirty.ratio.
     pub fn is_due(&self, min_ratio: f64) -> bool {
         self.dirty_bytes > 0 && (self.is_overdue || self.ratio() > min_ratio)
     }
 }
 
-/// Returns the dirty part of the log at this time.
+/// Returns the dirty part of the log at `now_ms`.
 pub fn dirty(log: &CleanableLog<'_>, lags: Lags, now_ms: i64) -> Dirty {
     let known = log.checkpoint.filter(|offset| (log.log_start..=log.log_end).contains(offset));
     let first_dirty = known.unwrap_or(log.log_start);
@@ -96,7 +97,7 @@ pub fn dirty(log: &CleanableLog<'_>, lags: Lags, now_ms: i64) -> Dirty {
     Dirty { first_dirty, end, clean_bytes, dirty_bytes, is_overdue, is_reset }
 }
 
-/// Returns the end of the cleanable part, which is the begin of a segment.
+/// Returns the end of the cleanable part, which is the base offset of a segment.
 fn end_of_cleanable(log: &CleanableLog<'_>, first_dirty: i64, min_lag_ms: i64, now_ms: i64) -> i64 {
     let too_new = now_ms.saturating_sub(min_lag_ms);
     for (segment, segment_end) in with_ends(log) {
@@ -122,7 +123,7 @@ mod tests {
 
     const NONE: Lags = Lags { min_ms: 0, max_ms: i64::MAX };
 
-    /// Segments of 100 offsets and 10 bytes, one a second.
+    /// Returns segments of 100 offsets and 10 bytes, one a second.
     fn closed(count: i64) -> Vec<Closed> {
         let segment = |n| Closed {
             base_offset: n * 100,
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_cleaned_is_all_dirty_up_to_the_active_segment() {
+    fn log_never_cleaned_is_dirty_up_to_the_active_segment() {
         let closed = closed(4);
         let found = dirty(&facts(&closed, None), NONE, 10_000);
         assert_eq!((found.first_dirty, found.end, found.clean_bytes, found.dirty_bytes), (0, 400, 0, 40));
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_must_be_passed_and_not_only_reached() {
+    fn log_at_the_ratio_is_not_due_and_above_it_is() {
         let closed = closed(4);
         let found = dirty(&facts(&closed, Some(200)), NONE, 10_000);
         assert_eq!((found.clean_bytes, found.dirty_bytes, found.ratio()), (20, 20, 0.5));
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_out_of_the_log_is_not_believed() {
+    fn checkpoint_outside_the_log_is_ignored() {
         let closed = closed(4);
         let mut log = facts(&closed, Some(451));
         assert_eq!((dirty(&log, NONE, 0).first_dirty, dirty(&log, NONE, 0).is_reset), (0, true));
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_new_records_nor_those_past_the_last_stable_offset_are_cleaned() {
+    fn new_and_unstable_records_are_not_cleanable() {
         let closed = closed(4);
         let lags = Lags { min_ms: 1500, ..NONE };
         assert_eq!(dirty(&facts(&closed, None), lags, 3498).end, 100);
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dirty_record_past_the_largest_lag_is_overdue_whatever_the_ratio() {
+    fn dirty_record_older_than_the_largest_lag_is_overdue_at_any_ratio() {
         let closed = closed(4);
         let lags = Lags { max_ms: 5000, ..NONE };
         let found = |now_ms| dirty(&facts(&closed, Some(300)), lags, now_ms);

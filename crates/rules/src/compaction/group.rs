@@ -1,15 +1,15 @@
-//! Which segments are written into one, so that a log does not end up as thousands of nearly empty files (Kafka's
-//! `Cleaner.groupSegmentsBySize`).
+//! Grouping of segments that are written into one, so that a log does not end up as thousands of nearly empty files
+//! (Kafka's `Cleaner.groupSegmentsBySize`).
 
 use std::ops::Range;
 
-/// A segment to be cleaned, as it is before.
+/// Segment before its cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     pub base_offset: i64,
-    /// Begin of the next segment.
+    /// Base offset of the next segment.
     pub end_offset: i64,
-    /// Bytes of the log file, and of the larger index file.
+    /// Size of the log file; `index_size` is that of the larger index file.
     pub size: u64,
     pub index_size: u64,
 }
@@ -21,7 +21,8 @@ pub struct SegmentLimits {
     pub index_bytes: u64,
 }
 
-/// Neighbours that fit into one segment even if everything in them survives. Every source is in one range, in order.
+/// Returns ranges of adjacent sources that fit into one segment even if all their records survive. Every source is in
+/// one range, in order.
 pub fn group(sources: &[Source], limits: SegmentLimits) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     let (mut size, mut index_size) = (0, 0);
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_holds_no_offsets_it_cannot_say() {
+    fn segment_holds_no_more_offsets_than_it_can_encode() {
         let limits = SegmentLimits { segment_bytes: 100, index_bytes: 100 };
         let quarter = 1 << 29;
         assert_eq!(group(&sources(&[(1, 1); 6], quarter), limits), [0..4, 4..6]);

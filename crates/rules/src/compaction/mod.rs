@@ -1,10 +1,11 @@
-//! Compaction's decisions (Kafka's `LogCleaner`): which log is to be cleaned and up to where, which segments are
+//! Decisions of compaction (Kafka's `LogCleaner`): when and up to which offset a log is cleaned, which segments are
 //! written into one, which records survive.
 //!
-//! What it is not: reading or writing logs, which the broker does.
+//! Not here: reading and writing logs, which the broker does.
 //!
-//! Invariant: a record goes only if a later one with its key is in the log and committed, if it is a tombstone whose
-//! time is up, or if its transaction was aborted; so the last committed value of a key is there at every moment.
+//! Invariant: a record is removed only in three cases. A later committed record of the log has its key, it is a
+//! tombstone past its delete horizon, or its transaction was aborted. So the log has the last committed value of each
+//! key at every moment.
 
 mod due;
 mod group;

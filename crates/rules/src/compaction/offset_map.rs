@@ -1,8 +1,8 @@
-//! The newest offset of each key, by the key's hash, in a fixed amount of memory.
+//! Map from the hash of each key to its newest offset, in a fixed amount of memory.
 //!
-//! What it is not: a map that grows. When it is full a cleaning ends there, and the next one goes on. Open addressing
-//! with linear probing; a slot is 24 bytes: 16 of hash, 8 of offset. Memory is taken from the system zeroed, so that
-//! what is never touched costs nothing.
+//! The map does not grow: when it is full, the cleaning ends there, and the next one continues. Open addressing with
+//! linear probing; a slot is 24 bytes, 16 of hash and 8 of offset. The system provides the memory zeroed, so that
+//! untouched slots cost nothing.
 //!
 //! Invariant: there is always an empty slot, so that every search ends.
 
@@ -17,14 +17,15 @@ pub const SLOT_BYTES: usize = 24;
 #[derive(Debug)]
 pub struct OffsetMap {
     key: sip::HashKey,
-    /// Two words of hash and the offset plus one; 0 is an empty slot.
+    /// Two words of hash, and the offset plus one; 0 marks an empty slot.
     slots: Vec<[u64; 3]>,
     len: usize,
     limit: usize,
 }
 
 impl OffsetMap {
-    /// A map of `bytes`, of which `load_factor` is used before it is full; smaller if `keys` is all that can come.
+    /// Creates a map of `bytes` that is full at `load_factor`. It is smaller if `keys`, the most keys to come, need
+    /// less.
     pub fn new(key: HashKey, bytes: usize, load_factor: f64, keys: usize) -> OffsetMap {
         let load_factor = if load_factor.is_finite() { load_factor.clamp(0.01, 1.0) } else { 1.0 };
         let needed = (keys as f64 / load_factor.min(0.75)) as usize;
@@ -33,7 +34,7 @@ impl OffsetMap {
         OffsetMap { key, slots: vec![[0; 3]; count], len: 0, limit }
     }
 
-    /// Takes note of a key's offset, which is newer than those before. False when the map is full and the key is new.
+    /// Records a key's offset, which is newer than those before. Returns false if the map is full and the key is new.
     #[must_use]
     pub fn put(&mut self, key: &[u8], offset: i64) -> bool {
         let hash = hash(self.key, key);
@@ -48,13 +49,13 @@ impl OffsetMap {
         true
     }
 
-    /// The newest offset of a key.
+    /// Returns the newest offset of a key; None if the map lacks the key.
     pub fn get(&self, key: &[u8]) -> Option<i64> {
         let slot = self.slots[self.slot_of(hash(self.key, key))];
         (slot[2] != 0).then(|| (slot[2] - 1) as i64)
     }
 
-    /// Returns the slot of the hash, or the empty one for it.
+    /// Returns the slot of the hash, or the empty slot for it.
     fn slot_of(&self, hash: [u64; 2]) -> usize {
         let count = self.slots.len();
         // The high half of the product spreads the hash over any number of slots.
@@ -68,7 +69,7 @@ impl OffsetMap {
         }
     }
 
-    /// Keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -78,7 +79,7 @@ impl OffsetMap {
         self.len == 0
     }
 
-    /// Keys it has room for.
+    /// Returns the number of keys at which the map is full.
     pub fn limit(&self) -> usize {
         self.limit
     }
@@ -93,7 +94,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn it_knows_what_a_map_knows_until_it_is_full(
+        fn offset_map_equals_a_hash_map_until_it_is_full(
             slots in 2_usize..200,
             load_factor in 0.1..1.5,
             puts in prop::collection::vec(0_u16..300, 0..400),
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_no_larger_than_what_can_come() {
+    fn map_for_few_keys_is_small() {
         let map = OffsetMap::new(HashKey([0; 2]), 128 << 20, 0.9, 10);
         assert!(map.limit() >= 10 && map.slots.len() < 20, "{}", map.slots.len());
         let map = OffsetMap::new(HashKey([0; 2]), 24 * 1000, 0.9, usize::MAX);

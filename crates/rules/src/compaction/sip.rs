@@ -1,13 +1,13 @@
 //! SipHash-2-4 with 128 bits of output: a keyed hash of records' keys.
 //!
-//! The map of a cleaning keeps hashes and no keys, so that two keys with one hash would lose a record. A keyed
-//! pseudo-random function is needed for that never to happen: with 10^9 keys the chance is 10^-21, and who chooses keys
-//! cannot look for two that collide without knowing the hash's key, which is drawn anew for each run. Kafka's MD5 has
-//! no key, and collisions of it are computed in seconds.
+//! The map of a cleaning has hashes without keys, so that two keys with one hash would lose a record. A keyed
+//! pseudo-random function prevents that: with 10^9 keys the chance is 10^-21. A client cannot search for colliding keys
+//! without the hash's key, which is random for each run. Kafka's MD5 has no key, and its collisions are computed in
+//! seconds.
 //!
 //! Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012, and the authors' 128-bit extension.
 
-/// The key of the hash.
+/// Key of the hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKey(pub [u64; 2]);
 
@@ -52,7 +52,7 @@ impl SipState {
     }
 }
 
-/// The hash of `bytes`.
+/// Returns the hash of `bytes`.
 pub fn hash(key: HashKey, bytes: &[u8]) -> [u64; 2] {
     let mut state = SipState::new(key);
     let (words, rest) = bytes.as_chunks::<8>();

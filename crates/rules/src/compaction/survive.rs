@@ -1,11 +1,11 @@
 //! The records that survive a cleaning (Kafka's `Cleaner.shouldRetainRecord` and KIP-534).
 
-/// Time from which the tombstones or the marker of a batch may go.
+/// Time from which the tombstones or the marker of a batch may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Horizon {
-    /// The time is not set: a cleaning sets it that keeps a tombstone, or finds the data of a marker gone.
+    /// No time yet. A cleaning sets it that keeps a tombstone, or finds a marker without data.
     Unset,
-    /// From this time on, in ms.
+    /// Time in ms.
     At(i64),
 }
 
@@ -16,8 +16,8 @@ impl Horizon {
     }
 }
 
-/// Returns true if a record survives. `newest` is the newest offset of its key as far as the map goes, which is up to
-/// `mapped_to`, exclusive.
+/// Returns true if a record survives. `newest` is the newest offset of its key in the map, which covers offsets below
+/// `mapped_to`.
 pub fn survives(
     offset: i64,
     newest: Option<i64>,
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_of_a_key_stays_and_a_tombstone_until_its_time() {
+    fn newest_record_of_a_key_stays_and_a_tombstone_until_its_horizon() {
         let value = |offset, newest| survives(offset, newest, 100, true, Horizon::At(0), 1000);
         assert!(value(5, None) && value(5, Some(5)) && !value(5, Some(6)));
         assert!(value(100, Some(99)), "past the map nothing is known");

@@ -1,20 +1,21 @@
-//! How long to pause so that a rate is kept.
+//! Pauses that limit a rate of bytes.
 //!
-//! Not a clock and not a sleep. Invariant: over any span, no more bytes than the rate allows, but for the last piece.
+//! Neither a clock nor a sleep. Invariant: over any span, no more bytes than the rate allows, except for the last
+//! piece.
 
 use std::time::Duration;
 
-/// The longest pause for one piece, whatever the rate.
+/// Longest pause for one piece, whatever the rate.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// When the bytes so far are paid for.
+/// Time at which the rate allows for the bytes so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Throttle {
     paid_at: Duration,
 }
 
 impl Throttle {
-    /// Takes note of bytes read or written at `now`, a time since some beginning; how long to pause.
+    /// Records bytes read or written at `now`, a time since some beginning. Returns the pause that keeps the rate.
     pub fn pause_after(&mut self, now: Duration, bytes: u64, bytes_per_second: f64) -> Duration {
         let cost = bytes as f64 / bytes_per_second.max(f64::MIN_POSITIVE);
         let cost = Duration::try_from_secs_f64(cost).unwrap_or(PAUSE_MAX).min(PAUSE_MAX);
@@ -28,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_add_up_to_the_rate_and_idleness_saves_nothing_up() {
+    fn pauses_add_up_to_the_rate_and_idle_time_gives_no_credit() {
         let mut throttle = Throttle::default();
         let ms = Duration::from_millis;
         assert_eq!(throttle.pause_after(ms(0), 100, 1000.0), ms(100));

@@ -1,10 +1,10 @@
-//! The transactions of a log whose batches are read in the order of offsets: which data is aborted, and which markers
-//! have no data left (Kafka's `CleanedTransactionMetadata`).
+//! Transactions of a log whose batches are read in the order of offsets: aborted data, and markers without data
+//! (Kafka's `CleanedTransactionMetadata`).
 //!
-//! Not here: which transactions were aborted, as the indexes of the segments have it.
+//! Not here: the list of aborted transactions, which the indexes of the segments have.
 //!
-//! Invariant: a marker counts as empty only if no data of its transaction was read, be that a batch without records or
-//! one that goes.
+//! Invariant: a marker counts as empty only if no data batch of its transaction was read, with or without records, kept
+//! or removed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,15 +12,15 @@ use crate::sequence::AbortedTransaction;
 
 use super::Horizon;
 
-/// Transactions at one place of a log. Holds an entry for each transaction that is open there, and for each that was
-/// added and begins later.
+/// Transactions at one position of a log. Has an entry for each that is open there, and for each added one that begins
+/// later.
 #[derive(Debug, Default)]
 pub struct TransactionScan {
     /// Aborted transactions that begin later, by their first offset.
     ahead: BTreeMap<i64, AbortedTransaction>,
     /// Aborted transactions that are open here, by their producer.
     aborted: HashMap<i64, OpenAborted>,
-    /// Producers of committed transactions of which data was read.
+    /// Producers with data read of a committed transaction.
     committed: HashSet<i64>,
 }
 
@@ -30,34 +30,33 @@ struct OpenAborted {
     has_data: bool,
 }
 
-/// Content of the transaction that a marker ends.
+/// Data of the transaction that a marker ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkedData {
-    /// Data was read. With an entry of the index of aborted transactions, if an aborting marker ends it.
+    /// Data was read. With the transaction's entry in the index of aborted transactions, if the marker aborts it.
     Some(Option<AbortedTransaction>),
     /// No data is left.
     None,
 }
 
-/// Fate of a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkerFate {
-    /// Stays as it is.
+    /// The marker stays as it is.
     Stays,
-    /// Stays, and its delete horizon is set.
+    /// The marker stays, and its delete horizon is set.
     SetsHorizon,
-    /// Goes, or stays as an empty batch if it is the last batch of its producer.
+    /// The marker is removed, or stays as an empty batch if it is the last batch of its producer.
     Goes,
 }
 
 impl TransactionScan {
-    /// Adds aborted transactions. Those that end at or past the next batch must all be here before it is read; one may
-    /// be added again.
+    /// Adds aborted transactions, some of which may have been added before. Before a batch is read, all that end at or
+    /// past it must be added.
     pub fn add(&mut self, aborted: impl IntoIterator<Item = AbortedTransaction>) {
         self.ahead.extend(aborted.into_iter().map(|transaction| (transaction.first_offset, transaction)));
     }
 
-    /// Takes note of a data batch; returns true if its records are aborted.
+    /// Records a data batch. Returns true if its records are aborted.
     pub fn is_aborted(&mut self, producer_id: i64, last_offset: i64, is_transactional: bool) -> bool {
         self.begin_upto(last_offset);
         if !is_transactional {
@@ -75,14 +74,14 @@ impl TransactionScan {
         }
     }
 
-    /// Takes note of a marker; returns what is left of its transaction.
+    /// Records a marker. Returns the remaining data of its transaction.
     pub fn ended_by(&mut self, producer_id: i64, offset: i64, is_commit: bool) -> MarkedData {
         self.begin_upto(offset);
         let has_committed = self.committed.remove(&producer_id);
         let aborted = if is_commit { None } else { self.aborted.remove(&producer_id) };
         match aborted.filter(|open| open.has_data) {
             Some(open) => MarkedData::Some(Some(open.transaction)),
-            // An index may lack an aborted transaction, whose data then counts as committed.
+            // The index may lack an aborted transaction, whose data then counts as committed.
             None if has_committed => MarkedData::Some(None),
             None => MarkedData::None,
         }
@@ -99,8 +98,8 @@ impl TransactionScan {
     }
 }
 
-/// Returns the fate of a marker with records (KIP-534): once no data of its transaction is left, it stays for
-/// delete.retention.ms more.
+/// Returns the fate of a marker with records (KIP-534): once its transaction has no data left, the marker stays for
+/// another delete.retention.ms.
 pub fn marker_fate(data: MarkedData, horizon: Horizon, now_ms: i64) -> MarkerFate {
     match (data, horizon) {
         (MarkedData::Some(_), _) => MarkerFate::Stays,
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn transaction_is_aborted_its_data_between_first_offset_and_marker_is() {
+    fn aborted_transaction_aborts_data_from_its_first_offset_to_its_marker() {
         let mut scan = TransactionScan::default();
         let first = aborted(7, 10, 20);
         scan.add([first, aborted(8, 30, 40)]);
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn marker_is_empty_it_goes_once_its_horizon_has_passed() {
+    fn empty_marker_is_removed_once_its_horizon_has_passed() {
         let fate = |data, horizon| marker_fate(data, horizon, 1000);
         assert_eq!(fate(MarkedData::Some(None), Horizon::At(0)), MarkerFate::Stays);
         assert_eq!(fate(MarkedData::None, Horizon::Unset), MarkerFate::SetsHorizon);

@@ -1,6 +1,6 @@
-//! Effects of an event, for the caller to carry out in order.
+//! Effects of an event, which the caller carries out in order.
 //!
-//! Invariant: no client sees an effect after a [`Effect::Keep`] before the snapshot is kept.
+//! Invariant: no client sees an effect that follows an [`Effect::Keep`] before the snapshot is written.
 
 use super::Snapshot;
 use fullbore_wire::ErrorCode;
@@ -9,84 +9,82 @@ use fullbore_wire::apis::join_group::JoinGroupResponse;
 use fullbore_wire::apis::leave_group::LeaveGroupResponse;
 use fullbore_wire::apis::sync_group::SyncGroupResponse;
 
-/// Stands for one request that waits for its answer; unique within its group.
+/// Id of a waiting request, unique within its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestTicket(pub u64);
 
-/// In order.
+/// Effects in their order.
 pub type Effects = Vec<Effect>;
 
 /// Effect of an event.
 #[derive(Debug)]
 pub enum Effect {
-    /// Keep the group as it is; what follows waits until that is done.
+    /// Write the snapshot; later effects wait for that.
     Keep(Snapshot),
-    /// Answer who waits.
+    /// Respond to the waiting request.
     Answer(RequestTicket, GroupAnswer),
-    /// For the log and the counters.
+    /// Write a log line, or count the event.
     Tell(Event),
 }
 
-/// Answer to a request.
+/// Response to a request.
 #[derive(Debug, PartialEq)]
 pub enum GroupAnswer {
-    /// To JoinGroup.
+    /// Response to JoinGroup.
     Join(Box<JoinGroupResponse>),
-    /// To SyncGroup.
+    /// Response to SyncGroup.
     Sync(Box<SyncGroupResponse>),
-    /// To Heartbeat.
+    /// Response to Heartbeat.
     Heartbeat(ErrorCode),
-    /// To LeaveGroup.
+    /// Response to LeaveGroup.
     Leave(Box<LeaveGroupResponse>),
-    /// To ConsumerGroupHeartbeat.
+    /// Response to ConsumerGroupHeartbeat.
     ConsumerHeartbeat(Box<ConsumerGroupHeartbeatResponse>),
-    /// To any request: the coordinator does not answer for this group now.
+    /// Response to any request: the coordinator does not serve this group now.
     Refused(ErrorCode),
 }
 
-/// Something worth a line in the log, or a count.
+/// Event for the log and the metrics.
 #[derive(Debug, PartialEq)]
 pub enum Event {
-    /// Members are asked to join again.
+    /// Members must rejoin.
     RebalanceBegun {
-        /// The generation that ends.
+        /// Generation that ends.
         generation: i32,
-        /// Why, as a sentence.
+        /// Reason as a sentence.
         reason: String,
     },
     /// The members of a new generation are known.
     RebalanceCompleted {
-        /// The new generation.
+        /// New generation.
         generation: i32,
-        /// How many members it has.
+        /// Number of its members.
         members: usize,
     },
-    /// Everybody's assignment is known.
+    /// All assignments of a generation are known.
     Assigned {
-        /// The generation.
+        /// Generation of the assignments.
         generation: i32,
     },
-    /// A member was silent for its session.
+    /// A member missed a deadline.
     Expired {
-        /// The member's id.
         member_id: super::MemberId,
-        /// Which time it let pass.
+        /// Step that the member did not take in time.
         waited_for: &'static str,
     },
     /// A member left of its own accord.
     Left {
-        /// The member's id.
         member_id: super::MemberId,
-        /// The client's reason.
+        /// Reason given by the client.
         reason: String,
     },
-    /// A static member came back under a new id.
+    /// A static member returned under a new id.
     Replaced {
-        /// The static name.
+        /// Instance id of the member.
         instance_id: fullbore_wire::Text,
-        /// The id that is fenced from now on.
+        /// Former id, which is fenced from now on.
         old: super::MemberId,
-        /// The id of the member that takes its place.
+        /// New id.
         new: super::MemberId,
     },
 }

@@ -1,31 +1,31 @@
-//! When a committed offset has served its time (KIP-211), and when it may be deleted by hand (KIP-496).
+//! Expiration of committed offsets (KIP-211), and their deletion by request (KIP-496).
 //!
-//! What members read is the group's to say ([`Group::reads`]); offsets of such topics neither expire nor are deleted.
+//! The group decides which topics its members read ([`Group::reads`]); offsets of these neither expire nor are deleted.
 
 use super::{Group, GroupState, Protocol};
 use fullbore_wire::ErrorCode;
 
-/// The protocol type of those that read topics, and say which.
+/// Protocol type of groups whose members read topics that the group knows.
 const CONSUMER: &str = "consumer";
 
-/// Begin of the retention of a group's offsets.
+/// Start of the retention of a group's offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// None: they are kept.
+    /// No start: the offsets are retained.
     Never,
-    /// When the group lost its last member, in milliseconds since 1970.
+    /// Time at which the group lost its last member, in milliseconds since 1970.
     Empty(i64),
-    /// When each was committed.
+    /// Time of each commit.
     Committed,
 }
 
-/// Returns the begin of the retention in this group, of topics that it does not read.
+/// Returns the start of the retention in this group, for topics that it does not read.
 pub fn since(group: &Group) -> Since {
     if group.protocol() == Protocol::Consumer {
         return Since::Committed;
     }
     match (group.state(), group.empty_since()) {
-        // Nobody was ever in it.
+        // The group never had a member.
         (GroupState::Empty, _) if group.protocol_type().is_empty() => Since::Committed,
         (GroupState::Empty, Some(since)) => Since::Empty(since),
         (GroupState::Stable, _) if group.protocol_type() == CONSUMER => Since::Committed,
@@ -33,8 +33,8 @@ pub fn since(group: &Group) -> Since {
     }
 }
 
-/// Returns true if an offset committed at `committed_ms` has served its time. `expires_ms` is what the client said
-/// itself, in versions of OffsetCommit that could.
+/// Returns true if an offset committed at `committed_ms` has expired. `expires_ms` is the client's own expiration,
+/// which old versions of OffsetCommit have.
 pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, retention_ms: i64, now: i64) -> bool {
     let base = match since {
         Since::Never => return false,
@@ -47,10 +47,10 @@ pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, rete
     }
 }
 
-/// Checks that offsets of topics that nobody in the group reads may be deleted by hand.
+/// Checks that offsets of topics that no member reads may be deleted by request.
 ///
 /// # Errors
-/// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP when nobody can tell what its members read.
+/// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP if the topics that the members read are unknown.
 pub fn check_delete_offsets(group: &Group) -> Result<(), ErrorCode> {
     match group.state() {
         GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
@@ -76,20 +76,20 @@ mod tests {
     }
 
     #[test]
-    fn a_group_nobody_was_in_counts_from_each_commit() {
+    fn group_without_members_ever_retains_from_each_commit() {
         assert_eq!(since(&empty_group()), Since::Committed);
         assert_eq!(check_delete_offsets(&empty_group()), Ok(()));
     }
 
     #[test]
-    fn retention_counts_from_its_base() {
+    fn retention_counts_from_its_start() {
         let cases = [
             (Since::Never, 0, i64::MAX, false),
             (Since::Committed, 100, 1_099, false),
             (Since::Committed, 100, 1_100, true),
             (Since::Empty(500), 100, 1_499, false),
             (Since::Empty(500), 100, 1_500, true),
-            // A clock that was put back.
+            // The clock was set back.
             (Since::Committed, 5_000, 100, false),
         ];
         for (since, committed, now, expected) in cases {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_said_goes_before_the_retention_but_not_before_the_group() {
+    fn expiration_of_the_client_overrides_the_retention_but_not_the_group() {
         for since in [Since::Committed, Since::Empty(0)] {
             assert!(!is_expired(since, 0, Some(700), 10, 699));
             assert!(is_expired(since, 0, Some(700), 10_000, 700));

@@ -1,11 +1,10 @@
-//! A group's change from one protocol to the other (KIP-848), and the requests that bring it about.
+//! Migration of a group from one protocol to the other (KIP-848), and the requests that cause it.
 //!
-//! A member of the consumer protocol that joins a classic group of consumers takes it along: the group becomes one of
-//! the consumer protocol, and its members go on by JoinGroup, SyncGroup and Heartbeat. When the last member of the
-//! consumer protocol has gone, those that are left are a classic group again, and rebalance. An empty group becomes
-//! what the first member wants.
+//! A member of the consumer protocol that joins a classic group converts it: the group becomes a consumer group, and
+//! its other members continue by JoinGroup, SyncGroup and Heartbeat. When the last member of the consumer protocol
+//! leaves, the rest is a classic group again, and rebalances. An empty group takes the protocol of its first member.
 //!
-//! Invariant: over a change, nobody loses a partition that they hold, and generations and epochs never go back.
+//! Invariant: in a migration no member loses a partition that it holds, and generations and epochs never go back.
 
 use super::classic::Classic;
 use super::consumer::{Call, ConsumerGroup, GroupRefusal, Topics};
@@ -15,7 +14,7 @@ use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRespons
 use fullbore_wire::{ErrorCode, Text};
 
 impl Group {
-    /// A ConsumerGroupHeartbeat, which is answered at once. `settings` are the broker's with the group's own.
+    /// Handles a ConsumerGroupHeartbeat, with an immediate response. `settings` are the broker's, with the group's own.
     pub fn consumer_heartbeat(
         &mut self,
         call: Call<'_>,
@@ -50,7 +49,7 @@ impl Group {
         self.downgrade_if_due(now, effects);
     }
 
-    /// A JoinGroup to a group of the consumer protocol.
+    /// Handles a JoinGroup to a group of the consumer protocol.
     pub(super) fn join_consumer(
         &mut self,
         joining: Joining<'_>,
@@ -83,8 +82,8 @@ impl Group {
         self.downgrade_if_due(now, effects);
     }
 
-    /// Returns the group without members, of the same protocol and after its generation or epoch, in the place of one
-    /// whose machine has panicked. Members of either protocol are refused, and join anew.
+    /// Returns a group without members, of the same protocol and after the same generation or epoch. It replaces a
+    /// group whose machine has panicked: members of either protocol are refused, and rejoin.
     pub fn emptied(&self, now: i64) -> Group {
         match self {
             Group::Classic(classic) => Group::Classic(Box::new(classic.emptied(now))),
@@ -95,7 +94,7 @@ impl Group {
         }
     }
 
-    /// Keeps a group of the consumer protocol if something changed that must be.
+    /// Takes a snapshot of a consumer group if a change must be written.
     pub(super) fn keep_if_changed(&mut self, effects: &mut Effects) {
         if let Group::Consumer(consumer) = self
             && consumer.group.take_dirty()
@@ -104,7 +103,7 @@ impl Group {
         }
     }
 
-    /// Makes a group whose members all speak the classic protocol a classic one, if that is allowed.
+    /// Converts a group whose members all use the classic protocol to a classic one, if the settings allow it.
     pub(super) fn downgrade_if_due(&mut self, now: i64, effects: &mut Effects) {
         let Group::Consumer(consumer) = self else { return };
         let Consumer { group, settings } = &**consumer;
@@ -123,7 +122,7 @@ impl Group {
     }
 }
 
-/// The group that a member of the consumer protocol finds in place of a classic one.
+/// Returns the consumer group that replaces a classic one when a member of the consumer protocol joins.
 fn upgraded(
     classic: &Classic,
     joins: bool,

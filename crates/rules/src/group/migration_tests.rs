@@ -1,4 +1,4 @@
-//! A group changes its protocol and back, member by member; who is who is told by what they may read.
+//! Migrations of a group and back, member by member, checked by the members' assignments.
 
 use super::consumer::{Call, JOINING, LEAVING, Migration, TopicIdPartition};
 use super::*;
@@ -14,7 +14,7 @@ use fullbore_wire::consumer_protocol::{
 
 const T: Uuid = Uuid([7; 16]);
 
-/// One topic, `t`, of four partitions.
+/// Topic `t` of four partitions, and no other.
 struct OneTopic;
 
 impl Topics for OneTopic {
@@ -56,7 +56,7 @@ impl Bench {
         self.join_anew(id, &Text::from(format!("new{nth}")), version, owned)
     }
 
-    /// The same, who comes without an id being given this one.
+    /// Sends a JoinGroup. A member without an id gets `new_member_id`.
     fn join_anew(&mut self, id: &str, new_member_id: &Text, version: i16, owned: &[i32]) -> (RequestTicket, Effects) {
         let subscription = ConsumerProtocolSubscription {
             topics: vec![Text::from("t")],
@@ -84,7 +84,7 @@ impl Bench {
         (ticket, effects)
     }
 
-    /// A JoinGroup that is answered at once.
+    /// Sends a JoinGroup that gets its response at once.
     fn join(&mut self, id: &str, owned: &[i32]) -> JoinGroupResponse {
         let (ticket, effects) = self.join_later(id, 3, owned);
         match answer(effects, ticket) {
@@ -162,7 +162,7 @@ impl Bench {
         effects
     }
 
-    /// A classic group of one member, `m1`, that has all of the topic.
+    /// Returns a classic group with the member `new`, which has all partitions of the topic.
     fn classic(migration: Migration) -> Bench {
         let mut bench = Bench::new(migration);
         let (ticket, effects) = bench.join_later("", 3, &[]);
@@ -210,7 +210,7 @@ fn given(response: &ConsumerGroupHeartbeatResponse) -> Option<Vec<i32>> {
 }
 
 #[test]
-fn a_group_moves_over_and_back_without_a_partition_read_twice() {
+fn group_migrates_and_returns_no_partition_is_read_twice() {
     let mut bench = Bench::classic(Migration::Bidirectional);
     let joined = bench.beat("k1", JOINING);
     assert_eq!((joined.error_code, joined.member_epoch), (ErrorCode::NONE, 2));
@@ -219,7 +219,7 @@ fn a_group_moves_over_and_back_without_a_partition_read_twice() {
     assert_eq!(bench.commit("new", 1), Ok(()), "it may commit in its generation");
     assert_eq!(bench.alive("new", 1), ErrorCode::REBALANCE_IN_PROGRESS);
 
-    // The classic member joins again and still owns all: it must give two up, and stays in its generation.
+    // The classic member rejoins and still owns all partitions: it must give two up, and stays in its generation.
     let again = bench.join("new", &[0, 1, 2, 3]);
     assert_eq!((again.error_code, again.generation_id), (ErrorCode::NONE, 1));
     assert_eq!((again.protocol_name.as_deref(), &*again.leader), (Some("range"), ""));
@@ -235,7 +235,8 @@ fn a_group_moves_over_and_back_without_a_partition_read_twice() {
     assert_eq!(bench.alive("new", 1), ErrorCode::ILLEGAL_GENERATION);
     assert_eq!(bench.alive("k1", 2), ErrorCode::UNKNOWN_MEMBER_ID, "it does not speak the classic protocol");
 
-    // The last member of the consumer protocol goes: back, in the generation that the classic member knows.
+    // The last member of the consumer protocol leaves: the group is classic again, in the generation that the member
+    // knows.
     bench.beat("k1", LEAVING);
     assert_eq!((bench.group.protocol(), bench.group.state()), (Protocol::Classic, GroupState::PreparingRebalance));
     assert_eq!(bench.commit("new", 2), Ok(()), "it may commit what it has before it joins again");
@@ -244,7 +245,7 @@ fn a_group_moves_over_and_back_without_a_partition_read_twice() {
 }
 
 #[test]
-fn a_classic_member_that_does_not_come_again_is_fenced() {
+fn classic_member_that_does_not_rejoin_is_fenced() {
     let mut bench = Bench::classic(Migration::Bidirectional);
     bench.beat("k1", JOINING);
     for second in 1..=20 {
@@ -258,7 +259,7 @@ fn a_classic_member_that_does_not_come_again_is_fenced() {
 }
 
 #[test]
-fn the_policy_decides() {
+fn migration_policy_allows_or_refuses_the_migration() {
     let mut bench = Bench::classic(Migration::Downgrade);
     let refused = bench.beat("k1", JOINING);
     assert_eq!(refused.error_code, ErrorCode::GROUP_ID_NOT_FOUND);
@@ -276,7 +277,7 @@ fn the_policy_decides() {
 }
 
 #[test]
-fn an_empty_group_is_what_its_first_member_wants() {
+fn empty_group_takes_the_protocol_of_its_first_member() {
     let mut bench = Bench::new(Migration::Disabled);
     let joined = bench.beat("k1", JOINING);
     assert_eq!(given(&joined), Some(vec![0, 1, 2, 3]));
@@ -289,7 +290,7 @@ fn an_empty_group_is_what_its_first_member_wants() {
 }
 
 #[test]
-fn who_waits_when_the_group_moves_over_joins_again() {
+fn member_that_waits_in_a_migration_rejoins() {
     let mut bench = Bench::classic(Migration::Bidirectional);
     let (ticket, effects) = bench.join_later("", 3, &[]);
     assert!(answer(effects, ticket).is_none(), "it waits for the first member");
@@ -315,9 +316,9 @@ fn who_waits_when_the_group_moves_over_joins_again() {
     assert_eq!(refused.error_code, ErrorCode::REBALANCE_IN_PROGRESS);
 }
 
-/// A client names itself, and its id may be longer than any text that an answer may have.
+/// A client names itself, and its id may be longer than any text in a response.
 #[test]
-fn a_group_is_kept_whatever_its_members_are_called() {
+fn group_with_a_long_member_id_is_restored_from_its_snapshot() {
     let long = Text::from("i".repeat(40_000));
     let mut bench = Bench::new(Migration::Bidirectional);
     bench.settings.consumer.session_timeout_ms = 5_000;

@@ -1,15 +1,16 @@
-//! Consumer groups: who is in a group, what its members agreed on, and who may commit.
+//! Consumer groups: their members, generations, assignments and permissions to commit.
 //!
-//! A [`Group`] speaks one protocol at a time, each a machine of its own: [`classic`] or [`consumer`]; `migration`
-//! changes it from one to the other. A machine takes an event and the time, and says what follows as
-//! [`Effect`]s, in order. It never waits: who must wait leaves a [`RequestTicket`], which a later event answers. What
-//! it is not: it knows no sockets, no database, no topics, and draws no random member ids.
+//! A [`Group`] has one protocol at a time, each a machine of its own: [`classic`] or [`consumer`]; `migration` converts
+//! between them. A machine takes an event and the time, and returns [`Effect`]s in order. It never waits: a waiting
+//! request leaves a [`RequestTicket`], to which a later event responds.
 //!
-//! Invariant: every ticket handed to a machine is answered exactly once, at the latest when its deadline has passed and
-//! [`Group::tick`] was called.
+//! Not here: sockets, the database, topics, and random member ids.
 //!
-//! Time is in milliseconds since 1970, from a clock that only goes forward. Only since when a group is empty is told by
-//! the clock on the wall, which may be set.
+//! Invariant: every ticket gets exactly one response, at the latest once its deadline has passed and [`Group::tick`]
+//! was called.
+//!
+//! Times are in milliseconds since 1970, from a monotonic clock. Only the time since which a group is empty is by the
+//! wall clock, which may be set.
 
 pub mod classic;
 pub mod consumer;
@@ -44,22 +45,22 @@ use observed::{Consumer, observed};
 /// Group of either protocol.
 #[derive(Debug)]
 pub enum Group {
-    /// JoinGroup and SyncGroup; also a group that only has offsets.
+    /// Classic group (JoinGroup and SyncGroup), or a group with offsets only.
     Classic(Box<Classic>),
-    /// ConsumerGroupHeartbeat.
+    /// Group of the consumer protocol (ConsumerGroupHeartbeat).
     Consumer(Box<Consumer>),
 }
 
 impl Group {
-    /// An empty group.
+    /// Creates an empty group.
     pub fn new(settings: GroupSettings, now: i64) -> Group {
         Group::Classic(Box::new(Classic::new(settings.classic, now)))
     }
 
-    /// The group as it was kept. Every member's session begins anew.
+    /// Returns the group of a snapshot. Every member's session restarts.
     ///
     /// # Errors
-    /// [`SnapshotError`] when `snapshot` is none of ours.
+    /// [`SnapshotError`] if `snapshot` is not a valid snapshot.
     pub fn restore(snapshot: &Snapshot, settings: GroupSettings, now: i64) -> Result<Group, SnapshotError> {
         let mut bytes = snapshot.state.clone();
         if snapshot.version != snapshot::VERSION || bytes.is_empty() {
@@ -83,7 +84,7 @@ impl Group {
         }
     }
 
-    /// The protocol it speaks.
+    /// Returns the group's protocol.
     pub fn protocol(&self) -> Protocol {
         match self {
             Group::Classic(_) => Protocol::Classic,
@@ -91,7 +92,6 @@ impl Group {
         }
     }
 
-    /// The group's state.
     pub fn state(&self) -> GroupState {
         match self {
             Group::Classic(group) => group.state(),
@@ -99,7 +99,7 @@ impl Group {
         }
     }
 
-    /// Returns the protocol type: `consumer`, `connect` or another word; empty when the group only ever had offsets.
+    /// Returns the protocol type: `consumer`, `connect` or another word; empty if the group only ever had offsets.
     pub fn protocol_type(&self) -> &str {
         match self {
             Group::Classic(group) => group.protocol_type().unwrap_or_default(),
@@ -107,7 +107,7 @@ impl Group {
         }
     }
 
-    /// A JoinGroup; its answer may be long in coming.
+    /// Handles a JoinGroup; the response may take as long as a rebalance.
     pub fn join(
         &mut self,
         joining: Joining<'_>,
@@ -122,7 +122,7 @@ impl Group {
         }
     }
 
-    /// A SyncGroup; its answer may be long in coming.
+    /// Handles a SyncGroup; the response may wait for the leader's assignments.
     pub fn sync(&mut self, request: &SyncGroupRequest, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.sync(request, ticket, now, effects),
@@ -133,7 +133,7 @@ impl Group {
         }
     }
 
-    /// A Heartbeat of the classic protocol.
+    /// Handles a Heartbeat of the classic protocol.
     pub fn heartbeat(&mut self, request: &HeartbeatRequest, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let code = match self {
             Group::Classic(group) => group.heartbeat(request, now),
@@ -142,7 +142,7 @@ impl Group {
         effects.push(Effect::Answer(ticket, GroupAnswer::Heartbeat(code)));
     }
 
-    /// A LeaveGroup, in whose first versions the one member was put into the list.
+    /// Handles a LeaveGroup; the first versions' single member is in the list.
     pub fn leave(&mut self, members: &[MemberIdentity], ticket: RequestTicket, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.leave(members, ticket, now, effects),
@@ -156,7 +156,7 @@ impl Group {
         }
     }
 
-    /// Returns the group as DescribeGroups shows it, without its id; `None` for a group of another protocol.
+    /// Returns the group in the form of DescribeGroups, without its id; None for a consumer group.
     pub fn describe_classic(&self) -> Option<DescribedGroup> {
         match self {
             Group::Classic(group) => Some(group.describe()),
@@ -164,7 +164,7 @@ impl Group {
         }
     }
 
-    /// The group under the consumer protocol; `None` if it is of another.
+    /// Returns the group of the consumer protocol; None for a classic one.
     pub fn consumer(&self) -> Option<&ConsumerGroup> {
         match self {
             Group::Classic(_) => None,
@@ -172,7 +172,7 @@ impl Group {
         }
     }
 
-    /// When [`Group::tick`] has something to do, at the earliest.
+    /// Returns the earliest time at which [`Group::tick`] has something to do.
     pub fn next_deadline(&self) -> Option<i64> {
         match self {
             Group::Classic(group) => group.next_deadline(),
@@ -180,7 +180,7 @@ impl Group {
         }
     }
 
-    /// Does what is due.
+    /// Handles passed deadlines.
     pub fn tick(&mut self, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.tick(now, effects),
@@ -195,10 +195,10 @@ impl Group {
         }
     }
 
-    /// Checks that this member may commit now. Where the protocol says so, committing counts as a heartbeat.
+    /// Checks that this member may commit now. In a classic group a commit counts as a heartbeat.
     ///
     /// # Errors
-    /// What the commit is to be answered.
+    /// Error code of the response to the commit.
     pub fn check_commit(&mut self, committer: &Committer<'_>, now: i64) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(group) => group.check_commit(committer, now),
@@ -206,21 +206,21 @@ impl Group {
         }
     }
 
-    /// Checks that a member that may commit may commit this partition: under the consumer protocol, an epoch that the
-    /// member has left counts for what it has had since (KIP-1251).
+    /// Checks that a committing member may commit this partition. In a consumer group, a past epoch is valid for
+    /// partitions that the member has had since then (KIP-1251).
     ///
     /// # Errors
-    /// What the partition is to be answered.
+    /// Error code of the partition's response.
     pub fn check_commit_of(&self, committer: &Committer<'_>, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
         let Group::Consumer(consumer) = self else { return Ok(()) };
         let may = consumer.group.check_committer(committer)?;
         may.check(partition).map_err(|code| committer.as_known(code))
     }
 
-    /// Checks that who asks for offsets may have them; a client that names neither member nor epoch may.
+    /// Checks that a client may fetch offsets; one without member and epoch always may.
     ///
     /// # Errors
-    /// What the fetch is to be answered.
+    /// Error code of the response to the fetch.
     pub fn check_fetch(&self, member_id: Option<&str>, epoch: i32) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(_) => Ok(()),
@@ -251,8 +251,8 @@ impl Group {
         }
     }
 
-    /// Returns true if a member reads this topic, as far as can be told: its offsets must then neither be deleted nor
-    /// expire.
+    /// Returns true if a member reads this topic, as far as the group knows. Its offsets must then neither be deleted
+    /// nor expire.
     pub fn reads(&self, topic: &str) -> bool {
         match self {
             Group::Classic(group) => group.reads(topic),
@@ -260,17 +260,17 @@ impl Group {
         }
     }
 
-    /// How far the clock on the wall is ahead of the one that the next events are stamped with.
+    /// Sets the lead of the wall clock over the clock of the next events.
     pub fn set_clock_ahead(&mut self, ahead_ms: i64) {
         match self {
             Group::Classic(group) => group.set_clock_ahead(ahead_ms),
-            // The retention of its offsets counts from each commit.
+            // The offsets of a consumer group are retained from each commit.
             Group::Consumer(_) => {}
         }
     }
 
-    /// Since when it has been empty, in milliseconds since 1970 by the clock on the wall; `None` while it has members.
-    /// Offsets of a group that never had any (no protocol type) expire by their own age.
+    /// Returns the time since which the group is empty, in milliseconds since 1970 by the wall clock; None while it has
+    /// members. Offsets of a group that never had any (no protocol type) expire by their own age.
     pub fn empty_since(&self) -> Option<i64> {
         match self {
             Group::Classic(group) => group.empty_since(),
@@ -278,7 +278,7 @@ impl Group {
         }
     }
 
-    /// Memory it holds for its members, about.
+    /// Returns the approximate memory of its members, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Group::Classic(group) => group.bytes(),
@@ -286,8 +286,8 @@ impl Group {
         }
     }
 
-    /// Returns true if nothing would be lost with it but its offsets: nobody is or is about to be in it, and it was
-    /// never kept.
+    /// Returns true if a removal of the group would lose nothing but its offsets: it has no member or pending id, and
+    /// never had a snapshot.
     pub fn is_blank(&self) -> bool {
         match self {
             Group::Classic(group) => group.is_blank(),
@@ -295,12 +295,12 @@ impl Group {
         }
     }
 
-    /// Takes it out of service: everybody who waits is answered, and its state is [`GroupState::Dead`].
+    /// Ends the group: all waiting requests get `code`, and its state is [`GroupState::Dead`].
     pub fn kill(&mut self, code: ErrorCode, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.kill(code, effects),
             Group::Consumer(consumer) => {
-                // Nobody waits in such a group.
+                // No request waits in a consumer group.
                 let mut classic = Classic::new(consumer.settings.classic, 0);
                 classic.kill(code, effects);
                 *self = Group::Classic(Box::new(classic));

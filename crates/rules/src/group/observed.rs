@@ -1,17 +1,16 @@
-//! A group of the consumer protocol as [`super::Group`] has it: with its settings, and with what it did to its epochs
-//! told.
+//! Consumer group inside [`super::Group`]: with its settings, and with events for changes of its epochs.
 
 use super::consumer::ConsumerGroup;
 use super::{Effect, Effects, Event, GroupSettings};
 
-/// A group of the consumer protocol with the settings it was last asked under.
+/// Consumer group with the settings of its last request.
 #[derive(Debug)]
 pub struct Consumer {
     pub(super) group: ConsumerGroup,
     pub(super) settings: GroupSettings,
 }
 
-/// Puts an event to a group and tells what it did to its epochs.
+/// Applies an event to a group. Adds effects for changes of its epochs.
 pub(super) fn observed<T>(
     group: &mut ConsumerGroup,
     effects: &mut Effects,

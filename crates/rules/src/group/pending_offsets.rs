@@ -1,19 +1,19 @@
-//! Offsets that a group has committed in open transactions: they hold once a marker commits them.
+//! Offsets that a group has committed in open transactions, valid once a marker commits them.
 //!
-//! Not here: the offsets that hold, nor the end of a transaction. The rules serve clients' requests and the replay of a
-//! log alike.
+//! Not here: valid offsets, and the end of transactions. These rules serve clients' requests and the replay of a log
+//! alike.
 //!
 //! Invariant: calls come in the order of the log, and each pending offset is in both maps. Of commits with and without
-//! a transaction the later one in the log wins, whenever the transaction ends (`OffsetMetadataManager` of Kafka).
+//! a transaction, the later one in the log wins, whenever the transaction ends (`OffsetMetadataManager` of Kafka).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Pending offsets of a group, by key: the topic and the partition.
+/// Pending offsets of a group by key: the topic and the partition.
 #[derive(Debug)]
 pub struct PendingOffsets<K, V> {
     by_key: BTreeMap<K, BTreeMap<i64, Pending<V>>>,
     by_producer: HashMap<i64, BTreeSet<K>>,
-    /// Number of commits so far, which orders them as the log does.
+    /// Number of commits so far, which orders them like the log.
     commits: u64,
 }
 
@@ -21,25 +21,25 @@ pub struct PendingOffsets<K, V> {
 struct Pending<V> {
     order: u64,
     value: V,
-    /// True once an offset that is later in the log holds: the end of the transaction changes nothing.
+    /// True once a valid offset follows in the log: the end of the transaction then changes nothing.
     is_superseded: bool,
 }
 
 /// Pending offsets of a transaction that has ended.
 #[derive(Debug)]
 pub struct EndedOffsets<K, V> {
-    /// Offsets that hold from now on.
+    /// Offsets that are valid from now on.
     pub applied: Vec<(K, V)>,
-    /// Offsets that never do: the transaction was aborted, or a later offset holds.
+    /// Offsets that never are: the transaction was aborted, or a later offset is valid.
     pub dropped: Vec<V>,
 }
 
-/// Pending offsets of one key that are forgotten.
+/// Removed pending offsets of one key.
 #[derive(Debug)]
 pub struct RemovedOffsets<V> {
-    /// The offsets.
+    /// Removed offsets.
     pub values: Vec<V>,
-    /// Producers that have no other pending offset in the group.
+    /// Producers without another pending offset in the group.
     pub producers: Vec<i64>,
 }
 
@@ -75,7 +75,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         self.by_producer.keys().copied()
     }
 
-    /// Takes note of an offset in a producer's transaction; returns the one whose place it takes.
+    /// Records an offset in a producer's transaction. Returns the offset that it replaces.
     pub fn put(&mut self, producer_id: i64, key: K, value: V) -> Option<V> {
         self.commits += 1;
         self.by_producer.entry(producer_id).or_default().insert(key.clone());
@@ -83,7 +83,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         self.by_key.entry(key).or_default().insert(producer_id, pending).map(|before| before.value)
     }
 
-    /// Takes note that an offset without a transaction holds from now on.
+    /// Records that an offset outside transactions is valid from now on.
     pub fn supersede(&mut self, key: &K) {
         let of_key = self.by_key.get_mut(key).into_iter().flat_map(BTreeMap::values_mut);
         of_key.for_each(|pending| pending.is_superseded = true);
@@ -111,7 +111,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         ended
     }
 
-    /// Forgets the offsets of a key, as a tombstone in the log does.
+    /// Removes the offsets of a key, as a tombstone in the log does.
     pub fn remove(&mut self, key: &K) -> RemovedOffsets<V> {
         let mut removed = RemovedOffsets { values: Vec::new(), producers: Vec::new() };
         for (producer_id, pending) in self.by_key.remove(key).unwrap_or_default() {
@@ -126,7 +126,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         removed
     }
 
-    /// Returns the same offsets under other keys; those that have none there are left out.
+    /// Returns the same offsets under other keys, without those that `convert` drops.
     pub fn converted<L: Ord + Clone, W>(
         self,
         mut convert: impl FnMut(&K, V) -> Option<(L, W)>,
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn transaction_is_committed_its_offsets_hold_unless_later_ones_do() {
+    fn committed_transaction_applies_offsets_unless_later_ones_are_valid() {
         let mut pending = PendingOffsets::default();
         assert_eq!(pending.put(1, b'a', 10), None);
         assert_eq!(pending.put(1, b'b', 11), None);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn transaction_is_aborted_later_and_earlier_ones_hold() {
+    fn aborted_transaction_leaves_other_offsets_valid() {
         let mut pending = PendingOffsets::default();
         pending.put(1, b'a', 10);
         pending.put(2, b'a', 20);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn key_is_forgotten_its_producers_go_where_they_have_no_other() {
+    fn key_is_removed_with_producers_that_have_no_other() {
         let mut pending = PendingOffsets::default();
         pending.put(1, b'a', 10);
         pending.put(1, b'b', 11);

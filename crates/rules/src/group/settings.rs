@@ -2,11 +2,10 @@
 
 use super::{classic, consumer};
 
-/// Settings of groups.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupSettings {
-    /// The settings of the classic protocol.
+    /// Settings of the classic protocol.
     pub classic: classic::ClassicGroupSettings,
-    /// The settings of the consumer protocol.
+    /// Settings of the consumer protocol.
     pub consumer: consumer::ConsumerGroupSettings,
 }

@@ -1,37 +1,37 @@
 //! Snapshot of a group for restarts: a version, and bytes that begin with the protocol.
 //!
-//! Invariant: bytes from a disk are checked like bytes from a socket; none of them panics or costs more than its
+//! Invariant: bytes from a disk are checked like bytes from a socket. None of them panics, or costs more than its
 //! length.
 
 use bytes::Bytes;
 use fullbore_wire::{Codec, DecodeError, Reader, Text, Uuid, Version, Writer};
 
-/// The layout of all that is written now.
+/// Version of the present layout.
 pub(super) const VERSION: i64 = 1;
 /// First byte of a group of the classic protocol.
 pub(super) const CLASSIC: u8 = 1;
 /// First byte of a group of the consumer protocol.
 pub(super) const CONSUMER: u8 = 2;
 
-/// A group as it is kept.
+/// Stored state of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The version of the layout.
+    /// Version of the layout.
     pub version: i64,
-    /// The protocol in the first byte, then what that protocol keeps.
+    /// The protocol in the first byte, then the fields of that protocol.
     pub state: Bytes,
 }
 
-/// Why a snapshot is not one of ours.
+/// Reason for which bytes are not a valid snapshot.
 #[derive(Debug, PartialEq)]
 pub enum SnapshotError {
-    /// A layout this program does not know, or nothing at all.
+    /// Unknown layout, or no bytes.
     Version(i64),
-    /// A protocol this program does not know.
+    /// Unknown protocol.
     Protocol(u8),
     /// Two members hold the same partition.
     Contradiction,
-    /// The bytes end early or go on.
+    /// The bytes end before their last field, or continue after it.
     Malformed(DecodeError),
 }
 
@@ -54,11 +54,10 @@ impl std::fmt::Display for SnapshotError {
 
 impl std::error::Error for SnapshotError {}
 
-/// How fields without a length are written.
+/// Format of fields without a length.
 const FORMAT: Version = Version { number: 0, flexible: true };
 
-/// A value as snapshots have it: as in a flexible message, and of any length, so that whatever a group may hold can be
-/// kept.
+/// Value in the encoding of a snapshot: as in a flexible message, but of any length, so that any group can be stored.
 pub(super) trait Packed: Sized {
     fn pack(&self, writer: &mut Writer);
     fn unpack(reader: &mut Reader) -> Result<Self, DecodeError>;
@@ -78,7 +77,7 @@ macro_rules! of_fixed_size {
 }
 of_fixed_size!(i8: i8::to_be_bytes, i32: i32::to_be_bytes, i64: i64::to_be_bytes, Uuid: |id: Uuid| id.0);
 
-/// A length, or that there is nothing. What is longer than this can say fits into no record.
+/// Writes a length, or a mark for a missing value. A longer value than a length can express fits into no record.
 fn put_length(writer: &mut Writer, length: Option<usize>) {
     writer.put_uvarint(length.map_or(0, |length| u32::try_from(length.saturating_add(1)).unwrap_or(u32::MAX)));
 }
@@ -128,7 +127,7 @@ impl<T: Packed> Packed for Vec<T> {
     }
     fn unpack(reader: &mut Reader) -> Result<Self, DecodeError> {
         let count = length(reader)?.ok_or(DecodeError::Length(-1))?;
-        // Each has a byte at least.
+        // Each element has at least a byte.
         if count > reader.remaining() {
             return Err(DecodeError::Count(count));
         }
@@ -136,7 +135,7 @@ impl<T: Packed> Packed for Vec<T> {
     }
 }
 
-/// Writes the fields of a snapshot one after another.
+/// Writer of a snapshot's fields, one after another.
 pub(super) struct Packer(Writer);
 
 impl Packer {
@@ -150,7 +149,7 @@ impl Packer {
         value.pack(&mut self.0);
     }
 
-    /// Before so many elements; more do not fit into memory.
+    /// Writes the number of elements that follow; memory holds fewer than `i32::MAX`.
     pub fn put_count(&mut self, count: usize) {
         self.put(&i32::try_from(count).unwrap_or(i32::MAX));
     }
@@ -160,7 +159,7 @@ impl Packer {
     }
 }
 
-/// Reads them again. How many elements there may be in all is said by nothing but the bytes.
+/// Reader of a snapshot's fields. Only the bytes limit the number of elements.
 pub(super) struct Unpacker(Reader);
 
 impl Unpacker {
@@ -172,7 +171,7 @@ impl Unpacker {
         T::unpack(&mut self.0)
     }
 
-    /// Reads the number of elements that follow; never more than bytes are left.
+    /// Reads the number of elements that follow, which is at most the number of remaining bytes.
     pub fn count(&mut self) -> Result<usize, DecodeError> {
         let count: i32 = self.take()?;
         let count = usize::try_from(count).map_err(|_| DecodeError::Length(i64::from(count)))?;

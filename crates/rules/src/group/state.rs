@@ -2,27 +2,27 @@
 
 use std::fmt;
 
-/// State of a group. Not every protocol has every state.
+/// State of a group; some occur in one protocol only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupState {
-    /// No members; it may have offsets.
+    /// The group has no members, and may have offsets.
     Empty,
-    /// Classic: members are asked to join again.
+    /// Classic: the members must rejoin.
     PreparingRebalance,
     /// Classic: the members are known, the leader assigns.
     CompletingRebalance,
-    /// Consumer: a target assignment is worked out.
+    /// Consumer: a target assignment is being computed.
     Assigning,
     /// Consumer: members move towards their target.
     Reconciling,
-    /// Everybody has what it was assigned.
+    /// All members have their assignments.
     Stable,
-    /// Gone; who still holds it must look the group up anew.
+    /// The group is removed; a holder of it must look the group up again.
     Dead,
 }
 
 impl GroupState {
-    /// Every state.
+    /// All states.
     pub const ALL: [GroupState; 7] = [
         GroupState::Empty,
         GroupState::PreparingRebalance,
@@ -33,7 +33,7 @@ impl GroupState {
         GroupState::Dead,
     ];
 
-    /// Kafka's word.
+    /// Returns Kafka's name of the state.
     pub const fn name(self) -> &'static str {
         match self {
             GroupState::Empty => "Empty",
@@ -53,17 +53,17 @@ impl fmt::Display for GroupState {
     }
 }
 
-/// Which protocol a group speaks: Kafka's group type.
+/// Protocol of a group: Kafka's group type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// JoinGroup and SyncGroup.
+    /// Protocol of JoinGroup and SyncGroup.
     Classic,
-    /// ConsumerGroupHeartbeat (KIP-848).
+    /// Protocol of ConsumerGroupHeartbeat (KIP-848).
     Consumer,
 }
 
 impl Protocol {
-    /// Kafka's word.
+    /// Returns Kafka's name of the protocol.
     pub const fn name(self) -> &'static str {
         match self {
             Protocol::Classic => "classic",

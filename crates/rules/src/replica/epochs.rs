@@ -1,28 +1,27 @@
 //! Divergence of two logs, and the offset to which a follower truncates (KIP-101, KIP-279; Kafka's
 //! `LeaderEpochFileCache`, `UnifiedLog.endOffsetForEpoch`, `AbstractFetcherThread.getOffsetTruncationState`).
 //!
-//! A log's epochs are given as pairs of a leader epoch and the offset of its first record, both ascending.
+//! A log's epochs are pairs of a leader epoch and the offset of its first record, both ascending.
 
-/// A leader epoch, and where it ends in some log.
+/// Leader epoch with its end in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochEnd {
-    /// The epoch.
     pub epoch: i32,
-    /// The offset after its last record.
+    /// Offset after its last record.
     pub end_offset: i64,
 }
 
-/// A place in a log: what a follower's fetch says of its own.
+/// End of a follower's log, as its fetch has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The log end.
+    /// Log end.
     pub offset: i64,
-    /// The epoch of the last record before it, or `None` for an empty log.
+    /// Epoch of the last record before it; None for an empty log.
     pub last_epoch: Option<i32>,
 }
 
-/// Returns the end of the newest epoch that is `epoch` or older. Without one, `epoch` ends at the begin of the log's
-/// first epoch.
+/// Returns the end of the newest epoch that is `epoch` or older. Without such an epoch, `epoch` ends at the start of
+/// the log's first epoch.
 pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
     let next = epochs.partition_point(|&(known, _)| known <= epoch);
     let end_offset = epochs.get(next).map_or(log_end, |&(_, start)| start);
@@ -30,14 +29,14 @@ pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
     EpochEnd { epoch, end_offset }
 }
 
-/// Answer of a leader to a fetch.
+/// Comparison by a leader of a follower's log with its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Divergence {
-    /// The follower's log up to there is the leader's.
+    /// The follower's log is a prefix of the leader's.
     None,
-    /// The logs part: the leader's newest epoch that may be common, and its end.
+    /// The logs diverge: the leader's newest epoch that may be common, and its end.
     At(EpochEnd),
-    /// The follower is past the leader's log, and says nothing by which it could be told more (OFFSET_OUT_OF_RANGE).
+    /// The follower's log ends past the leader's, and its fetch has no epoch to compare (OFFSET_OUT_OF_RANGE).
     OutOfRange,
 }
 
@@ -51,19 +50,19 @@ pub fn divergence(epochs: &[(i32, i64)], log_end: i64, position: Position) -> Di
     if is_part { Divergence::None } else { Divergence::At(end) }
 }
 
-/// Returns the offset to which a follower, whose log ends at `log_end`, truncates when its leader answers a fetch with
-/// the end of an epoch.
+/// Returns the offset to which a follower truncates its log, which ends at `log_end`, when its leader responds with the
+/// end of an epoch.
 ///
-/// `asked` is the position of the fetch. `None` if the log no longer ends there: then the answer is an old
-/// one. That matters as soon as several fetches are on their way: a second
-/// answer to the same question would cut off what the leader already counts.
+/// `asked` is the position in the fetch. Returns None if the log no longer ends there: the response is then outdated.
+/// That matters once several fetches are in flight: a second response to the same request would truncate records that
+/// the leader already counts.
 pub fn truncation(epochs: &[(i32, i64)], log_end: i64, asked: Position, leader: EpochEnd) -> Option<i64> {
     let last_epoch = epochs.last().map(|&(epoch, _)| epoch);
     if asked != (Position { offset: log_end, last_epoch }) {
         return None;
     }
     let own = end_of(epochs, leader.epoch, log_end);
-    // One that has not heard of the leader's epoch goes back to an older one, and asks again from there.
+    // A follower without the leader's epoch truncates to an older one, and its next fetch compares again from there.
     let end = if own.epoch == leader.epoch { own.end_offset.min(leader.end_offset) } else { own.end_offset };
     Some(end.min(log_end))
 }

@@ -3,7 +3,7 @@
 use super::{AlterPartition, Brokers};
 use fullbore_wire::ErrorCode;
 
-/// Settings.
+/// Settings of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaSettings {
     /// `min.insync.replicas` of the topic.
@@ -12,7 +12,7 @@ pub struct ReplicaSettings {
     pub replica_lag_time_max_ms: i64,
 }
 
-/// The log as it was found.
+/// State in which the log was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalLog {
     /// Start of the log.
@@ -26,23 +26,23 @@ pub struct LocalLog {
 /// Time and brokers of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
-    /// Milliseconds of a clock that only goes forward.
+    /// Milliseconds of a monotonic clock.
     pub ms: i64,
-    /// The epoch in which this broker is registered.
+    /// Epoch in which this broker is registered.
     pub broker_epoch: i64,
-    /// The brokers, as of the newest metadata that this broker has.
+    /// Brokers in the newest metadata of this broker.
     pub brokers: &'a Brokers,
 }
 
-/// A follower's fetch, whose log is the beginning of the leader's: one that diverges says nothing of what the
-/// follower will keep (see [`super::epochs::divergence`]).
+/// Fetch of a follower whose log is a prefix of the leader's. The fetch of a diverging log is not such an event: its
+/// follower will truncate (see [`super::epochs::divergence`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowerFetch {
     /// The follower.
     pub broker_id: i32,
-    /// Its broker epoch, or [`super::NO_BROKER_EPOCH`].
+    /// Broker epoch of the follower, or [`super::NO_BROKER_EPOCH`].
     pub broker_epoch: i64,
-    /// The leader epoch it follows.
+    /// Leader epoch of the fetch.
     pub leader_epoch: i32,
     /// End of its log.
     pub offset: i64,
@@ -52,44 +52,43 @@ pub struct FollowerFetch {
 #[must_use]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// The role is another, or the same in a new leader epoch. Comes first.
+    /// New role, or the same role in a new leader epoch. Must be handled first.
     pub role: Option<RoleChange>,
-    /// The high watermark moved to here: readers and producers may go on.
+    /// New high watermark: waiting readers and producers may continue.
     pub high_watermark: Option<i64>,
-    /// To be asked of the control plane, whose answer goes to [`super::Partition::altered`].
+    /// Request for the control plane, whose response goes to [`super::Partition::altered`].
     pub propose: Option<AlterPartition>,
 }
 
 /// New role of the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleChange {
-    /// Lead: new batches have this epoch, which begins at this offset. Whoever waited under an earlier epoch asks
-    /// [`super::Partition::acknowledgement`] again.
+    /// Lead: new batches have this epoch, which begins at this offset. A request that waited under an earlier epoch
+    /// checks [`super::Partition::acknowledgement`] again.
     Lead {
         /// The leader epoch.
         epoch: i32,
-        /// The log end.
+        /// Log end.
         start_offset: i64,
     },
-    /// Follow: fetches to the leader of an earlier epoch end. Without a leader, there is nothing to do but to wait
-    /// for one.
+    /// Follow: fetches to the leader of an earlier epoch end. Without a leader the follower waits for one.
     Follow {
         /// The leader epoch.
         epoch: i32,
-        /// The leader.
+        /// Leader, if there is one.
         leader: Option<i32>,
     },
-    /// Neither: this broker has no replica any more.
+    /// Stop: this broker no longer has a replica.
     Stop,
 }
 
-/// State of an answer to acks=all.
+/// State of an acks=all request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acknowledgement {
-    /// Not yet.
+    /// The request must wait.
     Wait,
-    /// The records are on every replica in sync, and those are enough.
+    /// All replicas in sync have the records, and are enough replicas.
     Done,
-    /// They are not, and this is the answer.
+    /// The request fails with this code.
     Refused(ErrorCode),
 }

@@ -1,4 +1,4 @@
-//! Decisions of a leader: how far its log is replicated, and which follower joins or leaves the ISR.
+//! Decisions of a leader: the replicated end of its log, and changes of the ISR.
 //!
 //! Not here: the role, and the high watermark itself (see `partition`). Every rule is Kafka's, of
 //! `kafka.cluster.Partition`.
@@ -7,22 +7,23 @@ use super::follower::Replica;
 use super::state::PartitionState;
 use super::{AlterPartition, BrokerState, NO_BROKER_EPOCH, Now, PartitionRegistration, ReplicaSettings};
 
-/// A leader's knowledge of the others.
+/// State of a leader about its followers.
 #[derive(Clone, Debug)]
 pub(super) struct Leader {
-    /// The first epoch of those that this broker has led without a break; its log has not been truncated since.
+    /// First of the consecutive epochs that this broker has led; its log has not been truncated since.
     pub since_epoch: i32,
-    /// End of the log when the epoch began.
+    /// End of the log at the start of the epoch.
     pub epoch_start_offset: i64,
     pub state: PartitionState,
-    /// True if the metadata has others who may lead, since nothing was committed without them (`elr`, `lost`).
+    /// True if the metadata has other replicas that may lead (`elr`, `lost`), so that nothing may be committed without
+    /// them.
     pub may_others_lead: bool,
-    /// Every replica but its own.
+    /// All replicas except the leader's own.
     pub followers: Vec<Replica>,
 }
 
 impl Leader {
-    /// A leader of a new epoch.
+    /// Creates the leader of a new epoch.
     pub fn new(
         broker_id: i32,
         registration: &PartitionRegistration,
@@ -41,7 +42,7 @@ impl Leader {
         leader
     }
 
-    /// Takes over the replicas and the ISR. Keeps what is known of replicas that stay.
+    /// Updates the replicas and the ISR. Keeps the state of replicas that stay.
     pub fn assign(&mut self, broker_id: i32, registration: &PartitionRegistration, now_ms: i64) {
         let before = std::mem::replace(&mut self.state, PartitionState::committed(&registration.isr));
         self.may_others_lead = !registration.elr.is_empty() || !registration.lost.is_empty();
@@ -61,7 +62,7 @@ impl Leader {
             .collect();
     }
 
-    /// The least ISR that acks=all asks for: not more than there are replicas, since Kafka 3.7.
+    /// Returns the `min.insync.replicas` in force, which is at most the number of replicas (since Kafka 3.7).
     pub fn isr_min(&self, settings: &ReplicaSettings) -> usize {
         settings.min_insync_replicas.min(self.followers.len() + 1)
     }
@@ -71,9 +72,9 @@ impl Leader {
         self.state.isr().len() < self.isr_min(settings)
     }
 
-    /// Up to where every replica has the log that is in the ISR, or may be by now, or is about to join it: one that
-    /// keeps up is waited for, or it could never reach a high watermark that moves all the time. `None` while the
-    /// ISR is below its least (KIP-966), here or by the settings of whoever decided on it.
+    /// Returns the end of the log that all relevant replicas have: those in the ISR, those that may be in it by now,
+    /// and caught-up ones that may join. Waiting for the last kind lets them reach a moving high watermark. None while
+    /// the ISR is below `min.insync.replicas` (KIP-966), here or by the controller's settings.
     pub fn replicated(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Option<i64> {
         if self.is_under_min_isr(settings) || self.may_others_lead {
             return None;
@@ -87,8 +88,8 @@ impl Leader {
         Some(counts.map(|replica| replica.log_end_offset).min().unwrap_or(log_end))
     }
 
-    /// Returns true if the replica may join: it has all that is committed, and all that there was when this leader
-    /// began.
+    /// Returns true if the replica may join the ISR: it has all committed records, and all from before this leader's
+    /// epoch.
     pub fn may_join(&self, replica: &Replica, high_watermark: i64, now: &Now<'_>) -> bool {
         !self.state.is_pending()
             && !self.state.isr().contains(&replica.broker_id)
@@ -96,15 +97,15 @@ impl Leader {
             && is_eligible(replica, now)
     }
 
-    /// The log goes on past this end: who is in sync and has everything until there lacks something only from now on.
-    /// One that is not in sync has to fetch to be waited for.
+    /// Records that the log grows past `log_end`. Members of the ISR that have all records until there lag only from
+    /// now on. Other replicas must fetch to be caught up.
     pub fn grows_past(&mut self, log_end: i64, now_ms: i64) {
         let Leader { state, followers, .. } = self;
         let in_sync = followers.iter_mut().filter(|replica| state.isr().contains(&replica.broker_id));
         in_sync.for_each(|replica| replica.lacks_from_now_on(log_end, now_ms));
     }
 
-    /// A replica that has everything and may join.
+    /// Returns a replica that has all records and may join the ISR.
     pub fn joining(&self, log_end: i64, high_watermark: i64, now: &Now<'_>) -> Option<i32> {
         let complete = self.followers.iter().filter(|replica| replica.log_end_offset == log_end);
         complete
@@ -113,7 +114,7 @@ impl Leader {
             .map(|(_, id)| id)
     }
 
-    /// Members of the ISR that have been behind for too long.
+    /// Returns the members of the ISR that have lagged for too long.
     pub fn lagging(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Vec<i32> {
         let lag_ms = settings.replica_lag_time_max_ms;
         let in_sync = self.followers.iter().filter(|replica| self.state.isr().contains(&replica.broker_id));
@@ -123,7 +124,7 @@ impl Leader {
             .collect()
     }
 
-    /// The ISR with `joining` and without `leaving`, as it is asked for.
+    /// Returns the request for an ISR with `joining` and without `leaving`.
     pub fn proposal(&self, epochs: (i32, i32), joining: Option<i32>, leaving: &[i32], now: &Now<'_>) -> AlterPartition {
         let stay = self.state.isr().iter().copied().filter(|id| !leaving.contains(id));
         let member = |broker_id| match self.followers.iter().find(|replica| replica.broker_id == broker_id) {
@@ -135,8 +136,8 @@ impl Leader {
     }
 }
 
-/// Returns true if the replica's broker may be in the ISR: it serves, stays, has room, and is the one that fetched
-/// (KIP-841, KIP-903).
+/// Returns true if the replica's broker may be in the ISR: it is unfenced, stays, has room, and is the process that
+/// fetched (KIP-841, KIP-903).
 fn is_eligible(replica: &Replica, now: &Now<'_>) -> bool {
     now.brokers.get(&replica.broker_id).is_some_and(|broker| {
         let is_the_same = replica.broker_epoch.is_none_or(|epoch| epoch == NO_BROKER_EPOCH || epoch == broker.epoch);

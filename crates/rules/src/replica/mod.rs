@@ -1,28 +1,29 @@
-//! A partition's role on one broker: whether it leads, follows or neither, what readers may see, and who is in sync.
+//! Role of a partition on one broker: leader, follower or neither, the high watermark, and the ISR.
 //!
-//! A [`Partition`] takes an event and what holds at that moment ([`Now`]), and says what follows as [`Effects`].
+//! A [`Partition`] takes an event and its circumstances ([`Now`]), and returns [`Effects`].
 //!
-//! - `registration`: a partition and a broker as the cluster's metadata has them; the change of the ISR that a
-//!   leader asks for.
-//! - `events`: what comes with an event, and what follows from it.
-//! - `partition`: the role, and how an event changes it.
-//! - `leader`: what a leader decides: high watermark, who joins the ISR, who leaves it.
-//! - `state`: the ISR, and the one change of it that is asked for.
-//! - `follower`: what a leader knows of one follower.
-//! - [`epochs`]: where two logs part, and what a follower truncates to.
-//! - [`pipe`]: how a follower keeps several fetches under way; [`spacing`]: when its leader answers them.
+//! - `registration`: partition and broker in the cluster's metadata; requests for changes of the ISR.
+//! - `events`: events, and their effects.
+//! - `partition`: the role, and its changes by events.
+//! - `leader`: decisions of a leader: high watermark, changes of the ISR.
+//! - `state`: the ISR, and its one requested change.
+//! - `follower`: state of one follower at its leader.
+//! - [`epochs`]: divergence of two logs, and truncation of a follower.
+//! - [`pipe`]: several fetches in flight; [`spacing`]: the times at which a leader responds to them.
 //!
-//! What it is not: it knows no log, no sockets and no metadata store, and elects nobody. It relies on these: leaders
-//! are elected from the ISR; a leader epoch has one leader; a change of the ISR is carried out only where leader
-//! epoch and partition epoch are the current ones; a broker that comes back has a new broker epoch, and what it led
-//! has a new leader epoch; a broker whose log lost its end is out of the ISR before it fetches again.
+//! Not here: the log, sockets, the metadata store, and elections. It relies on these:
 //!
-//! Invariants: the high watermark never goes back unless the log was truncated below it, and is never past what every
-//! replica has that is in the ISR, or may be.
+//! - Leaders are elected from the ISR, and a leader epoch has one leader.
+//! - A change of the ISR is made only if leader epoch and partition epoch are the current ones.
+//! - A restarted broker has a new broker epoch, and the partitions that it led have a new leader epoch.
+//! - A broker that an unclean shutdown truncated leaves the ISR before it fetches again.
 //!
-//! Rules: `kafka.cluster.Partition` and `Replica` of Kafka 4.3; KIP-101 and KIP-279 (truncation by epoch), KIP-207
-//! (offsets after an election), KIP-497 (AlterPartition), KIP-841 and KIP-903 (who may join the ISR), KIP-966 (the
-//! high watermark stands still below the least ISR). One rule is stricter than Kafka's: see [`Partition::apply`].
+//! Invariants: the high watermark falls only if the log is truncated below it. It is at most the log end of each
+//! replica that is in the ISR, or may be.
+//!
+//! Rules are those of `kafka.cluster.Partition` and `Replica` of Kafka 4.3. KIPs: 101 and 279 (truncation by epoch),
+//! 207 (offsets after an election), 497 (AlterPartition), 841 and 903 (eligible members of the ISR), 966 (no commits
+//! below `min.insync.replicas`). One rule is stricter than Kafka's: see [`Partition::apply`].
 
 pub mod epochs;
 mod events;

@@ -1,11 +1,11 @@
-//! Three brokers, a controller and a network that loses and reorders: whatever happens, no acknowledged record is
-//! lost and nobody reads what goes away again.
+//! Model of three brokers, a controller and a network that loses and reorders messages. No acknowledged record is lost,
+//! and no reader sees a record that is removed later.
 //!
-//! What may happen: brokers are killed and come back, one at a time loses the end of its log in a power cut, brokers
-//! are fenced although they live, metadata arrives late, any message is lost or overtaken. What is checked after
-//! every step: see `world::check`. In the end everything is well, and must become one log again.
+//! Events: brokers are killed and return; a power loss takes the end of one log; live brokers are fenced; metadata
+//! arrives late; messages are lost or overtaken. `world::check` runs after every step. At the end all brokers are well,
+//! and their logs must become equal.
 //!
-//! The check itself is tested: with each [`Fault`] of what surrounds the machine it finds schedules that break a
+//! The check itself is tested: with each [`Fault`] of the machine's surroundings it must find schedules that break a
 //! promise.
 
 mod controller;
@@ -16,67 +16,67 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use world::World;
 
-/// A broker by its place, 0 to 2.
+/// Index of a broker, 0 to 2.
 type At = usize;
 
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    /// A client writes to a broker, which takes it if it believes that it leads.
+    /// A client writes to a broker, which accepts the record if it considers itself the leader.
     Produce { at: At, is_acks_all: bool },
     /// A follower sends a fetch.
     Fetch { at: At },
-    /// A follower fetches, and everything arrives at once.
+    /// A follower fetches, and request and response arrive at once.
     Round { at: At },
-    /// One message arrives.
+    /// A message arrives.
     Deliver { pick: usize },
-    /// One message is lost.
+    /// A message is lost.
     Drop { pick: usize },
-    /// A broker hears of the newest metadata.
+    /// A broker gets the newest metadata.
     Image { at: At },
-    /// A broker looks who lags.
+    /// A broker checks for lagging followers.
     Tick { at: At },
     /// Time passes.
     Pass { ms: i64 },
     /// A broker is killed; its log stays.
     Kill { at: At },
-    /// It comes back, as a new broker epoch.
+    /// A broker starts again, in a new broker epoch.
     Start { at: At },
-    /// A broker loses the end of its log and is back at once.
+    /// A broker loses the end of its log, and starts again at once.
     PowerCut { at: At, lost: usize },
-    /// The controller holds a broker for dead.
+    /// The controller considers a broker failed.
     Fence { at: At },
-    /// It hears of it again.
+    /// The controller considers a broker live again.
     Unfence { at: At },
-    /// The controller lets a broker lead, if that is in sync (a preferred leader election).
+    /// The controller makes a broker in sync the leader (a preferred leader election).
     Elect { at: At },
 }
 
-/// What the machine relies on, broken.
+/// Mutation: an assumption of the machine that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// acks=all is answered once the leader has the record.
+    /// acks=all is acknowledged once the leader has the record.
     AnswersEarly,
-    /// A follower tells a longer log than it has.
+    /// A follower reports a longer log than it has.
     FetchesAhead,
     /// A leader counts a fetch of a log that diverges.
     CountsDiverging,
-    /// A follower truncates for an answer that is older than its log.
+    /// A follower truncates by a response that is older than its log.
     TruncatesTwice,
     /// A follower truncates to its high watermark when a leader begins (before KIP-101).
     TruncatesToHighWatermark,
-    /// A follower believes the high watermark before it has truncated (KAFKA-14704).
+    /// A follower takes over the high watermark before it has truncated (KAFKA-14704).
     BelievesBeforeTruncation,
-    /// A follower appends what the leader of an older epoch answered.
+    /// A follower appends the response of an older epoch's leader.
     FollowsOldLeaders,
-    /// A leader counts the fetches of any epoch.
+    /// A leader counts fetches of any epoch.
     AcceptsOldFollowers,
     /// Leaders are elected from all replicas.
     UncleanElection,
-    /// Changes of the ISR are carried out whatever they are changes of.
+    /// Changes of the ISR are made at any partition epoch.
     AnyPartitionEpoch,
-    /// Replicas join whatever became of their broker since (KIP-903).
+    /// Replicas join the ISR even if their broker has registered again (KIP-903).
     AnyBrokerEpoch,
-    /// A lost answer to a change of the ISR is taken for a refusal.
+    /// A lost response to a change of the ISR is taken for a refusal.
     ForgetsProposals,
 }
 
@@ -95,7 +95,7 @@ const FAULTS: [Fault; 12] = [
     Fault::ForgetsProposals,
 ];
 
-/// Schedules after which a fault that was never found is not found at all.
+/// Number of schedules after which a mutation counts as not found.
 const SCHEDULES_MAX: usize = 40_000;
 
 fn action() -> impl Strategy<Value = Action> {
@@ -134,36 +134,36 @@ fn run(actions: &[Action], min_insync_replicas: usize, fault: Option<Fault>) -> 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
     #[test]
-    fn the_replicas_keep_their_promises(actions in actions(), min_insync_replicas in 1..4usize) {
+    fn random_actions_replicas_keep_their_promises(actions in actions(), min_insync_replicas in 1..4usize) {
         prop_assert_eq!(run(&actions, min_insync_replicas, None), Ok(()));
     }
 }
 
-/// Schedules for the faults that chance takes long to find.
+/// Returns a schedule for a mutation that random ones rarely find.
 fn schedule(fault: Fault) -> Option<Vec<Action>> {
     use Action::*;
     let (round, lag) = (|at| Round { at }, Pass { ms: world::LAG_MS + 1 });
     let next = Deliver { pick: 0 };
     let then: Vec<Action> = match fault {
-        // What 3 had of the first leader's is cut off under the second; then the first leads again.
+        // Broker 3's records of the first leader are truncated under the second; then the first leads again.
         Fault::AcceptsOldFollowers => {
             let begin = [write(0), round(2), Fetch { at: 2 }, Elect { at: 1 }, Image { at: 1 }, Image { at: 2 }];
             let back = [round(2), Elect { at: 0 }, Image { at: 0 }, Image { at: 1 }, round(1), round(1), next];
             [&begin[..], &back].concat()
         }
-        // 2 lags, and is to leave; then 3 leaves, and 2 catches up.
+        // Broker 2 lags, and is to leave the ISR; then 3 leaves, and 2 catches up.
         Fault::AnyPartitionEpoch => {
             let begin = [write(0), round(2), round(2), lag, Tick { at: 0 }, Fence { at: 2 }, Unfence { at: 2 }];
             let without = [Image { at: 0 }, write(0), round(1), round(1), next];
             [&begin[..], &without].concat()
         }
-        // 2 joins, and its leader does not hear of it.
+        // Broker 2 joins the ISR, and its leader does not learn of it.
         Fault::ForgetsProposals => {
             let alone = [Fence { at: 1 }, Fence { at: 2 }, Unfence { at: 1 }, Image { at: 0 }, Image { at: 1 }];
             let joins = [Fetch { at: 1 }, next, next, Drop { pick: 1 }, write(0), lag, Tick { at: 0 }];
             [&alone[..], &joins].concat()
         }
-        // 3 hears from its first leader what the second has not.
+        // Broker 3 gets records from its first leader that the second lacks.
         Fault::FollowsOldLeaders => {
             let begin = [write(0), write(0), Fetch { at: 2 }, next, Elect { at: 1 }, Image { at: 1 }, write(1)];
             [&begin[..], &[Image { at: 2 }, round(2), next]].concat()
@@ -179,9 +179,9 @@ const fn write(at: At) -> Action {
     Action::Produce { at, is_acks_all: false }
 }
 
-/// The second leader does not know yet that the record is committed, and the third broker has not got it.
+/// The second leader does not know yet that the record is committed, and the third broker lacks it.
 #[test]
-fn nobody_joins_before_it_has_what_there_was_when_the_leader_began() {
+fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     use Action::*;
     let next = Deliver { pick: 0 };
     let commit = [Fence { at: 2 }, Image { at: 0 }, write(0), Round { at: 1 }, Fetch { at: 1 }, next, Drop { pick: 0 }];
@@ -190,9 +190,9 @@ fn nobody_joins_before_it_has_what_there_was_when_the_leader_began() {
     assert_eq!(run(&[&IMAGES[..], &commit, &lead].concat(), 1, None), Ok(()));
 }
 
-/// A leader that does not hear of the leader in between, under which the third broker truncated.
+/// A leader misses the epoch of another leader, under which the third broker truncated.
 #[test]
-fn what_followers_had_in_another_epoch_says_nothing() {
+fn log_ends_of_an_earlier_epoch_do_not_count() {
     use Action::*;
     let begin = [write(0), Round { at: 2 }, Round { at: 2 }, Elect { at: 1 }, Image { at: 1 }, Image { at: 2 }];
     let back = [Round { at: 2 }, Elect { at: 0 }, Image { at: 0 }, Image { at: 1 }, Round { at: 1 }, Round { at: 1 }];
@@ -200,7 +200,7 @@ fn what_followers_had_in_another_epoch_says_nothing() {
 }
 
 #[test]
-fn every_planted_fault_is_found() {
+fn each_mutation_is_found() {
     let strategy = actions();
     let find = |fault| {
         if let Some(schedule) = schedule(fault) {
@@ -220,7 +220,7 @@ fn every_planted_fault_is_found() {
 }
 
 #[test]
-fn three_brokers_that_nothing_happens_to_acknowledge_at_once() {
+fn undisturbed_brokers_acknowledge_at_once() {
     let mut world = World::new(3, None);
     (0..3).for_each(|at| world.act(Action::Image { at }).expect("kept"));
     world.act(Action::Produce { at: 0, is_acks_all: true }).expect("kept");

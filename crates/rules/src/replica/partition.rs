@@ -1,7 +1,6 @@
-//! The role of one partition on one broker, and the events that change it.
+//! Role of one partition on one broker, and the events that change it.
 //!
-//! Not here: how a leader decides (see `leader`). Invariant: an event of another leader epoch than the present one
-//! changes nothing.
+//! Not here: decisions of a leader (see `leader`). Invariant: an event of another leader epoch changes nothing.
 
 use super::leader::Leader;
 use super::{
@@ -30,7 +29,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// The partition before the broker has heard of it: neither leader nor follower.
+    /// Creates the partition before this broker has metadata of it: neither leader nor follower.
     pub fn new(broker_id: i32, log: LocalLog, settings: ReplicaSettings) -> Partition {
         Partition {
             broker_id,
@@ -43,12 +42,12 @@ impl Partition {
         }
     }
 
-    /// Up to where readers may see the log.
+    /// Returns the high watermark, up to which readers see the log.
     pub fn high_watermark(&self) -> i64 {
         self.high_watermark
     }
 
-    /// The leader epoch, or [`NO_EPOCH`].
+    /// Returns the leader epoch, or [`NO_EPOCH`].
     pub fn leader_epoch(&self) -> i32 {
         self.leader_epoch
     }
@@ -67,7 +66,7 @@ impl Partition {
         matches!(self.role, Role::Leader(_))
     }
 
-    /// The ISR, where this broker leads.
+    /// Returns the ISR if this broker leads, else an empty one.
     pub fn isr(&self) -> &[i32] {
         match &self.role {
             Role::Leader(leader) => leader.state.isr(),
@@ -80,11 +79,11 @@ impl Partition {
         matches!(&self.role, Role::Leader(leader) if !leader.followers.is_empty())
     }
 
-    /// Takes the partition as the metadata has it now. One that is not newer than the last one changes nothing: what
-    /// is asked for stays asked for.
+    /// Applies the partition's newest metadata. Older metadata is ignored, and a requested change of the ISR stays
+    /// requested.
     ///
-    /// A new leader epoch forgets what was known of the followers, also where the leader stays: metadata may be
-    /// passed over, and in the epoch of another leader a follower may have truncated. Kafka keeps it there.
+    /// A new leader epoch resets the state of the followers even if the leader stays. A broker may skip metadata, and a
+    /// follower may have truncated in the epoch of another leader. Kafka keeps the state in that case.
     pub fn apply(&mut self, registration: &PartitionRegistration, now: &Now<'_>) -> Effects {
         if registration.partition_epoch <= self.partition_epoch || registration.leader_epoch < self.leader_epoch {
             return Effects::default();
@@ -127,16 +126,17 @@ impl Partition {
         is_change.then_some(RoleChange::Follow { epoch: self.leader_epoch, leader })
     }
 
-    /// Takes other settings.
+    /// Applies new settings.
     pub fn configure(&mut self, settings: ReplicaSettings, now: &Now<'_>) -> Effects {
         self.settings = settings;
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Checks that this is the epoch that a request believes in; -1 believes nothing.
+    /// Checks that a request has the present leader epoch; -1 always passes.
     ///
     /// # Errors
-    /// FENCED_LEADER_EPOCH for an older one, UNKNOWN_LEADER_EPOCH for one that is not known here yet.
+    ///
+    /// FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one.
     pub fn check_leader_epoch(&self, epoch: i32) -> Result<(), ErrorCode> {
         match epoch {
             NO_EPOCH => Ok(()),
@@ -149,7 +149,7 @@ impl Partition {
     /// Checks that a batch may be appended.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER; with acks=all NOT_ENOUGH_REPLICAS where the ISR is below its least.
+    /// NOT_LEADER_OR_FOLLOWER; NOT_ENOUGH_REPLICAS for acks=all if the ISR is below `min.insync.replicas`.
     pub fn check_append(&self, is_acks_all: bool) -> Result<(), ErrorCode> {
         match &self.role {
             Role::Leader(leader) if is_acks_all && leader.is_under_min_isr(&self.settings) => {
@@ -160,7 +160,7 @@ impl Partition {
         }
     }
 
-    /// As leader: takes over the new end of the log.
+    /// Records the new end of the leader's log.
     pub fn appended(&mut self, log_end: i64, now: &Now<'_>) -> Effects {
         debug_assert!(self.is_leader() && log_end >= self.log_end, "a leader's log grows");
         if let Role::Leader(leader) = &mut self.role {
@@ -170,11 +170,13 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// As leader: takes over a follower's position from its fetch.
+    /// Records the position of a follower's fetch, as leader.
     ///
-    /// # Errors Those of [`Partition::check_leader_epoch`], where the fetch must name its epoch;
-    /// NOT_LEADER_OR_FOLLOWER; UNKNOWN_LEADER_EPOCH for a broker that has no replica as far as is known here;
-    /// OFFSET_OUT_OF_RANGE past the log end.
+    /// # Errors
+    ///
+    /// Errors of [`Partition::check_leader_epoch`], where the fetch must have an epoch; NOT_LEADER_OR_FOLLOWER;
+    /// UNKNOWN_LEADER_EPOCH for a broker without a replica in this broker's metadata; OFFSET_OUT_OF_RANGE past the log
+    /// end.
     pub fn fetched(&mut self, fetch: &FollowerFetch, now: &Now<'_>) -> Result<Effects, ErrorCode> {
         self.check_leader_epoch(fetch.leader_epoch)?;
         let Role::Leader(leader) = &mut self.role else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };
@@ -196,7 +198,7 @@ impl Partition {
         Ok(Effects { role: None, high_watermark: self.advance(now), propose })
     }
 
-    /// As leader: takes over the start of a follower's log from a fetch in this epoch.
+    /// Records the start of a follower's log by a fetch in this epoch, as leader.
     pub fn begins_at(&mut self, broker_id: i32, log_start: i64) {
         if let Role::Leader(leader) = &mut self.role
             && let Some(replica) = leader.followers.iter_mut().find(|replica| replica.broker_id == broker_id)
@@ -205,17 +207,20 @@ impl Partition {
         }
     }
 
-    /// As leader: returns true if no replica in sync has records before this offset.
+    /// Returns true if no replica in sync has records before this offset, as leader.
     ///
-    /// # Errors NOT_LEADER_OR_FOLLOWER.
+    /// # Errors
+    ///
+    /// NOT_LEADER_OR_FOLLOWER.
     pub fn is_deleted_before(&self, offset: i64) -> Result<bool, ErrorCode> {
         let Role::Leader(leader) = &self.role else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };
         let mut in_sync = leader.followers.iter().filter(|replica| leader.state.may_be_in_sync(replica.broker_id));
         Ok(in_sync.all(|replica| replica.log_start_offset >= offset))
     }
 
-    /// As leader, each half of `replica.lag.time.max.ms`: asks for the ISR without those that lag, for one with a
-    /// follower that has everything and had no reason to fetch since it may join, or again for what failed.
+    /// Proposes a change of the ISR, as leader, every half of `replica.lag.time.max.ms`. Lagging members leave;
+    /// otherwise a follower joins that may, has all records, and has had no reason to fetch since. A failed proposal is
+    /// repeated.
     pub fn tick(&mut self, now: &Now<'_>) -> Effects {
         let epochs = (self.leader_epoch, self.partition_epoch);
         let Role::Leader(leader) = &mut self.role else { return Effects::default() };
@@ -230,15 +235,15 @@ impl Partition {
                 })
             }
         };
-        // One that no longer keeps up, and is not in the ISR, is no longer waited for.
+        // A lagging replica outside the ISR no longer holds the high watermark back.
         Effects { role: None, high_watermark: self.advance(now), propose }
     }
 
-    /// As leader: takes over the control plane's answer, the partition as it is now or an error. An answer to an older
-    /// request is ignored.
+    /// Handles the control plane's response to a proposal, as leader: the partition as it is now, or an error.
+    /// Responses to older proposals are ignored.
     ///
-    /// After an error that is no refusal the change may have been carried out. Then it is
-    /// asked for again with the next [`Partition::tick`], or newer metadata settles it.
+    /// After an error other than a refusal, the change may have been made. The next [`Partition::tick`] then proposes
+    /// it again, or newer metadata resolves it.
     pub fn altered(
         &mut self,
         proposal: &AlterPartition,
@@ -253,9 +258,9 @@ impl Partition {
             Ok(registration) if registration.partition_epoch != self.partition_epoch => {
                 return self.apply(registration, now);
             }
-            // It was so already; or the control plane says that it was not done.
+            // The ISR was so already, or the control plane has not made the change.
             Ok(_) | Err(ErrorCode::INELIGIBLE_REPLICA | ErrorCode::OPERATION_NOT_ATTEMPTED) => leader.state.withdraw(),
-            // There is newer metadata, which says what is.
+            // Newer metadata exists, and resolves the proposal.
             Err(
                 ErrorCode::FENCED_LEADER_EPOCH
                 | ErrorCode::INVALID_UPDATE_VERSION
@@ -268,7 +273,7 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Returns the state of acks=all for records that were appended under `epoch` and end before `end_offset`.
+    /// Returns the state of acks=all for records appended in `epoch` that end before `end_offset`.
     pub fn acknowledgement(&self, epoch: i32, end_offset: i64) -> Acknowledgement {
         match &self.role {
             Role::Leader(leader) if epoch >= leader.since_epoch => {
@@ -280,15 +285,17 @@ impl Partition {
                     Acknowledgement::Done
                 }
             }
-            // Another leader may have had its log truncated meanwhile.
+            // This broker's log may have been truncated under another leader meanwhile.
             _ => Acknowledgement::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         }
     }
 
-    /// The end of what ListOffsets may tell (KIP-207).
+    /// Returns the end offset for ListOffsets (KIP-207).
     ///
-    /// # Errors OFFSET_NOT_AVAILABLE while the high watermark has not reached where this leader began, since an
-    /// earlier leader may have told a larger one; NOT_LEADER_OR_FOLLOWER.
+    /// # Errors
+    ///
+    /// OFFSET_NOT_AVAILABLE while the high watermark is below the start of this leader's epoch, since an earlier leader
+    /// may have returned a larger one; NOT_LEADER_OR_FOLLOWER.
     pub fn latest_offset(&self) -> Result<i64, ErrorCode> {
         match &self.role {
             Role::Leader(leader) if self.high_watermark < leader.epoch_start_offset => {
@@ -299,10 +306,10 @@ impl Partition {
         }
     }
 
-    /// As follower: checks that an answer of the leader of `epoch` may be appended, or truncate the log.
+    /// Checks that a response of the leader of `epoch` may be appended or truncate the log, as follower.
     ///
     /// # Errors
-    /// Those of [`Partition::check_leader_epoch`]; NOT_LEADER_OR_FOLLOWER.
+    /// Errors of [`Partition::check_leader_epoch`]; NOT_LEADER_OR_FOLLOWER.
     pub fn check_following(&self, epoch: i32) -> Result<(), ErrorCode> {
         self.check_leader_epoch(epoch)?;
         match &self.role {
@@ -311,10 +318,10 @@ impl Partition {
         }
     }
 
-    /// As follower: takes over the end of the log after an append, and the leader's high
-    /// watermark.
+    /// Records the end of the log after an append, and the leader's high watermark, as follower.
     ///
     /// # Errors
+    ///
     /// Errors of [`Partition::check_following`], which the caller checks before the append.
     pub fn replicated(&mut self, epoch: i32, log_end: i64, high_watermark: i64) -> Result<Effects, ErrorCode> {
         self.check_following(epoch)?;
@@ -322,21 +329,21 @@ impl Partition {
         Ok(Effects { high_watermark: self.raise(high_watermark.min(log_end)), ..Effects::default() })
     }
 
-    /// As follower: takes over the end of a log that was truncated, or begun anew. Only an unclean election leads below
-    /// the high watermark.
+    /// Records the end of a truncated or recreated log, as follower. Only an unclean election truncates below the high
+    /// watermark.
     pub fn truncated(&mut self, log_end: i64) {
         debug_assert!(!self.is_leader(), "a leader's log is not truncated");
         self.log_end = log_end;
         self.high_watermark = self.high_watermark.min(log_end);
     }
 
-    /// As follower: takes over the start of the log; records before it were committed, or are gone.
+    /// Records the start of the log, as follower; earlier records were committed, or are deleted.
     pub fn started_at(&mut self, log_start: i64) -> Effects {
         self.log_end = self.log_end.max(log_start);
         Effects { high_watermark: self.raise(log_start), ..Effects::default() }
     }
 
-    /// As leader: moves the high watermark up to what is replicated.
+    /// Advances the high watermark to the replicated end, as leader.
     fn advance(&mut self, now: &Now<'_>) -> Option<i64> {
         let Role::Leader(leader) = &self.role else { return None };
         self.raise(leader.replicated(self.log_end, &self.settings, now)?)

@@ -1,25 +1,26 @@
-//! How a follower keeps several fetches under way to one leader, over one connection and of any number of partitions,
-//! and what it takes of the answers.
+//! Pipelined fetches of a follower: several in flight to one leader, over one connection, for any number of partitions.
 //!
-//! [`FetchPipe`] counts the fetches of the connection. A [`PartitionPipe`] is one partition in one leader epoch: it is
-//! first asked for from the end of the follower's log, which the answer may have truncated. From then on each fetch
-//! lets the leader send what follows its last answer, without knowing whether that has arrived; where the follower's
-//! log ends is only an acknowledgement. An answer that does not begin where the log ends is dropped, and so is all that
-//! was under way; then the partition is asked for anew.
+//! [`FetchPipe`] counts the fetches of the connection. A [`PartitionPipe`] is one partition in one leader epoch. Its
+//! first fetch is from the end of the follower's log, which the response may truncate. Each later fetch requests the
+//! records after the leader's last response, which may not have arrived yet. The follower's log end in it is only an
+//! acknowledgement.
 //!
-//! Not here: what an answer says, and what the leader counts. Invariant: an answer is taken only if the follower's log
-//! was found to be a beginning of its leader's in this epoch, and the answer begins where it ends.
+//! A response that does not begin at the log end is dropped, together with all others in flight; then the partition
+//! starts again from its log end.
+//!
+//! Not here: contents of responses, and the leader's counting. Invariant: a response is used only if the follower's log
+//! is a prefix of its leader's in this epoch, and the response begins at the log's end.
 
-/// Request of a fetch for a partition that it names.
+/// Start of a fetch for a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Records behind the follower's log end; the leader checks that the log is a beginning of its own.
+    /// Records after the follower's log end; the leader checks that the follower's log is a prefix of its own.
     FromLogEnd,
-    /// Records behind the leader's last answer on this connection.
+    /// Records after the leader's last response on this connection.
     ReadOn,
 }
 
-/// The fetches over one connection. Answers come in the order of the fetches.
+/// Fetches over one connection, whose responses come in the order of the fetches.
 #[derive(Clone, Debug)]
 pub struct FetchPipe {
     depth: usize,
@@ -27,19 +28,19 @@ pub struct FetchPipe {
 }
 
 impl FetchPipe {
-    /// Creates a pipe of `depth` fetches at a time while records come, at least one.
+    /// Creates a pipe of at most `depth` fetches while records come, at least one.
     pub fn new(depth: usize) -> FetchPipe {
         FetchPipe { depth: depth.max(1), outstanding: 0 }
     }
 
-    /// How many answers are owed.
+    /// Returns the number of fetches without a response.
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Returns true if one more may go. While records come, the leader is to have all of them; else one, by which it
-    /// can say so. What the follower has to say goes at once, though all of them may wait at the leader: it may be what
-    /// they wait for.
+    /// Returns true if another fetch may be sent. While records come the leader gets `depth` fetches, otherwise one
+    /// that it can answer once records come. A fetch that the follower needs for a report (`has_to_say`) goes at once,
+    /// beyond `depth`: the waiting fetches may depend on that report.
     pub fn may_send(&self, do_records_come: bool, has_to_say: bool) -> bool {
         let most = match (has_to_say, do_records_come) {
             (true, _) => self.depth.saturating_mul(2),
@@ -49,19 +50,19 @@ impl FetchPipe {
         self.outstanding < most
     }
 
-    /// Counts a fetch that is sent.
+    /// Counts a sent fetch.
     pub fn sent(&mut self) {
         self.outstanding += 1;
     }
 
-    /// The oldest that was owed an answer has it.
+    /// Counts the response to the oldest fetch.
     pub fn answered(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 }
 
-/// Partition of a pipe, in one leader epoch. The fetch from the log end has a number, which is in each answer of the
-/// leader: an earlier fetch that waited at the leader may bring records requested after it.
+/// Partition of a pipe, in one leader epoch. The fetch from the log end has a number, which is in each response of the
+/// leader. So a late response to an earlier fetch is recognised.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartitionPipe {
     phase: Phase,
@@ -69,17 +70,17 @@ pub struct PartitionPipe {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// The next fetch that names it asks from the log end.
+    /// The next fetch for the partition is from the log end.
     #[default]
     Anew,
-    /// The fetch of this number did, and nothing has come of it: nothing is asked for until then.
+    /// The fetch of this number was from the log end, and has no response yet: no other fetch includes the partition.
     Asked(i32),
-    /// Answers are to that fetch, and to those after it.
+    /// Responses follow from the fetch of this number.
     Flowing(i32),
 }
 
 impl PartitionPipe {
-    /// How the fetch of this number asks for it, if it may name it.
+    /// Returns the start of the fetch with this number; None if the fetch must leave the partition out.
     pub fn ask(&mut self, fetch: i32) -> Option<Ask> {
         match self.phase {
             Phase::Anew => {
@@ -91,8 +92,8 @@ impl PartitionPipe {
         }
     }
 
-    /// An answer to what was asked for from the log end in that fetch. It `fits` if it begins where the log ends, and
-    /// neither refuses nor diverges. Whether to take it.
+    /// Handles a response that follows from the log-end fetch `asked_in`. It `fits` if it begins at the log end,
+    /// without an error or divergence. Returns true if the caller must use it.
     pub fn answered(&mut self, asked_in: i32, fits: bool) -> bool {
         if !self.concerns(asked_in) {
             return false;
@@ -101,22 +102,22 @@ impl PartitionPipe {
         fits
     }
 
-    /// Requests the partition from its log end again, whatever is under way.
+    /// Starts again from the log end, whatever is in flight.
     pub fn begin_anew(&mut self) {
         self.phase = Phase::Anew;
     }
 
-    /// Returns true if an answer to what was asked for in that fetch says anything of the log as it is.
+    /// Returns true if a response that follows from the log-end fetch `asked_in` is about the present log.
     pub fn concerns(&self, asked_in: i32) -> bool {
         matches!(self.phase, Phase::Asked(fetch) | Phase::Flowing(fetch) if fetch == asked_in)
     }
 
-    /// Returns true if it is to be asked for anew.
+    /// Returns true if the next fetch for the partition must be from the log end.
     pub fn is_anew(&self) -> bool {
         self.phase == Phase::Anew
     }
 
-    /// Returns true if the log was found to be a beginning of the leader's.
+    /// Returns true if the log is known to be a prefix of the leader's.
     pub fn is_flowing(&self) -> bool {
         matches!(self.phase, Phase::Flowing(_))
     }
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_fetch_waits_while_nothing_comes_and_then_as_many_as_may() {
+    fn one_fetch_waits_without_records_and_several_with_them() {
         let mut pipe = FetchPipe::new(3);
         assert!(pipe.may_send(false, false));
         pipe.sent();
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_goes_alone_and_then_each_reads_on() {
+    fn first_fetch_is_from_the_log_end_and_later_ones_read_on() {
         let mut partition = PartitionPipe::default();
         assert!(!partition.answered(0, true), "it was not asked for");
         assert_eq!(partition.ask(4), Some(Ask::FromLogEnd));
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_answer_that_does_not_fit_nothing_is_taken_that_was_asked_for_before() {
+    fn response_that_does_not_fit_discards_all_earlier_fetches() {
         let mut partition = PartitionPipe::default();
         partition.ask(1);
         assert!(partition.answered(1, true));

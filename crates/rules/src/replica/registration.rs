@@ -1,36 +1,35 @@
-//! A partition and a broker as the cluster's metadata has them, and the change of the ISR that a leader asks for.
+//! Partition and broker in the cluster's metadata, and a leader's request to change the ISR.
 
 use std::collections::BTreeMap;
 
-/// A broker epoch that nobody knows; it is not checked.
+/// Unknown broker epoch, which is not checked.
 pub const NO_BROKER_EPOCH: i64 = -1;
-/// A leader epoch or partition epoch that nobody knows.
+/// Unknown leader epoch or partition epoch.
 pub const NO_EPOCH: i32 = -1;
 
 /// Registered partition (Kafka's `PartitionRegistration`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionRegistration {
-    /// The brokers that have a replica, the preferred leader first.
+    /// Brokers with a replica, the preferred leader first.
     pub replicas: Vec<i32>,
-    /// The replicas in sync: each has every record below the high watermark.
+    /// Replicas in sync: each has every record below the high watermark.
     pub isr: Vec<i32>,
-    /// Replicas that left the ISR below the least one and still have every record below the high watermark (KIP-966).
-    /// As long as there are any, a leader commits nothing, whatever its own settings say.
+    /// Replicas that left an ISR below `min.insync.replicas`, and still have every record below the high watermark
+    /// (KIP-966). While there are any, the leader commits nothing, whatever its own settings.
     pub elr: Vec<i32>,
-    /// Replicas that left ISR or ELR because their log lost its end (Kafka's `lastKnownElr`). They lead again by an
-    /// election that says so.
+    /// Replicas that left ISR or ELR because an unclean shutdown truncated their logs (Kafka's `lastKnownElr`). They
+    /// lead only after an election among such replicas, or an unclean one.
     pub lost: Vec<i32>,
-    /// The leader, if there is one.
+    /// Leader, if there is one.
     pub leader: Option<i32>,
-    /// Goes up with each election.
+    /// Epoch that rises with each election.
     pub leader_epoch: i32,
-    /// Goes up with each change of this partition.
+    /// Epoch that rises with each change of this partition.
     pub partition_epoch: i32,
 }
 
 impl PartitionRegistration {
-    /// Returns true if the leader is in the ISR, and each replica of ISR, ELR and `lost` is one of the partition's and
-    /// in no other of them.
+    /// Returns true if the leader is in the ISR, and ISR, ELR and `lost` are disjoint sets of the partition's replicas.
     pub fn is_consistent(&self) -> bool {
         let mut known: Vec<i32> = [&self.isr, &self.elr, &self.lost].into_iter().flatten().copied().collect();
         let count = known.len();
@@ -44,13 +43,13 @@ impl PartitionRegistration {
 /// Registered broker (Kafka's `BrokerRegistration`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrokerRegistration {
-    /// Goes up each time a broker of this id registers.
+    /// Epoch that rises each time a broker of this id registers.
     pub epoch: i64,
-    /// True if the broker is not to serve (fenced).
+    /// True if the broker is fenced, and must not serve.
     pub is_fenced: bool,
     /// True if the broker is about to stop.
     pub is_shutting_down: bool,
-    /// True if the broker's disk is full, or hangs: its logs are whole, and do not grow.
+    /// True if the broker's disk is full or hangs: its logs are whole, but do not grow.
     pub is_full: bool,
 }
 
@@ -60,32 +59,31 @@ impl BrokerRegistration {
         !self.is_fenced && !self.is_shutting_down
     }
 
-    /// Returns true if the broker may join ISRs, and lead where another could as well: it stays, and has room.
+    /// Returns true if the broker may join ISRs, and is preferred as a leader: it stays, and has room.
     pub fn is_fit(&self) -> bool {
         self.stays() && !self.is_full
     }
 }
 
-/// The cluster's brokers by id.
+/// Brokers of the cluster by id.
 pub type Brokers = BTreeMap<i32, BrokerRegistration>;
 
-/// A member of the ISR that is asked for, with the broker epoch that its last fetch had (KIP-903).
+/// Member of a requested ISR, with the broker epoch of its last fetch (KIP-903).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerState {
-    /// The broker.
     pub broker_id: i32,
-    /// The broker's epoch, or [`NO_BROKER_EPOCH`].
+    /// Broker epoch, or [`NO_BROKER_EPOCH`].
     pub broker_epoch: i64,
 }
 
-/// Change of the ISR that a leader asks for (KIP-497). The control plane carries it out only if both epochs are the
-/// current ones and every member may be in the ISR; otherwise it refuses with INELIGIBLE_REPLICA.
+/// Change of the ISR that a leader requests (KIP-497). The control plane makes it only if both epochs are the current
+/// ones and every member may be in the ISR.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlterPartition {
-    /// The asking leader's epoch.
+    /// Epoch of the requesting leader.
     pub leader_epoch: i32,
-    /// The partition epoch that this is a change of.
+    /// Partition epoch on which the change is based.
     pub partition_epoch: i32,
-    /// The whole new ISR.
+    /// Whole new ISR.
     pub new_isr: Vec<BrokerState>,
 }

@@ -1,41 +1,40 @@
-//! When a leader answers one of several fetches that a follower keeps under way.
+//! Times at which a leader responds to the several fetches that a follower keeps in flight.
 //!
-//! A record waits for the next answer, and then for one round trip. If each fetch were answered as soon as there is
-//! anything, all that are under way would be answered at once, and whatever comes then waits for their
-//! acknowledgements: up to a round trip more. So answers are a share of the round trip apart, as long as something is
-//! under way:
+//! A record waits for the next response, and then for one round trip. If each fetch got a response at the first record,
+//! all fetches in flight would be used up at once. Records that come then would wait for the acknowledgements, up to a
+//! round trip more. So responses are a share of the round trip apart while any is unacknowledged:
 //!
 //! ```text
-//! answered at once   ||||||||                    ||||||||                   a record waits 0 to 1 round trips
+//! at once            ||||||||                    ||||||||                   a record waits 0 to 1 round trips
 //! spaced             |   |   |   |   |   |   |   |   |   |   |   |          a record waits 0 to 1/8
 //!                    '------ a round trip -------'
 //! ```
 //!
-//! Not here: what is answered. Invariant: what is due waits for no longer than the follower's acknowledgement would
+//! Not here: contents of responses. Invariant: a due record waits no longer than the follower's acknowledgement would
 //! take.
 
-/// Times are microseconds of a clock that only goes forward.
+/// Spacing of one follower's responses. Times are microseconds of a monotonic clock.
 #[derive(Clone, Debug)]
 pub struct Spacing {
-    /// Fetches that the follower keeps under way.
+    /// Fetches that the follower keeps in flight.
     depth: i64,
-    /// The least round trip seen, or `None` before the first.
+    /// Least measured round trip; None before the first.
     round_trip_us: Option<i64>,
     last_answer_us: i64,
-    /// The end of what was sent.
+    /// End offset of the records sent.
     sent: i64,
     acknowledged: i64,
-    /// An answer whose acknowledgement measures the round trip: its end, and when it went.
+    /// Response whose acknowledgement measures the round trip: its end offset, and the time it was sent.
     measured: Option<(i64, i64)>,
 }
 
-/// Between two answers, at least, us.
+/// Least time between two responses, us.
 pub const SPACING_MIN_US: i64 = 250;
-/// So much that waits is answered at once, bytes.
+/// Number of waiting bytes that are sent at once.
 pub const SPACING_BYTES_MAX: u64 = 1 << 20;
 
 impl Spacing {
-    /// Creates the state of a follower that has every record before `offset`, and keeps `depth` fetches under way.
+    /// Creates the state of a follower that has all records before `offset`, and keeps `depth` fetches in flight.
     pub fn new(depth: usize, offset: i64) -> Spacing {
         Spacing {
             depth: i64::try_from(depth).unwrap_or(i64::MAX).max(1),
@@ -47,7 +46,7 @@ impl Spacing {
         }
     }
 
-    /// The follower has everything before `offset`.
+    /// Records that the follower has all records before `offset`.
     pub fn acknowledged(&mut self, offset: i64, now_us: i64) {
         self.acknowledged = self.acknowledged.max(offset);
         if let Some((_, went_us)) = self.measured.take_if(|(end, _)| *end <= offset) {
@@ -56,7 +55,7 @@ impl Spacing {
         }
     }
 
-    /// A fetch was answered with what comes before `end`.
+    /// Records a response with records up to `end`.
     pub fn answered(&mut self, end: i64, now_us: i64) {
         self.last_answer_us = now_us;
         if end > self.sent {
@@ -65,7 +64,7 @@ impl Spacing {
         }
     }
 
-    /// When the next fetch is to be answered, of what so many bytes wait: now, or later.
+    /// Returns the time of the next response, while `waiting_bytes` wait: now or later.
     pub fn due_us(&self, waiting_bytes: u64, now_us: i64) -> i64 {
         if self.acknowledged >= self.sent || waiting_bytes >= SPACING_BYTES_MAX {
             return now_us;
@@ -80,13 +79,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn with_nothing_under_way_an_answer_goes_at_once() {
+    fn no_response_in_flight_the_next_goes_at_once() {
         let spacing = Spacing::new(8, 100);
         assert_eq!(spacing.due_us(1, 7), 7);
     }
 
     #[test]
-    fn then_answers_are_a_share_of_the_round_trip_apart() {
+    fn responses_in_flight_are_a_share_of_the_round_trip_apart() {
         let mut spacing = Spacing::new(8, 100);
         spacing.answered(101, 1_000);
         assert_eq!(spacing.due_us(1, 1_001), 1_000 + SPACING_MIN_US, "the round trip is not known");
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_round_trip_counts() {
+    fn least_round_trip_counts() {
         let mut spacing = Spacing::new(4, 0);
         for (n, took) in [(1, 4_000), (2, 2_000), (3, 8_000)] {
             let went = i64::from(n) * 100_000;

@@ -1,12 +1,12 @@
-//! The ISR of a leader, and the one change of it that is asked for (Kafka's `PartitionState`: committed, pending
-//! expansion, pending shrinkage).
+//! ISR of a leader, and its one requested change (Kafka's `PartitionState`: committed, pending expansion, pending
+//! shrinkage).
 //!
-//! Invariant: until it is known whether a change was carried out, both outcomes are allowed for: who joins already
-//! counts for the high watermark, and who leaves still does.
+//! Invariant: while the outcome of a change is unknown, both outcomes are allowed for. A joining replica already counts
+//! for the high watermark, and a leaving one still does.
 
 use super::AlterPartition;
 
-/// The in-sync replicas as far as a leader knows.
+/// In-sync replicas as far as the leader knows.
 #[derive(Clone, Debug)]
 pub(super) struct PartitionState {
     isr: Vec<i32>,
@@ -17,27 +17,27 @@ pub(super) struct PartitionState {
 struct PendingProposal {
     proposal: AlterPartition,
     joining: Option<i32>,
-    /// Its outcome is not known and it is to be asked for again.
+    /// True if the outcome is unknown, so that the change must be requested again.
     has_failed: bool,
 }
 
 impl PartitionState {
-    /// Returns the state without a change under way.
+    /// Returns the state without a requested change.
     pub fn committed(isr: &[i32]) -> PartitionState {
         PartitionState { isr: isr.to_vec(), pending: None }
     }
 
-    /// The last ISR that is known.
+    /// Returns the last known ISR.
     pub fn isr(&self) -> &[i32] {
         &self.isr
     }
 
-    /// Returns true if the replica is in the ISR, or may be by now.
+    /// Returns true if the replica is in the ISR, or may be in it by now.
     pub fn may_be_in_sync(&self, broker_id: i32) -> bool {
         self.isr.contains(&broker_id) || self.joining() == Some(broker_id)
     }
 
-    /// The size of the largest ISR that there may be by now (Kafka's `maximalIsr`).
+    /// Returns the size of the largest possible ISR (Kafka's `maximalIsr`).
     pub fn maximal_len(&self) -> usize {
         self.isr.len() + usize::from(self.joining().is_some())
     }
@@ -46,36 +46,36 @@ impl PartitionState {
         self.pending.as_ref()?.joining
     }
 
-    /// Returns true if a change is asked for.
+    /// Returns true if a change is requested.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Asks for a change.
+    /// Records a requested change, and returns it.
     pub fn propose(&mut self, proposal: AlterPartition, joining: Option<i32>) -> AlterPartition {
         debug_assert!(self.pending.is_none(), "one change at a time");
         self.pending = Some(PendingProposal { proposal: proposal.clone(), joining, has_failed: false });
         proposal
     }
 
-    /// Returns true if this is what is asked for.
+    /// Returns true if this change is the requested one.
     pub fn is_asked(&self, proposal: &AlterPartition) -> bool {
         self.pending.as_ref().is_some_and(|pending| pending.proposal == *proposal)
     }
 
-    /// The change was certainly not carried out, and will not be.
+    /// Records that the change was not made, and never will be.
     pub fn withdraw(&mut self) {
         self.pending = None;
     }
 
-    /// Nobody knows whether the change was carried out.
+    /// Records that the outcome of the change is unknown.
     pub fn failed(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.has_failed = true;
         }
     }
 
-    /// The change to be asked for again.
+    /// Returns the change if it must be requested again.
     pub fn again(&mut self) -> Option<AlterPartition> {
         let pending = self.pending.as_mut().filter(|pending| pending.has_failed)?;
         pending.has_failed = false;

@@ -1,4 +1,4 @@
-//! Each rule by itself.
+//! Single rules; the model combines them.
 
 use super::epochs::{Divergence, EpochEnd, Position, divergence, end_of, truncation};
 use super::*;
@@ -29,7 +29,7 @@ fn registration(leader: i32, replicas: &[i32], isr: &[i32], epochs: (i32, i32)) 
     }
 }
 
-/// Brokers 1 to 4, each in epoch 10 times its id.
+/// Returns brokers 1 to 4, each in epoch 10 times its id.
 fn brokers() -> Brokers {
     (1..=4).map(|id| (id, BrokerRegistration { epoch: 10 * i64::from(id), ..Default::default() })).collect()
 }
@@ -41,7 +41,7 @@ struct Case {
 }
 
 impl Case {
-    /// Broker 1 leads epoch 5 with a log of 100 records.
+    /// Returns a case in which broker 1 leads epoch 5 with a log of 100 records.
     fn leading(replicas: &[i32], isr: &[i32], min_insync_replicas: usize) -> Case {
         let partition = Partition::new(ME, log(100), settings(min_insync_replicas));
         let mut case = Case { partition, brokers: brokers(), ms: 50_000 };
@@ -87,8 +87,8 @@ fn members(proposal: &AlterPartition) -> Vec<(i32, i64)> {
 }
 
 #[test]
-fn with_one_replica_the_high_watermark_is_the_log_end() {
-    // min.insync.replicas counts no more replicas than there are.
+fn single_replica_has_its_log_end_as_high_watermark() {
+    // min.insync.replicas is limited to the number of replicas.
     let mut case = Case::leading(&[1], &[1], 2);
     assert_eq!(case.partition.high_watermark(), 100);
     assert_eq!(case.partition.check_append(true), Ok(()));
@@ -102,7 +102,7 @@ fn with_one_replica_the_high_watermark_is_the_log_end() {
 }
 
 #[test]
-fn the_checkpoint_is_believed_between_the_ends_of_the_log() {
+fn checkpoint_is_limited_to_the_log() {
     for (checkpoint, expected) in [(0, 20), (50, 50), (500, 100)] {
         let found = LocalLog { start_offset: 20, end_offset: 100, high_watermark: checkpoint };
         assert_eq!(Partition::new(ME, found, settings(1)).high_watermark(), expected);
@@ -110,7 +110,7 @@ fn the_checkpoint_is_believed_between_the_ends_of_the_log() {
 }
 
 #[test]
-fn the_high_watermark_is_the_least_log_end_of_the_isr_and_never_goes_back() {
+fn high_watermark_is_the_least_log_end_of_the_isr_and_never_falls() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2, 3], 1);
     assert_eq!(case.partition.high_watermark(), 0, "nobody has fetched");
     assert_eq!(case.append(110), None);
@@ -122,7 +122,7 @@ fn the_high_watermark_is_the_least_log_end_of_the_isr_and_never_goes_back() {
 }
 
 #[test]
-fn the_high_watermark_stands_still_below_the_least_isr() {
+fn isr_below_min_insync_the_high_watermark_stands_still() {
     let mut case = Case::leading(&[1, 2, 3], &[1], 2);
     assert_eq!(case.append(110), None);
     assert_eq!(case.partition.check_append(true), Err(ErrorCode::NOT_ENOUGH_REPLICAS));
@@ -134,7 +134,7 @@ fn the_high_watermark_stands_still_below_the_least_isr() {
 }
 
 #[test]
-fn records_that_are_replicated_to_too_few_are_acknowledged_as_that() {
+fn records_on_too_few_replicas_are_refused_after_the_append() {
     let mut case = Case::leading(&[1, 2], &[1, 2], 2);
     case.append(101);
     assert_eq!(case.partition.acknowledgement(5, 101), Acknowledgement::Wait);
@@ -146,14 +146,14 @@ fn records_that_are_replicated_to_too_few_are_acknowledged_as_that() {
 }
 
 #[test]
-fn a_record_of_an_earlier_stretch_of_leading_is_not_acknowledged() {
+fn record_of_an_interrupted_leadership_is_not_acknowledged() {
     let mut case = Case::leading(&[1, 2], &[1], 1);
     assert_eq!(case.append(101), Some(101));
-    // Elected again without a break: the log is still its own.
+    // Elected again without another leader between: the log is unchanged.
     let effects = case.apply(registration(ME, &[1, 2], &[1], (6, 8)));
     assert_eq!(effects.role, Some(RoleChange::Lead { epoch: 6, start_offset: 101 }));
     assert_eq!(case.partition.acknowledgement(5, 101), Acknowledgement::Done);
-    // Another one led in between.
+    // Another leader in between.
     let effects = case.apply(registration(2, &[1, 2], &[2], (7, 9)));
     assert_eq!(effects.role, Some(RoleChange::Follow { epoch: 7, leader: Some(2) }));
     let refused = Acknowledgement::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER);
@@ -164,7 +164,7 @@ fn a_record_of_an_earlier_stretch_of_leading_is_not_acknowledged() {
 }
 
 #[test]
-fn a_follower_joins_at_the_high_watermark_and_where_the_epoch_began() {
+fn follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 3], 1);
     assert_eq!(case.fetch(3, 40).high_watermark, Some(40));
     assert_eq!(case.fetch(2, 99).propose, None, "the epoch began at 100");
@@ -174,7 +174,7 @@ fn a_follower_joins_at_the_high_watermark_and_where_the_epoch_began() {
     let proposal = case.fetch(2, 112).propose.expect("it is past both");
     assert_eq!((proposal.leader_epoch, proposal.partition_epoch), (5, 7));
     assert_eq!(members(&proposal), [(1, 10), (3, 30), (2, 20)]);
-    // It counts already; and there is one change at a time.
+    // The joining follower counts already, and there is one change at a time.
     assert_eq!(case.fetch(3, 120), Effects { high_watermark: Some(112), ..Effects::default() });
     case.ms += 10 * LAG_MS;
     assert_eq!(case.tick(), Effects::default());
@@ -185,7 +185,7 @@ fn a_follower_joins_at_the_high_watermark_and_where_the_epoch_began() {
 }
 
 #[test]
-fn a_follower_that_keeps_up_is_waited_for_as_long_as_the_lag_allows() {
+fn follower_that_keeps_up_holds_the_high_watermark_for_the_lag_time() {
     let mut case = Case::leading(&[1, 2], &[1], 1);
     assert_eq!(case.partition.high_watermark(), 100, "one that has not fetched is not waited for");
     let proposal = case.fetch(2, 100).propose.expect("it has everything");
@@ -198,7 +198,7 @@ fn a_follower_that_keeps_up_is_waited_for_as_long_as_the_lag_allows() {
 }
 
 #[test]
-fn follower_has_left_the_isr_by_metadata_no_record_waits_for_it_until_it_has_everything() {
+fn follower_removed_by_metadata_holds_no_record_until_it_is_caught_up() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2, 3], 2);
     for follower in [2, 3] {
         let _ = case.fetch(follower, 100);
@@ -214,7 +214,7 @@ fn follower_has_left_the_isr_by_metadata_no_record_waits_for_it_until_it_has_eve
 }
 
 #[test]
-fn whose_broker_may_not_be_in_sync_does_not_join() {
+fn replica_of_an_ineligible_broker_does_not_join() {
     let registered = |change: fn(&mut BrokerRegistration)| {
         let mut case = Case::leading(&[1, 2], &[1], 1);
         change(case.brokers.get_mut(&2).expect("registered"));
@@ -238,7 +238,7 @@ fn whose_broker_may_not_be_in_sync_does_not_join() {
 }
 
 #[test]
-fn a_fetch_from_before_the_follower_registered_anew_says_nothing() {
+fn fetch_from_before_the_follower_registered_again_is_refused() {
     let mut case = Case::leading(&[1, 2], &[1, 2], 1);
     let fetch = |case: &mut Case, broker_epoch, offset| {
         let fetch = FollowerFetch { broker_id: 2, broker_epoch, leader_epoch: 5, offset };
@@ -250,7 +250,7 @@ fn a_fetch_from_before_the_follower_registered_anew_says_nothing() {
 }
 
 #[test]
-fn who_lags_leaves_and_counts_until_it_is_known_that_it_left() {
+fn lagging_follower_leaves_and_counts_until_the_change_is_known() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2, 3], 2);
     for id in [2, 3] {
         let _ = case.fetch(id, 100);
@@ -269,14 +269,14 @@ fn who_lags_leaves_and_counts_until_it_is_known_that_it_left() {
 }
 
 #[test]
-fn a_follower_that_never_has_everything_but_keeps_up_stays() {
+fn follower_that_keeps_up_without_being_caught_up_stays() {
     let mut case = Case::leading(&[1, 2], &[1, 2], 1);
     let _ = case.fetch(2, 100);
     for round in 1..10 {
         let log_end = 100 + 10 * round;
         let _ = case.append(log_end);
         case.ms += LAG_MS - 1;
-        // It has what the leader had at its fetch before.
+        // The follower has the records that the leader had at the previous fetch.
         assert_eq!(case.fetch(2, log_end - 10).propose, None);
         assert_eq!(case.tick().propose, None, "round {round}");
     }
@@ -285,7 +285,7 @@ fn a_follower_that_never_has_everything_but_keeps_up_stays() {
 }
 
 #[test]
-fn an_unknown_outcome_is_asked_for_again_and_a_refusal_is_not() {
+fn change_is_requested_again_after_an_unknown_outcome_and_not_after_a_refusal() {
     let mut case = Case::leading(&[1, 2], &[1], 1);
     let proposal = case.fetch(2, 100).propose.expect("it has everything");
     assert_eq!(case.tick().propose, None, "the answer is still to come");
@@ -294,13 +294,13 @@ fn an_unknown_outcome_is_asked_for_again_and_a_refusal_is_not() {
     case.ms += 10 * LAG_MS;
     assert_eq!(case.tick(), Effects { propose: Some(proposal.clone()), ..Effects::default() });
     assert_eq!(case.tick().propose, None);
-    // Newer metadata will say what became of it.
+    // Newer metadata will have the outcome.
     let _ = case.answer(&proposal, Err(ErrorCode::INVALID_UPDATE_VERSION));
     assert_eq!(case.tick(), Effects::default());
     assert_eq!(case.partition.high_watermark(), 100);
     let effects = case.apply(registration(ME, &[1, 2], &[1], (5, 8)));
     assert_eq!(effects.high_watermark, Some(101), "it is not");
-    // An answer to what is no longer asked for.
+    // Response to a change that is no longer requested.
     assert_eq!(case.answer(&proposal, Ok(registration(ME, &[1, 2], &[1, 2], (5, 9)))), Effects::default());
     assert_eq!(case.partition.isr(), [1]);
 
@@ -313,7 +313,7 @@ fn an_unknown_outcome_is_asked_for_again_and_a_refusal_is_not() {
 }
 
 #[test]
-fn metadata_that_is_not_newer_leaves_what_is_asked_for() {
+fn metadata_that_is_not_newer_keeps_the_requested_change() {
     let mut case = Case::leading(&[1, 2], &[1], 1);
     let proposal = case.fetch(2, 100).propose.expect("it has everything");
     assert_eq!(case.apply(registration(ME, &[1, 2], &[1], (5, 7))), Effects::default());
@@ -321,13 +321,13 @@ fn metadata_that_is_not_newer_leaves_what_is_asked_for() {
     assert_eq!(case.append(101), None, "2 may be in sync by now");
     assert_eq!(case.apply(registration(2, &[1, 2], &[2], (4, 9))), Effects::default(), "of an older epoch");
     assert!(case.partition.is_leader());
-    // It was so already.
+    // The ISR was so already.
     let effects = case.answer(&proposal, Ok(registration(ME, &[1, 2], &[1], (5, 7))));
     assert_eq!(effects.high_watermark, Some(101));
 }
 
 #[test]
-fn a_new_epoch_forgets_what_was_known_of_the_followers() {
+fn new_epoch_resets_the_state_of_followers() {
     let mut case = Case::leading(&[1, 2], &[1, 2], 1);
     assert_eq!(case.fetch(2, 100).high_watermark, Some(100));
     assert_eq!(case.append(110), None);
@@ -347,7 +347,7 @@ fn a_new_epoch_forgets_what_was_known_of_the_followers() {
 }
 
 #[test]
-fn reassignment_keeps_what_is_known_of_those_who_stay() {
+fn reassignment_keeps_the_state_of_followers_that_stay() {
     let mut case = Case::leading(&[1, 2], &[1, 2], 1);
     assert_eq!(case.fetch(2, 100).high_watermark, Some(100));
     let effects = case.apply(registration(ME, &[1, 2, 3], &[1, 2], (5, 8)));
@@ -361,7 +361,7 @@ fn reassignment_keeps_what_is_known_of_those_who_stay() {
 }
 
 #[test]
-fn a_follower_takes_its_leaders_high_watermark_up_to_its_own_end() {
+fn follower_takes_its_leaders_high_watermark_up_to_its_own_log_end() {
     let mut case = Case { partition: Partition::new(ME, log(100), settings(1)), brokers: brokers(), ms: 0 };
     assert_eq!(case.partition.check_following(NO_EPOCH), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
     let effects = case.apply(registration(2, &[1, 2], &[1, 2], (5, 7)));
@@ -380,7 +380,7 @@ fn a_follower_takes_its_leaders_high_watermark_up_to_its_own_end() {
     case.partition.truncated(80);
     assert_eq!(case.partition.high_watermark(), 80);
     assert_eq!(case.partition.started_at(85).high_watermark, Some(85));
-    // The same leader in the same epoch is no news; none at all is.
+    // The same leader in the same epoch has no effect; a missing leader has.
     assert_eq!(case.apply(registration(2, &[1, 2], &[2], (5, 8))), Effects::default());
     let effects = case.apply(registration(-1, &[1, 2], &[2], (6, 9)));
     assert_eq!(effects.role, Some(RoleChange::Follow { epoch: 6, leader: None }));
@@ -388,7 +388,7 @@ fn a_follower_takes_its_leaders_high_watermark_up_to_its_own_end() {
 }
 
 #[test]
-fn epochs_end_where_the_next_ones_begin() {
+fn epoch_ends_at_the_start_of_the_next_one() {
     let epochs = [(1, 0), (3, 10), (6, 20)];
     let ends = [(0, (0, 0)), (1, (1, 10)), (2, (1, 10)), (3, (3, 20)), (5, (3, 20)), (6, (6, 30)), (9, (6, 30))];
     for (asked, (epoch, end_offset)) in ends {
@@ -398,7 +398,7 @@ fn epochs_end_where_the_next_ones_begin() {
 }
 
 #[test]
-fn a_follower_truncates_to_where_the_logs_part() {
+fn follower_truncates_to_the_divergence_of_the_logs() {
     let leader = [(1, 0), (3, 10), (6, 20)];
     let at = |offset, last_epoch| Position { offset, last_epoch: Some(last_epoch) };
     let end = |epoch, end_offset| EpochEnd { epoch, end_offset };
@@ -412,20 +412,21 @@ fn a_follower_truncates_to_where_the_logs_part() {
     assert_eq!(ask(Position { offset: 31, last_epoch: None }), Divergence::OutOfRange);
 
     assert_eq!(truncation(&[(1, 0)], 15, at(15, 1), end(1, 10)), Some(10));
-    // 5 is unknown to the leader, 3 to the follower (KIP-279): back to what both may have, and asked again.
+    // The leader lacks epoch 5, the follower epoch 3 (KIP-279): truncated to the last possibly common one, and compared
+    // again.
     assert_eq!(truncation(&[(2, 0), (5, 12)], 18, at(18, 5), end(3, 20)), Some(12));
     assert_eq!(truncation(&[(5, 0)], 18, at(18, 5), end(3, 20)), Some(0));
-    // The log went on since it was asked for.
+    // The log has grown since the fetch.
     assert_eq!(truncation(&[(1, 0), (6, 10)], 13, at(15, 1), end(1, 10)), None);
 }
 
 #[test]
-fn nothing_is_committed_while_others_may_lead_whatever_the_own_settings_say() {
+fn elr_not_empty_nothing_is_committed_despite_own_settings() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2], 1);
     let _ = case.fetch(2, 100);
     assert_eq!(case.partition.high_watermark(), 100);
-    // Nobody waits any more for who has not fetched for so long; and somebody whose least ISR is larger has decided
-    // this.
+    // The silent follower no longer holds the high watermark; a controller with a larger min.insync.replicas made this
+    // change.
     case.ms += 10 * LAG_MS;
     let _ = case.apply(PartitionRegistration { elr: vec![2], ..registration(ME, &[1, 2, 3], &[1], (5, 8)) });
     assert_eq!(case.append(101), None);
@@ -434,7 +435,7 @@ fn nothing_is_committed_while_others_may_lead_whatever_the_own_settings_say() {
 }
 
 #[test]
-fn records_are_deleted_once_every_replica_in_sync_says_so() {
+fn records_are_deleted_once_every_replica_in_sync_has_deleted_them() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2], 1);
     let _ = case.fetch(2, 100);
     let _ = case.fetch(3, 50);
@@ -449,13 +450,13 @@ fn records_are_deleted_once_every_replica_in_sync_says_so() {
     assert_eq!(case.partition.is_deleted_before(40), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
 }
 
-/// A follower that leaves one connection for another may be heard of over both.
+/// Fetches of a follower that changes its connection may arrive over both.
 #[test]
-fn an_acknowledgement_that_was_overtaken_takes_nothing_back() {
+fn overtaken_acknowledgement_changes_nothing() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2, 3], 2);
     assert_eq!([case.fetch(3, 100), case.fetch(3, 90)].map(|effects| effects.high_watermark), [None, None]);
     assert_eq!(case.fetch(2, 100).high_watermark, Some(100));
-    // Its next process may have less.
+    // The follower's next process may have fewer records.
     let fetch = FollowerFetch { broker_id: 3, broker_epoch: 31, leader_epoch: 5, offset: 90 };
     assert_eq!(case.append(101), None);
     let noted = case.with(|partition, now| partition.fetched(&fetch, now)).expect("noted");

@@ -1,7 +1,7 @@
-//! Which batches come too early: their turn is still to come.
+//! Out-of-order batches: those with missing batches before them.
 //!
-//! What it is not: a verdict. [`Producers::check`] refuses such a batch; only a producer that says it sends one
-//! partition's batches over several connections is asked to wait instead, and [`super::parking`] does the waiting.
+//! Not a verdict: [`Producers::check`] refuses such a batch. Only if a producer declares that it sends one partition's
+//! batches over several connections, the batch waits in [`super::parking`] instead.
 //!
 //! Invariant: a batch that is ahead is neither the next one nor written already.
 
@@ -9,13 +9,13 @@ use super::producers::Producers;
 use super::{HALF_RANGE, Stamp, sequence_distance};
 
 impl Producers {
-    /// How many sequences are to come before this batch's, if it is early; 0 for every other batch.
+    /// Returns how many sequences are missing before this batch, if it is out of order; 0 for every other batch.
     ///
-    /// Within an epoch that has written, that is up to half of the range: what is further away is behind. An epoch that
-    /// has not written begins at 0. So does a producer that is not known here, also where [`Producers::check`] would
-    /// take any first sequence of it, because its state may have expired or since it goes on where it stopped on the
-    /// deleted partition of the same name: a batch above 0 that races its predecessors must not be taken for the first.
-    /// One that has none sends it without asking for this.
+    /// Within an epoch that has written, a batch may be ahead by up to half of the range; beyond that it is behind. An
+    /// epoch that has not written begins at 0. So does an unknown producer, even where [`Producers::check`] would
+    /// accept any first sequence. That is so if its state may have expired, or if it continues from the deleted
+    /// partition of the same name. A batch above 0 that has overtaken earlier ones must not be taken for the first. A
+    /// producer that sends in order does not request this check.
     pub fn ahead(&self, stamp: &Stamp) -> i32 {
         if !stamp.is_valid() {
             return 0;
@@ -41,7 +41,7 @@ mod tests {
         Stamp { producer_id: 7, producer_epoch, base_sequence, record_count }
     }
 
-    /// One producer of epoch 3 that has written three batches of two, the last ending before `next`.
+    /// Returns a producer of epoch 3 that has written three batches of two records, the last ending before `next`.
     fn written(next: i32) -> Producers {
         let mut producers = Producers::default();
         for back in [6, 4, 2] {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_the_written_and_those_of_old_epochs_are_not_ahead() {
+    fn next_written_and_older_batches_are_not_ahead() {
         for next in [10, 0, 1, i32::MAX] {
             let producers = written(next);
             assert_eq!(producers.ahead(&stamp(3, next, 1)), 0);
@@ -64,14 +64,14 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_range_is_ahead_and_the_other_half_behind() {
+    fn half_of_the_range_is_ahead_and_half_behind() {
         let producers = written(10);
         assert_eq!(producers.ahead(&stamp(3, 10 + HALF_RANGE - 1, 1)), HALF_RANGE - 1);
         assert_eq!(producers.ahead(&stamp(3, 10 + HALF_RANGE, 1)), 0);
     }
 
     #[test]
-    fn an_epoch_and_a_producer_that_have_not_written_begin_at_zero() {
+    fn epoch_or_producer_without_writes_begins_at_zero() {
         assert_eq!(written(10).ahead(&stamp(4, 0, 1)), 0);
         assert_eq!(written(10).ahead(&stamp(4, 12, 1)), 12);
         assert_eq!(Producers::default().ahead(&stamp(0, 0, 1)), 0);
@@ -80,9 +80,9 @@ mod tests {
     }
 
     proptest! {
-        /// Where the state is sure, what is ahead is what check refuses as out of order.
+        /// Checks that a batch that is ahead is refused as out of order, if the state is certain.
         #[test]
-        fn what_is_ahead_would_be_refused(next in 0..=i32::MAX, epoch in 2..=4i16, base in 0..=i32::MAX, near in -20..20i32) {
+        fn batch_ahead_would_be_refused(next in 0..=i32::MAX, epoch in 2..=4i16, base in 0..=i32::MAX, near in -20..20i32) {
             let producers = written(next);
             for base_sequence in [base, super::super::sequence_add(next, near)] {
                 let stamp = stamp(epoch, base_sequence, 2);

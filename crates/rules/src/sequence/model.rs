@@ -1,7 +1,7 @@
-//! The rules against a naive model: a list of every append, searched from end to end.
+//! The rules against a naive model: a list of all appends, searched from end to end.
 //!
-//! A client numbers its records without wrapping, so the model knows which record a sequence means.
-//! Whatever is sent, a record number is in the log once, and after the first none is missing.
+//! A client numbers its records without wrapping, so that the model knows the record of a sequence. After any steps,
+//! the log has each record number once, without a gap after the first.
 
 use proptest::prelude::*;
 
@@ -12,40 +12,40 @@ const EXPIRATION_MS: i64 = 1_000;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// `batches` new batches in a row, of `records` records each.
+    /// Sends `batches` new batches in a row, of `records` records each.
     Send {
         client: usize,
         batches: usize,
         records: i32,
     },
-    /// The batch `back` places before the client's newest again.
+    /// Resends the batch `back` positions before the client's newest.
     Retry {
         client: usize,
         back: usize,
     },
-    /// Records `skip` after (or before) the next ones, in a batch of any size.
+    /// Sends a batch of any size that begins `skip` records after (or before) the next one.
     Stray {
         client: usize,
         skip: i32,
         records: i32,
     },
-    /// A new epoch; the old one then tries once more.
+    /// Begins a new epoch; the old one then sends once more.
     Bump {
         client: usize,
         first: i32,
     },
     Restart,
-    /// The topic is deleted and made again, and each client has lost the answers of its last `lost` batches.
+    /// Deletes and recreates the topic. Each client has lost the responses to its last `lost` batches.
     MakeAgain {
         lost: usize,
     },
-    /// Everyone falls idle for so long that all but the one who still writes expires.
+    /// All clients are idle until they expire, except one that writes on.
     Expire {
         survivor: usize,
     },
 }
 
-/// One append, numbered by its client: `first` is the number of its first record in its epoch.
+/// Append, numbered by its client: `first` is the number of its first record in its epoch.
 #[derive(Clone, Debug)]
 struct Appended {
     client: usize,
@@ -59,12 +59,12 @@ struct Appended {
 #[derive(Clone, Debug, Default)]
 struct Client {
     epoch: i16,
-    /// The number of the next record in this epoch; its sequence is this modulo 2^31.
+    /// Number of the next record in this epoch; its sequence is this modulo 2^31.
     next: i64,
-    /// Where in the model's list the broker began to know this epoch; `None` if it knows nothing.
+    /// Index in the model's list at which the broker's state of this epoch begins; None without state.
     known_from: Option<usize>,
-    /// The epoch of the last batch that the deleted partition had, and the number of the record after it, until the
-    /// client writes to this one.
+    /// Epoch of the last batch on the deleted partition, and number of the record after it. None once the client writes
+    /// to this one.
     stop: Option<(i16, i64)>,
 }
 
@@ -75,14 +75,14 @@ struct Model {
     log_end_offset: i64,
     now_ms: i64,
     clients: Vec<Client>,
-    /// Clients before this one may be forgotten: they have written to this partition or to the deleted one.
+    /// Clients below this index may be forgotten: they have written to this partition or to the deleted one.
     unknown_below: usize,
-    /// When silent producers of the deleted one were first looked for.
+    /// Time at which silent producers of the deleted partition were first removed.
     succeeding_since_ms: Option<i64>,
 }
 
 impl Model {
-    /// On a partition written before, clients begin anywhere, here shortly before the wrap.
+    /// Creates the model. On a partition written before, clients may begin anywhere, here shortly before the wrap.
     fn new(window: usize, written: bool) -> Model {
         let next = if written { i64::from(i32::MAX) - 40 } else { 0 };
         Model {
@@ -102,7 +102,7 @@ impl Model {
         Stamp { producer_id: client as i64, producer_epoch: epoch, base_sequence, record_count: records }
     }
 
-    /// What the broker should say, by reading the whole list.
+    /// Returns the verdict by reading the whole list.
     fn expected(&self, client: usize, epoch: i16, first: i64, records: i32) -> Verdict {
         let known = &self.clients[client];
         let Some(from) = known.known_from else {
@@ -153,7 +153,7 @@ impl Model {
         verdict
     }
 
-    /// A client of which a broker that was restarted knows nothing begins anew.
+    /// Sends a batch. A client without state at the broker begins again.
     fn send(&mut self, client: usize, records: i32) {
         let Client { epoch, next, known_from, .. } = self.clients[client];
         if known_from.is_none() && self.expected(client, epoch, next, records) != Verdict::Append {
@@ -177,8 +177,8 @@ impl Model {
         assert_eq!(self.producers.idle.len(), self.producers.by_id.len());
     }
 
-    /// A client the broker does not know sends something new first: it waited for every answer before it
-    /// fell idle for so long, and no rule could tell its retry from a new batch.
+    /// Resends a batch, if the broker has state of the client. Without state no rule could distinguish a retry from a
+    /// new batch; such a client waited for all responses before it fell idle.
     fn retry(&mut self, client: usize, back: usize) {
         let mut own = self.log.iter().rev().filter(|batch| batch.client == client);
         let Some(batch) = own.clone().nth(back).or(own.next_back()).cloned() else {
@@ -196,7 +196,7 @@ impl Model {
             Some((_, stopped)) => first > stopped,
             None => known_from.is_some() || self.log_end_offset == 0 && client >= self.unknown_below,
         };
-        // A sequence of 0 begins anew, also where it is the one after the last.
+        // A sequence of 0 begins an epoch, even if it is the one after the last.
         let begins = known_from.is_none() && first % (1 << 31) == 0;
         if skip != 0 && first >= 0 && is_sure && !begins {
             assert_ne!(self.produce(client, epoch, first, records), Verdict::Append);
@@ -255,7 +255,8 @@ impl Model {
         self.unknown_below = self.unknown_below.max(last.map_or(0, |at| at + 1));
     }
 
-    /// The state rebuilt from the log and the stops is the live one, as long as nothing expired.
+    /// Checks that the state rebuilt from the log and the deleted partition's state is the live one, if nothing has
+    /// expired.
     fn replay(&self) {
         let mut replayed = Producers::default();
         replayed.succeed(self.producers.stops_to_keep());
@@ -266,7 +267,7 @@ impl Model {
         assert!(replayed.snapshot().eq(self.producers.snapshot()));
     }
 
-    /// What a consumer would find: every record number once, in order, without a hole.
+    /// Checks that a consumer finds every record number once, in order, without a gap.
     fn read_back(&self) {
         for client in 0..CLIENTS {
             let mut last: Option<&Appended> = None;
@@ -283,7 +284,7 @@ impl Model {
         }
     }
 
-    /// The last `window` batches of every client's epoch, each answered with its original offset.
+    /// Resends the last `window` batches of every client's epoch, each of which gets its original offset.
     fn retry_all(&mut self) {
         for client in 0..CLIENTS {
             (0..self.window + 2).for_each(|back| self.retry(client, back));
@@ -330,7 +331,7 @@ fn steps(window: usize, count: usize) -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn a_window_of_5_agrees_with_the_list(written: bool, steps in steps(5, 120)) {
+    fn window_of_5_agrees_with_the_list(written: bool, steps in steps(5, 120)) {
         holds(5, written, &steps);
     }
 }
@@ -338,7 +339,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn a_window_of_64_agrees_with_the_list(written: bool, steps in steps(64, 60)) {
+    fn window_of_64_agrees_with_the_list(written: bool, steps in steps(64, 60)) {
         holds(64, written, &steps);
     }
 }
@@ -346,7 +347,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4))]
     #[test]
-    fn a_window_of_1024_agrees_with_the_list(written: bool, steps in steps(1024, 12)) {
+    fn window_of_1024_agrees_with_the_list(written: bool, steps in steps(1024, 12)) {
         holds(1024, written, &steps);
     }
 }

@@ -1,35 +1,34 @@
-//! The reorder buffer of one partition: batches that came before their turn, waiting for those before them.
+//! Reorder buffer of one partition: out-of-order batches that wait for those before them.
 //!
-//! What it is not: the batches. It keeps an item of the caller's for each, which holds bytes and who waits for an
-//! answer. It decides no verdict either: whatever leaves to be appended is checked again.
+//! The buffer has an item of the caller for each batch, with its bytes and its waiting request. It gives no verdict: a
+//! batch that leaves to be appended is checked again.
 //!
-//! A producer waits with one epoch. A batch of a newer one, parked or appended, throws the older ones out: it proves
-//! that the producer has given them up. A batch sent again while its first copy waits is no second one: both have the
-//! same sequences, so by the protocol they are the same batch, and the caller answers both with the one append. A
-//! batch stays when the connection it came over is lost, as one that needs no parking would: what becomes of it
-//! depends on its sequence alone, and a retry finds it either here or in the log.
+//! A producer waits with one epoch. A batch of a newer epoch, parked or appended, removes the older ones, since it
+//! proves that the producer has given them up. A resent batch whose first copy waits has the same sequences, and so is
+//! the same batch: the caller answers both copies with one append. A batch stays when its connection is lost, since its
+//! fate depends on its sequence alone. A retry finds it here or in the log.
 //!
-//! Where there is no place, the batch that is farthest ahead makes room for one that is nearer. So none is refused
-//! while another waits for it: on one connection answers keep the order of requests, and the refusal could stand behind
-//! the answer of a batch that can only come after the refused one was sent again.
+//! In a full buffer the batch that is farthest ahead makes room for a nearer one, so that no batch is refused while
+//! another waits for it. Responses keep the order of requests on one connection. A refusal of the nearer batch could be
+//! queued behind the response of the farther one, which waits until the nearer one is resent.
 //!
-//! Invariant: of one producer there are never more than the limit, each with its own first sequence, and each leaves
-//! once: to be appended, as refused, or as expired.
+//! Invariant: a producer never has more batches than the limit, each with its own first sequence. Each leaves once: to
+//! be appended, refused, or expired.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{HALF_RANGE, SequenceRefusal, Stamp, sequence_add, sequence_distance};
 
-/// Everything parked on one partition. `T` is the caller's item.
+/// Parked batches of one partition. `T` is the caller's item.
 #[derive(Debug)]
 pub struct Parking<T> {
     producers: HashMap<i64, ParkedProducer<T>>,
-    /// Every parked batch by the order in which they came, and so by when they are due.
+    /// Parked batches in the order of their arrival, and so of their deadlines.
     by_age: BTreeMap<u64, ParkingSlot>,
     numbers: u64,
 }
 
-/// The batches of one producer, by first sequence.
+/// Parked batches of one producer, by first sequence.
 #[derive(Debug)]
 struct ParkedProducer<T> {
     epoch: i16,
@@ -41,7 +40,7 @@ struct ParkedProducer<T> {
 struct Parked<T> {
     record_count: i32,
     bytes: usize,
-    /// Its key in [`Parking::by_age`].
+    /// Key in [`Parking::by_age`].
     number: u64,
     item: T,
 }
@@ -53,19 +52,18 @@ struct ParkingSlot {
     base_sequence: i32,
 }
 
-/// Parked batches that an append sets free.
+/// Parked batches that an append releases.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Freed<T> {
-    /// Batches of an older epoch, to be answered INVALID_PRODUCER_EPOCH.
+    /// Batches of an older epoch, which get INVALID_PRODUCER_EPOCH.
     pub fenced: Vec<T>,
     /// The batch that follows, to be appended.
     pub next: Option<T>,
 }
 
-/// Returns true if a batch of `bytes` may be parked where one producer has `own` bytes already and all have
-/// `used` of `max`.
+/// Returns true if a batch of `bytes` may be parked while its producer has `own` bytes, and all have `used` of `max`.
 ///
-/// Nobody takes more than half of what the others leave, so that one producer whose batches never come to their turn
+/// A producer gets at most half of the bytes that the others leave. So a producer with batches that never become next
 /// cannot keep all others from parking.
 pub fn fits(own: usize, bytes: usize, used: usize, max: usize) -> bool {
     // 2 (own + bytes) <= what the others leave = own + free.
@@ -79,8 +77,8 @@ impl<T> Default for Parking<T> {
 }
 
 impl<T> Parking<T> {
-    /// How many bytes its producer has parked already where a batch that is ahead finds a place; `None` where there are
-    /// `batches_max`.
+    /// Returns the bytes that the producer of an out-of-order batch has parked already; None if it has `batches_max`
+    /// batches parked.
     ///
     /// # Errors
     /// [`SequenceRefusal::InvalidProducerEpoch`] if a newer epoch waits; [`SequenceRefusal::OutOfOrderSequence`] if
@@ -99,8 +97,8 @@ impl<T> Parking<T> {
         Ok((count < batches_max).then_some(own))
     }
 
-    /// Takes out the batch that is farthest ahead of its producer and epoch, if it is farther than this one, which
-    /// finds no place. Linear in what is parked of the producer.
+    /// Takes out the batch of this producer and epoch that is farthest ahead, if it is farther than this one, for which
+    /// there is no room. Linear in the parked batches of the producer.
     pub fn take_farther(&mut self, stamp: &Stamp) -> Option<T> {
         let waiting = self.producers.get(&stamp.producer_id)?;
         if waiting.epoch != stamp.producer_epoch {
@@ -112,7 +110,7 @@ impl<T> Parking<T> {
         self.take(stamp.producer_id, farthest)
     }
 
-    /// The item of the same batch, if it is parked.
+    /// Returns the item of the same batch, if it is parked.
     pub fn find(&mut self, stamp: &Stamp) -> Option<&mut T> {
         let waiting = self.producers.get_mut(&stamp.producer_id)?;
         let parked = waiting.batches.get_mut(&stamp.base_sequence)?;
@@ -120,8 +118,8 @@ impl<T> Parking<T> {
         same.then_some(&mut parked.item)
     }
 
-    /// Parks a batch that [`Parking::room_for`] has let in, until `due_ms`, which never goes back from one call to the
-    /// next. Gives back the batches of an older epoch, to be answered INVALID_PRODUCER_EPOCH.
+    /// Parks a batch that [`Parking::room_for`] has admitted until `due_ms`, which never falls from call to call.
+    /// Returns the batches of an older epoch, which get INVALID_PRODUCER_EPOCH.
     pub fn park(&mut self, stamp: &Stamp, item: T, bytes: usize, due_ms: u64) -> Vec<T> {
         let &Stamp { producer_id, producer_epoch: epoch, base_sequence, record_count } = stamp;
         let fenced = self.fence(producer_id, epoch);
@@ -135,7 +133,7 @@ impl<T> Parking<T> {
         fenced
     }
 
-    /// Returns the batches that the append of a batch sets free, parked before or not.
+    /// Returns the batches that are released by the append of a batch, which may have been parked itself.
     pub fn appended(&mut self, stamp: &Stamp) -> Freed<T> {
         let fenced = self.fence(stamp.producer_id, stamp.producer_epoch);
         let is_current =
@@ -144,7 +142,7 @@ impl<T> Parking<T> {
         Freed { fenced, next: next.flatten() }
     }
 
-    /// Takes out all batches of one producer, in the order in which they came: the log has failed one they need.
+    /// Takes out all batches of one producer, in the order of their arrival, after the log has failed one before them.
     pub fn give_up(&mut self, producer_id: i64) -> Vec<T> {
         let Some(waiting) = self.producers.remove(&producer_id) else { return Vec::new() };
         let mut batches: Vec<_> = waiting.batches.into_values().collect();
@@ -160,7 +158,7 @@ impl<T> Parking<T> {
         self.producers.contains_key(&producer_id)
     }
 
-    /// The stamp of each batch of a producer, in any order.
+    /// Returns the stamps of a producer's batches, in any order.
     pub fn stamps_of(&self, producer_id: i64) -> impl Iterator<Item = Stamp> {
         self.producers.get(&producer_id).into_iter().flat_map(move |waiting| {
             let producer_epoch = waiting.epoch;
@@ -180,7 +178,7 @@ impl<T> Parking<T> {
         self.take(stamp.producer_id, stamp.base_sequence)
     }
 
-    /// Takes out the batches that are due.
+    /// Takes out the batches whose deadline has come.
     pub fn expire(&mut self, now_ms: u64) -> Vec<T> {
         let mut expired = Vec::new();
         while let Some(oldest) = self.by_age.first_entry().filter(|oldest| oldest.get().due_ms <= now_ms) {
@@ -190,23 +188,23 @@ impl<T> Parking<T> {
         expired
     }
 
-    /// When the next batch is due.
+    /// Returns the deadline of the next batch.
     pub fn next_due_ms(&self) -> Option<u64> {
         self.by_age.first_key_value().map(|(_, place)| place.due_ms)
     }
 
-    /// Everything, in the order in which it came.
+    /// Returns all items, in the order of their arrival.
     pub fn into_items(mut self) -> impl Iterator<Item = T> {
         let by_age = std::mem::take(&mut self.by_age);
         by_age.into_values().filter_map(move |slot| self.take(slot.producer_id, slot.base_sequence))
     }
 
-    /// Batches parked.
+    /// Returns the number of parked batches.
     pub fn len(&self) -> usize {
         self.by_age.len()
     }
 
-    /// Returns true if none is parked.
+    /// Returns true if no batch is parked.
     pub fn is_empty(&self) -> bool {
         self.by_age.is_empty()
     }

@@ -1,8 +1,8 @@
-//! Deleted topics of one name, for the next topic of that name: to which of its partitions producers may have written
+//! Deleted topics of one name: the partitions to which producers of the next topic of that name may have written
 //! before.
 //!
-//! A broker that followed a deletion knows the [`Stops`](super::Stops) of its producers, until it is restarted.
-//! Afterwards the metadata shows that there was a partition, so that its producers go on with any sequence.
+//! A broker that followed a deletion has the [`Stops`](super::Stops) of its producers, until it restarts. Afterwards
+//! the metadata shows that there was a partition, so that its producers may continue with any sequence.
 //!
 //! Invariant: at most [`LIVES_MAX`] topics, each with more partitions than all that were deleted after it.
 
@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use fullbore_wire::Uuid;
 
-/// Topics that are remembered of one name.
+/// Number of remembered topics of one name.
 pub const LIVES_MAX: usize = 4;
 
-/// A deleted topic.
+/// Deleted topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastTopic {
     pub id: Uuid,
@@ -21,18 +21,18 @@ pub struct PastTopic {
     pub is_diskless: bool,
     /// Version of the metadata that deleted the topic.
     pub deleted_at: u64,
-    /// Producers that may have written to the topic have lesser ids.
+    /// Bound of producer ids: producers that may have written to the topic have smaller ids.
     pub producer_ids_below: i64,
 }
 
-/// Deleted topics of one name, the eldest first.
+/// Deleted topics of one name, the oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PastTopics(Arc<[PastTopic]>);
 
 impl PastTopics {
-    /// Returns the topics with this one, deleted last. A topic that had no partition beyond those of
-    /// `last` is never looked up again. Beyond [`LIVES_MAX`] the two eldest become one: a classic one unless both were
-    /// diskless, since nothing else remembers the producers of those.
+    /// Returns the topics with `last`, the most recently deleted one. A topic without more partitions than `last` is
+    /// dropped, since it is never looked up again. Beyond [`LIVES_MAX`], the two oldest become one. The result is
+    /// classic unless both were diskless: no other record of a classic topic's producers exists.
     pub fn followed_by(&self, last: PastTopic) -> PastTopics {
         let larger = self.0.iter().filter(|older| older.partitions > last.partitions);
         let mut topics: Vec<PastTopic> = larger.copied().chain([last]).collect();
@@ -44,12 +44,12 @@ impl PastTopics {
         PastTopics(topics.into())
     }
 
-    /// Returns the topic, deleted last, that had a partition of this number.
+    /// Returns the most recently deleted topic with a partition of this number.
     pub fn before(&self, partition: i32) -> Option<PastTopic> {
         self.0.iter().rev().find(|topic| topic.partitions > partition).copied()
     }
 
-    /// Returns the topic deleted last.
+    /// Returns the most recently deleted topic.
     pub fn last(&self) -> Option<&PastTopic> {
         self.0.last()
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn topic_shrinks_partitions_beyond_the_last_are_those_of_the_topic_before_it() {
+    fn smaller_topic_partitions_beyond_it_are_those_of_the_topic_before() {
         let topics: PastTopics = [topic(1, 8, false), topic(2, 2, true)].into_iter().collect();
         let before = |partition| topics.before(partition).map(|topic| topic.deleted_at);
         assert_eq!([before(0), before(1), before(2), before(7), before(8)], [Some(2), Some(2), Some(1), Some(1), None]);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_shrink_for_ever_the_two_eldest_become_one() {
+    fn topics_shrink_for_ever_the_two_oldest_become_one() {
         let shrinking = (1..=5).map(|at| topic(at, 10 - i32::try_from(at).expect("small"), at <= 2));
         let topics: PastTopics = shrinking.collect();
         assert_eq!(shown(&topics), [(2, 9, true), (3, 7, false), (4, 6, false), (5, 5, false)]);
@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn topics_come_and_go_every_partition_that_was_there_is_remembered(
+        fn recreated_topics_every_former_partition_is_remembered(
             lives in proptest::collection::vec((1..12_i32, any::<bool>()), 1..40)
         ) {
             let each = (1..).zip(&lives).map(|(at, (partitions, is_diskless))| topic(at, *partitions, *is_diskless));

@@ -1,10 +1,10 @@
-//! All producers of one partition: the verdict on a batch, and what is remembered of it.
+//! Producers of one partition: the verdict on a batch, and the state that is retained of each producer.
 //!
-//! Not durable: [`super::snapshot`] turns it into entries and back.
+//! Not durable: [`super::snapshot`] converts the state to entries and back.
 //!
-//! Invariant: every producer stands once in the order of idleness, unless its transaction is open. Those whose
-//! transaction is closed are never more than the limit. A producer without batches has ended a transaction by a marker,
-//! and has written nothing since in that epoch.
+//! Invariant: a producer without an open transaction is once in the order of idleness, one with an open transaction is
+//! not in it. Producers without an open transaction never exceed the limit. A producer without batches has ended a
+//! transaction by a marker, and has written nothing since in that epoch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -14,39 +14,39 @@ use super::transactions::OpenTransactions;
 use super::window::{BatchMetadata, SequenceWindow, WINDOW_MIN};
 use super::{HALF_RANGE, SequenceRefusal, SnapshotEntry, Stamp, Verdict, sequence_add, sequence_distance};
 
-/// The most producers remembered per partition. At five batches each that is 3 MB; where all fill a
-/// window of 1024, 250 MB. Past it the longest idle is forgotten, as if it had expired.
+/// Largest number of remembered producers of a partition: 3 MB at five batches each, 250 MB if all fill a window of
+/// 1024. Beyond it the longest idle producer is evicted, as if it had expired.
 pub const PRODUCERS_MAX: usize = 10_000;
 
-/// The epoch of a producer that has written nothing, nor ended a transaction.
+/// Epoch of a producer that has neither written nor ended a transaction.
 pub(super) const NO_EPOCH: i16 = -1;
 
-/// The coordinator epoch of a producer that has ended no transaction.
+/// Coordinator epoch of a producer that has ended no transaction.
 pub const NO_COORDINATOR: i32 = -1;
 
 /// State of one producer.
 #[derive(Clone, Debug)]
 pub(super) struct Producer {
     pub epoch: i16,
-    /// Sequences of this epoch, up to the newest, known to be in the log without a hole. It counts what
-    /// has left the window too: that is the proof that a very old batch is a duplicate.
+    /// Number of consecutive sequences of this epoch, up to the newest, that are known to be in the log. It includes
+    /// those that have left the window, which proves that a very old batch is a duplicate.
     pub run: u64,
     pub window: SequenceWindow,
-    /// The epoch of the coordinator that ended its last transaction here; [`NO_COORDINATOR`] before.
+    /// Epoch of the coordinator that ended its last transaction here; [`NO_COORDINATOR`] before.
     pub coordinator_epoch: i32,
-    /// The first offset of its open transaction.
+    /// First offset of its open transaction.
     pub open_from: Option<i64>,
-    /// The last offset of its last marker or batch without a sequence; `None` if that is not known, as after a restart.
+    /// Last offset of its last marker or batch without a sequence; None if unknown, as after a restart.
     pub last_unsequenced: Option<i64>,
-    /// Producers remembered before, this one included: a producer that was forgotten and comes again has another
+    /// Number of producers remembered before, including this one: a producer that was forgotten and returns has another
     /// number.
     pub number: u64,
     /// Offset of the last marker that ended a transaction of this epoch, and so fences no batch of it.
     pub last_marker: Option<i64>,
-    /// The timestamp of its last batch or marker, in ms.
+    /// Timestamp of its last batch or marker, in ms.
     pub last_timestamp: i64,
     pub(super) last_active_ms: i64,
-    /// Its place in [`Producers::idle`].
+    /// Key in [`Producers::idle`].
     pub(super) turn: u64,
 }
 
@@ -78,7 +78,7 @@ impl Producer {
         Verdict::Refuse(SequenceRefusal::OutOfOrderSequence)
     }
 
-    /// Returns true if every record of the batch is in the run and none is in the window.
+    /// Returns true if the log is known to have every record of the batch, and the window has none.
     fn proves_older_than_window(&self, stamp: &Stamp) -> bool {
         let Some(newest) = self.window.newest() else { return false };
         let behind = |sequence| sequence_distance(sequence, newest.last_sequence()) as u64;
@@ -94,18 +94,18 @@ fn first_of_epoch(stamp: &Stamp) -> Verdict {
     }
 }
 
-/// Batch that a producer goes on from: without it a start that replays the log does not know the producer's sequence,
-/// or its epoch.
+/// Batch from which a producer continues: a replay of the log without it would not know the producer's sequence or
+/// epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastBatch {
-    /// The batch that ends with this offset.
+    /// Batch that ends with this offset.
     At(i64),
     /// Any marker of this epoch, in which the producer has written nothing.
     MarkerOf(i16),
 }
 
 impl LastBatch {
-    /// Returns true if a batch of the producer, which ends with `last_offset`, is this one.
+    /// Returns true if this is a batch of the producer that ends with `last_offset`.
     pub fn is(self, last_offset: i64, producer_epoch: i16, is_control: bool) -> bool {
         match self {
             LastBatch::At(offset) => offset == last_offset,
@@ -117,44 +117,43 @@ impl LastBatch {
 /// State of one producer, for DescribeProducers and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerState {
-    /// At least 0.
+    /// Producer id, at least 0.
     pub producer_id: i64,
-    /// 0..=32767.
+    /// Epoch: 0..=32767.
     pub producer_epoch: i16,
-    /// The sequence of the last record written; -1 if the epoch has written none.
+    /// Sequence of the last record; -1 if the epoch has written none.
     pub last_sequence: i32,
-    /// The timestamp of the last batch, or of the marker where the epoch has written none, in ms.
+    /// Timestamp, in ms, of the last batch, or of the marker if the epoch has written none.
     pub last_timestamp: i64,
-    /// Batches whose retry is answered with the original offset.
+    /// Number of batches whose retry gets the original offset.
     pub retained_batches: usize,
-    /// The epoch of the coordinator that ended its last transaction; [`NO_COORDINATOR`] before.
+    /// Epoch of the coordinator that ended its last transaction; [`NO_COORDINATOR`] before.
     pub coordinator_epoch: i32,
-    /// The first offset of its open transaction.
+    /// First offset of its open transaction.
     pub open_from: Option<i64>,
 }
 
-/// The idempotent-producer state of one partition.
+/// Idempotent-producer state of one partition.
 #[derive(Clone, Debug)]
 pub struct Producers {
     pub(super) by_id: HashMap<i64, Producer>,
-    /// Producer ids by the turn of their last append: the longest idle comes first. Those whose transaction is open are
-    /// not among them.
+    /// Producer ids in the order of their last append, the longest idle first, without those with an open transaction.
     pub(super) idle: BTreeMap<u64, i64>,
     pub(super) open: OpenTransactions,
     turns: u64,
     pub(super) limit: usize,
     evicted: u64,
-    /// Producers that were remembered since the log was opened.
+    /// Number of producers remembered since the log was opened.
     pub(super) remembered: u64,
-    /// The largest [`Producer::number`] of those that were forgotten.
+    /// Largest [`Producer::number`] of the forgotten producers.
     pub(super) forgotten: u64,
-    /// Stops, on the deleted partition of the same name, of producers that have written nothing here.
+    /// State carried from the deleted partition of the same name, of producers that have written nothing here.
     pub(super) predecessor: Stops,
-    /// True once an unknown producer may have written here, or to the deleted partition.
+    /// True once any unknown producer may have written here, or to the deleted partition.
     has_forgotten: bool,
-    /// Producers that were forgotten have lesser ids.
+    /// Bound of ids: forgotten producers have smaller ids.
     forgotten_below: i64,
-    /// Offset of the newest marker of those that were forgotten; -1 if none is known.
+    /// Offset of the newest marker of a forgotten producer; -1 if none is known.
     pub(super) forgotten_marker: i64,
 }
 
@@ -165,7 +164,7 @@ impl Default for Producers {
 }
 
 impl Producers {
-    /// No producers yet, and room for `limit`, at least one.
+    /// Creates the state without producers, with room for `limit`, at least one.
     pub fn bounded(limit: usize) -> Producers {
         Producers {
             by_id: HashMap::new(),
@@ -183,44 +182,45 @@ impl Producers {
         }
     }
 
-    /// Lets producers of a deleted partition of the same name go on where they stopped there, each until it has written
-    /// here. Kafka before 4.5 takes any first sequence; a client for which a refusal of its next batch is fatal, as it
-    /// is for librdkafka, outlives its topic there.
+    /// Takes over the state carried from a deleted partition of the same name. Each producer continues from it until it
+    /// has written here. Kafka before 4.5 accepts any first sequence instead. That lets a client survive the recreation
+    /// of its topic if a refused batch is fatal to it, as with librdkafka.
     pub fn succeed(&mut self, predecessor: Stops) {
         self.predecessor = predecessor;
     }
 
-    /// Returns the stops, on the deleted partition of the same name, of producers that have written nothing here.
+    /// Returns the state carried from the deleted partition of the same name, of producers that have written nothing
+    /// here.
     pub fn predecessor(&self) -> &Stops {
         &self.predecessor
     }
 
-    /// Returns true if the batch of a producer that has written nothing here goes on where it is known to have stopped
-    /// on the deleted partition, or anywhere since it may have written there.
+    /// Returns true if the batch of a producer without writes here continues its carried state. Any batch does if that
+    /// state may be missing.
     pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
         let before = &self.predecessor;
         !self.knows(stamp.producer_id)
             && (before.stop_is_continued_by(stamp) || before.may_lack_that_of(stamp.producer_id))
     }
 
-    /// Returns true if a producer may have written to a deleted partition of this name, and has written nothing here.
+    /// Returns true if a producer without writes here may have written to a deleted partition of this name.
     pub fn has_predecessor(&self) -> bool {
         !self.predecessor.is_empty()
     }
 
-    /// Notes that an unknown producer may have written to the partition, or to the deleted one before it.
+    /// Records that any unknown producer may have written to the partition, or to the deleted one before it.
     pub fn note_forgotten(&mut self) {
         self.has_forgotten = true;
     }
 
-    /// Notes that unknown producers with ids below `bound` may have written to the partition, or to the deleted one
+    /// Records that unknown producers with ids below `bound` may have written to the partition, or to the deleted one
     /// before it.
     pub fn note_forgotten_below(&mut self, bound: i64) {
         self.forgotten_below = self.forgotten_below.max(bound);
     }
 
-    /// Lets the producers that `before` lacks go on where they stopped on the deleted partition. What `before` knows of
-    /// others was cut off with the log.
+    /// Takes over the carried state of `before` for producers that this state lacks. The writes that `before` has of
+    /// them here were truncated with the log.
     pub fn succeed_again(&mut self, before: &Producers) {
         self.predecessor = before.stops_to_keep();
         if before.has_predecessor() {
@@ -229,27 +229,26 @@ impl Producers {
         self.by_id.keys().for_each(|&producer_id| self.predecessor.forget(producer_id));
     }
 
-    /// Returns the stops of producers that have written nothing here, which lack those of producers that were
-    /// forgotten.
+    /// Returns the carried state of producers without writes here, marked as lacking that of forgotten producers.
     pub(super) fn stops_to_keep(&self) -> Stops {
         let mut stops = self.predecessor.clone();
         stops.may_lack_below(self.forgotten_below);
         stops
     }
 
-    /// Returns where producers stopped here, and on the partition before this one those that have written nothing
-    /// since. Where that is more than there is room for, only those that have written here.
+    /// Returns the state to carry to the next partition of the name. If there is room, it includes carried state of
+    /// producers without writes here.
     pub fn stops(&self) -> Stops {
         let here = self.by_id.iter().map(|(&id, producer)| (id, producer.stop()));
         let stops = self.stops_to_keep().followed_by(here, self.limit);
         if self.has_forgotten { stops.of_unknown() } else { stops }
     }
 
-    /// Decides on a batch. Changes nothing; O(log window).
+    /// Decides on a batch without a change; O(log window).
     ///
-    /// `log_end_offset` is the partition's next offset: 0 means never written, and only there is a producer's first
-    /// sequence certain: 0, or what [`Producers::succeed`] says. Elsewhere its state may have expired or been evicted,
-    /// unless it is known to have written nothing here.
+    /// `log_end_offset` is the partition's next offset. If it is 0, the partition was never written. Only then is a
+    /// producer's first sequence certain: 0, or that of [`Producers::succeed`]. Otherwise the producer's state may have
+    /// expired or been evicted, unless it is known to have written nothing here.
     pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
         if !stamp.is_idempotent() {
             return Verdict::Append;
@@ -266,14 +265,14 @@ impl Producers {
         }
     }
 
-    /// Remembers a batch that is in the log: after a write, or while the log is replayed.
+    /// Records a batch that is in the log, after a write or while the log is replayed.
     ///
-    /// It never refuses: the log is the truth. A batch that does not follow its producer's last one, or
-    /// has another epoch, begins a new run, and what was retained is dropped. One at an offset already seen
-    /// is ignored, so a replay may begin before the end of the snapshot it continues.
+    /// The call never refuses, since the log is the truth. A batch with another epoch or a gap before it starts a new
+    /// run of sequences, and drops the retained batches. A batch at an offset already seen is ignored, so that a replay
+    /// may begin before the end of its snapshot.
     ///
-    /// `timestamp` is what a retry is answered with; `window` is the configured number of batches to
-    /// retain, and `now_ms` the time of activity [`Producers::expire`] counts from.
+    /// `timestamp` is in the response to a retry; `window` is the configured number of retained batches.
+    /// [`Producers::expire`] counts from `now_ms`.
     pub fn append(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64, window: usize) {
         if !stamp.is_valid() {
             return;
@@ -296,14 +295,14 @@ impl Producers {
         self.evict();
     }
 
-    /// Forgets the producers idle for `expiration_ms` or longer (`producer.id.expiration.ms`); how many.
+    /// Forgets the producers idle for `expiration_ms` or longer (`producer.id.expiration.ms`). Returns their number.
     pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) -> usize {
         let mut count = 0;
         self.expire_each(now_ms, expiration_ms, |_| count += 1);
         count
     }
 
-    /// Forgets idle producers as [`Producers::expire`] does, and calls `forgotten` with the id of each.
+    /// Forgets idle producers like [`Producers::expire`], and calls `forgotten` with the id of each.
     pub fn expire_each(&mut self, now_ms: i64, expiration_ms: i64, mut forgotten: impl FnMut(i64)) {
         while let Some((_, &producer_id)) = self.idle.first_key_value() {
             if now_ms.saturating_sub(self.by_id[&producer_id].last_active_ms) < expiration_ms {
@@ -315,13 +314,13 @@ impl Producers {
         self.predecessor.expire(now_ms, expiration_ms);
     }
 
-    /// Returns when each producer was last active, in ms.
+    /// Returns the time of each producer's last activity, in ms.
     pub fn last_active(&self) -> impl Iterator<Item = i64> {
         self.by_id.values().map(|producer| producer.last_active_ms)
     }
 
-    /// Forgets the producers silent since `since_ms` or longer, at most `count`, the longest idle first; returns how
-    /// many. There were too many.
+    /// Evicts producers that are silent since `since_ms` or longer, at most `count`, the longest idle first. Returns
+    /// their number.
     pub fn forget_idle(&mut self, since_ms: i64, count: usize) -> usize {
         let mut forgotten = 0;
         while forgotten < count
@@ -335,7 +334,7 @@ impl Producers {
         forgotten
     }
 
-    /// Every producer: the longest idle first, then those whose transaction is open, by its first offset.
+    /// Returns all producers: the longest idle first, then those with an open transaction, by its first offset.
     pub fn iter(&self) -> impl Iterator<Item = ProducerState> {
         self.in_order().map(|(producer_id, producer)| ProducerState {
             producer_id,
@@ -352,7 +351,7 @@ impl Producers {
         self.idle.values().copied().chain(self.open.producers()).map(|id| (id, &self.by_id[&id]))
     }
 
-    /// Returns the batch that each producer goes on from.
+    /// Returns the batch from which each producer continues.
     pub fn last_batches(&self) -> impl Iterator<Item = (i64, LastBatch)> {
         self.by_id.iter().map(|(id, producer)| {
             let newest = producer.window.newest().map(|newest| newest.last_offset());
@@ -361,18 +360,18 @@ impl Producers {
         })
     }
 
-    /// The most batches any producer may still count on, which is more than it was granted last while a shrink is due.
-    /// To be known again after a restart, for [`Producers::restore`] and for the replay.
+    /// Returns the largest window that any producer may still rely on, which is more than its last grant while a shrink
+    /// is pending. [`Producers::restore`] and the replay need it after a restart.
     pub fn window(&self) -> usize {
         self.by_id.values().map(|producer| producer.window.size()).max().unwrap_or(WINDOW_MIN)
     }
 
-    /// Returns true if anything is remembered of the producer.
+    /// Returns true if the producer is remembered.
     pub fn knows(&self, producer_id: i64) -> bool {
         self.by_id.contains_key(&producer_id)
     }
 
-    /// Returns true if the producer's newest batch is this one, or a later one, also of a later epoch.
+    /// Returns true if the producer's newest batch is this one, a later one, or of a later epoch.
     pub fn has_passed(&self, stamp: &Stamp) -> bool {
         let reaches =
             |newest: &BatchMetadata| sequence_distance(stamp.last_sequence(), newest.last_sequence()) < HALF_RANGE;
@@ -383,8 +382,8 @@ impl Producers {
         stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(has_passed)
     }
 
-    /// Returns true if the batch comes before the oldest that is retained of its producer, in the same epoch. Then it
-    /// was written, or its producer has given it up.
+    /// Returns true if the batch is before the oldest retained one of its producer, in the same epoch. It was then
+    /// written, or its producer has given it up.
     pub fn is_before_retained(&self, stamp: &Stamp) -> bool {
         let end = sequence_add(stamp.last_sequence(), 1);
         let follows = |oldest: &BatchMetadata| sequence_distance(end, oldest.base_sequence) < HALF_RANGE;
@@ -394,7 +393,7 @@ impl Producers {
         stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(is_before)
     }
 
-    /// Returns true if a batch of the producer at this offset, or a later one, is remembered.
+    /// Returns true if the state has a batch of the producer at this offset or a later one.
     pub fn has_reached(&self, producer_id: i64, offset: i64) -> bool {
         let last = |producer: &Producer| {
             let newest = producer.window.newest().map(|newest| newest.last_offset());
@@ -403,8 +402,8 @@ impl Producers {
         self.by_id.get(&producer_id).and_then(last).is_some_and(|last| offset <= last)
     }
 
-    /// Returns true if anything that is remembered of a producer stands at these offsets: a retained batch, its last
-    /// marker, or the first batch of its open transaction.
+    /// Returns true if the state of a producer depends on these offsets: by a retained batch, its last marker, or the
+    /// first batch of its open transaction.
     pub fn needs(&self, producer_id: i64, offsets: RangeInclusive<i64>) -> bool {
         let needs = |producer: &Producer| {
             let single = producer.last_unsequenced.into_iter().chain(producer.open_from);
@@ -415,12 +414,12 @@ impl Producers {
         self.by_id.get(&producer_id).is_some_and(needs)
     }
 
-    /// Returns the sequence with which a producer goes on in its epoch; 0 of one that is not known.
+    /// Returns the sequence with which a producer continues in its epoch; 0 if the producer is unknown.
     pub fn next_sequence(&self, producer_id: i64) -> i32 {
         self.by_id.get(&producer_id).map_or(0, Producer::next_sequence)
     }
 
-    /// Producers remembered.
+    /// Returns the number of remembered producers.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
@@ -430,13 +429,13 @@ impl Producers {
         self.by_id.is_empty()
     }
 
-    /// Producers forgotten because there were too many, since the start. Above zero, a retry of theirs
-    /// may have been written twice: the limit is too low for this partition.
+    /// Returns the number of producers evicted by the limit since the start. Above zero, a retry of theirs may have
+    /// been written twice: the limit is too low for this partition.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Begins a run of sequences. An open transaction, and the coordinator of the last one, outlive an epoch.
+    /// Starts a run of sequences. An open transaction, and the coordinator epoch of the last one, outlive an epoch.
     fn begin_run(&mut self, stamp: &Stamp, batch: BatchMetadata, window: usize) {
         let producer = self.known_or_new(stamp.producer_id);
         if producer.epoch != stamp.producer_epoch {
@@ -448,12 +447,12 @@ impl Producers {
         producer.last_timestamp = batch.timestamp;
     }
 
-    /// Returns the state of the producer. A new one has written nothing, and its caller calls [`Producers::touch`].
+    /// Returns the state of the producer. A new one has written nothing; the caller must call [`Producers::touch`].
     pub(super) fn known_or_new(&mut self, producer_id: i64) -> &mut Producer {
         if !self.by_id.contains_key(&producer_id) {
             self.remembered += 1;
         }
-        // Turns count from 1, so the 0 of a new producer is in no place.
+        // Keys start with 1, so that the 0 of a new producer is no key.
         self.by_id.entry(producer_id).or_insert_with(|| Producer {
             epoch: NO_EPOCH,
             run: 0,
@@ -469,11 +468,11 @@ impl Producers {
         })
     }
 
-    /// Makes a producer the most recent one. One whose transaction is open has no place among the idle ones.
+    /// Makes a producer the most recent one. With an open transaction it leaves the order of idleness.
     pub(super) fn touch(&mut self, producer_id: i64, now_ms: i64) {
         let producer = self.by_id.get_mut(&producer_id).expect("the producer has just been written");
         producer.last_active_ms = now_ms;
-        // The usual case, one producer appending again and again, leaves the order as it is.
+        // The usual case of one producer that appends again and again leaves the order as it is.
         if self.idle.last_key_value().is_some_and(|(_, &last)| last == producer_id) {
             return;
         }
@@ -486,7 +485,7 @@ impl Producers {
         self.idle.insert(self.turns, producer_id);
     }
 
-    /// Forgets the longest idle producers while there are more than the limit; those whose transaction is open stay.
+    /// Evicts the longest idle producers above the limit; those with an open transaction stay.
     pub(super) fn evict(&mut self) {
         while self.by_id.len() > self.limit && self.forget_longest_idle() {
             self.evicted += 1;

@@ -1,16 +1,15 @@
-//! Batches of one partition that were refused for a reason that passes, and what is answered to the batches behind
-//! them.
+//! Batches of one partition that were refused for a temporary reason, and the responses to batches behind them.
 //!
-//! A producer has several batches in flight. Its client sends a batch that was refused for the disk, the leader or the
-//! replicas again, with the same sequence. Batches behind that one may be in flight already and arrive once the reason
-//! has passed. OUT_OF_ORDER_SEQUENCE_NUMBER would be untrue of them: clients take it for a lost batch, and librdkafka
-//! then begins a new epoch for all partitions (librdkafka#4953). So a batch behind a refused one gets the same error.
-//! Nor is it taken for the first batch of a producer that is not known here.
+//! A producer has several batches in flight. Its client resends a batch that was refused for the disk, the leader or
+//! the replicas, with the same sequence. Batches behind that one may be in flight already, and arrive once the reason
+//! has passed. For them OUT_OF_ORDER_SEQUENCE_NUMBER would be wrong: clients take it for a lost batch, and librdkafka
+//! then begins a new epoch for all partitions (librdkafka#4953). So a batch behind a refused one gets the same error,
+//! and is not taken for the first of an unknown producer.
 //!
-//! Not a verdict of its own: a batch that follows what a known producer has written is appended, whatever was refused.
+//! Not a verdict of its own: a batch that follows a known producer's writes is appended in any case.
 //!
-//! Invariant: of each producer at most one refused batch is kept, the earliest of its newest epoch, for
-//! [`KEPT`]; of a partition at most [`REFUSED_MAX`].
+//! Invariant: the state has at most one refused batch of each producer, the earliest of its newest epoch, for [`KEPT`].
+//! It has at most [`REFUSED_MAX`] of a partition.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -20,14 +19,14 @@ use fullbore_wire::ErrorCode;
 
 use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_distance};
 
-/// The longest time for which a batch may be in flight behind one that was refused: clients give a request up earlier
-/// (librdkafka's `socket.timeout.ms`). Each further refusal of the same batch begins it anew.
+/// Longest time for which a batch may be in flight behind a refused one: clients time out earlier (librdkafka's
+/// `socket.timeout.ms`). Each further refusal of the same batch restarts it.
 pub const KEPT: Duration = Duration::from_secs(60);
 
-/// Producers of a partition whose refused batches are kept; past it, those with the smallest ids are forgotten.
+/// Largest number of a partition's producers with refused batches; beyond it the smallest ids are forgotten.
 pub const REFUSED_MAX: usize = 1000;
 
-/// The refused batches of one partition.
+/// Refused batches of one partition.
 #[derive(Clone, Debug, Default)]
 pub struct RefusedBatches {
     by_producer: BTreeMap<i64, RefusedBatch>,
@@ -36,7 +35,7 @@ pub struct RefusedBatches {
 #[derive(Clone, Copy, Debug)]
 struct RefusedBatch {
     stamp: Stamp,
-    /// The error that its client got.
+    /// Error that the client got.
     code: ErrorCode,
     until: Duration,
 }
@@ -48,7 +47,7 @@ impl RefusedBatch {
             Ordering::Equal => {
                 (1..HALF_RANGE).contains(&sequence_distance(self.stamp.base_sequence, stamp.base_sequence))
             }
-            // The first batch of this epoch may have been refused with the one of the epoch before.
+            // The first batch of this epoch may have been refused together with the batch of the old one.
             Ordering::Greater => stamp.base_sequence != 0,
         }
     }
@@ -64,8 +63,8 @@ impl RefusedBatch {
 }
 
 impl RefusedBatches {
-    /// Keeps a batch that is refused at `now` with `code`, unless an earlier one of its producer is kept. `now` is
-    /// counted from any moment that stays the same.
+    /// Records a batch that is refused at `now` with `code`, unless an earlier one of its producer is recorded. `now`
+    /// counts from any fixed moment.
     pub fn note(&mut self, stamp: &Stamp, code: ErrorCode, now: Duration) {
         let earlier = self.by_producer.get(&stamp.producer_id).filter(|kept| kept.until > now);
         let has_earlier =
@@ -83,18 +82,18 @@ impl RefusedBatches {
         }
     }
 
-    /// Forgets the refused batch of a producer that has written this one, unless it comes after it.
+    /// Forgets the refused batch of a producer that has written `stamp`, unless the refused batch comes after it.
     pub fn written(&mut self, stamp: &Stamp) {
         if self.by_producer.get(&stamp.producer_id).is_some_and(|kept| !kept.is_past(stamp)) {
             self.by_producer.remove(&stamp.producer_id);
         }
     }
 
-    /// Returns the verdict on a batch of a producer, known here or not, where `verdict` is that of the producer's state
-    /// alone.
+    /// Returns the verdict on a batch. `verdict` is that of the producer's state alone; `is_known` is true if the
+    /// producer is known.
     pub fn judge(&self, stamp: &Stamp, verdict: Verdict, is_known: bool, now: Duration) -> Verdict {
         let is_certain = match verdict {
-            // Any first sequence would be taken of a producer that is not known.
+            // An unknown producer may begin with any sequence.
             Verdict::Append => is_known,
             Verdict::Refuse(SequenceRefusal::OutOfOrderSequence) => false,
             Verdict::Duplicate { .. } | Verdict::Refuse(_) => true,
@@ -105,7 +104,7 @@ impl RefusedBatches {
         }
     }
 
-    /// Returns the refusal of a batch that is known to come before its turn.
+    /// Returns the refusal of a batch that is known to be out of order.
     pub fn of_early(&self, stamp: &Stamp, now: Duration) -> SequenceRefusal {
         self.before(stamp, now).map_or(SequenceRefusal::OutOfOrderSequence, SequenceRefusal::behind)
     }
@@ -121,12 +120,12 @@ impl RefusedBatches {
         self.by_producer.retain(|_, kept| kept.until > now);
     }
 
-    /// Forgets all of them.
+    /// Forgets all refused batches.
     pub fn clear(&mut self) {
         self.by_producer.clear();
     }
 
-    /// Returns true if none is kept.
+    /// Returns true if no refused batch is recorded.
     pub fn is_empty(&self) -> bool {
         self.by_producer.is_empty()
     }
@@ -153,7 +152,7 @@ mod tests {
         refused
     }
 
-    /// A partition that was written, and the batches that it refused.
+    /// Written partition, and the batches that it refused.
     #[derive(Default)]
     struct Partition {
         producers: Producers,
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_behind_a_refused_one_get_its_error_until_it_is_written() {
+    fn batch_behind_a_refused_one_gets_its_error_until_that_is_written() {
         for epoch_of_last in [None, Some(3), Some(2)] {
             let mut partition = Partition { log_end: 10, ..Partition::default() };
             if let Some(epoch) = epoch_of_last {
@@ -187,7 +186,7 @@ mod tests {
                 for behind in next + 1..next + 5 {
                     let verdict = Verdict::Refuse(SequenceRefusal::BehindRefused(code));
                     assert_eq!(partition.judge(&stamp(3, behind), AT), verdict, "{epoch_of_last:?} {behind}");
-                    // It is refused as well, and does not take the place of the first.
+                    // This batch is refused as well, and does not replace the first one.
                     partition.refused.note(&stamp(3, behind), code, AT);
                 }
             }
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn new_epoch_begins_at_zero_and_nowhere_else() {
+    fn new_epoch_begins_only_at_zero() {
         let mut refused = refused(&stamp(3, 8));
         assert_eq!(refused.judge(&stamp(4, 0), Verdict::Append, false, AT), Verdict::Append);
         assert_eq!(refused.judge(&stamp(4, 2), Verdict::Append, false, AT), BEHIND);
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_batch_written_keeps_the_refused_one_and_earlier_refused_takes_its_place() {
+    fn earlier_batch_written_keeps_the_refused_one_and_earlier_refused_replaces_it() {
         let mut refused = refused(&stamp(3, 8));
         refused.written(&stamp(3, 7));
         refused.written(&stamp(2, 9));
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn client_that_never_sends_the_refused_batch_again_is_out_of_order_in_the_end() {
+    fn client_that_never_resends_the_refused_batch_is_finally_out_of_order() {
         let mut refused = refused(&stamp(3, 8));
         let soon = AT + KEPT / 2;
         refused.note(&stamp(3, 9), STORAGE, soon);
@@ -257,7 +256,7 @@ mod tests {
         assert_eq!(refused.judge(&stamp(3, 9), OUT_OF_ORDER, true, AT + KEPT), BEHIND, "each try of it does");
         refused.forget_old(soon + KEPT);
         assert!(refused.is_empty());
-        // From then on the next one counts.
+        // From then on the next batch may be recorded.
         refused.note(&stamp(3, 8), STORAGE, AT);
         refused.note(&stamp(3, 9), STORAGE, AT + KEPT);
         assert_eq!(refused.judge(&stamp(3, 10), OUT_OF_ORDER, true, AT + KEPT), BEHIND);
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn error_for_which_clients_give_a_batch_up_leaves_those_behind_it_out_of_order() {
+    fn error_that_is_not_retriable_leaves_later_batches_out_of_order() {
         let mut refused = RefusedBatches::default();
         refused.note(&stamp(3, 8), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, AT);
         for verdict in [Verdict::Append, OUT_OF_ORDER] {
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn producers_past_the_limit_are_forgotten_the_old_ones_first() {
+    fn producers_above_the_limit_are_forgotten_the_oldest_first() {
         let mut refused = RefusedBatches::default();
         let of = |producer_id, base_sequence| Stamp { producer_id, ..stamp(0, base_sequence) };
         refused.note(&of(-1, 3), STORAGE, AT);
@@ -292,11 +291,11 @@ mod tests {
     }
 
     proptest! {
-        /// A client with a window of batches in flight over one connection; any are refused for a while. None is ever
-        /// out of order, and all are written once and in order, also where the window is wider than five and the
-        /// sequences wrap.
+        /// A client has a window of batches in flight over one connection, any of which are refused for a while. No
+        /// batch is ever out of order, and all are written once in order, even with a window above five and wrapping
+        /// sequences.
         #[test]
-        fn client_that_sends_refused_batches_again_in_order_keeps_its_sequence(
+        fn client_that_resends_refused_batches_in_order_keeps_its_sequence(
             first in prop_oneof![Just(0), Just(i32::MAX - 20)],
             window in 1..40usize,
             known in any::<bool>(),
@@ -310,7 +309,7 @@ mod tests {
             let begin = partition.log_end;
             let sequence = |at: usize| super::super::sequence_add(first, at as i32);
             let mut bad = bad.into_iter();
-            // Batches to be sent, the first of which is the oldest that is not written.
+            // Batches to send, from the oldest unwritten one on.
             let (mut written, mut sent) = (0, 0);
             let mut in_flight = std::collections::VecDeque::new();
             let mut now = AT;
@@ -335,7 +334,7 @@ mod tests {
                         verdict => prop_assert_eq!(verdict, BEHIND),
                     }
                 }
-                // The client goes back to the oldest that is not written once it hears; those in flight still arrive.
+                // The client returns to the oldest unwritten batch with the response; batches in flight still arrive.
                 sent = sent.min(at);
                 let behind: Vec<_> = in_flight.drain(..).collect();
                 for at in behind {

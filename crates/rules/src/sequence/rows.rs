@@ -1,5 +1,5 @@
-//! The bugs others had with sequences and producer ids: one test per row of TESTING.md's table 4a that
-//! applies to the pure rules. Rows 4, 5, 10, 13 and 15 need a log, a connection or transactions.
+//! Bugs of other implementations with sequences and producer ids, one test or more for each. The row in a test's name
+//! is the bug's number in the project's test plan. Rows 4, 5, 10, 13 and 15 need a log, a connection or transactions.
 
 mod made_again;
 
@@ -11,7 +11,7 @@ use Verdict::*;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// A partition without a log: the producer state and the next offset.
+/// Partition without a log: the producer state and the next offset.
 struct Partition {
     producers: Producers,
     log_end_offset: i64,
@@ -23,7 +23,7 @@ impl Partition {
         Partition { producers: Producers::default(), log_end_offset: 0, window }
     }
 
-    /// A partition that someone has written 100 records to.
+    /// Returns a partition with 100 records of another producer.
     fn written(window: usize) -> Partition {
         Partition { log_end_offset: 100, ..Partition::new(window) }
     }
@@ -56,12 +56,12 @@ fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32, record_count
     Stamp { producer_id, producer_epoch, base_sequence, record_count }
 }
 
-/// The n-th batch of three records of producer 7.
+/// Returns the n-th batch of three records of producer 7.
 fn third(n: i32) -> Stamp {
     stamp(7, 0, n * 3, 3)
 }
 
-/// A snapshot entry of producer 7 in epoch 0.
+/// Returns a snapshot entry of producer 7 in epoch 0.
 fn entry(last_sequence: i32, last_offset: i64, offset_delta: i32, timestamp: i64) -> SnapshotEntry {
     SnapshotEntry {
         producer_id: 7,
@@ -80,7 +80,7 @@ fn original(n: i32) -> Verdict {
 }
 
 #[test]
-fn row_1_first_sequence_on_a_never_written_partition_must_be_zero() {
+fn row_1_first_sequence_on_an_unwritten_partition_must_be_zero() {
     let mut partition = Partition::new(5);
     assert_eq!(partition.produce(stamp(7, 0, 17, 5)), Refuse(OutOfOrderSequence));
     assert_eq!(partition.log_end_offset, 0);
@@ -89,12 +89,12 @@ fn row_1_first_sequence_on_a_never_written_partition_must_be_zero() {
 }
 
 #[test]
-fn row_1_a_partition_emptied_by_delete_records_accepts_any_first_sequence() {
+fn row_1_partition_emptied_by_delete_records_accepts_any_first_sequence() {
     assert_eq!(Partition::written(5).produce(stamp(7, 0, 17, 5)), Append);
 }
 
 #[test]
-fn row_2_every_batch_of_the_window_is_answered_with_its_original_offset() {
+fn row_2_retry_of_each_batch_in_the_window_gets_its_original_offset() {
     for window in [5, 20, 64, 1024] {
         let mut partition = Partition::new(window);
         let count = window as i32;
@@ -106,7 +106,7 @@ fn row_2_every_batch_of_the_window_is_answered_with_its_original_offset() {
 }
 
 #[test]
-fn row_2_a_batch_older_than_the_window_is_a_duplicate_not_an_endless_out_of_order() {
+fn row_2_batch_older_than_the_window_is_a_duplicate_and_not_out_of_order() {
     for window in [5, 64, 1024] {
         let mut partition = Partition::new(window);
         partition.fill(window as i32 + 1);
@@ -118,7 +118,7 @@ fn row_2_a_batch_older_than_the_window_is_a_duplicate_not_an_endless_out_of_orde
 }
 
 #[test]
-fn row_2_what_a_resumed_producer_wrote_before_is_not_proven_a_duplicate() {
+fn row_2_batch_from_before_a_producer_was_forgotten_is_no_certain_duplicate() {
     let mut partition = Partition::written(5);
     for n in 10..20 {
         assert_eq!(partition.produce(third(n)), Append);
@@ -143,7 +143,7 @@ fn row_2_gaps_and_partial_overlaps_are_out_of_order() {
 }
 
 #[test]
-fn row_3_a_duplicate_keeps_offset_and_timestamp_whatever_else_is_written() {
+fn row_3_duplicate_keeps_offset_and_timestamp_after_other_writes() {
     let mut partition = Partition::new(5);
     partition.fill(5);
     for other in 100..200 {
@@ -157,7 +157,7 @@ fn row_3_a_duplicate_keeps_offset_and_timestamp_whatever_else_is_written() {
 }
 
 #[test]
-fn row_7_a_whole_window_survives_a_restart() {
+fn row_7_restart_keeps_the_whole_window() {
     for window in [5, 64, 1024] {
         let mut partition = Partition::new(window);
         let count = 2 * window as i32;
@@ -171,7 +171,7 @@ fn row_7_a_whole_window_survives_a_restart() {
 }
 
 #[test]
-fn row_7_a_window_configured_smaller_at_a_restart_drains_as_without_it() {
+fn row_7_window_configured_smaller_drains_across_a_restart() {
     let mut partition = Partition::new(64);
     partition.fill(64);
     partition.restart();
@@ -184,7 +184,7 @@ fn row_7_a_window_configured_smaller_at_a_restart_drains_as_without_it() {
 }
 
 #[test]
-fn row_7_a_window_not_full_at_a_restart_still_fills_to_what_was_granted() {
+fn row_7_window_not_full_at_a_restart_fills_to_its_old_size() {
     let mut partition = Partition::new(64);
     partition.fill(10);
     assert_eq!(partition.producers.window(), 64);
@@ -197,7 +197,7 @@ fn row_7_a_window_not_full_at_a_restart_still_fills_to_what_was_granted() {
 }
 
 #[test]
-fn row_7_a_replay_after_the_snapshot_restores_the_same_state() {
+fn row_7_replay_after_the_snapshot_restores_the_same_state() {
     let mut partition = Partition::new(5);
     partition.fill(6);
     let snapshot: Vec<_> = partition.producers.snapshot().collect();
@@ -213,7 +213,7 @@ fn row_7_a_replay_after_the_snapshot_restores_the_same_state() {
 }
 
 #[test]
-fn row_7_replay_never_refuses_what_is_in_the_log() {
+fn row_7_replay_refuses_no_batch_of_the_log() {
     let mut partition = Partition::written(5);
     for (n, epoch, base_sequence) in [(0, 3, 40), (1, 3, 90), (2, 3, 7), (3, 1, 12), (4, 1, 13)] {
         let offset = 100 + n;
@@ -227,7 +227,7 @@ fn row_7_replay_never_refuses_what_is_in_the_log() {
 }
 
 #[test]
-fn row_7_kafka_reads_the_last_entry_of_a_producer_as_its_last_batch() {
+fn row_7_last_entry_of_a_producer_is_its_last_batch_as_for_kafka() {
     let mut partition = Partition::new(5);
     partition.fill(7);
     let entries: Vec<_> = partition.producers.snapshot().collect();
@@ -238,7 +238,7 @@ fn row_7_kafka_reads_the_last_entry_of_a_producer_as_its_last_batch() {
 }
 
 #[test]
-fn row_7_a_snapshot_written_by_kafka_or_by_a_stranger_is_read_without_harm() {
+fn row_7_snapshot_of_kafka_or_with_odd_entries_is_read_without_harm() {
     let kafka = entry(8, 108, 2, 5);
     let markers_only = SnapshotEntry { producer_id: 8, last_sequence: -1, last_offset: -1, offset_delta: 0, ..kafka };
     let odd = [
@@ -257,7 +257,7 @@ fn row_7_a_snapshot_written_by_kafka_or_by_a_stranger_is_read_without_harm() {
 }
 
 #[test]
-fn row_7_only_a_run_that_leads_up_to_its_window_proves_anything() {
+fn row_7_only_a_run_that_leads_up_to_its_window_proves_duplicates() {
     let batch = |n: i32| entry(n * 3 + 2, i64::from(n) * 3 + 2, 2, 0);
     let run = SnapshotEntry { last_offset: -1, offset_delta: 5, ..batch(3) };
     let after = |entries: &[SnapshotEntry]| {
@@ -276,7 +276,7 @@ fn row_7_only_a_run_that_leads_up_to_its_window_proves_anything() {
 }
 
 #[test]
-fn row_8_an_expired_producer_goes_on_with_any_sequence() {
+fn row_8_expired_producer_continues_with_any_sequence() {
     let mut partition = Partition::new(5);
     partition.fill(9);
     assert_eq!(partition.producers.expire(DAY_MS - 1, DAY_MS), 0);
@@ -287,7 +287,7 @@ fn row_8_an_expired_producer_goes_on_with_any_sequence() {
 }
 
 #[test]
-fn row_8_only_the_idle_expire_whatever_their_timestamps() {
+fn row_8_only_idle_producers_expire_at_any_timestamps() {
     let mut producers = Producers::default();
     producers.append(&stamp(1, 0, 0, 1), 0, i64::MAX, 1_000, 5);
     producers.append(&stamp(2, 0, 0, 1), 1, i64::MIN, 2_000, 5);
@@ -298,8 +298,8 @@ fn row_8_only_the_idle_expire_whatever_their_timestamps() {
 }
 
 #[test]
-fn row_9_producers_outlive_their_records() {
-    // Nothing here refers to the start of the log: retention and DeleteRecords change no state.
+fn row_9_producer_outlives_its_records() {
+    // The start of the log is no input here: retention and DeleteRecords change no state.
     let mut partition = Partition::new(5);
     partition.fill(3);
     assert_eq!(partition.produce(third(3)), Append);
@@ -307,7 +307,7 @@ fn row_9_producers_outlive_their_records() {
 }
 
 #[test]
-fn row_11_epochs() {
+fn row_11_new_epoch_begins_at_zero_and_fences_the_old_one() {
     let mut partition = Partition::new(5);
     partition.fill(2);
     assert_eq!(partition.produce(stamp(7, 1, 6, 3)), Refuse(OutOfOrderSequence));
@@ -343,7 +343,7 @@ fn row_12_sequences_wrap_to_zero() {
 }
 
 #[test]
-fn row_12_a_run_of_more_than_all_sequences_proves_half_the_range() {
+fn row_12_run_longer_than_all_sequences_proves_half_the_range() {
     let mut partition = Partition::new(5);
     let step = HALF_RANGE / 8;
     for n in 0..40 {
@@ -357,14 +357,14 @@ fn row_12_a_run_of_more_than_all_sequences_proves_half_the_range() {
 }
 
 #[test]
-fn row_14_a_hundred_thousand_producers_stay_fast_and_bounded() {
+fn row_14_hundred_thousand_producers_stay_fast_and_bounded() {
     let mut partition = Partition::new(1024);
     let started = Instant::now();
     for producer_id in 0..100_000 {
         assert_eq!(partition.produce(stamp(producer_id, 0, 0, 1)), Append);
         assert!(partition.producers.len() <= PRODUCERS_MAX);
     }
-    // Linear eviction would need minutes.
+    // Linear eviction would take minutes.
     assert!(started.elapsed().as_secs() < 10);
     assert_eq!(partition.producers.evicted(), 100_000 - PRODUCERS_MAX as u64);
 }
@@ -384,7 +384,7 @@ fn row_14_producers_idle_since_a_time_are_forgotten_up_to_a_count() {
 }
 
 #[test]
-fn row_14_the_longest_idle_is_evicted_and_never_a_live_one() {
+fn row_14_longest_idle_producer_is_evicted_and_no_live_one() {
     let mut partition = Partition { producers: Producers::bounded(3), ..Partition::new(5) };
     partition.fill(1);
     for n in 1..1000 {
@@ -399,7 +399,7 @@ fn row_14_the_longest_idle_is_evicted_and_never_a_live_one() {
 }
 
 #[test]
-fn row_14_a_limit_of_one_keeps_the_most_recent() {
+fn row_14_limit_of_one_keeps_the_most_recent_producer() {
     let mut partition = Partition { producers: Producers::bounded(0), ..Partition::new(5) };
     for producer_id in 0..10 {
         assert_eq!(partition.produce(stamp(producer_id, 0, 0, 1)), Append);
@@ -409,7 +409,7 @@ fn row_14_a_limit_of_one_keeps_the_most_recent() {
 }
 
 #[test]
-fn row_16_a_record_count_that_is_not_last_offset_delta_plus_one_is_refused() {
+fn row_16_record_count_other_than_last_offset_delta_plus_one_is_refused() {
     for (record_count, last_offset_delta) in [(156, 157), (156, 156), (156, 154), (0, -1), (0, 0), (i32::MIN, i32::MAX)]
     {
         assert_eq!(Stamp::from_client(7, 0, 0, record_count, last_offset_delta), Err(InvalidRecord));
@@ -418,7 +418,7 @@ fn row_16_a_record_count_that_is_not_last_offset_delta_plus_one_is_refused() {
 }
 
 #[test]
-fn row_16_a_stamp_no_producer_makes_is_refused_and_changes_nothing() {
+fn row_16_invalid_stamp_is_refused_and_changes_nothing() {
     let mut partition = Partition::new(5);
     partition.fill(2);
     for odd in [
@@ -437,7 +437,7 @@ fn row_16_a_stamp_no_producer_makes_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_batch_without_producer_id_is_always_appended_and_never_remembered() {
+fn batch_without_producer_id_is_always_appended_and_never_remembered() {
     let mut partition = Partition::new(5);
     for _ in 0..3 {
         assert_eq!(partition.produce(stamp(NO_PRODUCER_ID, -1, -1, 3)), Append);

@@ -1,10 +1,12 @@
-//! A window that shrinks under a producer that does not know yet: nothing unanswered is forgotten.
+//! Window that shrinks under a producer that does not know yet: no batch without a response is forgotten.
 //!
-//! The producer keeps to KIP-1269: it never runs further past its oldest unresolved batch than the window
-//! it was last told, and it learns the window from answers alone, which come late or never. Among two answers
-//! the later given counts, whichever comes first. Not covered: a size configured and taken back between
-//! two appends, learnt meanwhile from another partition or from the answer to a retry. A batch forgotten so
-//! is answered DUPLICATE_SEQUENCE_NUMBER: written once, its offset unknown.
+//! The producer follows KIP-1269: it never sends further past its oldest unresolved batch than its last known window.
+//! It learns the window only from responses, which come late or never. Of two responses the later one counts, in any
+//! order of arrival.
+//!
+//! Not covered: a size that is configured and reverted between two appends, and that the producer learns meanwhile from
+//! another partition or a retry. A batch forgotten in that case gets DUPLICATE_SEQUENCE_NUMBER: written once, at an
+//! unknown offset.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +18,9 @@ use super::*;
 enum Step {
     /// Sends as many batches as the grant allows, at most this many.
     Send(usize),
-    /// One of the answers under way arrives.
+    /// A response in flight arrives.
     Arrive(prop::sample::Index),
-    /// One of the answers under way is lost, and the producer sends the batch again.
+    /// A response in flight is lost, and the producer resends the batch.
     Lose(prop::sample::Index),
     Configure(usize),
 }
@@ -35,13 +37,13 @@ fn step() -> impl Strategy<Value = Step> {
 struct Run {
     producers: Producers,
     window: usize,
-    /// The window as the last append saw it.
+    /// Window at the last append.
     seen: usize,
     answers: u64,
-    /// The latest grant the producer knows: when it was given, and the window.
+    /// Latest grant that the producer knows: its number, and the window.
     granted: (u64, usize),
     next: i32,
-    /// Unresolved batches, each with the grant its answer carries.
+    /// Unresolved batches, each with the grant in its response.
     under_way: BTreeMap<i32, (u64, usize)>,
 }
 
@@ -104,7 +106,7 @@ impl Run {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn every_unanswered_batch_is_retained(steps in prop::collection::vec(step(), 1..150)) {
+    fn shrinking_window_retains_every_batch_without_a_response(steps in prop::collection::vec(step(), 1..150)) {
         let mut run = Run {
             producers: Producers::default(),
             window: 64,

@@ -2,59 +2,59 @@
 //!
 //! Not here: the file's bytes, which the broker writes.
 //!
-//! Kafka writes one entry per producer, its last batch, so a restart shrinks its window to one. Here every
-//! retained batch is an entry, oldest first, and the whole window comes back. Kafka reads such a file into
-//! a map by producer id where the last entry stays, which is the one it would have written itself.
+//! Kafka writes one entry for each producer, its last batch, so that a restart shrinks its window to one. Here every
+//! retained batch is an entry, oldest first, and a restart restores the whole window. Kafka reads such a file into a
+//! map by producer id. There the last entry remains, which is the one that Kafka would have written.
 //!
-//! If a run began before its window, one entry precedes the producer's batches: `last_offset` -1, which
-//! Kafka reads as "no batch", `last_sequence` where the window begins to know, `offset_delta` the length
-//! of the run up to there less one. It keeps batches older than the window provable across a restart.
+//! If a run of sequences began before its window, one entry precedes the producer's batches. Its `last_offset` is -1,
+//! which Kafka reads as "no batch". Its `last_sequence` is the last one before the window, and `offset_delta` is the
+//! length of the run up to there, less one. Thereby batches older than the window stay provable across a restart.
 //!
-//! A producer that a marker moved to an epoch in which it has written nothing has one entry, with `last_sequence` and
-//! `last_offset` -1 and `offset_delta` 0, as Kafka writes it.
+//! A producer that a marker moved to an epoch without writes has one entry, as in Kafka: `last_sequence` and
+//! `last_offset` are -1, and `offset_delta` is 0.
 //!
-//! Before all of these stand the stops on the deleted partition of the same name: entries of no records, with
-//! `last_offset` -1 and `offset_delta` -1. `last_sequence` is the producer's last one there, and `timestamp` when this
-//! partition took the stops over. An entry whose `last_sequence` is -1 says that the stops of this producer and of
-//! those with lesser ids may be missing.
+//! The state carried from the deleted partition of the same name ([`Stops`]) comes first, as entries without records.
+//! Their `last_offset` and `offset_delta` are -1. `last_sequence` is the producer's last one there, and `timestamp` the
+//! time at which this partition took the state over. An entry with `last_sequence` -1 marks that the state of this
+//! producer and of those with smaller ids may be missing.
 //!
-//! Invariant: a restored state answers every batch as the one the snapshot was taken of.
+//! Invariant: a restored state gives every batch the verdict of the state of the snapshot.
 
 use super::producers::{Producer, Producers};
 use super::stops::{Stop, Stops};
 use super::window::WINDOW_MAX;
 use super::{HALF_RANGE, Stamp, sequence_add};
 
-/// The `last_offset` of an entry that is no batch.
+/// Value of `last_offset` in an entry that is no batch.
 const NO_OFFSET: i64 = SnapshotEntry::NONE;
 
 /// Entry of a producer snapshot, with the fields of Kafka's (`ProducerSnapshot.json`, version 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotEntry {
-    /// At least 0.
+    /// Producer id, at least 0.
     pub producer_id: i64,
-    /// 0..=32767.
+    /// Epoch: 0..=32767.
     pub producer_epoch: i16,
-    /// The sequence of the batch's last record.
+    /// Sequence of the batch's last record.
     pub last_sequence: i32,
-    /// The offset of the batch's last record; -1 if the entry is no batch.
+    /// Offset of the batch's last record; -1 if the entry is no batch.
     pub last_offset: i64,
-    /// The batch's last offset less its first.
+    /// Last offset of the batch less its first.
     pub offset_delta: i32,
-    /// The batch's timestamp, in ms.
+    /// Timestamp of the batch, in ms.
     pub timestamp: i64,
-    /// The epoch of the coordinator whose marker the producer had last; -1 before the first.
+    /// Coordinator epoch of the producer's last marker; -1 before the first.
     pub coordinator_epoch: i32,
-    /// The first offset of the open transaction; -1 if none is open.
+    /// First offset of the open transaction; -1 if none is open.
     pub current_txn_first_offset: i64,
 }
 
 impl SnapshotEntry {
-    /// An offset or timestamp that is none.
+    /// Missing offset or timestamp.
     pub(super) const NONE: i64 = -1;
-    /// The `last_sequence` of an entry without one.
+    /// Value of `last_sequence` in an entry without one.
     const NO_SEQUENCE: i32 = -1;
-    /// The `offset_delta` of a stop.
+    /// Value of `offset_delta` in an entry of carried state.
     const NO_RECORDS: i32 = -1;
 
     fn is_stop(&self) -> bool {
@@ -70,7 +70,7 @@ impl SnapshotEntry {
         }
     }
 
-    /// Returns true if the entry is of a producer that has written nothing in the epoch that a marker began.
+    /// Returns true if the entry is of a producer without writes in the epoch that a marker began.
     fn is_marker(&self) -> bool {
         self.last_offset == NO_OFFSET
             && self.last_sequence == SnapshotEntry::NO_SEQUENCE
@@ -79,7 +79,7 @@ impl SnapshotEntry {
             && self.producer_epoch >= 0
     }
 
-    /// Returns true if a batch or the beginning of a run stands behind it.
+    /// Returns true if the entry is a batch, or the start of a run before a window.
     fn has_sequences(&self) -> bool {
         self.last_sequence >= 0 && self.stamp().is_valid()
     }
@@ -92,8 +92,8 @@ impl SnapshotEntry {
 }
 
 impl Producers {
-    /// The stops on the deleted partition, then every retained batch, oldest first, producer by producer, the longest
-    /// idle first.
+    /// Returns the carried state, then every retained batch, by producer, the longest idle first, and the oldest batch
+    /// first.
     pub fn snapshot(&self) -> impl Iterator<Item = SnapshotEntry> {
         let batches = self.in_order().flat_map(|(producer_id, producer)| {
             let first = run_before_window(producer_id, producer).or_else(|| marker(producer_id, producer));
@@ -102,10 +102,10 @@ impl Producers {
         self.stops_to_keep().into_entries().chain(batches)
     }
 
-    /// Adds the batches of a snapshot, in its order. Every producer counts as active at `now_ms`, since a
-    /// batch's timestamp may be anything its client liked. All that was retained is kept: a window
-    /// configured smaller since then drains as it would have without the restart. `window` is the largest that
-    /// producers were granted before, which those that had not filled it may still count on.
+    /// Adds the batches of a snapshot, in its order. Every producer counts as active at `now_ms`, since a batch's
+    /// timestamp is whatever its client chose. All retained batches are kept: a window configured smaller since drains
+    /// as it would have without the restart. `window` is the largest one granted before, which producers may still
+    /// fill.
     ///
     /// An entry that no batch could have left is skipped.
     pub fn restore(&mut self, entries: impl IntoIterator<Item = SnapshotEntry>, now_ms: i64, window: usize) {
@@ -159,7 +159,7 @@ impl Producers {
         }
     }
 
-    /// Adds what came before a window to the run that has just begun with `first`.
+    /// Adds the sequences before a window to the run that has just begun with `first`.
     fn extend_run(&mut self, first: &Stamp, record_count: i32) {
         if let Some(producer) = self.by_id.get_mut(&first.producer_id)
             && producer.run == first.record_count as u64
@@ -170,7 +170,7 @@ impl Producers {
 }
 
 impl Stops {
-    /// Returns the entries of a producer snapshot, which hold no records.
+    /// Returns the carried state as entries, which have no records.
     fn into_entries(self) -> impl Iterator<Item = SnapshotEntry> {
         let timestamp = self.since_ms.unwrap_or(SnapshotEntry::NONE);
         let entry = move |producer_id, producer_epoch, last_sequence| SnapshotEntry {
@@ -190,7 +190,7 @@ impl Stops {
         bound.into_iter().chain(stops)
     }
 
-    /// Takes over an entry that holds no records; at most `limit` producers are kept.
+    /// Adds an entry of carried state; at most `limit` producers are kept.
     fn restore(&mut self, entry: &SnapshotEntry, limit: usize) {
         if entry.timestamp >= 0 {
             self.since_ms = Some(entry.timestamp);
@@ -228,7 +228,7 @@ fn transaction(producer_id: i64, producer: &Producer) -> SnapshotEntry {
     }
 }
 
-/// Returns the entry of a producer that retains no batch.
+/// Returns the entry of a producer without retained batches; None if it has any.
 fn marker(producer_id: i64, producer: &Producer) -> Option<SnapshotEntry> {
     producer.window.newest().is_none().then(|| transaction(producer_id, producer))
 }

@@ -1,8 +1,8 @@
-//! Transactions of one partition: which are open, which one a marker ends, and up to where records are stable.
+//! Transactions of one partition: open transactions, their markers, and the end of the stable records.
 //!
-//! Not here: which transactions were aborted; the log keeps that in a file of its own. Nor the coordinator's decision.
+//! Not here: the list of aborted transactions, which the log has in a file of its own, and the coordinator's decision.
 //!
-//! Invariants: a producer has at most one open transaction; the first unstable offset never falls while records are
+//! Invariants: a producer has at most one open transaction. The first unstable offset never falls while records are
 //! only appended.
 //!
 //! Rules: KIP-98, KIP-890 (a marker of transaction version 2 has the next epoch), KAFKA-19999 (such a marker may come
@@ -19,17 +19,16 @@ pub use fullbore_wire::batch::EndTransactionMarker as Marker;
 /// Marker with the transaction version of its transaction, which is not in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionedMarker {
-    /// The marker.
     pub marker: Marker,
-    /// From 0 on.
+    /// Transaction version, from 0 on.
     pub transaction_version: i8,
 }
 
 impl VersionedMarker {
-    /// The first transaction version whose markers have the epoch after that of their transaction (KIP-890).
+    /// First transaction version whose markers have the epoch after that of their transaction (KIP-890).
     pub const BUMPED_FROM: i8 = 2;
 
-    /// Returns true if the marker has the epoch of its transaction, whose late batches it does not fence.
+    /// Returns true if the marker has the epoch of its transaction, and so does not fence late batches of it.
     pub fn leaves_epoch(&self) -> bool {
         self.transaction_version < Self::BUMPED_FROM
     }
@@ -38,46 +37,46 @@ impl VersionedMarker {
 /// Transaction that a marker has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedTransaction {
-    /// The producer of the transaction.
+    /// Producer of the transaction.
     pub producer_id: i64,
     /// Offset of its first record.
     pub first_offset: i64,
     /// Offset of its marker.
     pub last_offset: i64,
-    /// First offset of the eldest transaction that is open now, or the offset after the marker.
+    /// First offset of the oldest transaction that is open now, or the offset after the marker.
     pub last_stable_offset: i64,
     /// False if its records are aborted.
     pub is_commit: bool,
 }
 
-/// Transaction whose records a consumer at read_committed passes over.
+/// Transaction whose records a consumer at read_committed skips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbortedTransaction {
-    /// The producer of the transaction.
+    /// Producer of the transaction.
     pub producer_id: i64,
     /// Offset of its first record.
     pub first_offset: i64,
     /// Offset of its marker.
     pub last_offset: i64,
-    /// First offset of the eldest transaction that was open after the marker, or the offset after it.
+    /// First offset of the oldest transaction that was open after the marker, or the offset after the marker.
     pub last_stable_offset: i64,
 }
 
 impl AbortedTransaction {
-    /// Returns the entry of a transaction that was not committed.
+    /// Returns the entry of an aborted transaction; None for a committed one.
     pub fn of(completed: &CompletedTransaction) -> Option<AbortedTransaction> {
         let &CompletedTransaction { producer_id, first_offset, last_offset, last_stable_offset, is_commit } = completed;
         (!is_commit).then_some(AbortedTransaction { producer_id, first_offset, last_offset, last_stable_offset })
     }
 }
 
-/// Memory of a partition of the transactions of one producer at some moment, in one leader epoch.
+/// State of one producer's transactions at a partition, at some moment in one leader epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionsSeen {
-    /// Producers that were remembered until then.
+    /// Number of producers remembered until then.
     remembered: u64,
-    /// Number of the producer, and the offset of the last marker that ended a transaction of its epoch; `None` if the
-    /// producer was not known.
+    /// Number of the producer, and offset of the last marker that ended a transaction of its epoch; None if the
+    /// producer was unknown.
     known: Option<(u64, Option<i64>)>,
 }
 
@@ -86,18 +85,18 @@ pub struct TransactionsSeen {
 pub enum TransactionOfBatch {
     /// The batch is in no transaction.
     None,
-    /// The batch goes on with the open one.
+    /// The batch continues the open transaction.
     Ongoing,
-    /// The batch opens one here: the coordinator must know of this partition first.
+    /// The batch opens a transaction here: the coordinator must have added this partition first.
     Begins,
 }
 
-/// Open transactions of a partition, and those whose marker is not replicated yet.
+/// Open transactions of a partition, and ended ones whose marker is not replicated yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenTransactions {
     /// Producers by the first offset of their transaction.
     open: BTreeMap<i64, i64>,
-    /// Offsets of markers by the first offset of the transaction that they ended.
+    /// Offsets of markers, by the first offset of the transaction that each has ended.
     unreplicated: BTreeMap<i64, i64>,
 }
 
@@ -110,7 +109,7 @@ impl OpenTransactions {
         self.open.insert(first_offset, producer_id);
     }
 
-    /// Returns the first offset of the eldest transaction that is open still.
+    /// Ends a transaction. Returns the first offset of the oldest one that is still open.
     fn end(&mut self, first_offset: i64, marker_offset: i64) -> Option<i64> {
         self.open.remove(&first_offset);
         self.unreplicated.insert(first_offset, marker_offset);
@@ -133,8 +132,8 @@ impl OpenTransactions {
 }
 
 impl Producer {
-    /// Notes a batch without a sequence that ends at `offset`: a marker, or offsets of a group. Nothing is written yet
-    /// in another epoch than the last.
+    /// Records a batch without a sequence that ends at `offset`: a marker, or offsets of a group. In another epoch than
+    /// the last, no sequence is written yet.
     fn begin_epoch(&mut self, epoch: i16, offset: i64, timestamp: i64) {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -148,10 +147,10 @@ impl Producer {
 }
 
 impl Producers {
-    /// Decides how a batch that is next in its sequence stands to the transactions here. Changes nothing.
+    /// Returns the relation of a batch, which is next in its sequence, to the open transactions here.
     ///
     /// # Errors
-    /// [`SequenceRefusal::InvalidTxnState`] for a plain batch of a producer whose transaction is open, and
+    /// [`SequenceRefusal::InvalidTxnState`] for a plain batch of a producer with an open transaction;
     /// [`SequenceRefusal::TooManyTransactions`] if as many are open as producers are remembered.
     pub fn transaction_of(&self, stamp: &Stamp, is_transactional: bool) -> Result<TransactionOfBatch, SequenceRefusal> {
         if !is_transactional && self.open.open.is_empty() {
@@ -169,9 +168,8 @@ impl Producers {
         }
     }
 
-    /// Remembers that a batch that is in the log belongs to a transaction, and opens one if its producer has none. The
-    /// caller has called
-    /// [`Producers::append`] for the batch, unless it has no sequence: those of a group's offsets have none.
+    /// Records that a batch of the log belongs to a transaction, and opens one if its producer has none. The caller has
+    /// called [`Producers::append`] for the batch, unless it has no sequence, like a group's offsets.
     pub fn append_transactional(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64) {
         if stamp.producer_id < 0 || stamp.producer_epoch < 0 {
             return;
@@ -191,10 +189,10 @@ impl Producers {
         }
     }
 
-    /// Decides on a batch of a group's offsets, which has no sequence. Changes nothing.
+    /// Checks a batch of a group's offsets, which has no sequence.
     ///
     /// # Errors
-    /// [`SequenceRefusal::InvalidProducerEpoch`] where a newer epoch of the producer has written.
+    /// [`SequenceRefusal::InvalidProducerEpoch`] if a newer epoch of the producer has written.
     pub fn check_unsequenced(&self, stamp: &Stamp) -> Result<(), SequenceRefusal> {
         let is_old = |producer: &Producer| stamp.producer_epoch < producer.epoch;
         match self.by_id.get(&stamp.producer_id) {
@@ -203,14 +201,14 @@ impl Producers {
         }
     }
 
-    /// Decides on a marker, which the caller writes next. Changes nothing.
+    /// Checks a marker that the caller writes next.
     ///
-    /// With transaction version 2 the marker's epoch exceeds that of the records; one that is written already may come
-    /// again.
+    /// With transaction version 2 the epoch of a marker is above that of the records. A marker that is already written
+    /// may come again.
     ///
     /// # Errors
-    /// [`SequenceRefusal::CoordinatorFenced`] where a later coordinator has ended a transaction of the producer, and
-    /// [`SequenceRefusal::InvalidProducerEpoch`] where the producer has gone on.
+    /// [`SequenceRefusal::CoordinatorFenced`] if a later coordinator has ended a transaction of the producer;
+    /// [`SequenceRefusal::InvalidProducerEpoch`] if the producer has a newer epoch.
     pub fn check_marker(&self, versioned: &VersionedMarker) -> Result<(), SequenceRefusal> {
         let marker = &versioned.marker;
         let Some(producer) = self.by_id.get(&marker.producer_id) else { return Ok(()) };
@@ -225,8 +223,8 @@ impl Producers {
         if is_next { Ok(()) } else { Err(SequenceRefusal::InvalidProducerEpoch) }
     }
 
-    /// Remembers a marker that is in the log at `offset`, and returns the transaction that it has ended, if one was
-    /// open. A marker of another epoch begins that epoch, in which the producer has written nothing.
+    /// Records a marker of the log at `offset`. Returns the transaction that it ends, if one was open. A marker of
+    /// another epoch begins that epoch, without writes.
     pub fn end_transaction(
         &mut self,
         marker: &Marker,
@@ -238,9 +236,9 @@ impl Producers {
         self.end(marker, leaves_epoch, (offset, timestamp), now_ms)
     }
 
-    /// Remembers a marker as [`Producers::end_transaction`] does, where the caller has written it and knows its
-    /// transaction version: with one below 2, a batch that was verified before the marker may be of the transaction
-    /// that it has ended, though the marker raises the epoch that is known here.
+    /// Records a marker like [`Producers::end_transaction`], for a caller that has written it and knows its transaction
+    /// version. With a version below 2, a batch verified before the marker may belong to the ended transaction, even if
+    /// the marker raises the known epoch.
     pub fn end_appended(
         &mut self,
         versioned: &VersionedMarker,
@@ -252,7 +250,7 @@ impl Producers {
         self.end(&versioned.marker, leaves_epoch, (offset, timestamp), now_ms)
     }
 
-    /// Returns true unless the marker raises the epoch that is known here, as those of version 2 do.
+    /// Returns true unless the marker raises the known epoch, as those of version 2 do.
     fn may_leave_epoch(&self, marker: &Marker) -> bool {
         let known = self.by_id.get(&marker.producer_id).map_or(NO_EPOCH, |producer| producer.epoch);
         known == NO_EPOCH || marker.producer_epoch <= known
@@ -287,8 +285,8 @@ impl Producers {
         completed
     }
 
-    /// Remembers a marker as [`Producers::end_transaction`] does, in a partition that is replicated as soon as it is
-    /// written, and whose rows keep the transaction version.
+    /// Records a marker like [`Producers::end_transaction`], in a partition whose writes are replicated at once, and
+    /// whose rows have the transaction version.
     pub fn end_committed(
         &mut self,
         versioned: &VersionedMarker,
@@ -301,8 +299,8 @@ impl Producers {
         completed
     }
 
-    /// Returns true if a marker of the batch's epoch, which left that epoch as it was, stands at `offset` or later. Of
-    /// a producer that is not known any forgotten marker counts.
+    /// Returns true if a marker of the batch's epoch, which left that epoch unchanged, is at `offset` or later. For an
+    /// unknown producer any forgotten marker counts.
     pub fn has_ended_since(&self, stamp: &Stamp, offset: i64) -> bool {
         match self.by_id.get(&stamp.producer_id) {
             None => self.forgotten_marker >= offset,
@@ -313,15 +311,15 @@ impl Producers {
         }
     }
 
-    /// Notes that markers before `offset` may be forgotten with their producers.
+    /// Records that markers before `offset` may be forgotten with their producers.
     pub fn note_forgotten_markers(&mut self, offset: i64) {
         self.forgotten_marker = self.forgotten_marker.max(offset.saturating_sub(1));
     }
 
-    /// Remembers the epoch of a marker at `offset` whose record compaction has removed, with all data of its
+    /// Records the epoch of a marker at `offset` whose record compaction has removed, after all data of its
     /// transaction. It ends no transaction.
     ///
-    /// Kafka passes over such a marker at a start, and then knows no producer that has only this left.
+    /// Kafka ignores such a marker when it starts, and then does not know a producer that has no other batch left.
     pub fn note_emptied_marker(
         &mut self,
         producer_id: i64,
@@ -339,18 +337,18 @@ impl Producers {
         self.evict();
     }
 
-    /// Returns what is remembered of a producer's transactions at this moment.
+    /// Returns the present state of a producer's transactions.
     pub fn transactions_seen(&self, producer_id: i64) -> TransactionsSeen {
         let known = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         TransactionsSeen { remembered: self.remembered, known }
     }
 
-    /// Returns true if a transaction of the producer may have ended here since, and its epoch does not show that: the
-    /// marker had the same epoch, or is forgotten with the producer.
+    /// Returns true if a transaction of the producer may have ended here since `seen`, and its epoch does not show
+    /// that. Its marker then had the same epoch, or was forgotten with the producer.
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         match (seen.known, found) {
-            // A marker that raised the epoch since refuses late batches of the one before, and has removed the last.
+            // A marker that has raised the epoch refuses late batches of the older one, and has reset the last marker.
             (Some((known, seen)), Some((number, last))) => number != known || (last.is_some() && last != seen),
             (Some(_), None) => true,
             (None, _) if self.forgotten > seen.remembered => true,
@@ -358,7 +356,7 @@ impl Producers {
         }
     }
 
-    /// Returns true if what was remembered of the producer then, or came to be since, may be forgotten by now.
+    /// Returns true if state of the producer from the time of `seen`, or from later, may be forgotten by now.
     pub fn is_forgotten_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let number = self.by_id.get(&producer_id).map(|producer| producer.number);
         match seen.known {
@@ -367,24 +365,24 @@ impl Producers {
         }
     }
 
-    /// Returns true if a later coordinator has ended a transaction of the producer here: the one of this epoch may not
-    /// know.
+    /// Returns true if a later coordinator has ended a transaction of the producer here, which the one of this epoch
+    /// may not know.
     pub fn has_later_coordinator(&self, producer_id: i64, coordinator_epoch: i32) -> bool {
         self.by_id.get(&producer_id).is_some_and(|producer| producer.coordinator_epoch > coordinator_epoch)
     }
 
-    /// Returns how many markers are not known to be replicated.
+    /// Returns the number of markers that are not known to be replicated.
     pub fn unreplicated_markers(&self) -> usize {
         self.open.unreplicated.len()
     }
 
-    /// Returns the first offset of the eldest open transaction.
+    /// Returns the first offset of the oldest open transaction.
     pub fn first_open(&self) -> Option<i64> {
         self.open.first_open()
     }
 
-    /// Returns the first offset that may still become aborted: of a transaction that is open, or whose marker is at or
-    /// past `high_watermark`.
+    /// Returns the first offset that may still be aborted: of an open transaction, or of one whose marker is at or past
+    /// `high_watermark`.
     pub fn first_unstable(&mut self, high_watermark: i64) -> Option<i64> {
         self.open.first_unstable(high_watermark)
     }

@@ -26,7 +26,7 @@ fn begun(producers: &mut Producers, stamp: Stamp, base_offset: i64) {
 }
 
 #[test]
-fn transaction_is_open_a_plain_batch_is_refused_and_the_next_goes_on() {
+fn open_transaction_refuses_a_plain_batch_and_continues_with_the_next() {
     let mut producers = Producers::default();
     begun(&mut producers, stamp(1, 0, 0), 10);
     let next = stamp(1, 0, 2);
@@ -37,10 +37,10 @@ fn transaction_is_open_a_plain_batch_is_refused_and_the_next_goes_on() {
     assert_eq!(producers.first_open(), Some(10));
 }
 
-/// The word of the coordinator on a batch may be late, and the marker of its transaction be forgotten with the
+/// The coordinator's confirmation of a batch may be late, and the marker of its transaction forgotten with the
 /// producer.
 #[test]
-fn transaction_has_ended_since_it_shows_though_the_producer_is_forgotten_or_known_again() {
+fn transaction_ended_meanwhile_shows_even_for_a_forgotten_or_returned_producer() {
     let mut producers = Producers::bounded(2);
     let other = |producers: &mut Producers, id: i64| producers.append(&stamp(id, 0, 0), 10 * id, 0, 0, WINDOW);
     let has_ended = |producers: &Producers, seen: TransactionsSeen| producers.may_have_ended_since(1, seen);
@@ -65,9 +65,9 @@ fn transaction_has_ended_since_it_shows_though_the_producer_is_forgotten_or_know
     assert!(!has_ended(&producers, known));
 }
 
-/// Both have the same epoch, which the partition has not known before the marker.
+/// Marker and batch have the same epoch, which the partition did not know before the marker.
 #[test]
-fn marker_of_version_1_raises_the_epoch_a_batch_verified_before_it_may_be_of_the_ended_transaction() {
+fn batch_verified_before_a_version_1_marker_that_raises_the_epoch_may_be_of_the_ended_transaction() {
     let mut producers = Producers::default();
     begun(&mut producers, stamp(1, 0, 0), 10);
     producers.end_appended(&versioned(marker(1, 0, 4), 1), 12, 0, 0);
@@ -88,7 +88,7 @@ fn marker_of_version_1_raises_the_epoch_a_batch_verified_before_it_may_be_of_the
 }
 
 #[test]
-fn coordinator_is_replaced_the_marker_of_the_next_one_shows_it() {
+fn marker_of_a_new_coordinator_shows_that_the_old_one_is_replaced() {
     let mut producers = Producers::default();
     let is_replaced = |producers: &Producers, id: i64, epoch: i32| producers.has_later_coordinator(id, epoch);
     assert!(!is_replaced(&producers, 1, 0), "no transaction has ended");
@@ -100,7 +100,7 @@ fn coordinator_is_replaced_the_marker_of_the_next_one_shows_it() {
 }
 
 #[test]
-fn marker_has_the_next_epoch_the_producer_begins_at_zero() {
+fn marker_with_the_next_epoch_the_producer_begins_at_zero() {
     let mut producers = Producers::default();
     begun(&mut producers, stamp(1, 0, 0), 10);
     assert_eq!(producers.check_marker(&versioned(marker(1, 0, 4), 2)), Err(SequenceRefusal::InvalidProducerEpoch));
@@ -125,7 +125,7 @@ fn marker_has_the_next_epoch_the_producer_begins_at_zero() {
 }
 
 #[test]
-fn marker_has_the_epoch_of_the_records_the_sequence_goes_on() {
+fn marker_with_the_same_epoch_the_sequence_continues() {
     let mut producers = Producers::default();
     begun(&mut producers, stamp(1, 3, 0), 10);
     assert_eq!(producers.check_marker(&versioned(marker(1, 2, 0), 0)), Err(SequenceRefusal::InvalidProducerEpoch));
@@ -136,7 +136,7 @@ fn marker_has_the_epoch_of_the_records_the_sequence_goes_on() {
 }
 
 #[test]
-fn coordinator_is_older_than_the_last_one_its_marker_is_refused() {
+fn marker_of_an_older_coordinator_is_refused() {
     let mut producers = Producers::default();
     producers.end_transaction(&marker(1, 0, 5), 0, 0, 0);
     assert_eq!(producers.check_marker(&versioned(marker(1, 1, 4), 2)), Err(SequenceRefusal::CoordinatorFenced));
@@ -145,7 +145,7 @@ fn coordinator_is_older_than_the_last_one_its_marker_is_refused() {
 }
 
 #[test]
-fn marker_is_not_replicated_its_records_are_unstable() {
+fn marker_that_is_not_replicated_leaves_its_records_unstable() {
     let mut producers = Producers::default();
     begun(&mut producers, stamp(1, 0, 0), 10);
     begun(&mut producers, stamp(2, 0, 0), 12);
@@ -158,7 +158,7 @@ fn marker_is_not_replicated_its_records_are_unstable() {
 }
 
 #[test]
-fn transaction_is_open_its_producer_is_neither_expired_nor_evicted() {
+fn producer_with_an_open_transaction_is_neither_expired_nor_evicted() {
     let mut producers = Producers::bounded(2);
     begun(&mut producers, stamp(1, 0, 0), 0);
     begun(&mut producers, stamp(2, 0, 0), 2);
@@ -174,7 +174,7 @@ fn transaction_is_open_its_producer_is_neither_expired_nor_evicted() {
 }
 
 #[test]
-fn batch_has_no_sequence_it_opens_a_transaction_and_the_epoch_begins_at_zero() {
+fn batch_without_a_sequence_opens_a_transaction_and_the_epoch_begins_at_zero() {
     let mut producers = Producers::default();
     let offsets = Stamp { producer_id: 1, producer_epoch: 2, base_sequence: -1, record_count: 3 };
     assert_eq!(producers.check_unsequenced(&offsets), Ok(()));
@@ -214,7 +214,7 @@ struct Model {
 }
 
 impl Model {
-    /// First offsets of transactions without a marker below `upto`, by reading the whole list.
+    /// Returns the first offsets of transactions without a marker below `upto`, by reading the whole list.
     fn open_below(&self, upto: i64) -> Vec<i64> {
         let mut open = std::collections::BTreeMap::new();
         for entry in &self.log {
@@ -290,7 +290,7 @@ impl Model {
                 restored.restore(self.producers.snapshot(), 0, WINDOW);
                 assert!(restored.snapshot().eq(self.producers.snapshot()));
                 assert_eq!(restored.first_open(), self.producers.first_open());
-                // A restart knows markers that are not replicated from the log behind the snapshot only.
+                // After a restart, only the log behind the snapshot shows markers that are not replicated.
                 self.producers = restored;
                 self.high_watermark = self.log_end;
             }
@@ -330,7 +330,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn transactions_open_and_end_the_state_is_that_of_the_list(steps in prop::collection::vec(step(), 1..80)) {
+    fn random_transactions_leave_the_state_of_the_list(steps in prop::collection::vec(step(), 1..80)) {
         let mut model = Model::default();
         steps.iter().for_each(|step| model.run(step));
         let mut replayed = Producers::default();

@@ -1,21 +1,21 @@
-//! The batches retained of one producer, to know a retry when it comes.
+//! Retained batches of one producer, by which a retry is recognised.
 //!
 //! Not here: decisions, which [`Producers`](super::Producers) makes.
 //!
-//! Invariant: the batches are one unbroken run of sequences, oldest first, spanning at most half the
-//! sequence range, so that a sequence names at most one of them.
+//! Invariant: the batches have consecutive sequences, the oldest first. They span at most half the sequence range, so
+//! that a sequence is in at most one of them.
 
 use std::collections::VecDeque;
 
 use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
 
-/// The fewest batches a window retains: every idempotent client ever released counts on five.
+/// Least number of batches that a window retains: every released idempotent client relies on five.
 pub const WINDOW_MIN: usize = 5;
 
-/// The most batches a window retains, whatever is configured: 240 kB per producer.
+/// Largest number of batches that a window retains, whatever the configuration: 240 kB for each producer.
 pub const WINDOW_MAX: usize = 10_000;
 
-/// One appended batch, 24 bytes.
+/// Appended batch, 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchMetadata {
     pub base_offset: i64,
@@ -37,16 +37,16 @@ impl BatchMetadata {
 #[derive(Clone, Debug)]
 pub(super) struct SequenceWindow {
     batches: VecDeque<BatchMetadata>,
-    /// How many batches it may retain now: never less than any producer may still count on.
+    /// Number of batches that may be retained now: at least as many as any producer may rely on.
     size: usize,
-    /// The size configured at the last append; below `size` while a shrink is due.
+    /// Size configured at the last append; below `size` while a shrink is pending.
     configured: usize,
-    /// Appends since the size was last configured smaller, while the shrink is due.
+    /// Appends since a smaller size was last configured, while the shrink is pending.
     overdue: usize,
 }
 
 impl SequenceWindow {
-    /// Creates the window of a producer that has written nothing in its epoch.
+    /// Creates the window of a producer without writes in its epoch.
     pub fn empty() -> SequenceWindow {
         SequenceWindow { batches: VecDeque::new(), size: WINDOW_MIN, configured: WINDOW_MIN, overdue: 0 }
     }
@@ -74,7 +74,7 @@ impl SequenceWindow {
         self.batches.back()
     }
 
-    /// Sequences from the oldest batch to the end of the newest; 0 without batches.
+    /// Returns the number of sequences from the oldest batch to the end of the newest; 0 without batches.
     pub fn span(&self) -> u64 {
         match (self.oldest(), self.newest()) {
             (Some(oldest), Some(newest)) => sequence_distance(oldest.base_sequence, newest.last_sequence()) as u64 + 1,
@@ -82,7 +82,7 @@ impl SequenceWindow {
         }
     }
 
-    /// The retained batch with exactly these sequences. O(log n).
+    /// Returns the retained batch with exactly these sequences. O(log n).
     pub fn find(&self, stamp: &Stamp) -> Option<&BatchMetadata> {
         let origin = self.oldest()?.base_sequence;
         let place = |sequence| sequence_distance(origin, sequence);
@@ -93,8 +93,8 @@ impl SequenceWindow {
         same.then_some(found)
     }
 
-    /// Adds the batch that follows the newest, and lets go of what no longer fits; `configured` is the
-    /// number of batches to retain.
+    /// Adds the batch that follows the newest, and removes the oldest beyond the size. `configured` is the number of
+    /// batches to retain.
     pub fn push(&mut self, batch: BatchMetadata, configured: usize) {
         self.resize(configured.clamp(WINDOW_MIN, WINDOW_MAX));
         while self.batches.len() >= self.size || self.outreached_by(&batch) {
@@ -108,24 +108,24 @@ impl SequenceWindow {
         self.batches.push_back(batch);
     }
 
-    /// The batches its producer may still count on.
+    /// Returns the number of batches that the producer may rely on.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// After a restart: takes `granted`, or what is retained if that is more, for the size it had, so that a smaller
-    /// one still waits.
+    /// Sets the size after a restart: `granted`, or the number of retained batches if that is more. A smaller
+    /// configured size shrinks the window as without the restart.
     pub fn settle(&mut self, granted: usize) {
         self.size = self.batches.len().max(granted.clamp(WINDOW_MIN, WINDOW_MAX));
         self.configured = self.size;
         self.overdue = 0;
     }
 
-    /// Grows at once, but shrinks only after as many appends as the old size.
+    /// Grows the window at once, but shrinks it only after as many appends as the old size.
     ///
-    /// A producer granted W batches runs at most W past its oldest unresolved one. The W-th append after the
-    /// shrink may still have been sent under the old grant, with the first unresolved. One more needs the
-    /// answer to a batch appended after the shrink: with it the producer has learnt the new grant.
+    /// A producer with a grant of W batches sends at most W past its oldest unresolved one. The W-th append after the
+    /// shrink may still have been sent under the old grant, with the first one unresolved. Another append needs the
+    /// response to a batch appended after the shrink: by that response the producer knows the new grant.
     fn resize(&mut self, configured: usize) {
         if configured < self.configured {
             self.overdue = 0;
@@ -138,15 +138,15 @@ impl SequenceWindow {
         }
     }
 
-    /// Returns true if the oldest batch would be more than half the sequence range behind once `batch` is in.
+    /// Returns true if the oldest batch would be more than half the sequence range behind once `batch` is added.
     fn outreached_by(&self, batch: &BatchMetadata) -> bool {
         self.batches
             .front()
             .is_some_and(|oldest| sequence_distance(oldest.base_sequence, batch.last_sequence()) >= HALF_RANGE)
     }
 
-    /// Makes room for one more batch: memory grows on demand, doubling up to the size, and is given back
-    /// once a quarter of it would do.
+    /// Makes room for another batch: memory doubles on demand up to the size, and is freed once a quarter of it would
+    /// do.
     fn make_room(&mut self) {
         let retained = self.batches.len();
         let target = (retained * 2).clamp(WINDOW_MIN, self.size);
@@ -173,18 +173,18 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_24_bytes() {
+    fn batch_takes_24_bytes() {
         assert_eq!(size_of::<BatchMetadata>(), 24);
     }
 
     #[test]
-    fn five_batches_cost_five_entries_whatever_the_window() {
+    fn five_batches_take_five_entries_in_any_window() {
         let window = filled(5, 1024);
         assert_eq!((window.len(), window.batches.capacity()), (5, 5));
     }
 
     #[test]
-    fn memory_never_passes_the_window() {
+    fn memory_never_exceeds_the_window() {
         for size in [5, 64, 1024, 1500, WINDOW_MAX] {
             let window = filled(2 * size as i32 + 1, size);
             assert_eq!((window.len(), window.batches.capacity()), (size, size));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shrunk_window_keeps_the_old_size_for_as_many_appends_then_is_cut_and_gives_memory_back() {
+    fn shrunk_window_keeps_its_old_size_for_as_many_appends_then_frees_memory() {
         let mut window = filled(64, 64);
         for n in 64..128 {
             window.push(batch(n), 5);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_grows_again_while_draining_loses_nothing() {
+    fn window_that_grows_again_while_draining_loses_no_batch() {
         let mut window = filled(64, 64);
         (64..100).for_each(|n| window.push(batch(n), 5));
         (100..200).for_each(|n| window.push(batch(n), 64));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_shrunk_before_it_was_full_still_fills_to_the_old_size() {
+    fn window_shrunk_before_it_was_full_fills_to_its_old_size() {
         let mut window = filled(10, 64);
         (10..74).for_each(|n| window.push(batch(n), 5));
         assert_eq!(window.len(), 64);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_shrink_waits_as_long_as_the_first() {
+    fn second_shrink_waits_as_long_as_the_first() {
         let mut window = filled(64, 64);
         (64..120).for_each(|n| window.push(batch(n), 32));
         (120..184).for_each(|n| window.push(batch(n), 5));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_batches_never_span_more_than_half_the_range() {
+    fn huge_batches_span_at_most_half_the_range() {
         let mut window = SequenceWindow::of(batch(0), 64);
         let mut next = 1;
         for n in 1..10 {

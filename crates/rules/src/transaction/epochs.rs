@@ -1,5 +1,5 @@
-//! Decisions on requests: the epoch that an InitProducerId or EndTxn leads to, and the error of what comes late, twice
-//! or from a fenced producer (KIP-360, KIP-890).
+//! Decisions on requests: the epoch after an InitProducerId or EndTxn, and the errors of late, repeated or fenced
+//! requests (KIP-360, KIP-890).
 //!
 //! Pure functions of the state in force. Source: Kafka 4.3's `TransactionCoordinator`, method by method.
 
@@ -13,13 +13,13 @@ use fullbore_wire::ErrorCode;
 /// Consequence of a request.
 #[derive(Debug, PartialEq)]
 pub(super) enum Decision {
-    /// An error, and nothing changes.
+    /// Refuse with this error; nothing changes.
     Refuse(ErrorCode),
-    /// Success, and nothing changes: it was done before.
+    /// Respond with success; the request was carried out before, and nothing changes.
     Done,
-    /// A new producer id is needed; then the request is decided again.
+    /// Allocate a producer id, then decide again.
     NeedProducerId,
-    /// This state is to be put on record, and answers the request then.
+    /// Write this state, then respond by it.
     Persist(Box<TransactionMetadata>),
 }
 
@@ -28,13 +28,13 @@ fn persist(next: TransactionMetadata) -> Decision {
 }
 
 /// Decides on an InitProducerId (`handleInitProducerId`, `prepareInitProducerIdTransit`). `id` is a new producer id, if
-/// there is one at hand. [`Decision::Persist`] of a PrepareAbort means that the producer is fenced, and that the
-/// request is to be repeated.
+/// one was allocated. [`Decision::Persist`] of a PrepareAbort means that the producer is fenced, and that the client
+/// must repeat the request.
 ///
-/// Two answers differ from Kafka's. While a transaction is ongoing, a producer that names another epoch is
-/// PRODUCER_FENCED at once. Kafka aborts the transaction first and only fences the repeated request: a zombie could end
-/// its successor's transaction. And the retry of a call that led to the last epoch returns that epoch, where Kafka
-/// answers UNKNOWN_SERVER_ERROR.
+/// Two responses differ from Kafka's. While a transaction is ongoing, a producer with another epoch gets
+/// PRODUCER_FENCED at once. Kafka aborts the transaction first and only fences the repeated request, so that a zombie
+/// could end its successor's transaction. And the retry of a call that led to the last epoch returns that epoch, where
+/// Kafka responds with UNKNOWN_SERVER_ERROR.
 pub(super) fn init(
     state: Option<&TransactionMetadata>,
     request: &InitProducerId,
@@ -46,7 +46,7 @@ pub(super) fn init(
         return Decision::Refuse(ErrorCode::INVALID_TRANSACTION_TIMEOUT);
     }
     let Some(state) = state else {
-        // The id has expired, or was never known, whichever producer the client had.
+        // The id has expired or never existed, whatever producer the client had.
         let Some(id) = id else { return Decision::NeedProducerId };
         let first = ProducerIdAndEpoch { id, epoch: 0 };
         let created = TransactionMetadata::created(id, request.timeout_ms, now);
@@ -67,22 +67,23 @@ pub(super) fn init(
     }
 }
 
-/// Returns true if `current` has this producer id, or the one before with its last epoch: a retry of what led to the
-/// new id.
+/// Returns true if `current` has this producer id, or the former one with its last epoch: a retry of the request that
+/// led to the new id.
 fn is_known(state: &TransactionMetadata, current: ProducerIdAndEpoch) -> bool {
     current.id == state.producer_id || state.had_producer_id(current.id) && current.epoch >= LAST_CLIENT_EPOCH
 }
 
-/// Decides on an InitProducerId without a transaction (`prepareProducerIdRotation`, `prepareIncrementProducerEpoch`).
+/// Decides on an InitProducerId without an ongoing transaction (`prepareProducerIdRotation`,
+/// `prepareIncrementProducerEpoch`).
 fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<i64>, now: i64) -> Decision {
     let timeout_ms = request.timeout_ms;
     let last_epoch = match request.current {
         None => NO_PRODUCER_EPOCH,
         Some(current) if current.epoch == state.producer_epoch => state.producer_epoch,
-        // A retry: no other client can have come between, since that would have set the last epoch to -1.
+        // A retry: no other client has come between, since that would have set the last epoch to -1.
         Some(current) if current.epoch >= 0 && current.epoch == state.last_producer_epoch => {
             let same = state.initialized(state.producer(), state.last_producer_epoch, timeout_ms, now);
-            // The next retry has to find the id before, too.
+            // The next retry must find the former id, too.
             return persist(TransactionMetadata { previous_producer_id: state.previous_producer_id, ..same });
         }
         Some(_) => return Decision::Refuse(ErrorCode::PRODUCER_FENCED),
@@ -97,11 +98,11 @@ fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<
     persist(state.initialized(next, last_epoch, timeout_ms, now))
 }
 
-/// Decides on the coordinator's own abort of an ongoing transaction, by a timeout or a new client
+/// Decides on the coordinator's own abort of an ongoing transaction, after a timeout or by a new client
 /// (`abortTimedOutTransactions`, `endTransaction` with `isFromClient` false).
 ///
-/// A failed append leaves the old epoch in force also with TV1, where Kafka keeps the bumped one in memory: nothing was
-/// decided, and the next attempt fences with the same epoch.
+/// A failed append leaves the old epoch in force even with TV1, where Kafka keeps the bumped one in memory. Nothing is
+/// decided then, and the next attempt fences with the same epoch.
 pub(super) fn fence(state: &TransactionMetadata, id: Option<i64>, version: TransactionVersion, now: i64) -> Decision {
     match next_producer_id(state, version, id) {
         Some(next_producer_id) => persist(state.fenced(version, next_producer_id, now)),
@@ -109,7 +110,7 @@ pub(super) fn fence(state: &TransactionMetadata, id: Option<i64>, version: Trans
     }
 }
 
-/// Returns the producer id of the next transaction if epochs have run out, else -1; `None` if a new id is needed first.
+/// Returns the producer id of the next transaction if epochs are exhausted, else -1; None if a new id is needed first.
 fn next_producer_id(state: &TransactionMetadata, version: TransactionVersion, id: Option<i64>) -> Option<i64> {
     if version.supports_epoch_bump() && state.is_epoch_exhausted() { id } else { Some(NO_PRODUCER_ID) }
 }
@@ -131,11 +132,11 @@ pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAn
     }
 }
 
-/// Decides on partitions to add, where no transition is pending (`handleAddPartitionsToTransaction`).
+/// Decides on partitions to add while no transition is pending (`handleAddPartitionsToTransaction`).
 ///
-/// Partitions that are known are put on record once more for a client of TV1, where Kafka answers at once: a
-/// coordinator that was replaced and does not know it would let a record of the next transaction, which has the same
-/// epoch, into the one that its successor has decided.
+/// For a client of TV1, known partitions are written once more, where Kafka responds at once. The reason is a
+/// coordinator that has been replaced without knowing it. It could admit a record of the next transaction, which has
+/// the same epoch, into the one that its successor has decided.
 pub(super) fn add(
     state: Option<&TransactionMetadata>,
     request: &AddPartitions,
@@ -157,8 +158,8 @@ pub(super) fn add(
     persist(next)
 }
 
-/// Decides on an EndTxn (`endTransaction`, `endTransactionWithTV1`). `is_pending` is true if a transition is under way,
-/// which includes the markers of a Prepare state.
+/// Decides on an EndTxn (`endTransaction`, `endTransactionWithTV1`). `is_pending` is true during a transition,
+/// including the markers of a Prepare state.
 pub(super) fn end(
     state: Option<&TransactionMetadata>,
     request: &EndTxn,
@@ -174,7 +175,7 @@ pub(super) fn end(
     }
 }
 
-/// Decides on an EndTxn of TV1, whose epoch stays: a repeated one is known by the state alone.
+/// Decides on an EndTxn of TV1, whose epoch stays: only the state shows that a request is repeated.
 fn end_v1(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, now: i64) -> Decision {
     use TransactionState::*;
     match (state.state, request.is_commit) {
@@ -188,7 +189,7 @@ fn end_v1(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, now: 
     }
 }
 
-/// Decides on an EndTxn of TV2. The epoch of a repeated one is the one before, or the last of the producer id before.
+/// Decides on an EndTxn of TV2. A repeated one has the previous epoch, or the last epoch of the former producer id.
 fn end_v2(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, id: Option<i64>, now: i64) -> Decision {
     use TransactionState::*;
     let ProducerIdAndEpoch { id: producer_id, epoch } = request.producer;
@@ -215,7 +216,7 @@ fn end_v2(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, id: O
         (Ongoing, is_commit) => decide(is_commit),
         (CompleteCommit, true) | (CompleteAbort, false) if is_retry => Decision::Done,
         (PrepareCommit, true) | (PrepareAbort, false) => Decision::Refuse(ErrorCode::CONCURRENT_TRANSACTIONS),
-        // The client aborts without having added a partition; it may have lost the answer to an AddPartitions.
+        // The client aborts without an added partition; it may have lost the response to an AddPartitions.
         (Empty, false) => decide(false),
         (CompleteCommit | CompleteAbort, false) if !is_retry => decide(false),
         _ => Decision::Refuse(ErrorCode::INVALID_TXN_STATE),

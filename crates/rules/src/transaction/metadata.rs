@@ -1,35 +1,35 @@
-//! State of a transactional id as it is on record (Kafka's `TransactionMetadata`), with the transitions that change it.
+//! Written state of a transactional id (Kafka's `TransactionMetadata`), and its transitions.
 //!
-//! Not here: which transition a request leads to ([`super::epochs`]).
+//! Not here: the transition that a request leads to ([`super::epochs`]).
 //!
-//! Invariant: a transition returns the whole next state and leaves the current one as it is, until the next one is on
-//! record.
+//! Invariant: a transition returns the whole next state. The present state stays in force until the next one is
+//! written.
 
 use super::state::{TransactionState, TransactionVersion};
 use crate::sequence::NO_PRODUCER_ID;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
 
-/// Epoch of a producer that has none.
+/// Epoch of a missing producer.
 pub const NO_PRODUCER_EPOCH: i16 = -1;
-/// Start of a transaction that has not begun.
+/// Start time of a transaction that has not begun.
 pub const NO_TIMESTAMP: i64 = -1;
 /// Timeout of a transaction that never times out (KIP-939; such a record may come from another broker).
 pub const NO_TIMEOUT_MS: i32 = i32::MAX;
-/// The last epoch that a client is given: one more is kept for fencing the client.
+/// Last epoch that a client gets; one more is reserved for fencing the client.
 pub(super) const LAST_CLIENT_EPOCH: i16 = i16::MAX - 1;
 
 /// Partition by its topic's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicPartition {
-    /// The topic name.
+    /// Topic name.
     pub topic: Text,
-    /// The partition's index.
+    /// Index of the partition.
     pub partition: i32,
 }
 
 impl TopicPartition {
-    /// Returns the partitions by topic, in their order: those of one topic that follow each other are one entry.
+    /// Returns the partitions grouped by topic, in their order: adjacent ones of one topic are one entry.
     pub fn by_topic(partitions: impl IntoIterator<Item = TopicPartition>) -> Vec<(Text, Vec<i32>)> {
         let mut topics: Vec<(Text, Vec<i32>)> = Vec::new();
         for TopicPartition { topic, partition } in partitions {
@@ -47,56 +47,51 @@ impl TopicPartition {
     }
 }
 
-/// A producer: its id, and its epoch.
+/// Producer id with an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProducerIdAndEpoch {
-    /// The producer id.
+    /// Producer id.
     pub id: i64,
-    /// The producer epoch.
+    /// Producer epoch.
     pub epoch: i16,
 }
 
-/// Whole state of a transactional id, with the fields of `TransactionLogValue`, and the last epoch, which no record
-/// has.
+/// Whole state of a transactional id: the fields of `TransactionLogValue`, and the last epoch, which no record has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionMetadata {
-    /// The producer id.
     pub producer_id: i64,
-    /// The producer id before the last transition, or -1.
+    /// Producer id before the last transition, or -1.
     pub previous_producer_id: i64,
-    /// The producer id that the client was given for its next transaction, while this one ends; else -1.
+    /// Producer id that the client got for its next transaction, while this one ends; else -1.
     pub next_producer_id: i64,
-    /// The producer epoch.
     pub producer_epoch: i16,
-    /// The epoch before the last bump if the same client may still use it for a retry, else -1. Not in a record: after
-    /// a load it is -1.
+    /// Epoch before the last bump if the same client may still use it for a retry, else -1. No record has it: after a
+    /// load it is -1.
     pub last_producer_epoch: i16,
     /// Timeout of an ongoing transaction, in ms.
     pub timeout_ms: i32,
-    /// The state.
     pub state: TransactionState,
-    /// The partitions of the transaction. In a Prepare state of a running machine: those that still lack their marker.
+    /// Partitions of the transaction. In a Prepare state of a running machine, those that still lack their marker.
     pub partitions: BTreeSet<TopicPartition>,
-    /// Begin of the transaction, in milliseconds since 1970, or -1.
+    /// Start of the transaction in milliseconds since 1970, or -1.
     pub start_ms: i64,
     /// Time of the last change of the state, in milliseconds since 1970.
     pub last_update_ms: i64,
-    /// The protocol that the client followed at the last change.
+    /// Transaction version of the client at the last change.
     pub client_version: TransactionVersion,
 }
 
 impl TransactionMetadata {
-    /// Returns the producer.
     pub fn producer(&self) -> ProducerIdAndEpoch {
         ProducerIdAndEpoch { id: self.producer_id, epoch: self.producer_epoch }
     }
 
-    /// Returns true if the id had this producer id before the last transition. Records of version 0 do not have it.
+    /// Returns true if this was the producer id before the last transition. Records of version 0 do not have that id.
     pub(super) fn had_producer_id(&self, id: i64) -> bool {
         id != NO_PRODUCER_ID && id == self.previous_producer_id
     }
 
-    /// Returns true if the client cannot be given another epoch of this producer id (Kafka's
+    /// Returns true if no further epoch of this producer id can be assigned to the client (Kafka's
     /// `isProducerEpochExhausted`).
     pub fn is_epoch_exhausted(&self) -> bool {
         self.producer_epoch >= LAST_CLIENT_EPOCH
@@ -131,7 +126,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the next state with everything as it is but state, partitions and times.
+    /// Returns the next state, which differs in state, partitions and times only.
     fn moved(&self, state: TransactionState, partitions: BTreeSet<TopicPartition>, now: i64) -> TransactionMetadata {
         debug_assert!(state.follows(self.state), "{state} does not follow {}", self.state);
         TransactionMetadata {
@@ -149,7 +144,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state after an InitProducerId, with this producer. `last_epoch` is the epoch that a retry may name.
+    /// Returns the state after an InitProducerId, with this producer. `last_epoch` is the epoch that a retry may have.
     pub(super) fn initialized(
         &self,
         producer: ProducerIdAndEpoch,
@@ -180,8 +175,8 @@ impl TransactionMetadata {
         TransactionMetadata { start_ms, client_version: version, ..self.moved(TransactionState::Ongoing, all, now) }
     }
 
-    /// Returns the state with the outcome decided (Kafka's `prepareAbortOrCommit`). With TV2 the epoch is bumped, and
-    /// `next_producer_id` is the one for the next transaction where epochs have run out, else -1.
+    /// Returns the state with a decided outcome (Kafka's `prepareAbortOrCommit`). With TV2 the epoch is bumped.
+    /// `next_producer_id` is the one for the next transaction if epochs are exhausted, else -1.
     pub(super) fn decided(
         &self,
         is_commit: bool,
@@ -190,7 +185,7 @@ impl TransactionMetadata {
         now: i64,
     ) -> TransactionMetadata {
         let state = if is_commit { TransactionState::PrepareCommit } else { TransactionState::PrepareAbort };
-        // Kafka keeps the largest epoch when it aborts with it: only fencing with TV1 can have led to it.
+        // Kafka keeps the largest epoch in an abort with it: only fencing with TV1 can have led to it.
         let (epoch, last) = match version.supports_epoch_bump() {
             true => (self.producer_epoch.saturating_add(1), self.producer_epoch),
             false => (self.producer_epoch, self.last_producer_epoch),
@@ -208,8 +203,8 @@ impl TransactionMetadata {
     }
 
     /// Returns the aborted state that fences the producer of an ongoing transaction (Kafka's
-    /// `prepareFenceProducerEpoch`, then `endTransaction`). TV2 bumps the epoch as each end does; TV1 bumps it here,
-    /// and forgets the last one.
+    /// `prepareFenceProducerEpoch`, then `endTransaction`). TV2 bumps the epoch as at each end; TV1 bumps it here, and
+    /// resets the last one.
     pub(super) fn fenced(&self, version: TransactionVersion, next_producer_id: i64, now: i64) -> TransactionMetadata {
         if version.supports_epoch_bump() {
             return self.decided(false, version, next_producer_id, now);
@@ -221,8 +216,8 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state with an epoch that no client has, above every other: the next InitProducerId takes another
-    /// producer id. The epoch of a decision stays, which its markers have.
+    /// Returns the state with an epoch above every client's, so that the next InitProducerId allocates another producer
+    /// id. The epoch of a decision stays, since its markers have it.
     pub(super) fn retired(self) -> TransactionMetadata {
         match self.state.is_prepared() {
             true => self,
@@ -230,7 +225,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the producer of the next transaction, which a TV2 client is given once this one is decided.
+    /// Returns the producer of the next transaction, which a TV2 client gets once this one is decided.
     pub(super) fn next_producer(&self) -> ProducerIdAndEpoch {
         match self.next_producer_id != NO_PRODUCER_ID && self.client_version.supports_epoch_bump() {
             true => ProducerIdAndEpoch { id: self.next_producer_id, epoch: 0 },
@@ -238,7 +233,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state with every marker written (Kafka's `prepareComplete`).
+    /// Returns the state after the last marker is written (Kafka's `prepareComplete`).
     pub(super) fn completed(&self, now: i64) -> TransactionMetadata {
         let is_commit = self.state == TransactionState::PrepareCommit;
         let state = if is_commit { TransactionState::CompleteCommit } else { TransactionState::CompleteAbort };

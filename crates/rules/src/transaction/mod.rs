@@ -1,9 +1,8 @@
 //! Transactions: the machine of one transactional id, with the decisions of Kafka 4.3's transaction coordinator (KIPs
 //! 98, 360, 447, 664, 890, 1228).
 //!
-//! A [`Transaction`] takes an event and the time, and returns what follows as [`Effect`]s, in order. It knows no log,
-//! no connection and no other id. The broker holds one lock per id while it feeds an event in and carries its effects
-//! out:
+//! A [`Transaction`] takes an event and the time, and returns [`Effect`]s in order. Not here: the log, connections, and
+//! other ids. The broker holds a lock of the id while it passes an event in and carries out the effects.
 //!
 //! ```
 //! use fullbore_rules::transaction::*;
@@ -15,7 +14,8 @@
 //! let mut transaction = Transaction::new(coordinator_epoch);
 //! let mut effects = Vec::new();
 //! let request = InitProducerId { current: None, timeout_ms: 60_000, wait_until: None };
-//! transaction.init_producer_id(request, RequestTicket(1), &mut Turn { settings: &settings, now: 0, effects: &mut effects });
+//! let mut turn = Turn { settings: &settings, now: 0, effects: &mut effects };
+//! transaction.init_producer_id(request, RequestTicket(1), &mut turn);
 //!
 //! let mut events = 0;
 //! while !effects.is_empty() {
@@ -25,7 +25,9 @@
 //!             // Appended by the shard, which reports once the record is replicated. Here: at once.
 //!             Effect::Persist(_record) => transaction.persisted(Ok(()), turn),
 //!             Effect::NeedProducerId => transaction.producer_id(Ok(4_711), turn),
-//!             Effect::WriteMarkers(markers) => transaction.markers_written(markers.decision, &markers.partitions, turn),
+//!             Effect::WriteMarkers(markers) => {
+//!                 transaction.markers_written(markers.decision, &markers.partitions, turn)
+//!             }
 //!             Effect::Answer(ticket, answer) => {
 //!                 let producer = ProducerIdAndEpoch { id: 4_711, epoch: 0 };
 //!                 assert_eq!((ticket, answer), (RequestTicket(1), TransactionAnswer::InitProducerId(Ok(producer))));
@@ -41,10 +43,9 @@
 //! and [`Transaction::expire`] at Kafka's cleanup intervals, and [`Transaction::kill`] when it no longer leads the
 //! shard.
 //!
-//! Invariants: at most one record is in flight. A decision is on record before its markers are written, and each
-//! partition has its marker, or is gone, before the transaction is complete. Each ticket is answered exactly once, at
-//! the latest when its deadline has passed and [`Transaction::tick`] was called, or by what ends the transition that it
-//! began.
+//! Invariants: at most one record is in flight. A decision is written before its markers. Each partition has its
+//! marker, or is deleted, before the transaction is complete. Each ticket gets exactly one response: by its deadline
+//! and [`Transaction::tick`], or by the end of the transition that it started.
 
 mod effects;
 mod epochs;
@@ -73,52 +74,52 @@ use requests::Request;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// No request waits for longer than this, in milliseconds.
+/// Longest wait of a request, in milliseconds.
 pub const WAIT_MAX_MS: i64 = 1_000;
 
 /// Machine of one transactional id at its coordinator.
 #[derive(Debug)]
 pub struct Transaction {
     coordinator_epoch: i32,
-    /// The state in force: on record, and replicated. `None` if the id is not known.
+    /// State in force: written and replicated. None if the id is unknown.
     state: Option<Arc<TransactionMetadata>>,
     stage: Stage,
-    /// Decisions so far, for [`DecisionId`].
+    /// Number of decisions so far, for [`DecisionId`].
     decisions: u64,
-    /// Requests that wait for the stage to end, first come first; empty while it is [`Stage::Idle`].
+    /// Requests that wait for the stage to end, in the order of their arrival; empty in [`Stage::Idle`].
     waiters: VecDeque<Request>,
-    /// True until no client can have the epoch on record ([`Transaction::load_unsure`]).
+    /// True after [`Transaction::load_unsure`], until no client can have the written epoch.
     is_unsure: bool,
 }
 
 /// Step of a transition. All but [`Stage::Idle`] are Kafka's `pendingTransitionInProgress`.
 #[derive(Debug)]
 enum Stage {
-    /// No transition.
+    /// No transition is pending.
     Idle,
     /// This request needs a producer id.
     ProducerId(Box<Request>),
     /// A record is in flight.
     Persisting(Persisting),
-    /// Markers of the decision in force are written.
+    /// Markers of the decision in force are being written.
     Marking(DecisionId),
-    /// Every marker is written, but the last record could not be appended. The append is tried again at this time.
+    /// Every marker is written, but the last record could not be appended. The next attempt is at this time.
     Completing(i64),
     /// Another broker coordinates this id: the error for each request.
     Gone(ErrorCode),
 }
 
-/// A record in flight.
+/// Record in flight.
 #[derive(Debug)]
 struct Persisting {
-    /// The state that it holds; `None` for a tombstone.
+    /// State in the record; None for a tombstone.
     next: Option<Arc<TransactionMetadata>>,
-    /// The requests that are answered by its outcome.
+    /// Requests that get their responses by its outcome.
     requests: Vec<Request>,
 }
 
 impl Transaction {
-    /// Returns an id of which nothing is on record.
+    /// Creates an id without a record.
     pub fn new(coordinator_epoch: i32) -> Transaction {
         Transaction {
             coordinator_epoch,
@@ -130,8 +131,8 @@ impl Transaction {
         }
     }
 
-    /// Returns an id as its last record has it. What was decided goes on: markers are written anew, in this
-    /// coordinator's epoch, or the transaction is completed if it has no partitions.
+    /// Creates an id from its last record. A decision is continued: markers are written again in this coordinator's
+    /// epoch, or the transaction is completed if it has no partitions.
     pub fn load(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         transaction.state = as_loaded(record).map(Arc::new);
@@ -139,17 +140,17 @@ impl Transaction {
         transaction
     }
 
-    /// Begins an InitProducerId.
+    /// Handles an InitProducerId.
     pub fn init_producer_id(&mut self, request: InitProducerId, ticket: RequestTicket, turn: &mut Turn<'_>) {
         self.offer(Request::InitProducerId(ticket, request), turn);
     }
 
-    /// Begins an AddPartitionsToTxn that is not verify-only, or an AddOffsetsToTxn ([`AddPartitions::offsets`]).
+    /// Handles an AddPartitionsToTxn that is not verify-only, or an AddOffsetsToTxn ([`AddPartitions::offsets`]).
     pub fn add_partitions(&mut self, request: AddPartitions, ticket: RequestTicket, turn: &mut Turn<'_>) {
         self.offer(Request::AddPartitions(ticket, request), turn);
     }
 
-    /// Begins an EndTxn. It never waits.
+    /// Handles an EndTxn, which never waits.
     pub fn end_txn(&mut self, request: EndTxn, ticket: RequestTicket, turn: &mut Turn<'_>) {
         match self.stage {
             Stage::Gone(code) => Request::EndTxn(ticket, request).refuse(code, turn),
@@ -175,8 +176,8 @@ impl Transaction {
         Ok(partitions.into_iter().map(|partition| (partition, code(partition))).collect())
     }
 
-    /// Aborts the transaction if it has been open for longer than its timeout, and fences its producer. Otherwise, or
-    /// while a transition is under way, nothing happens.
+    /// Aborts the transaction if it has been open for longer than its timeout, and fences its producer. Does nothing
+    /// during a transition.
     pub fn time_out(&mut self, turn: &mut Turn<'_>) {
         if self.is_idle() && self.state.as_deref().is_some_and(|state| state.has_timed_out(turn.now)) {
             self.decide(Request::TimeOut, None, turn);
@@ -184,8 +185,8 @@ impl Transaction {
     }
 
     /// Removes the id by a tombstone if it has been without a transaction for `expiration_ms`
-    /// (`transactional.id.expiration.ms`). Once the tombstone is on record, [`Transaction::is_vacant`] is true, unless
-    /// a request has come meanwhile.
+    /// (`transactional.id.expiration.ms`). Once the tombstone is written, [`Transaction::is_vacant`] is true, unless a
+    /// request has come meanwhile.
     pub fn expire(&mut self, expiration_ms: i64, turn: &mut Turn<'_>) {
         let has_expired = |state: &TransactionMetadata| state.has_expired(turn.now, expiration_ms);
         if self.is_idle() && self.state.as_deref().is_some_and(has_expired) {
@@ -193,7 +194,7 @@ impl Transaction {
         }
     }
 
-    /// Returns the earliest time at which [`Transaction::tick`] has something to do; `None` if never.
+    /// Returns the earliest time at which [`Transaction::tick`] has something to do; None if there is none.
     pub fn next_deadline(&self) -> Option<i64> {
         let retry = match self.stage {
             Stage::Completing(at) => Some(at),
@@ -202,8 +203,8 @@ impl Transaction {
         self.waiters.iter().filter_map(Request::wait_until).chain(retry).min()
     }
 
-    /// Answers requests that have waited long enough, and tries the last record of a transaction again. A time that is
-    /// further away than anything may wait was set before the clock stepped back.
+    /// Refuses requests that have waited long enough, and retries the last record of a transaction. A time further away
+    /// than the longest wait was set before the clock was set back, and counts as passed.
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         let is_over = |until: i64| until <= now || until > now.saturating_add(WAIT_MAX_MS);
@@ -217,8 +218,8 @@ impl Transaction {
         }
     }
 
-    /// Takes the id out of service: every request is answered with `code` from now on, and late events have no effect.
-    /// A record in flight may still be kept; the next coordinator loads it.
+    /// Ends the id here: every request gets `code` from now on, and late events have no effect. A record in flight may
+    /// still be written; the next coordinator loads it.
     pub fn kill(&mut self, code: ErrorCode, turn: &mut Turn<'_>) {
         match std::mem::replace(&mut self.stage, Stage::Gone(code)) {
             Stage::ProducerId(request) => request.refuse(code, turn),
@@ -228,7 +229,7 @@ impl Transaction {
         self.waiters.drain(..).for_each(|request| request.refuse(code, turn));
     }
 
-    /// Returns true from [`Transaction::load_unsure`] until the id is fenced on record.
+    /// Returns true from [`Transaction::load_unsure`] until the fencing of the id is written.
     pub fn is_unsure(&self) -> bool {
         self.is_unsure
     }
@@ -242,18 +243,18 @@ impl Transaction {
         self.state.as_deref().ok_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND)
     }
 
-    /// Returns how many partitions the transaction in force has; 0 once another broker coordinates the id.
+    /// Returns the number of partitions of the transaction in force; 0 once another broker coordinates the id.
     pub fn partitions(&self) -> usize {
         self.describe().map_or(0, |state| state.partitions.len())
     }
 
-    /// Returns producer id and state for ListTransactions; `None` if the filter leaves the id out.
+    /// Returns producer id and state for ListTransactions; None if the filter excludes the id.
     pub fn list(&self, filter: &TransactionFilter<'_>, now: i64) -> Option<(i64, TransactionState)> {
         let state = self.describe().ok()?;
         filter.takes(state, now).then_some((state.producer_id, state.state))
     }
 
-    /// Returns true if nothing is known of the id and nothing is under way: it can be dropped.
+    /// Returns true if the id has no state and no transition is pending: it can be dropped.
     pub fn is_vacant(&self) -> bool {
         self.state.is_none() && self.is_idle()
     }
@@ -269,7 +270,7 @@ impl Transaction {
         }
     }
 
-    /// Decides on a request, or queues it behind the transition that is under way.
+    /// Decides on a request, or queues it behind the pending transition.
     fn offer(&mut self, request: Request, turn: &mut Turn<'_>) {
         match self.stage {
             Stage::Idle => self.decide(request, None, turn),
@@ -278,10 +279,10 @@ impl Transaction {
         }
     }
 
-    /// Queues a request if it may wait and there is room; else answers CONCURRENT_TRANSACTIONS.
+    /// Queues a request if it may wait and there is room; otherwise refuses it with CONCURRENT_TRANSACTIONS.
     fn wait(&mut self, request: Request, turn: &mut Turn<'_>) {
         let may_wait = request.wait_until().is_some_and(|until| until > turn.now);
-        // Kafka answers a bad timeout whatever the state is.
+        // Kafka refuses an invalid timeout in any state.
         let is_bad = matches!(&request, Request::InitProducerId(_, init) if !init.has_valid_timeout(turn.settings));
         match is_bad {
             true => request.refuse(ErrorCode::INVALID_TRANSACTION_TIMEOUT, turn),
@@ -290,8 +291,8 @@ impl Transaction {
         }
     }
 
-    /// Decides on a request. `id` is a new producer id, if one is at hand. An EndTxn may come in any stage, others only
-    /// when idle.
+    /// Decides on a request. `id` is a new producer id, if one was allocated. An EndTxn may come in any stage, other
+    /// requests only in [`Stage::Idle`].
     fn decide(&mut self, request: Request, id: Option<i64>, turn: &mut Turn<'_>) {
         let state = self.state.as_deref();
         let (settings, now) = (turn.settings, turn.now);
@@ -316,25 +317,25 @@ impl Transaction {
     }
 }
 
-/// Returns the state that a record puts in force; `None` of an id that has expired.
+/// Returns the state that a record puts in force; None for an expired id.
 fn as_loaded(record: TransactionMetadata) -> Option<TransactionMetadata> {
     match record.state {
         TransactionState::Dead => None,
-        // No record of Kafka's has it; its transaction is ongoing.
+        // No record of Kafka's has this state; its transaction is ongoing.
         TransactionState::PrepareEpochFence => Some(TransactionMetadata { state: TransactionState::Ongoing, ..record }),
         _ => Some(record),
     }
 }
 
-/// Filter of ListTransactions (KIP-664, KIP-1152). The pattern of ids is the caller's to match.
+/// Filter of ListTransactions (KIP-664, KIP-1152). The caller matches the pattern of ids.
 #[derive(Clone, Copy, Debug)]
 pub struct TransactionFilter<'a> {
-    /// The states to list; empty for all.
+    /// States to list; empty for all.
     pub states: &'a [TransactionState],
-    /// The producer ids to list; empty for all.
+    /// Producer ids to list; empty for all.
     pub producer_ids: &'a [i64],
-    /// Only transactions that began longer ago than this, in milliseconds; negative for all. An id without a
-    /// transaction began at -1.
+    /// Least duration, in milliseconds, of the transactions to list; negative for all. An id without a transaction
+    /// counts as begun at -1.
     pub duration_ms: i64,
 }
 

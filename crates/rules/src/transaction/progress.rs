@@ -1,7 +1,7 @@
-//! Ends of transitions: a record is appended or is not, a producer id comes, markers are written, waiting requests go
-//! on.
+//! Ends of transitions: the outcome of an append, a new producer id, written markers, and the requests that waited for
+//! them.
 //!
-//! Invariant: a state is in force only once it is on record. Until then the state before is in force, and stays if the
+//! Invariant: a state is in force only once it is written. Until then the former state is in force, and stays if the
 //! append fails.
 
 use super::effects::persist_error;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 const COMPLETE_RETRY_MS: i64 = 100;
 
 impl Transaction {
-    /// Ends the append in flight: the record is replicated, or failed with an error of the append. An append in doubt
-    /// has failed, even if its record may be replicated later: a later record supersedes it, and a coordinator that
-    /// loads it goes on from it.
+    /// Ends the append in flight: the record is replicated, or the append has failed. An append with an unknown outcome
+    /// counts as failed, even if its record is replicated later. A later record then supersedes it, or a coordinator
+    /// that loads it continues from it.
     pub fn persisted(&mut self, result: Result<(), ErrorCode>, turn: &mut Turn<'_>) {
-        // A broker that has stopped coordinating the id may report its last record late.
+        // A broker that no longer coordinates the id may report its last record late.
         let Stage::Persisting(persisting) = &mut self.stage else { return };
         let requests = std::mem::take(&mut persisting.requests);
         let next = persisting.next.take();
@@ -30,7 +30,7 @@ impl Transaction {
         self.resume(turn);
     }
 
-    /// Supplies the producer id that [`Effect::NeedProducerId`] requests, or the error for the waiting request.
+    /// Passes in the producer id that [`Effect::NeedProducerId`] requests, or the error for the waiting request.
     pub fn producer_id(&mut self, result: Result<i64, ErrorCode>, turn: &mut Turn<'_>) {
         let Stage::ProducerId(_) = &self.stage else { return };
         let Stage::ProducerId(request) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
@@ -41,8 +41,8 @@ impl Transaction {
         self.resume(turn);
     }
 
-    /// Notes partitions that have the marker of this decision, or are gone. Replies to markers of an earlier decision
-    /// or coordinator have no effect.
+    /// Records partitions that have the marker of this decision, or are deleted. Responses to markers of an earlier
+    /// decision or coordinator have no effect.
     pub fn markers_written<'a>(
         &mut self,
         decision: DecisionId,
@@ -62,7 +62,7 @@ impl Transaction {
         }
     }
 
-    /// Puts a state on record, or a tombstone; its outcome answers the requests.
+    /// Writes a state, or a tombstone. The requests get their responses by the outcome.
     pub(super) fn persist(
         &mut self,
         next: Option<TransactionMetadata>,
@@ -77,8 +77,8 @@ impl Transaction {
         self.stage = Stage::Persisting(Persisting { next, requests });
     }
 
-    /// Merges waiting AddPartitions of the same producer into a record that adds partitions: its outcome answers them,
-    /// too. The first waiter of another kind ends that.
+    /// Merges waiting AddPartitions of the same producer into a record that adds partitions, whose outcome decides them
+    /// as well. The first waiter of another kind stops the merge.
     fn join(&mut self, next: &mut TransactionMetadata, requests: &mut Vec<Request>, turn: &Turn<'_>) {
         while let Some(Request::AddPartitions(_, add)) = self.waiters.front() {
             let same = next.state == TransactionState::Ongoing
@@ -101,8 +101,7 @@ impl Transaction {
         requests.iter().for_each(|request| self.answer(request, turn));
     }
 
-    /// Keeps the state in force, since the next one is not on record. Only a transaction whose markers are written has
-    /// to go on.
+    /// Keeps the state in force, since the next one is not written. Only a transaction with all markers must continue.
     fn undo(
         &mut self,
         next: Option<Arc<TransactionMetadata>>,
@@ -120,7 +119,7 @@ impl Transaction {
         requests.iter().for_each(|request| request.refuse(code, turn));
     }
 
-    /// Begins the markers if the state in force is a decision; without partitions it is complete.
+    /// Starts writing the markers if the state in force is a decision; without partitions it is complete.
     pub(super) fn write_markers_if_prepared(&mut self, turn: &mut Turn<'_>) {
         let Some(state) = self.state.as_deref().filter(|state| state.state.is_prepared()) else { return };
         if state.partitions.is_empty() {
@@ -139,7 +138,7 @@ impl Transaction {
         self.stage = Stage::Marking(decision);
     }
 
-    /// Puts on record that every marker is written.
+    /// Writes the record that every marker is written.
     pub(super) fn complete(&mut self, turn: &mut Turn<'_>) {
         let Some(state) = self.state.as_deref() else { return };
         let next = state.completed(turn.now);
@@ -147,8 +146,8 @@ impl Transaction {
         self.persist(Some(next), Vec::new(), turn);
     }
 
-    /// Answers a request by the state in force. An InitProducerId that has fenced a producer waits for the end of the
-    /// abort, and is then decided again.
+    /// Responds to a request by the state in force. An InitProducerId that has fenced a producer waits for the end of
+    /// the abort, and is then decided again.
     pub(super) fn answer(&mut self, request: &Request, turn: &mut Turn<'_>) {
         let Some(state) = self.state.as_deref() else { return };
         match request {
@@ -165,7 +164,7 @@ impl Transaction {
         }
     }
 
-    /// Decides on the requests that have waited, first come first, until one begins the next transition.
+    /// Decides on the waiting requests, in the order of their arrival, until one starts the next transition.
     fn resume(&mut self, turn: &mut Turn<'_>) {
         while matches!(self.stage, Stage::Idle) {
             let Some(request) = self.waiters.pop_front() else { return };

@@ -1,4 +1,4 @@
-//! Requests of producers about one transactional id, and how each is refused.
+//! Requests of producers for one transactional id, and their refusals.
 
 use super::effects::{RequestTicket, TransactionAnswer, Turn};
 use super::metadata::{ProducerIdAndEpoch, TopicPartition};
@@ -6,22 +6,22 @@ use super::settings::TransactionSettings;
 use super::state::TransactionVersion;
 use fullbore_wire::{ErrorCode, Text};
 
-/// The topic of committed offsets.
+/// Topic of committed offsets.
 const CONSUMER_OFFSETS: Text = Text::from_static("__consumer_offsets");
 
 /// InitProducerId (KIP-98, KIP-360).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitProducerId {
-    /// The producer that the client has been so far; `None` for a new client, which fences the one before.
+    /// Present producer of the client; None for a new client, which fences the former one.
     pub current: Option<ProducerIdAndEpoch>,
     /// Timeout of transactions, in ms.
     pub timeout_ms: i32,
-    /// Deadline of a wait for a transition; `None` for an answer of CONCURRENT_TRANSACTIONS at once, as Kafka's.
+    /// Deadline of a wait for a transition; None for an immediate CONCURRENT_TRANSACTIONS, as in Kafka.
     pub wait_until: Option<i64>,
 }
 
 impl InitProducerId {
-    /// Returns true if a client may have this timeout.
+    /// Returns true if the timeout is allowed.
     pub(super) fn has_valid_timeout(&self, settings: &TransactionSettings) -> bool {
         self.timeout_ms > 0 && self.timeout_ms <= settings.timeout_max_ms
     }
@@ -30,34 +30,34 @@ impl InitProducerId {
 /// AddPartitionsToTxn of one transactional id, or AddOffsetsToTxn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddPartitions {
-    /// The producer that the client believes to be.
+    /// Producer of the client, by its own knowledge.
     pub producer: ProducerIdAndEpoch,
-    /// The partitions.
+    /// Partitions to add.
     pub partitions: Vec<TopicPartition>,
-    /// The client's protocol ([`TransactionVersion::of_add_partitions`]).
+    /// Client's transaction version ([`TransactionVersion::of_add_partitions`]).
     pub version: TransactionVersion,
-    /// Deadline of a wait for a transition; `None` for an answer of CONCURRENT_TRANSACTIONS at once, as Kafka's.
+    /// Deadline of a wait for a transition; None for an immediate CONCURRENT_TRANSACTIONS, as in Kafka.
     pub wait_until: Option<i64>,
 }
 
 impl AddPartitions {
-    /// Returns the request of AddOffsetsToTxn, which adds one partition of `__consumer_offsets`: that of the group.
-    /// Clients of TV2 do not send it.
+    /// Returns the request for an AddOffsetsToTxn, which adds the group's partition of `__consumer_offsets`. Clients of
+    /// TV2 do not send it.
     pub fn offsets(producer: ProducerIdAndEpoch, partition: i32, wait_until: Option<i64>) -> AddPartitions {
         let partitions = vec![TopicPartition { topic: CONSUMER_OFFSETS, partition }];
         AddPartitions { producer, partitions, version: TransactionVersion::V0, wait_until }
     }
 
-    /// Returns the error of a transaction with more partitions than it may have.
+    /// Returns the error of a transaction with too many partitions.
     pub(super) fn too_many(&self) -> ErrorCode {
         match self.version.supports_epoch_bump() {
             true => ErrorCode::TRANSACTION_ABORTABLE,
-            // Clients of TV1 do not know that one, and treat an error without a case of its own as abortable.
+            // Clients of TV1 lack that code, and treat an error without a case of its own as abortable.
             false => ErrorCode::POLICY_VIOLATION,
         }
     }
 
-    /// Returns the partitions with names of their own: those of a request hold its whole frame in memory.
+    /// Returns the partitions with copied topic names: the names in a request keep its whole frame in memory.
     pub(super) fn owned(&self) -> Vec<TopicPartition> {
         let mut topic = Text::default();
         let mut own = |partition: &TopicPartition| {
@@ -73,26 +73,26 @@ impl AddPartitions {
 /// EndTxn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndTxn {
-    /// The producer that the client believes to be.
+    /// Producer of the client, by its own knowledge.
     pub producer: ProducerIdAndEpoch,
     /// True for a commit.
     pub is_commit: bool,
-    /// The client's protocol ([`TransactionVersion::of_end_txn`]).
+    /// Client's transaction version ([`TransactionVersion::of_end_txn`]).
     pub version: TransactionVersion,
 }
 
-/// Request with the ticket of its answer, or the coordinator's own abort.
+/// Request with the ticket of its response, or the coordinator's own abort.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
     InitProducerId(RequestTicket, InitProducerId),
     AddPartitions(RequestTicket, AddPartitions),
     EndTxn(RequestTicket, EndTxn),
-    /// Abort what has timed out. Without an answer.
+    /// Abort of a transaction that has timed out, without a response.
     TimeOut,
 }
 
 impl Request {
-    /// Answers the request with an error.
+    /// Refuses the request with an error.
     pub(super) fn refuse(&self, code: ErrorCode, turn: &mut Turn<'_>) {
         match self {
             Request::InitProducerId(ticket, _) => turn.answer(*ticket, TransactionAnswer::InitProducerId(Err(code))),
@@ -102,7 +102,7 @@ impl Request {
         }
     }
 
-    /// Returns the deadline of the request's wait; `None` if it may not wait.
+    /// Returns the deadline of the request's wait; None if it may not wait.
     pub(super) fn wait_until(&self) -> Option<i64> {
         match self {
             Request::InitProducerId(_, request) => request.wait_until,

@@ -1,9 +1,9 @@
-//! States of a transaction, and the protocol that its client follows (Kafka's `TransactionState` and
+//! States of a transaction, and the transaction version of its client (Kafka's `TransactionState` and
 //! `TransactionVersion`).
 
 use std::fmt;
 
-/// State of a transactional id, by Kafka's ids in `__transaction_state`.
+/// State of a transactional id, with Kafka's ids in `__transaction_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(i8)]
 pub enum TransactionState {
@@ -19,15 +19,15 @@ pub enum TransactionState {
     CompleteCommit = 4,
     /// Every partition has its abort marker.
     CompleteAbort = 5,
-    /// The id has expired. Never in a record: a tombstone takes its place.
+    /// The id has expired. Never in a record, since a tombstone replaces it.
     Dead = 6,
-    /// The producer is about to be fenced. Never in a record: Kafka goes through it within one call, and this machine
-    /// not at all.
+    /// The producer is about to be fenced. Never in a record: Kafka has this state within one call, and this machine
+    /// never.
     PrepareEpochFence = 7,
 }
 
 impl TransactionState {
-    /// Every state, by id.
+    /// All states, by id.
     pub const ALL: [TransactionState; 8] = [
         TransactionState::Empty,
         TransactionState::Ongoing,
@@ -44,7 +44,7 @@ impl TransactionState {
         self as i8
     }
 
-    /// Returns the state of an id; `None` if Kafka has none.
+    /// Returns the state with this id; None if Kafka has none.
     pub fn from_id(id: i8) -> Option<TransactionState> {
         TransactionState::ALL.into_iter().find(|state| state.id() == id)
     }
@@ -63,7 +63,7 @@ impl TransactionState {
         }
     }
 
-    /// Returns the state of a name; `None` if Kafka has none.
+    /// Returns the state with this name; None if Kafka has none.
     pub fn from_name(name: &str) -> Option<TransactionState> {
         TransactionState::ALL.into_iter().find(|state| state.name() == name)
     }
@@ -75,7 +75,7 @@ impl TransactionState {
             Empty | Dead => matches!(previous, Empty | CompleteCommit | CompleteAbort),
             Ongoing => matches!(previous, Ongoing | Empty | CompleteCommit | CompleteAbort),
             PrepareCommit | PrepareEpochFence => matches!(previous, Ongoing),
-            // TV2 aborts a transaction without partitions, and fences on its way from Ongoing.
+            // TV2 aborts a transaction without partitions, and fences directly from Ongoing.
             PrepareAbort => {
                 matches!(previous, Ongoing | PrepareEpochFence | Empty | CompleteCommit | CompleteAbort)
             }
@@ -84,12 +84,12 @@ impl TransactionState {
         }
     }
 
-    /// Returns true if the outcome is decided and markers are still to be written.
+    /// Returns true if the outcome is decided and markers are still missing.
     pub const fn is_prepared(self) -> bool {
         matches!(self, TransactionState::PrepareCommit | TransactionState::PrepareAbort)
     }
 
-    /// Returns true if markers have been written.
+    /// Returns true if all markers are written.
     pub const fn is_complete(self) -> bool {
         matches!(self, TransactionState::CompleteCommit | TransactionState::CompleteAbort)
     }
@@ -106,15 +106,15 @@ impl fmt::Display for TransactionState {
     }
 }
 
-/// Level of the feature `transaction.version`: of the cluster, or of the protocol that a client follows.
+/// Level of the feature `transaction.version`: of the cluster, or of a client's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(i16)]
 pub enum TransactionVersion {
-    /// The protocol of KIP-98. Kafka also writes 0 for clients of level 1, whose protocol is the same.
+    /// Protocol of KIP-98. Kafka also writes 0 for clients of level 1, which have the same protocol.
     V0 = 0,
-    /// Records of `__transaction_state` are flexible; the protocol is that of level 0.
+    /// Flexible records in `__transaction_state`; the protocol is that of level 0.
     V1 = 1,
-    /// KIP-890 part 2: each end of a transaction bumps the epoch, and partitions are added by Produce.
+    /// Protocol of KIP-890 part 2: each end of a transaction bumps the epoch, and Produce adds partitions.
     V2 = 2,
 }
 
@@ -124,7 +124,7 @@ impl TransactionVersion {
         self as i16
     }
 
-    /// Returns the version of a feature level; `None` for a level to come.
+    /// Returns the version of a feature level; None for an unknown level.
     pub const fn from_level(level: i16) -> Option<TransactionVersion> {
         match level {
             0 => Some(TransactionVersion::V0),
@@ -134,13 +134,13 @@ impl TransactionVersion {
         }
     }
 
-    /// Returns the protocol of a client that sends AddPartitionsToTxn, or has a broker send it, in this version of the
-    /// API.
+    /// Returns the transaction version of a client that sends AddPartitionsToTxn, by itself or through a broker, in
+    /// this version of the API.
     pub const fn of_add_partitions(api_version: i16) -> TransactionVersion {
         if api_version > 3 { TransactionVersion::V2 } else { TransactionVersion::V0 }
     }
 
-    /// Returns the protocol of a client that sends EndTxn in this version of the API.
+    /// Returns the transaction version of a client that sends EndTxn in this version of the API.
     pub const fn of_end_txn(api_version: i16) -> TransactionVersion {
         if api_version > 4 { TransactionVersion::V2 } else { TransactionVersion::V0 }
     }

@@ -23,7 +23,7 @@ pub(super) fn partition(partition: i32) -> TopicPartition {
     TopicPartition { topic: Text::from_static("t"), partition }
 }
 
-/// Returns a state with this epoch, and with a partition where a transaction is open or being ended.
+/// Returns a state with this epoch, and with a partition if a transaction is open or being ended.
 pub(super) fn in_state(state: TransactionState, epoch: i16) -> TransactionMetadata {
     let has_partitions = state == TransactionState::Ongoing || state.is_prepared();
     TransactionMetadata {
@@ -45,7 +45,7 @@ fn producer(epoch: i16) -> ProducerIdAndEpoch {
     ProducerIdAndEpoch { id: PRODUCER, epoch }
 }
 
-/// A machine, with the effects of the last event.
+/// Machine with the effects of the last event.
 struct Bench {
     transaction: Transaction,
     settings: TransactionSettings,
@@ -147,7 +147,7 @@ impl Bench {
         markers
     }
 
-    /// Checks that the only answer is this one.
+    /// Checks that this is the only response.
     fn assert_answer(&self, ticket: RequestTicket, answer: TransactionAnswer) {
         let answers = self.answers();
         assert_eq!(answers, [(ticket, answer)], "{:?}", self.effects);

@@ -1,12 +1,12 @@
-//! Ids whose last records a power cut may have taken.
+//! Ids whose last records a power loss may have taken.
 //!
-//! A record on the disk may then be followed by others that are gone: of later epochs, which clients have been given,
-//! and of later transactions. So no epoch up to the largest may be given out again, and no client of before may go
-//! on: each id gets the largest epoch on record, at which the next InitProducerId takes another producer id. A
-//! transaction that was not decided is aborted by markers with that epoch, which end also later transactions of the
-//! producer in the same partitions. What was decided is carried out first, in its own epoch.
+//! Records that followed the last one on the disk may be lost: of later epochs, which clients have got, and of later
+//! transactions. So no epoch may be assigned again, and no former client may continue. Each id gets the largest epoch
+//! by a record, after which the next InitProducerId allocates another producer id. An undecided transaction is aborted
+//! by markers with that epoch, which also end later transactions of the producer in the same partitions. A decision is
+//! first carried out in its own epoch.
 //!
-//! Not here: transactions in partitions that no record names.
+//! Not here: transactions in partitions that no record lists.
 //!
 //! Invariant: while an id is unsure, each record of it is a decision, or has the largest epoch or a new producer id.
 
@@ -15,8 +15,8 @@ use super::{Transaction, TransactionMetadata, TransactionState, Turn, as_loaded}
 use std::sync::Arc;
 
 impl Transaction {
-    /// Returns an id as a record has it that may not be its last, and begins to fence its clients.
-    /// [`Transaction::settle`] goes on with that.
+    /// Creates an id from a record that may not be its last, and begins to fence its clients; [`Transaction::settle`]
+    /// continues that.
     pub fn load_unsure(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         transaction.state = as_loaded(record).map(|state| Arc::new(state.retired()));
@@ -26,8 +26,8 @@ impl Transaction {
         transaction
     }
 
-    /// Goes on to fence the clients of an id that is unsure, unless a transition is under way. To be called again while
-    /// [`Transaction::is_unsure`]: a record may not have been kept.
+    /// Continues to fence the clients of an unsure id, except during a transition. The caller repeats this while
+    /// [`Transaction::is_unsure`], since an append may fail.
     pub fn settle(&mut self, turn: &mut Turn<'_>) {
         if !self.is_unsure || !self.is_idle() {
             return;

@@ -1,4 +1,5 @@
-// Copies a topic to another one exactly once on franz-go until SIGTERM: `go-copier BOOTSTRAP FROM TO GROUP`. See `../../copiers/copiers.py`.
+// Copies a topic to another one exactly once on franz-go until SIGTERM: `go-copier BOOTSTRAP FROM TO GROUP`. See
+// `../../copiers/copiers.py`.
 package main
 
 import (
@@ -48,7 +49,7 @@ func main() {
 			copied := &kgo.Record{Key: record.Key, Value: record.Value, Headers: record.Headers, Timestamp: record.Timestamp, Partition: record.Partition}
 			session.Produce(context.Background(), copied, failed.Promise())
 		})
-		// An end that fails leaves the records to the next poll.
+		// After a failed end, the next poll returns the records again.
 		if _, err := session.End(context.Background(), failed.Err() == nil); err != nil {
 			fail(err)
 		}

@@ -1,4 +1,4 @@
-// A member of a group on franz-go, in the words of Kafka's VerifiableConsumer: see `../../groups/groups.py`.
+// Member of a group on franz-go, with the output of Kafka's VerifiableConsumer: see `../../groups/groups.py`.
 package main
 
 import (
@@ -88,7 +88,7 @@ func options() []kgo.Opt {
 	return append(opts, kgo.ConsumeTopics(*topic))
 }
 
-// consumed tells of the records, which are in order within a partition.
+// consumed prints the records, which are in order within a partition.
 func consumed(fetches kgo.Fetches) {
 	all := []fields{}
 	fetches.EachPartition(func(of kgo.FetchTopicPartition) {
@@ -101,8 +101,8 @@ func consumed(fetches kgo.Fetches) {
 	say("records_consumed", fields{"count": fetches.NumRecords(), "partitions": all})
 }
 
-// commit commits what was read and is still ours. A rebalance may come between, and whoever has the partition then reads it again; what stays
-// ours is committed in the next round.
+// commit commits the records read of partitions that are still ours. After a rebalance another member reads the others
+// again; a failed commit of ours is repeated in the next round.
 func commit(client *kgo.Client) {
 	all := []fields{}
 	for topic, partitions := range client.UncommittedOffsets() {

@@ -1,6 +1,7 @@
-// An idempotent producer on franz-go, as ../../java/Lost.java: `producer BOOTSTRAP TOPIC PARTITIONS PER_SECOND`.
+// Idempotent producer on franz-go, like ../../java/Lost.java: `producer BOOTSTRAP TOPIC PARTITIONS PER_SECOND`.
 //
-// Sends 0, 1, 2 ... to the partitions in turn until its input ends, and prints a line for each that is acknowledged or failed.
+// Sends 0, 1, 2 ... to the partitions round-robin until its input ends, and prints a line for each acknowledged or
+// failed record.
 package main
 
 import (
@@ -29,7 +30,7 @@ func main() {
 	topic, partitions, perSecond := os.Args[2], number(os.Args[3]), number(os.Args[4])
 	stopping, unanswered := make(chan struct{}), make(chan struct{}, unansweredMax)
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // an error ends it as well
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error ends it, too
 		close(stopping)
 	}()
 	client, err := kgo.NewClient(

@@ -1,9 +1,9 @@
-//! How committed offsets go again: OffsetDelete, DeleteGroups, with their topic, and by time.
+//! Ends of committed offsets: OffsetDelete, DeleteGroups, deletion of their topic, and retention.
 
 use super::*;
 
 #[test]
-fn offsets_are_deleted_where_nobody_reads() {
+fn offsets_of_partitions_without_a_consumer_are_deleted() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
     let (read, unread, group) = (unique("read"), unique("unread"), unique("forget"));
@@ -62,7 +62,7 @@ fn a_topic_created_again_has_no_old_offsets() {
     client.create_topic(&name, 1, &[]);
     assert_eq!(commit(&mut client, &group, &name, 9), OK);
     client.delete_topic(&name);
-    // Kafka answers before it is done; ours must not need the wait.
+    // Kafka responds before the deletion is done; Fullbore must not need the wait.
     wait_until("the offsets are gone", DONE_MAX, || committed(&mut client, &group, &name) == -1);
     assert_eq!(commit(&mut client, &group, &name, 9), UNKNOWN);
     client.create_topic(&name, 1, &[]);
@@ -72,7 +72,7 @@ fn a_topic_created_again_has_no_old_offsets() {
     assert_eq!(committed(&mut client, &group, &name), 2);
 }
 
-/// Commits with the retention of old versions.
+/// Commits with a retention time, as old versions do.
 fn commit_for(client: &mut Client, group: &str, name: &str, index: i32, retention_time_ms: i64) {
     let topics = vec![topic(name, Uuid::ZERO, vec![partition(index, 1, None)])];
     let response = client.call(&OffsetCommitRequest { retention_time_ms, ..commit_request(group, topics) }, 3);
@@ -80,7 +80,7 @@ fn commit_for(client: &mut Client, group: &str, name: &str, index: i32, retentio
 }
 
 #[test]
-fn offsets_live_as_long_as_the_client_says() {
+fn offsets_expire_after_the_retention_of_the_client() {
     let mut broker = Broker::start(&["offsets.retention.check.interval.ms=20"]);
     let mut client = broker.client();
     client.create_topic("t", 3, &[]);
@@ -107,9 +107,9 @@ fn offsets_live_as_long_as_the_client_says() {
     assert_eq!(["short", "both", "brokers"].map(|group| partitions(&mut client, group)), [[2], [1], [1]]);
 }
 
-/// The broker is still forgetting what the groups had committed when they commit again.
+/// Groups commit again while the broker still deletes their former offsets.
 #[test]
-fn what_is_committed_to_a_topic_created_again_is_there_after_a_restart() {
+fn commits_to_a_topic_created_again_survive_a_restart() {
     const GROUPS: usize = 300;
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();

@@ -1,4 +1,4 @@
-//! OffsetCommit and OffsetFetch: what groups committed, in every version, with every error. How it goes again is in
+//! OffsetCommit and OffsetFetch: committed offsets of groups, in every version, with every error. Their deletion is in
 //! `ends`.
 
 mod ends;
@@ -22,14 +22,14 @@ use std::time::Duration;
 
 const OK: ErrorCode = ErrorCode::NONE;
 const UNKNOWN: ErrorCode = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
-/// The version most tests commit with, by name and with everything else.
+/// Version that most tests commit with: by name and with all other fields.
 const COMMIT: i16 = 9;
 const FETCH: i16 = 9;
 
-/// For a peer, whose deletions go on after the answer.
+/// Limit for a peer, whose deletions go on after the response.
 const DONE_MAX: Duration = Duration::from_secs(30);
 
-/// A name no other test uses: a peer keeps groups between tests.
+/// Returns a name that no other test uses: a peer keeps groups between tests.
 fn unique(name: &str) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     format!("{name}-{}", now.as_nanos())
@@ -53,7 +53,7 @@ fn commit_request(group: &str, topics: Vec<OffsetCommitRequestTopic>) -> OffsetC
     OffsetCommitRequest { group_id: Text::from(group), topics, ..Default::default() }
 }
 
-/// Topic by topic, the error of each partition in the order of their numbers.
+/// Returns the errors of each topic, by partition number.
 fn codes(response: &OffsetCommitResponse) -> Vec<Vec<ErrorCode>> {
     let of_topic = |topic: &OffsetCommitResponseTopic| {
         let mut partitions: Vec<_> = topic.partitions.iter().map(|p| (p.partition_index, p.error_code)).collect();
@@ -63,12 +63,12 @@ fn codes(response: &OffsetCommitResponse) -> Vec<Vec<ErrorCode>> {
     response.topics.iter().map(of_topic).collect()
 }
 
-/// Commits one offset of partition 0 as who is in no group.
+/// Commits one offset of partition 0 without being a member of the group.
 fn commit(client: &mut Client, group: &str, name: &str, offset: i64) -> ErrorCode {
     commit_as(client, group, name, offset, Member::none())
 }
 
-/// Who commits.
+/// Member that commits.
 #[derive(Clone)]
 struct Member {
     id: Text,
@@ -97,7 +97,7 @@ fn commit_in(client: &mut Client, version: i16, group: &str, name: &str, offset:
     codes(&client.call(&request, version))[0][0]
 }
 
-/// What is committed for partition 0; -1 for nothing.
+/// Returns the committed offset of partition 0; -1 if there is none.
 fn committed(client: &mut Client, group: &str, name: &str) -> i64 {
     let topics =
         vec![OffsetFetchRequestTopics { name: Text::from(name), partition_indexes: vec![0], ..Default::default() }];
@@ -114,7 +114,7 @@ fn fetch_group(group: &str) -> OffsetFetchRequestGroup {
     OffsetFetchRequestGroup { group_id: Text::from(group), member_epoch: -1, ..Default::default() }
 }
 
-/// Every offset of a group: topic, partition, offset, epoch, metadata; in order.
+/// Returns every offset of a group in order: topic, partition, offset, epoch, metadata.
 fn all(client: &mut Client, group: &str, version: i16) -> Vec<(String, i32, i64, i32, String)> {
     let asked = OffsetFetchRequest {
         group_id: Text::from(group),
@@ -182,7 +182,7 @@ fn delete_offsets(client: &mut Client, group: &str, partitions: &[(&str, i32)]) 
     (response.error_code, response.topics.iter().map(of_topic).collect())
 }
 
-/// What a consumer says it reads (ConsumerProtocolSubscription 0).
+/// Returns a consumer's subscription (ConsumerProtocolSubscription 0).
 fn subscription(topics: &[&str]) -> Vec<u8> {
     let mut bytes = vec![0, 0];
     bytes.extend(i32::try_from(topics.len()).expect("few").to_be_bytes());
@@ -194,7 +194,7 @@ fn subscription(topics: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Joins an empty group as its only member, up to where `SyncGroup` would come; the member with its generation.
+/// Joins an empty group as its only member, up to `SyncGroup`; returns the member with its generation.
 fn join(client: &mut Client, group: &str, kind: &str, instance: Option<&str>, topics: &[&str]) -> Member {
     let protocol = JoinGroupRequestProtocol {
         name: Text::from("range"),
@@ -359,7 +359,7 @@ fn partitions_without_an_offset_are_no_error() {
 }
 
 #[test]
-fn each_partition_of_a_commit_stands_for_itself() {
+fn each_partition_of_a_commit_has_its_own_error() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let (name, group) = (unique("each"), unique("each"));
@@ -402,7 +402,7 @@ fn each_partition_of_a_commit_stands_for_itself() {
 }
 
 #[test]
-fn from_outside_a_group_only_an_empty_one_is_committed_to() {
+fn commit_by_a_nonmember_succeeds_only_for_an_empty_group() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
     let (name, group) = (unique("outside"), unique("outside"));
@@ -471,7 +471,7 @@ fn the_group_without_a_name_may_commit() {
 }
 
 #[test]
-fn a_commit_of_thousands_of_partitions() {
+fn a_commit_of_thousands_of_partitions_survives_a_kill() {
     let mut broker = Broker::start(&["fullbore.offsets.max=5000"]);
     let mut client = broker.client();
     client.create_topic("wide", 5_010, &[]);
@@ -496,7 +496,7 @@ fn a_commit_of_thousands_of_partitions() {
 }
 
 #[test]
-fn what_is_named_twice_is_answered_once() {
+fn duplicate_names_in_a_request_are_answered_once() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);

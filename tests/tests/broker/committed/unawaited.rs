@@ -1,17 +1,17 @@
-//! Commits whose committer sends on before it is answered, as `commitAsync` does, or hangs up.
+//! Commits whose client sends further requests before the response, as `commitAsync` does, or disconnects.
 
 use super::*;
 use fullbore_tests::{Batch, FetchFrom, fetch_request};
 use fullbore_wire::apis::fetch::FetchRequest;
 
-/// The longest poll there is.
+/// Longest wait of a fetch.
 const LONG_MS: i32 = 300_000;
-/// By name, as the other requests here.
+/// Version with topic names.
 const FETCH_RECORDS: i16 = 12;
-/// Commits of one connection, more than it may have requests unanswered.
+/// Commits of one connection, more than the limit of requests in flight.
 const MANY: i64 = 1_100;
 
-/// A fetch from the first record of partition 0.
+/// Returns a fetch from the first record of partition 0.
 fn fetch_all(max_wait_ms: i32) -> FetchRequest {
     fetch_request(&[FetchFrom { topic: "unawaited", partition: 0, offset: 0 }], 1, max_wait_ms)
 }
@@ -25,13 +25,13 @@ fn fetch(group: &str) -> OffsetFetchRequest {
 }
 
 #[test]
-fn what_is_asked_after_a_commit_on_its_connection_sees_it() {
+fn a_fetch_after_a_commit_on_one_connection_returns_it() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("unawaited", 1, &[]);
     let groups = [unique("a"), unique("b")];
     for round in 0..50 {
-        // Ten for each, in turn, and after each of the last a look.
+        // Ten commits of each group, in turn, then a fetch of each.
         for offset in round * 10..round * 10 + 10 {
             groups.iter().for_each(|group| _ = client.send(&one(group, offset), COMMIT));
         }
@@ -47,7 +47,7 @@ fn what_is_asked_after_a_commit_on_its_connection_sees_it() {
 }
 
 #[test]
-fn a_commit_is_written_although_its_committer_hangs_up() {
+fn a_commit_is_written_although_its_client_disconnects() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("unawaited", 1, &[]);
@@ -57,14 +57,14 @@ fn a_commit_is_written_although_its_committer_hangs_up() {
         gone.send(&one(&group, offset), COMMIT);
         gone.finish();
         drop(gone);
-        // Nobody else asks anything of the queue meanwhile: a fetch only looks.
+        // No other request writes meanwhile: a fetch only reads.
         wait_until("the offset is there", DONE_MAX, || committed(&mut client, &group, "unawaited") == offset);
     }
 }
 
-/// Each of five clients asks for more than the broker lets wait in all, behind an answer that does not come.
+/// Each of five clients sends more requests than the broker queues, behind a response that does not come.
 #[test]
-fn commits_behind_a_long_poll_are_written_and_hold_nobody_up() {
+fn commits_behind_a_long_poll_are_written_and_do_not_hold_up_others() {
     let broker = Broker::start(&[]);
     let mut other = broker.client();
     other.create_topic("unawaited", 1, &[]);
@@ -78,7 +78,7 @@ fn commits_behind_a_long_poll_are_written_and_hold_nobody_up() {
         wait_until("the commits are written", DONE_MAX, || committed(&mut other, &group, "unawaited") >= admitted);
         others_are_served(&mut other, &format!("beside-{round}"));
         match round {
-            // The poll, and with it the rest.
+            // The poll is answered, and with it the rest.
             0 => {
                 other.produced("unawaited", 0, &Batch::of(&["enough"]));
                 polling.receive::<FetchRequest>(FETCH_RECORDS);
@@ -101,7 +101,7 @@ fn others_are_served(client: &mut Client, name: &str) {
 }
 
 #[test]
-fn commits_behind_an_answer_that_nobody_takes_are_written() {
+fn commits_behind_an_unread_response_are_written() {
     let broker = Broker::start(&["socket.send.buffer.bytes=65536"]);
     let mut other = broker.client();
     other.create_topic("unawaited", 1, &[]);

@@ -1,6 +1,6 @@
-//! Which files of a broker that is gone are damaged, and how.
+//! Random damage to files of a broker that is gone.
 //!
-//! Invariant: only what the parent's head comment allows for.
+//! Invariant: only damage that the parent's head allows.
 
 use super::model::Log;
 use fullbore_tests::{Broker, Random};
@@ -8,30 +8,30 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What of a segment or of the write-ahead log may be damaged, counted from its end.
+/// Bytes at the end of a segment or of the write-ahead log that may be damaged.
 const TAIL: usize = 4096;
 const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 const LOG_STARTS: &str = "log-start-offset-checkpoint";
 const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 const WAL: &str = "control.db-wal";
 
-/// The files to be damaged.
+/// Files to damage.
 pub struct Plan {
     files: Vec<PathBuf>,
     newest_segments: bool,
 }
 
-/// What was done.
+/// Damage that was done.
 pub struct Damaged {
     done: Vec<String>,
-    /// The write-ahead log of the control plane.
+    /// True if the write-ahead log of the control plane was damaged.
     pub wal: bool,
-    /// A file that says where logs start.
+    /// True if a file with log starts was damaged.
     pub log_starts: bool,
 }
 
 impl Plan {
-    /// One to four files of those that can be damaged; segments only after a kill.
+    /// Chooses one to four files that can be damaged; segments only after a kill.
     pub fn choose(broker: &Broker, random: &mut Random, is_clean: bool) -> Plan {
         let mut newest_segments = !is_clean && random.below(2) == 0;
         let mut left = candidates(broker);
@@ -84,7 +84,7 @@ fn says_where_logs_start(path: impl AsRef<Path>) -> bool {
     path.as_ref().ends_with(LEADER_EPOCHS) || path.as_ref().ends_with(LOG_STARTS)
 }
 
-/// All that is neither a segment nor the database itself nor says whose a folder is.
+/// Lists the files to choose from: indexes, snapshots, checkpoints and the database's side files.
 fn candidates(broker: &Broker) -> Vec<PathBuf> {
     let list = |folder: &Path| -> Vec<PathBuf> {
         fs::read_dir(folder).expect("ours").map(|entry| entry.expect("readable").path()).collect()
@@ -107,7 +107,7 @@ fn candidates(broker: &Broker) -> Vec<PathBuf> {
     found
 }
 
-/// Cuts, zeroes or flips from a position on; says what it did.
+/// Cuts, zeroes or flips bytes from a position on; returns a description.
 fn spoil(bytes: &mut Vec<u8>, from: usize, random: &mut Random) -> String {
     if bytes.len() == from {
         return "empty as it was".to_owned();

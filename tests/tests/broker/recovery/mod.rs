@@ -1,23 +1,22 @@
-//! Recovery, by chance: known records are written, the broker is killed, files are damaged at random, and what a
-//! restart serves is compared with what was acknowledged.
+//! Random recovery: known records are written, the broker is killed, files are damaged at random, and the records after
+//! a restart are compared with the acknowledged ones.
 //!
-//! `FULLBORE_RECOVERY_ROUNDS` says how many rounds (by default 8, in `make
-//! soak` 400); each has a seed, printed when it fails, and `FULLBORE_RECOVERY_SEED` replays that one. Damage chosen by
-//! hand is in `damage`.
+//! `FULLBORE_RECOVERY_ROUNDS` sets the number of rounds (by default 8, in `make
+//! soak` 400). A failed round prints its seed, which `FULLBORE_RECOVERY_SEED` replays. Damage chosen by hand is in
+//! `damage`.
 //!
-//! What may be lost, and no more:
-//! - Damage in the newest segment of a partition: its records from the first damaged batch on. If a whole batch follows
-//!   the damaged one, or that was flushed, nothing is cut: the partition is refused, the log names the file, and
-//!   nothing on the disk is changed. Only if the machine has booted since, and not both are so, the rest is set aside
-//!   instead.
-//! - Damage in the tail of `control.db-wal`: the topics created last, in order. What groups have committed is in a
-//!   topic of its own.
-//! - Any damage in indexes, producer snapshots, checkpoints and `control.db-shm`: nothing.
+//! Permitted losses, and no others:
+//! - Damage in the newest segment of a partition loses its records from the first damaged batch on. If a whole batch
+//!   follows the damage, or the damage hits flushed bytes, nothing is cut: the partition is unavailable, the log names
+//!   the file, and the file stays unchanged. After a reboot only both together make the partition unavailable; else the
+//!   rest is set aside.
+//! - Damage in the tail of `control.db-wal` loses the topics created last, in order. Committed offsets are in a topic
+//!   of their own.
+//! - Damage in indexes, producer snapshots, checkpoints and `control.db-shm` loses nothing.
 //!
-//! What cannot be known, since Kafka's text files have no checksum: whether a number in a checkpoint was once another
-//! one. A log start that became smaller brings back records that DeleteRecords had taken. A recovery point that became
-//! larger leaves batches unchecked, so it is not damaged together with a segment; and a log start is
-//! written in two files, of which one at a time is damaged.
+//! Kafka's text files have no checksum, so that a broker cannot detect a changed number in a checkpoint. A smaller log
+//! start brings back records that DeleteRecords had deleted. A larger recovery point leaves batches unchecked: it is
+//! not damaged together with a segment. A log start is written to two files, of which one at a time is damaged.
 
 mod damage;
 mod model;
@@ -31,11 +30,11 @@ use model::{Control, Log};
 
 const TOPICS: [&str; 2] = ["early", "other"];
 const PARTITIONS: i32 = 2;
-/// Created in the middle of everything else.
+/// Created amid everything else.
 const LATE: &str = "late";
 /// Segments of a few batches, with an index entry for each batch but the first.
 const CONFIGS: &[(&str, &str)] = &[("segment.index.bytes", "120"), ("index.interval.bytes", "0")];
-/// Transactions of which the last 4 KiB of the write-ahead log may hold a part: its frames are a little longer.
+/// Most transactions with a part in the last 4 KiB of the write-ahead log, whose frames are a little longer than that.
 const TRANSACTIONS_LOST_MAX: usize = 2;
 
 fn rounds() -> u64 {
@@ -43,7 +42,7 @@ fn rounds() -> u64 {
 }
 
 #[test]
-fn what_was_acknowledged_survives_random_damage() {
+fn acknowledged_records_survive_random_damage() {
     if let Ok(seed) = std::env::var("FULLBORE_RECOVERY_SEED") {
         return round(seed.parse().expect("FULLBORE_RECOVERY_SEED is a number"));
     }
@@ -57,7 +56,7 @@ fn what_was_acknowledged_survives_random_damage() {
     }
 }
 
-/// What was written in one round.
+/// Records and offsets that were written in one round.
 struct Written {
     logs: Vec<Log>,
     control: Control,
@@ -66,7 +65,7 @@ struct Written {
 impl Written {
     fn new(client: &mut Client) -> Written {
         let mut control = Control::default();
-        // The topic of groups is the oldest: it is not in the tail of the write-ahead log.
+        // The topic of groups is created first, so that it is not in the tail of the write-ahead log.
         client.call(&FindCoordinatorRequest { key: "group 0".into(), ..Default::default() }, 3);
         TOPICS.iter().for_each(|topic| control.create(client, topic, PARTITIONS, CONFIGS));
         let partitions = TOPICS.iter().flat_map(|topic| (0..PARTITIONS).map(move |partition| (topic, partition)));
@@ -74,7 +73,7 @@ impl Written {
         Written { logs, control }
     }
 
-    /// Some batches to every partition, and commits in between.
+    /// Writes some batches to every partition, with commits in between.
     fn go_on(&mut self, client: &mut Client, random: &mut Random) {
         for _ in 0..random.between(1, 5) {
             for log in &mut self.logs {
@@ -141,7 +140,7 @@ fn check(broker: &Broker, logs: &[Log], damaged: &Damaged, random: &mut Random) 
     crate::assert_serves(broker);
 }
 
-/// A broker that was killed after records were written to one partition, and the partition.
+/// Returns a broker that was killed after `batches` batches to one partition, and the partition.
 fn killed(batches: usize) -> (Broker, Log) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -160,7 +159,7 @@ fn assert_as_expected(broker: &Broker, log: &Log) {
 
 #[test]
 #[should_panic(expected = "the end of")]
-fn the_check_itself_sees_records_that_are_lost() {
+fn lost_records_fail_the_recovery_check() {
     let (mut broker, log) = killed(40);
     let newest = broker.partition_files(log.topic, 0, "log").pop().expect("a segment");
     std::fs::File::options().write(true).open(newest).expect("ours").set_len(0).expect("shorter");
@@ -170,7 +169,7 @@ fn the_check_itself_sees_records_that_are_lost() {
 
 #[test]
 #[should_panic(expected = "differ")]
-fn the_check_itself_sees_a_record_that_was_never_written() {
+fn forged_record_fails_the_recovery_check() {
     let (mut broker, mut log) = killed(40);
     log.forge_last();
     broker.restart();
@@ -179,7 +178,7 @@ fn the_check_itself_sees_a_record_that_was_never_written() {
 
 #[test]
 #[should_panic(expected = "found, and committed")]
-fn the_check_itself_sees_an_offset_that_was_never_committed() {
+fn forged_offset_fails_the_recovery_check() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let mut control = Control::default();
@@ -190,9 +189,9 @@ fn the_check_itself_sees_an_offset_that_was_never_committed() {
     control.check(&mut client, 1);
 }
 
-/// Where in a segment it is damaged matters: the offset at the start of a batch is outside its checksum.
+/// The position of the damage in a segment matters: the offset at the start of a batch is outside its checksum.
 #[test]
-fn an_offset_that_a_flipped_bit_made_larger_is_damage_like_any_other() {
+fn flipped_bit_in_the_offset_of_a_batch_is_damage() {
     for back in [1, 2] {
         let (mut broker, mut log) = killed(8);
         let damaged = log.flip_in_batch_from_the_end(back, 6, 0x01);

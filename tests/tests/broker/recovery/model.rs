@@ -1,7 +1,7 @@
-//! What was written and acknowledged, and whether a broker has just that.
+//! Model of the written and acknowledged records, and its comparison with a broker.
 //!
-//! Not the damage. Invariant: what is expected follows from the requests, and from the files as they were before and
-//! after the damage; never from what the broker answers after it.
+//! Not the damage. Invariant: expectations follow from the requests, and from the files before and after the damage,
+//! never from the broker's responses after it.
 
 use fullbore_tests::{Batch, Broker, Client, Random};
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
@@ -12,19 +12,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-/// Batches a broker remembers of each producer.
+/// Batches that a broker remembers of each producer.
 const WINDOW: usize = 5;
 const OFFSET: std::ops::Range<usize> = 0..8;
 const EPOCH: std::ops::Range<usize> = 12..16;
 
-/// A batch of one producer with a partition of its own, so that sequences are offsets.
+/// Batch of a producer with its own partition, so that sequences are offsets.
 #[derive(Clone)]
 struct One {
     batch: Batch,
     first: i64,
     count: i64,
     timestamp: i64,
-    /// As it is in the log.
+    /// Bytes in the log.
     bytes: Vec<u8>,
 }
 
@@ -44,42 +44,42 @@ impl One {
     }
 }
 
-/// What of a batch is in a damaged file. Offset and leader epoch are outside its checksum.
+/// State of a batch in a damaged file. Offset and leader epoch are outside its checksum.
 #[derive(PartialEq)]
 enum Found {
-    /// All but the leader epoch, of which nothing else is known: such a batch is served.
+    /// Unchanged except for the leader epoch, which nothing else records: such a batch is served.
     Whole,
-    /// All but the leader epoch and the offset, which is this one.
+    /// Unchanged except for the leader epoch and the offset, which is this one.
     At(i64),
     Damaged,
 }
 
-/// One partition.
+/// Model of one partition.
 pub struct Log {
     pub topic: &'static str,
     pub partition: i32,
     producer_id: i64,
-    /// Acknowledged ones, then those sent without waiting.
+    /// Acknowledged batches, then those sent without waiting.
     batches: Vec<One>,
     acknowledged: usize,
     start: i64,
     first_timestamp: i64,
-    /// Batches in the files when the broker was gone, damage aside.
+    /// Number of batches in the files when the broker was gone, before the damage.
     present: usize,
-    /// Of these, how many are to be served.
+    /// Number of these that must be served.
     kept: usize,
-    /// The damaged segment, if what is damaged was flushed, or batches follow it, and no power cut explains it.
+    /// Damaged segment, if the damage hits flushed bytes or batches follow it, and no power loss explains it.
     refused: Option<PathBuf>,
-    /// The offset up to which everything was flushed when the broker was gone.
+    /// End of the flushed records when the broker was gone.
     flushed: i64,
-    /// True if the machine is said to have booted since.
+    /// True if the data directory claims that the machine has booted since.
     has_rebooted: bool,
-    /// A file for what follows the damage, and what is in it.
+    /// File for the bytes from the damage on, with its expected content.
     aside: Option<(PathBuf, Vec<u8>)>,
     newest: PathBuf,
-    /// What is in its place.
+    /// Content of the newest segment after the damage.
     damaged: Vec<u8>,
-    /// The number of the first batch in the newest segment.
+    /// Number of the first batch in the newest segment.
     newest_from: usize,
 }
 
@@ -105,7 +105,7 @@ impl Log {
         }
     }
 
-    /// The offset after the last acknowledged record.
+    /// Returns the offset after the last acknowledged record.
     pub fn end(&self) -> i64 {
         self.acknowledged.checked_sub(1).map_or(0, |last| self.batches[last].end())
     }
@@ -127,7 +127,7 @@ impl Log {
         batch
     }
 
-    /// One batch, acknowledged.
+    /// Writes one batch and waits for its acknowledgement.
     pub fn append(&mut self, client: &mut Client, random: &mut Random) {
         let first = self.batches.last().map_or(0, One::end);
         let batch = self.next_batch(random);
@@ -135,7 +135,7 @@ impl Log {
         self.acknowledged = self.batches.len();
     }
 
-    /// A few batches nobody waits for.
+    /// Sends a few batches without waiting.
     pub fn send(&mut self, client: &mut Client, random: &mut Random) {
         for _ in 0..random.below(4) {
             let batch = self.next_batch(random);
@@ -143,7 +143,7 @@ impl Log {
         }
     }
 
-    /// DeleteRecords up to somewhere.
+    /// Deletes records up to a random offset.
     pub fn delete_some(&mut self, client: &mut Client, random: &mut Random) {
         if self.end() == 0 {
             return;
@@ -157,20 +157,20 @@ impl Log {
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, self.start));
     }
 
-    /// Takes note that the machine has booted since the broker was killed.
+    /// Records that the machine has booted since the broker was killed.
     pub fn reboot(&mut self) {
         self.has_rebooted = true;
     }
 
-    /// The recovery point, as the broker that is gone has written it.
+    /// Returns the recovery point that the killed broker has written.
     fn flushed(&self, broker: &Broker) -> i64 {
         let text = fs::read_to_string(broker.data_dir().join("recovery-point-offset-checkpoint")).unwrap_or_default();
         let name = format!("{} {} ", self.topic, self.partition);
         text.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or(0)
     }
 
-    /// Takes note of what is in the files of a broker that is gone: all that was acknowledged, and nothing that was not
-    /// sent.
+    /// Records the content of the files of a broker that is gone; checks that they have every acknowledged batch and
+    /// none that was not sent.
     pub fn look(&mut self, broker: &Broker) {
         self.kept = self.acknowledged;
         self.present = self.acknowledged;
@@ -218,7 +218,7 @@ impl Log {
         &self.newest
     }
 
-    /// Has these bytes in the place of the newest segment, and works out what they leave.
+    /// Replaces the newest segment by `bytes`, and derives what must remain of it.
     pub fn damage_newest(&mut self, bytes: &[u8]) {
         fs::write(&self.newest, bytes).expect("ours");
         self.damaged = bytes.to_vec();
@@ -248,7 +248,7 @@ impl Log {
         if !follows && !was_flushed {
             return;
         }
-        // The page in which what was flushed ends may be torn.
+        // The page with the end of the flushed bytes may be torn.
         let may_be_lost = self.has_rebooted && !(follows && was_flushed);
         if !may_be_lost {
             self.refused = Some(self.newest.clone());
@@ -258,7 +258,7 @@ impl Log {
         self.aside = Some((path, bytes[cut..].to_vec()));
     }
 
-    /// Flips bits of one byte of one batch of the newest segment, counted from its end.
+    /// Flips bits of one byte of a batch of the newest segment; `back` counts from its end.
     pub fn flip_in_batch_from_the_end(&mut self, back: usize, byte: usize, bits: u8) -> String {
         let mut bytes = fs::read(&self.newest).expect("ours");
         let start: usize = self.batches[self.present - back..self.present].iter().map(|one| one.bytes.len()).sum();
@@ -268,7 +268,7 @@ impl Log {
         format!("byte {byte} of batch {back} from the end")
     }
 
-    /// Replaces the value of the last record in the file, checksum and all.
+    /// Replaces the value of the last record in the file, with a correct checksum.
     pub fn forge_last(&mut self) {
         let one = &self.batches[self.present - 1];
         let mut forged = Batch { base_offset: one.first, leader_epoch: 0, ..one.batch.clone() };
@@ -283,7 +283,7 @@ impl Log {
         self.refused.is_some()
     }
 
-    /// The newest segment as it was before the damage: all of it is there again.
+    /// Restores the newest segment as it was before the damage.
     pub fn restore(&mut self) {
         let path = self.refused.take().expect("it was refused");
         let found = fs::read(&path).expect("ours");
@@ -295,7 +295,7 @@ impl Log {
         fs::write(&path, whole).expect("ours");
     }
 
-    /// Compares; `start_may_differ` if a file that says the log start was damaged.
+    /// Compares the model with a broker; `start_may_differ` if a file with log starts was damaged.
     pub fn check(&self, broker: &Broker, client: &mut Client, start_may_differ: bool, random: &mut Random) {
         if let Some(path) = &self.refused {
             for timestamp in [-1, -2] {
@@ -324,7 +324,7 @@ impl Log {
         self.check_producer(client, end, &what);
     }
 
-    /// Every byte of what is there.
+    /// Compares every byte of the log.
     fn check_contents(&self, client: &mut Client, start: i64, end: i64, what: &str) {
         let kept = self.batches[..self.kept].iter().filter(|one| one.end() > start);
         let expected: Vec<u8> = kept.flat_map(|one| one.bytes.clone()).collect();
@@ -344,7 +344,7 @@ impl Log {
         assert!(found == expected, "the records of {what} differ: {} bytes, not {}", found.len(), expected.len());
     }
 
-    /// Batches found by offset and by time, through whatever the indexes are now.
+    /// Looks batches up by offset and by time, through the indexes as they are now.
     fn check_lookups(&self, client: &mut Client, start: i64, random: &mut Random, what: &str) {
         let kept: Vec<&One> = self.batches[..self.kept].iter().filter(|one| one.first >= start).collect();
         for _ in 0..kept.len().min(30) {
@@ -359,7 +359,7 @@ impl Log {
         }
     }
 
-    /// The producer sends its last batches again, then what it does not know of, then goes on.
+    /// Resends the producer's last batches, then those after the kept ones, then a batch of a new epoch.
     fn check_producer(&self, client: &mut Client, end: i64, what: &str) {
         for one in &self.batches[self.kept.saturating_sub(WINDOW)..self.kept] {
             let again = client.produce(self.topic, self.partition, &one.batch);
@@ -375,7 +375,7 @@ impl Log {
                     assert_eq!((sent.error_code, sent.base_offset), (ErrorCode::NONE, one.first), "{what}: sent again")
                 }
                 true if end > 0 => assert!(survived.contains(&sent.error_code), "{what}: {:?}", sent.error_code),
-                // The partition is as if emptied: what the producer had is not known.
+                // The partition is as if emptied: the producer's state is unknown.
                 true => return,
             }
         }
@@ -385,19 +385,19 @@ impl Log {
     }
 }
 
-/// What topics and groups there are.
+/// Topics and committed offsets.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct State {
-    /// In the order in which they were created.
+    /// Topics in the order of creation.
     topics: Vec<String>,
-    /// By group, topic and partition.
+    /// Committed offsets by group, topic and partition.
     offsets: BTreeMap<(String, String, i32), i64>,
 }
 
-/// Topics and committed offsets.
+/// Model of topics and committed offsets.
 #[derive(Default)]
 pub struct Control {
-    /// As all acknowledged requests made it.
+    /// State by all acknowledged requests.
     state: State,
     last: Option<(String, String, i32)>,
 }
@@ -427,13 +427,13 @@ impl Control {
         self.state.offsets.insert(place, offset);
     }
 
-    /// As if the last commit had been another one.
+    /// Changes the expectation of the last commit.
     pub fn forge_last(&mut self, offset: i64) {
         let last = self.last.as_ref().and_then(|place| self.state.offsets.get_mut(place));
         *last.expect("something was committed") = offset;
     }
 
-    /// What is there is what all requests made, but for so many of the topics created last.
+    /// Compares the model with a broker, which may lack the last `lost_max` created topics.
     pub fn check(&self, client: &mut Client, lost_max: usize) {
         let (found, wanted) = (self.found(client), &self.state);
         let are_first =
@@ -464,7 +464,7 @@ impl Control {
             };
             let request = OffsetFetchRequest { groups: vec![of_group], ..Default::default() };
             let mut of_group = client.call(&request, 9).groups.remove(0);
-            // Groups are read while the broker serves others already.
+            // The broker loads groups while it serves other requests.
             while of_group.error_code == ErrorCode::COORDINATOR_LOAD_IN_PROGRESS {
                 of_group = client.call(&request, 9).groups.remove(0);
             }

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const TOPIC: &str = "cut";
-/// Bytes of a record, so that a batch has several pages of its own.
+/// Bytes of a record, so that each batch covers several pages.
 const RECORD: usize = 40_000;
 const PAGE: u64 = 4096;
 const SOON: Duration = Duration::from_secs(20);
 
-/// Has the system write a part of a file back now, without the rest: what it may do at any time.
+/// Makes the system write back a part of a file and nothing else, as it may do at any time.
 fn write_back(path: &Path, from: u64, len: Option<NonZeroU64>) {
     let file = File::options().write(true).open(path).expect("ours");
     rustix::fs::fadvise(&file, from, len, rustix::fs::Advice::DontNeed).expect("a file");
@@ -26,7 +26,7 @@ fn batch(id: i64, sequence: i32) -> Batch {
     Batch::of(&[value]).from_producer(id, 0, sequence)
 }
 
-/// A partition with so many batches that were flushed and so many that were not, on a disk that is still up.
+/// Partition with flushed and unflushed batches, on a disk that is still up.
 struct Running {
     disk: Disk,
     broker: Broker,
@@ -55,8 +55,8 @@ impl Running {
         self.broker.partition_files(TOPIC, 0, "log")
     }
 
-    /// After a power cut and a start, a prefix of what was sent is there, at least what was flushed; the producer goes
-    /// on. How much that is.
+    /// Checks the partition after a power loss and a start: it has a prefix of the sent batches with all flushed ones,
+    /// and the producer continues. Returns the length of the prefix.
     fn check(&self, broker: &Broker) -> i32 {
         let mut client = broker.client();
         let end = client.list_offset(TOPIC, 0, -1);
@@ -78,7 +78,7 @@ impl Running {
 }
 
 #[test]
-fn a_hole_that_a_power_cut_leaves_is_cut_off_and_refused_only_in_the_same_boot() {
+fn hole_in_a_log_is_cut_off_after_a_power_loss_and_refused_in_the_same_boot() {
     let Some(running) = Running::start(5, 25, &[]) else { return };
     let path = running.segments().remove(0);
     let whole = fs::read(&path).expect("ours");
@@ -122,14 +122,14 @@ fn a_hole_that_a_power_cut_leaves_is_cut_off_and_refused_only_in_the_same_boot()
     assert!(fs::read(aside).expect("there") == damaged[kept_len..], "the bytes from the cut on");
 }
 
-/// The same file on the other disk.
+/// Returns the path of the same file on the other disk.
 fn in_copy(disk: &Disk, copy: &Disk, path: &Path) -> PathBuf {
     copy.path().join(path.strip_prefix(disk.path()).expect("on this disk"))
 }
 
-/// Segments of a few batches, of which any pages may have been written.
+/// Segments of a few batches, any pages of which may have been written back.
 #[test]
-fn whatever_pages_were_written_a_partition_goes_on_after_a_power_cut() {
+fn partition_continues_after_a_power_loss_with_any_pages_written() {
     let first = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
     for seed in (0..super::rounds().div_ceil(10)).map(|n| first.wrapping_add(n)) {
         eprintln!("seed {seed}");
@@ -146,7 +146,8 @@ fn whatever_pages_were_written_a_partition_goes_on_after_a_power_cut() {
             }
             let pages = fs::metadata(path).expect("ours").len() as usize / PAGE as usize + 1;
             for piece in 0..random.below(4) {
-                // The first piece of the first of them is at its beginning, so that it is not always cut there.
+                // The first piece of the first partly written segment begins at its start, so that the log is not
+                // always cut there.
                 let from = if at == whole && piece == 0 { 0 } else { random.below(pages) };
                 let count = random.between(1, pages + 1) as u64;
                 write_back(path, from as u64 * PAGE, NonZeroU64::new(count * PAGE));

@@ -1,6 +1,6 @@
-//! The answers that bad input is given, and those of Kafka 4.3 that differ. Not the requests, which are in `bad_input`.
+//! Responses to bad input, and those that differ from Kafka 4.3's. Not the requests, which are in `bad_input`.
 
-/// Answers that are not Kafka's: the case, Kafka's answer, and the reason.
+/// Responses that are not Kafka's: the case, Kafka's response, and the reason.
 pub const DIFFERENCES: &[(&str, &str, &str)] = &[
     ("fetch: isolation level 2", "UNKNOWN_SERVER_ERROR (-1)", "There is no such level: the error is the client's."),
     ("list offsets: isolation level 2", "UNKNOWN_SERVER_ERROR (-1)", "The same."),
@@ -38,7 +38,7 @@ pub const DIFFERENCES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The cases, each with its answer.
+/// Cases, each with its response.
 #[rustfmt::skip]
 pub const ANSWERS: &[(&str, &str)] = &[
     ("init: empty id", "INVALID_REQUEST (42)"),

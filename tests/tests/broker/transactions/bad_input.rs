@@ -1,6 +1,6 @@
-//! Requests that no client should send, and the answers: Kafka 4.3's, but for those of [`super::answers::DIFFERENCES`].
+//! Requests that no client should send, with Kafka 4.3's responses except for [`super::answers::DIFFERENCES`].
 //!
-//! With `FULLBORE_TEST_PEER` the same requests go to a Kafka, whose answers are then compared.
+//! With `FULLBORE_TEST_PEER` the same requests go to a Kafka, whose responses are then compared.
 
 use super::answers::{ANSWERS, DIFFERENCES};
 use super::{TOPIC, wait_for_state};
@@ -18,7 +18,7 @@ use fullbore_wire::batch::EndTransactionMarker;
 use fullbore_wire::{ErrorCode, Text};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A broker under test, with names that no other run has.
+/// Broker under test, with names that no other run has.
 struct Matrix {
     client: Client,
     run: u128,
@@ -32,13 +32,13 @@ impl Matrix {
         format!("bad-{}-{}", self.run, self.ids)
     }
 
-    /// A producer that nothing was done with.
+    /// Returns a new producer.
     fn producer(&mut self, protocol: Protocol) -> Transactional {
         let id = self.id();
         Transactional::begin(&mut self.client, &id, protocol)
     }
 
-    /// A producer with a transaction that has partition 0.
+    /// Returns a producer with a transaction that has partition 0.
     fn ongoing(&mut self, protocol: Protocol) -> Transactional {
         let mut producer = self.producer(protocol);
         producer.write(&mut self.client, TOPIC, 0, &["open"]);
@@ -147,8 +147,8 @@ fn adds(on: &mut Matrix) {
     on.note("add: no topic", answer);
 }
 
-/// From version 4 on, as brokers send it. Kafka never answers a request without a transaction, or with the same one
-/// twice.
+/// Requests of version 4 and later, as brokers send them. Kafka never answers a request without a transaction, or with
+/// the same one twice.
 fn batched_adds(on: &mut Matrix) {
     let open = on.ongoing(Protocol::Old);
     let idle = on.producer(Protocol::Old);

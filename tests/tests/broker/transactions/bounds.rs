@@ -15,7 +15,7 @@ fn init(id: &str) -> InitProducerIdRequest {
 
 /// 100,000 ids may take 100 MiB.
 #[test]
-fn ten_thousand_ids_take_little_memory_and_are_there_after_a_restart() {
+fn ten_thousand_ids_take_little_memory_and_survive_a_restart() {
     const IDS: usize = 10_000;
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -37,7 +37,7 @@ fn ten_thousand_ids_take_little_memory_and_are_there_after_a_restart() {
 }
 
 #[test]
-fn one_id_too_many_is_refused_and_those_that_there_are_go_on() {
+fn one_id_too_many_is_refused_and_existing_ids_continue() {
     let broker = Broker::start(&["fullbore.transactional.ids.max=3"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -51,7 +51,7 @@ fn one_id_too_many_is_refused_and_those_that_there_are_go_on() {
 }
 
 #[test]
-fn one_partition_too_many_is_refused_in_the_words_of_each_protocol_and_the_rest_commits() {
+fn one_partition_too_many_is_refused_by_each_protocol_and_the_rest_commits() {
     let broker = Broker::start(&["fullbore.transaction.partitions.max=100"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 102, &[]);
@@ -73,7 +73,7 @@ fn one_partition_too_many_is_refused_in_the_words_of_each_protocol_and_the_rest_
     }
 }
 
-/// Requests of one id over many connections: each gets an answer, whatever it is, and the last one reigns.
+/// Many connections send requests for one id: each gets some response, and the last producer is valid.
 #[test]
 fn two_hundred_inits_of_one_id_at_once_are_all_answered() {
     let broker = Broker::start(&[]);
@@ -98,7 +98,7 @@ fn two_hundred_inits_of_one_id_at_once_are_all_answered() {
 }
 
 #[test]
-fn clients_that_leave_with_an_end_or_a_record_under_way_leave_nothing_undecided() {
+fn clients_gone_with_an_end_or_a_record_in_flight_leave_no_open_transaction() {
     let broker = Broker::start(&["transaction.abort.timed.out.transaction.cleanup.interval.ms=20"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -124,9 +124,9 @@ fn clients_that_leave_with_an_end_or_a_record_under_way_leave_nothing_undecided(
     assert_eq!(client.committed_texts(TOPIC, 0).len(), committed);
 }
 
-/// The client sends without end and reads no answer.
+/// The client sends without end and reads no responses.
 #[test]
-fn a_client_that_reads_no_answers_keeps_nobody_from_their_transactions() {
+fn client_that_reads_no_responses_does_not_delay_other_transactions() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -149,7 +149,7 @@ fn a_client_that_reads_no_answers_keeps_nobody_from_their_transactions() {
     wait_for_state(&mut client, "slow", "Empty");
 }
 
-/// A partition remembers 10,000 producers, and each of them may have a transaction open there.
+/// A partition remembers 10,000 producers, each of which may have an open transaction there.
 #[test]
 fn ten_thousand_transactions_open_in_one_partition_end_and_one_more_waits() {
     const OPEN: usize = 10_000;

@@ -1,5 +1,5 @@
-//! The coordinator while it runs: levels of `transaction.version`, settings that change, the deletion of its topic,
-//! its metrics.
+//! The coordinator at run time: levels of `transaction.version`, changed settings, the deletion of its topic, its
+//! metrics.
 
 use super::{SOON, TOPIC, one, wait_for_state};
 use fullbore_tests::{Broker, Client, Protocol, Transactional, wait_until};
@@ -28,7 +28,7 @@ fn set_level(client: &mut Client, max_version_level: i16, upgrade_type: i8) {
     assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
 }
 
-/// The version of the value of the newest record of `__transaction_state`.
+/// Returns the version of the value of the newest record of `__transaction_state`.
 fn record_version(client: &mut Client) -> u16 {
     let end = client.latest(STATE_TOPIC, 0);
     let data = client.fetch(STATE_TOPIC, 0, end - 1).records.unwrap_or_default();
@@ -40,7 +40,7 @@ fn record_version(client: &mut Client) -> u16 {
 }
 
 #[test]
-fn level_changes_records_have_its_version_and_open_transactions_end() {
+fn changed_level_sets_the_version_of_records_and_open_transactions_end() {
     let (_broker, mut client) = started(&[ONE_SHARD, TIMED_OUT_SOON]);
     for (level, kind) in [(2, 1), (1, 2), (0, 3), (1, 1), (2, 1), (0, 2), (2, 1)] {
         let mut open = Protocol::BOTH.map(|protocol| {
@@ -71,7 +71,7 @@ fn level_changes_records_have_its_version_and_open_transactions_end() {
 }
 
 #[test]
-fn verification_is_switched_off_and_on_it_counts_at_once() {
+fn verification_setting_applies_at_once() {
     let (_broker, mut client) = started(&[]);
     let send = |client: &mut Client, id: &str| {
         let mut producer = Transactional::begin(client, id, Protocol::Old);
@@ -86,7 +86,7 @@ fn verification_is_switched_off_and_on_it_counts_at_once() {
 }
 
 #[test]
-fn topic_of_the_coordinator_is_deleted_open_transactions_are_aborted_and_ids_begin_anew() {
+fn deleted_topic_of_the_coordinator_aborts_open_transactions_and_resets_ids() {
     for protocol in Protocol::BOTH {
         for is_killed in [false, true] {
             let (mut broker, mut client) = started(&[]);
@@ -118,7 +118,7 @@ fn topic_of_the_coordinator_is_deleted_open_transactions_are_aborted_and_ids_beg
     }
 }
 
-/// The value of a sample on the metrics page.
+/// Returns the value of a sample on the metrics page.
 fn metric(broker: &Broker, sample: &str) -> f64 {
     let page = broker.admin_page("/metrics");
     let line = page.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
@@ -126,7 +126,7 @@ fn metric(broker: &Broker, sample: &str) -> f64 {
 }
 
 #[test]
-fn transactions_run_metrics_show_their_commits_their_ids_and_the_stable_offset() {
+fn metrics_show_commits_ids_and_the_stable_offset() {
     let (broker, mut client) = started(&["fullbore.admin.listener=127.0.0.1:0"]);
     let mut producer = Transactional::begin(&mut client, "measured", Protocol::New);
     for is_commit in [true, true, false] {

@@ -1,5 +1,5 @@
-//! kill -9 of the broker at random moments under transactions: all of a committed one is read, nothing of an aborted
-//! one, and nothing stays open.
+//! kill -9 of the broker at random moments of transactions. Readers get all records of a committed transaction and none
+//! of an aborted one, and no transaction stays open.
 //!
 //! `FULLBORE_TRANSACTION_ROUNDS` is the number of kills in each test (by default 3, in `make soak` 60).
 
@@ -24,14 +24,14 @@ fn rounds() -> usize {
     fullbore_tests::rounds("FULLBORE_TRANSACTION_ROUNDS", 3, 60)
 }
 
-/// End of a transaction, as its client knows it.
+/// End of a transaction, as far as its client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// The client has sent an abort, or no end.
     Aborted,
-    /// A commit was answered.
+    /// A commit was acknowledged.
     Committed,
-    /// A commit was sent and not answered: all records of the transaction are read, or none.
+    /// A commit was sent and has no response: all records of the transaction are read, or none.
     InDoubt,
 }
 
@@ -57,7 +57,7 @@ impl Writer {
         Writer { name: format!("writer-{n}"), protocol, producer: None, random, written: Vec::new() }
     }
 
-    /// Writes until the connection breaks, which is the `None` of a step.
+    /// Writes until the connection breaks, at which a step returns `None`.
     fn run(&mut self, client: &mut Client, ended: &AtomicUsize) {
         while self.transaction(client).is_some() {
             ended.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Writer {
         self.end(client, number, is_commit)
     }
 
-    /// Ends transaction `number`, and notes the answer.
+    /// Ends transaction `number`, and records the result.
     fn end(&mut self, client: &mut Client, number: usize, is_commit: bool) -> Option<()> {
         let Some(producer) = &mut self.producer else { return Some(()) };
         let response = try_end(client, producer, is_commit)?;
@@ -116,7 +116,7 @@ impl Writer {
         Some(())
     }
 
-    /// Repeats a commit whose answer was lost, in half of the cases; else a new producer aborts an undecided
+    /// Repeats a commit whose response was lost, in half of the cases; else a new producer aborts an undecided
     /// transaction.
     fn resolve(&mut self, client: &mut Client) -> Option<()> {
         match self.written.last() {
@@ -159,7 +159,7 @@ fn try_end(client: &mut Client, producer: &Transactional, is_commit: bool) -> Op
     }
 }
 
-/// Runs the writers until this many transactions have ended, then ends the broker.
+/// Runs the writers until this many transactions have ended, then calls `end`.
 fn run_and(broker: &mut Broker, writers: Vec<Writer>, transactions: usize, end: fn(&mut Broker)) -> Vec<Writer> {
     let ended = Arc::new(AtomicUsize::new(0));
     let start = |mut writer: Writer| {
@@ -178,7 +178,7 @@ fn run_and(broker: &mut Broker, writers: Vec<Writer>, transactions: usize, end: 
     running.into_iter().map(|thread| thread.join().expect("a writer saw a wrong answer")).collect()
 }
 
-/// Waits until no transaction is open, and compares what is read with what was answered.
+/// Waits until no transaction is open, and compares the records with the acknowledged ends.
 fn check(client: &mut Client, writers: &mut [Writer]) {
     wait_until("the stable offset reaches the end", SOON, || {
         (0..PARTITIONS).all(|partition| client.stable(TOPIC, partition) == client.latest(TOPIC, partition))
@@ -200,7 +200,7 @@ fn check(client: &mut Client, writers: &mut [Writer]) {
                 Outcome::InDoubt => assert!(there == 0 || there == all, "{of}: {there} of {all} records"),
             }
             if written.outcome == Outcome::InDoubt && number != last {
-                // Decided by now, one way or the other.
+                // The transaction is decided by now, one way or the other.
                 written.outcome = if there == 0 { Outcome::Aborted } else { Outcome::Committed };
             }
         }
@@ -235,26 +235,26 @@ fn survives_on(seed: u64, configs: &[(&str, &str)], end: fn(&mut Broker), damage
 }
 
 #[test]
-fn transactions_are_whole_or_not_there_after_each_kill_9() {
+fn transactions_are_whole_or_absent_after_each_kill_9() {
     survives(1, Broker::kill, |_, _| {});
 }
 
 #[test]
-fn transactions_on_a_diskless_topic_are_whole_or_not_there_after_each_kill_9() {
+fn transactions_on_a_diskless_topic_are_whole_or_absent_after_each_kill_9() {
     survives_on(7, DISKLESS, Broker::kill, |_, _| {});
 }
 
 #[test]
-fn transactions_on_a_diskless_topic_are_whole_or_not_there_after_each_stop() {
+fn transactions_on_a_diskless_topic_are_whole_or_absent_after_each_stop() {
     survives_on(8, DISKLESS, Broker::stop, |_, _| {});
 }
 
 #[test]
-fn transactions_are_whole_or_not_there_after_each_stop() {
+fn transactions_are_whole_or_absent_after_each_stop() {
     survives(2, Broker::stop, |_, _| {});
 }
 
-/// Files of the topic with one of these extensions.
+/// Returns files of the topic with one of these extensions.
 fn files(broker: &Broker, extensions: &[&str]) -> Vec<PathBuf> {
     let of =
         |partition| extensions.iter().flat_map(move |extension| broker.partition_files(TOPIC, partition, extension));
@@ -262,21 +262,21 @@ fn files(broker: &Broker, extensions: &[&str]) -> Vec<PathBuf> {
 }
 
 #[test]
-fn transactions_are_whole_where_indexes_of_aborted_ones_are_gone_after_a_kill_9() {
+fn lost_indexes_of_aborted_transactions_are_rebuilt_after_a_kill_9() {
     survives(3, Broker::kill, |broker, _| {
         files(broker, &["txnindex"]).iter().for_each(|file| fs::remove_file(file).expect("ours"));
     });
 }
 
 #[test]
-fn transactions_are_whole_where_snapshots_are_gone_after_a_kill_9() {
+fn lost_snapshots_leave_transactions_whole_after_a_kill_9() {
     survives(4, Broker::kill, |broker, _| {
         files(broker, &["snapshot"]).iter().for_each(|file| fs::remove_file(file).expect("ours"));
     });
 }
 
 #[test]
-fn transactions_are_whole_where_either_file_is_torn_or_gone_after_a_kill_9() {
+fn torn_or_lost_indexes_and_snapshots_leave_transactions_whole_after_a_kill_9() {
     survives(5, Broker::kill, |broker, random| {
         for path in files(broker, &["txnindex", "snapshot"]) {
             let file = fs::OpenOptions::new().write(true).open(&path).expect("ours");
@@ -293,7 +293,7 @@ fn transactions_are_whole_where_either_file_is_torn_or_gone_after_a_kill_9() {
 
 #[test]
 #[should_panic(expected = "was aborted")]
-fn the_check_itself_sees_a_record_of_an_aborted_transaction() {
+fn record_of_an_aborted_transaction_fails_the_check() {
     let (broker, mut writers) = start(6, CONFIGS);
     let mut client = broker.client();
     let mut producer = Transactional::begin(&mut client, "writer-0", Protocol::New);

@@ -1,5 +1,5 @@
-//! Transactions on diskless topics: markers are control batches of the next object, and what is open or aborted is in
-//! the index.
+//! Transactions on diskless topics: markers are control batches of a later object, and the index has the open and
+//! aborted transactions.
 
 use super::{DISKLESS, SOON, TOPIC, both, one, wait_for_state};
 use fullbore_tests::s3::{S3, S3Fault};
@@ -8,7 +8,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::describe_producers::ProducerState;
 
 const CLASSIC: &str = "classic";
-/// As long as a PUT to S3 takes.
+/// As slow as a PUT to S3.
 const SLOW: &str = "fullbore.diskless.put.delay.ms=150";
 
 /// Starts a broker with a diskless topic of `partitions` partitions.
@@ -23,7 +23,7 @@ fn settled(client: &mut Client, partition: i32) -> Vec<String> {
     super::settled(client, TOPIC, partition)
 }
 
-/// First offsets of the aborted transactions that a fetch at an offset names, once its records are there.
+/// Returns first offsets of the aborted transactions in a fetch at `offset`, once its records are there.
 fn aborted(client: &mut Client, offset: i64) -> Vec<i64> {
     let mut found = Vec::new();
     wait_until("records come", SOON, || {
@@ -45,7 +45,7 @@ fn state_of(client: &mut Client, producer_id: i64) -> ProducerState {
 }
 
 #[test]
-fn transactions_end_they_are_read_as_they_ended_before_and_after_restarts() {
+fn ended_transactions_are_read_by_their_end_before_and_after_restarts() {
     let (mut broker, mut client) = start(&[], 1);
     let mut producers = both(&mut client, "ends");
     let mut expected = Vec::new();
@@ -72,7 +72,7 @@ fn transactions_end_they_are_read_as_they_ended_before_and_after_restarts() {
         assert_eq!(firsts.len(), 8, "{firsts:?}");
         assert!(firsts.iter().all(|first| aborted(&mut client, *first).contains(first)));
     }
-    // The producers go on with the state that the index has kept.
+    // The producers continue with the state of the index.
     for producer in &mut producers {
         one(&mut client, producer, "after restarts", true);
         expected.push("after restarts".to_owned());
@@ -81,7 +81,7 @@ fn transactions_end_they_are_read_as_they_ended_before_and_after_restarts() {
 }
 
 #[test]
-fn transaction_is_open_the_stable_offset_stands_before_it() {
+fn open_transaction_holds_the_stable_offset() {
     let (_broker, mut client) = start(&[], 1);
     let [mut eldest, mut second] = super::two_open(&mut client);
     second.end(&mut client, true);
@@ -100,7 +100,7 @@ fn transaction_is_open_the_stable_offset_stands_before_it() {
 }
 
 #[test]
-fn producer_is_described_its_transaction_and_coordinator_are_told() {
+fn described_producer_has_its_transaction_and_coordinator() {
     let (mut broker, mut client) = start(&[], 1);
     client.produced(TOPIC, 0, &Batch::of(&["plain"]));
     for mut producer in both(&mut client, "described") {
@@ -159,9 +159,9 @@ fn offsets_are_listed_up_to_the_stable_one() {
     assert_eq!(client.list_stable(TOPIC, 0, 1_500_000).offset, 1);
 }
 
-/// The PUT of a marker takes longer than Kafka's clients may wait: the coordinator holds the next transaction back.
+/// The PUT of a marker takes longer than Kafka's clients may wait: the coordinator delays the next transaction.
 #[test]
-fn markers_take_a_slow_put_the_next_transaction_begins_without_an_error() {
+fn slow_put_of_a_marker_delays_the_next_transaction_without_an_error() {
     let (_broker, mut client) = start(&[SLOW], 1);
     client.create_topic(CLASSIC, 1, &[]);
     let mut expected = Vec::new();
@@ -185,7 +185,7 @@ fn markers_take_a_slow_put_the_next_transaction_begins_without_an_error() {
 }
 
 #[test]
-fn broker_is_killed_between_decision_and_marker_the_marker_comes_and_zombies_are_fenced() {
+fn kill_between_decision_and_marker_writes_the_marker_and_fences_zombies() {
     for protocol in Protocol::BOTH {
         for is_commit in [true, false] {
             let (mut broker, mut client) = start(&["fullbore.diskless.put.delay.ms=0"], 1);
@@ -218,7 +218,7 @@ fn broker_is_killed_between_decision_and_marker_the_marker_comes_and_zombies_are
 }
 
 #[test]
-fn partition_was_not_added_the_batch_is_refused_in_the_words_that_the_client_knows() {
+fn batch_to_an_unadded_diskless_partition_has_the_error_of_its_version() {
     let (_broker, mut client) = start(&[], 2);
     let mut producer = super::write_unadded(&mut client);
     producer.end(&mut client, true);
@@ -226,7 +226,7 @@ fn partition_was_not_added_the_batch_is_refused_in_the_words_that_the_client_kno
 }
 
 #[test]
-fn transaction_is_open_a_plain_batch_of_its_producer_is_refused() {
+fn plain_batch_of_a_producer_with_an_open_transaction_is_refused() {
     let (_broker, mut client) = start(&[], 1);
     for mut producer in both(&mut client, "plain") {
         producer.write(&mut client, TOPIC, 0, &["open"]);
@@ -240,7 +240,7 @@ fn transaction_is_open_a_plain_batch_of_its_producer_is_refused() {
 }
 
 #[test]
-fn records_are_deleted_over_an_open_transaction_its_end_is_read() {
+fn records_deleted_over_an_open_diskless_transaction_leave_its_end_readable() {
     for protocol in Protocol::BOTH {
         let (mut broker, mut client) = start(&[], 1);
         let mut producer = Transactional::begin(&mut client, "inside", protocol);
@@ -265,7 +265,7 @@ fn records_are_deleted_over_an_open_transaction_its_end_is_read() {
 }
 
 #[test]
-fn topic_is_deleted_inside_a_transaction_that_ends_nevertheless() {
+fn transaction_ends_despite_the_deletion_of_a_topic() {
     for protocol in Protocol::BOTH {
         let (_broker, mut client) = start(&[SLOW], 2);
         client.create_topic(CLASSIC, 1, &[]);
@@ -279,7 +279,7 @@ fn topic_is_deleted_inside_a_transaction_that_ends_nevertheless() {
         client.create_topic(TOPIC, 2, DISKLESS);
         client.produced(TOPIC, 0, &Batch::of(&["of the new topic"]));
         assert_eq!((client.stable(TOPIC, 0), client.latest(TOPIC, 0)), (1, 1));
-        // Deleted while the marker is on its way.
+        // The topic is deleted while the marker is being written.
         producer.write(&mut client, CLASSIC, 0, &["second"]);
         one(&mut client, &mut producer, "gone again", true);
         client.delete_topic(TOPIC);
@@ -289,7 +289,7 @@ fn topic_is_deleted_inside_a_transaction_that_ends_nevertheless() {
 }
 
 #[test]
-fn store_is_away_at_the_commit_the_marker_is_written_once_it_is_back() {
+fn store_outage_at_a_commit_delays_the_marker_until_the_store_is_back() {
     for protocol in Protocol::BOTH {
         let s3 = S3::start();
         let sets: Vec<String> = s3.sets();
@@ -315,7 +315,7 @@ fn store_is_away_at_the_commit_the_marker_is_written_once_it_is_back() {
 }
 
 #[test]
-fn markers_of_very_many_partitions_go_in_few_objects() {
+fn markers_of_very_many_partitions_share_few_objects() {
     const PARTITIONS: i32 = 300;
     let s3 = S3::start();
     let sets: Vec<String> = s3.sets();

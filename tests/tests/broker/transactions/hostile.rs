@@ -1,4 +1,4 @@
-//! Legal requests that mean harm: short ones whose answers or whose state are large.
+//! Legal requests of hostile clients: short ones with large responses or large state.
 
 use super::{SOON, TOPIC};
 use fullbore_tests::{Broker, Protocol, Transactional, wait_until};
@@ -8,9 +8,9 @@ use fullbore_wire::apis::describe_transactions::DescribeTransactionsRequest;
 
 const PARTITIONS: i32 = 10_000;
 
-/// The answer of one id of two bytes is 40 KB.
+/// The response for one id of two bytes is 40 KB.
 #[test]
-fn an_id_that_is_named_thousands_of_times_is_described_once() {
+fn id_named_thousands_of_times_is_described_once() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, PARTITIONS, &[]);
@@ -22,9 +22,9 @@ fn an_id_that_is_named_thousands_of_times_is_described_once() {
     assert_eq!(described.transaction_states[0].topics[0].partitions.len(), 10_000);
 }
 
-/// Each takes 40 KB of a client's time and 700 KB of the broker's memory.
+/// Each transaction takes 40 KB of a client's requests and 700 KB of the broker's memory.
 #[test]
-fn transactions_have_millions_of_partitions_more_are_refused_until_some_end() {
+fn partitions_past_the_limit_of_all_transactions_are_refused_until_some_end() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, PARTITIONS, &[]);
@@ -41,11 +41,11 @@ fn transactions_have_millions_of_partitions_more_are_refused_until_some_end() {
         assert!(producers.len() < 1_000, "no end");
     };
     assert_eq!(refused, ErrorCode::POLICY_VIOLATION);
-    broker.wait_for_stderr("too many partitions together");
+    broker.wait_for_stderr("cannot add partitions to transactions");
     let mut one = Transactional::begin(&mut client, "one", Protocol::New);
     let batch = one.batch(TOPIC, 0, &["x"]);
     assert_eq!(one.send(&mut client, TOPIC, 0, &batch).error_code, ErrorCode::TRANSACTION_ABORTABLE);
-    // A partition that is there already is no more.
+    // A partition that was added already takes no more.
     let (first, last) = (producers.remove(0), producers.pop().expect("refused"));
     assert_eq!(client.add_partitions("wide-0", first.producer(), TOPIC, &[5], 3), [ErrorCode::NONE]);
     assert_eq!(first.try_end(&mut client, false).error_code, ErrorCode::NONE);
@@ -54,9 +54,9 @@ fn transactions_have_millions_of_partitions_more_are_refused_until_some_end() {
     });
 }
 
-/// There may be a million ids, each of 32 KB.
+/// A million ids of 32 KB each would be permitted.
 #[test]
-fn ids_are_long_they_are_refused_before_they_take_the_memory_and_those_that_there_are_go_on() {
+fn long_ids_are_refused_past_the_memory_limit_and_existing_ids_continue() {
     const ID_BYTES: usize = 30_000;
     let broker = Broker::start(&["transaction.state.log.num.partitions=1"]);
     let mut client = broker.client();

@@ -1,5 +1,5 @@
-//! Starts without the newest records of `__transaction_state`: its folder is gone, or was restored from an older copy.
-//! Nothing stays open, and no producer of before goes on.
+//! Starts without the newest records of `__transaction_state`: its directory is lost, or was restored from an older
+//! copy. No transaction stays open, and no earlier producer continues.
 
 use super::{SOON, TOPIC, both, one};
 use fullbore_tests::{Broker, Client, Transactional, wait_until};
@@ -26,7 +26,7 @@ fn open(client: &mut Client, producers: &mut [Transactional]) {
     }
 }
 
-/// Holds that open transactions are aborted, that their producers are fenced, and that new ones share no id with them.
+/// Checks that open transactions are aborted, that their producers are fenced, and that new ones share no id with them.
 fn is_settled(broker: &Broker, producers: Vec<Transactional>) {
     let mut client = broker.client();
     wait_until("the stable offset reaches the end", SOON, || {
@@ -47,7 +47,7 @@ fn is_settled(broker: &Broker, producers: Vec<Transactional>) {
 }
 
 #[test]
-fn folder_of_the_state_is_removed_after_a_kill_open_transactions_are_aborted() {
+fn lost_state_directory_after_a_kill_aborts_open_transactions() {
     let (mut broker, mut client) = started();
     let mut producers = both(&mut client, "open");
     open(&mut client, &mut producers);
@@ -58,7 +58,7 @@ fn folder_of_the_state_is_removed_after_a_kill_open_transactions_are_aborted() {
 }
 
 #[test]
-fn folder_of_the_state_is_removed_after_a_stop_open_transactions_are_aborted() {
+fn lost_state_directory_after_a_stop_aborts_open_transactions() {
     let (mut broker, mut client) = started();
     let mut producers = both(&mut client, "open");
     open(&mut client, &mut producers);
@@ -69,7 +69,7 @@ fn folder_of_the_state_is_removed_after_a_stop_open_transactions_are_aborted() {
 }
 
 #[test]
-fn older_copy_of_the_state_is_restored_its_producers_are_fenced() {
+fn restored_older_state_fences_its_producers() {
     let (mut broker, mut client) = started();
     let mut producers = both(&mut client, "open");
     let folder = broker.partition_dir(STATE_TOPIC, 0);
@@ -86,9 +86,9 @@ fn older_copy_of_the_state_is_restored_its_producers_are_fenced() {
     is_settled(&broker, producers.to_vec());
 }
 
-/// A kill changes nothing where the state is whole: open transactions go on.
+/// A kill changes nothing while the state is whole: open transactions go on.
 #[test]
-fn state_is_whole_after_a_kill_open_transactions_are_committed() {
+fn whole_state_after_a_kill_lets_open_transactions_commit() {
     let (mut broker, mut client) = started();
     let mut producers = both(&mut client, "open");
     open(&mut client, &mut producers);

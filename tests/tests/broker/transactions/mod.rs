@@ -1,4 +1,4 @@
-//! Transactions on one broker, from outside: both protocols, what consumers read, bad input, kills.
+//! Transactions on one broker, from outside: both protocols, consumers, bad input, kills.
 //!
 //! Not here: offsets in transactions, compaction, clusters.
 
@@ -33,7 +33,7 @@ fn wait_for_state(client: &mut Client, transactional_id: &str, state: &str) {
     });
 }
 
-/// Waits until every transaction of a partition has ended, and returns what is committed. The marker of a diskless
+/// Waits until every transaction of a partition has ended; returns the committed records. The marker of a diskless
 /// partition takes a PUT.
 fn settled(client: &mut Client, topic: &str, partition: i32) -> Vec<String> {
     wait_until("no transaction is open", SOON, || client.stable(topic, partition) == client.latest(topic, partition));
@@ -47,13 +47,13 @@ fn one(client: &mut Client, producer: &mut Transactional, value: &str, is_commit
     offset
 }
 
-/// A producer of each protocol, under names of their own.
+/// Returns a producer of each protocol, under names of their own.
 fn both(client: &mut Client, name: &str) -> [Transactional; 2] {
     Protocol::BOTH.map(|protocol| Transactional::begin(client, &format!("{name}-{protocol:?}"), protocol))
 }
 
-/// Writes to a partition that was not added, which is refused in the words that each client knows, and then added.
-/// Returns the producer, whose transaction has one record, `unadded`.
+/// Writes to a partition that was not added, which is refused with the error of each version, and then added. Returns
+/// the producer, whose transaction has one record, `unadded`.
 fn write_unadded(client: &mut Client) -> Transactional {
     let mut producer = Transactional::begin(client, "unadded", Protocol::Old);
     producer.add(client, TOPIC, &[1]);
@@ -69,8 +69,8 @@ fn write_unadded(client: &mut Client) -> Transactional {
     producer
 }
 
-/// Writes two plain records around those of two open transactions, at offsets 0 to 3. Returns the producer of offset 1
-/// and that of offset 2.
+/// Writes two plain records around those of two open transactions, at offsets 0 to 3. Returns the producers of the
+/// offsets 1 and 2.
 fn two_open(client: &mut Client) -> [Transactional; 2] {
     client.produced(TOPIC, 0, &Batch::of(&["plain"]));
     let mut eldest = Transactional::begin(client, "eldest", Protocol::New);

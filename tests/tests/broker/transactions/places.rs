@@ -1,4 +1,4 @@
-//! Partitions of an open transaction that are deleted, made again, added, full or cut.
+//! Partitions of an open transaction that are deleted, recreated, added, full or cut.
 
 use super::{SOON, TOPIC, wait_for_state};
 use crate::disk_full::SmallDisk;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 const OTHER: &str = "other";
 
-/// A broker with an open transaction in two topics.
+/// Starts a broker with an open transaction in two topics.
 fn open(protocol: Protocol, sets: &[&str]) -> (Broker, Client, Transactional) {
     let broker = Broker::start(sets);
     let mut client = broker.client();
@@ -25,7 +25,7 @@ fn open(protocol: Protocol, sets: &[&str]) -> (Broker, Client, Transactional) {
 }
 
 #[test]
-fn a_topic_deleted_inside_a_transaction_does_not_keep_it_from_its_end() {
+fn topic_deleted_inside_a_transaction_does_not_block_its_end() {
     for protocol in Protocol::BOTH {
         let (_broker, mut client, mut producer) = open(protocol, &[]);
         client.delete_topic(TOPIC);
@@ -39,7 +39,7 @@ fn a_topic_deleted_inside_a_transaction_does_not_keep_it_from_its_end() {
 }
 
 #[test]
-fn a_topic_made_again_inside_a_transaction_has_nothing_of_the_one_before_and_no_open_transaction() {
+fn topic_recreated_inside_a_transaction_is_empty_without_an_open_transaction() {
     for protocol in Protocol::BOTH {
         for is_restarted in [false, true] {
             let (mut broker, mut client, mut producer) = open(protocol, &[]);
@@ -61,10 +61,10 @@ fn a_topic_made_again_inside_a_transaction_has_nothing_of_the_one_before_and_no_
     }
 }
 
-/// The new topic has no sequences of the producer: the new protocol refuses the next one, and its client aborts; the
-/// old protocol goes on.
+/// The new topic has no sequences of the producer. The new protocol refuses the next one, and its client aborts; the
+/// old protocol continues.
 #[test]
-fn a_transaction_that_writes_to_a_topic_that_was_made_again_is_refused_or_goes_on() {
+fn transaction_on_a_recreated_topic_is_refused_or_continues_by_its_protocol() {
     for protocol in Protocol::BOTH {
         let (_broker, mut client, mut producer) = open(protocol, &[]);
         client.delete_topic(TOPIC);
@@ -83,7 +83,7 @@ fn a_transaction_that_writes_to_a_topic_that_was_made_again_is_refused_or_goes_o
 }
 
 #[test]
-fn partitions_that_are_added_inside_a_transaction_are_part_of_it_once_written_to() {
+fn partitions_added_inside_a_transaction_belong_to_it_once_written() {
     for protocol in Protocol::BOTH {
         let (_broker, mut client, mut producer) = open(protocol, &[]);
         let topic = CreatePartitionsTopic { name: OTHER.into(), count: 3, ..Default::default() };
@@ -98,13 +98,13 @@ fn partitions_that_are_added_inside_a_transaction_are_part_of_it_once_written_to
 }
 
 #[test]
-fn records_deleted_over_an_open_transaction_move_the_stable_offset_and_its_end_is_read() {
+fn records_deleted_over_an_open_transaction_move_the_stable_offset_and_leave_its_end_readable() {
     for protocol in Protocol::BOTH {
         for is_killed in [false, true] {
             let (mut broker, mut client, mut producer) = open(protocol, &["log.segment.delete.delay.ms=0"]);
             producer.write(&mut client, OTHER, 0, &["second"]);
             client.produced(OTHER, 0, &Batch::of(&["plain"]));
-            // Only up to the high watermark, past the first record of the transaction.
+            // The new log start is at most the high watermark, and past the first record of the transaction.
             client.delete_records(OTHER, 0, 1);
             assert_eq!((client.stable(OTHER, 0), client.latest(OTHER, 0)), (1, 3));
             if is_killed {
@@ -135,7 +135,7 @@ fn records_deleted_over_an_aborted_transaction_leave_the_rest_of_it_unread() {
     assert_eq!(client.committed_texts(OTHER, 0), ["plain"]);
 }
 
-/// Retention takes segments in which a transaction began; the next start has to know it from the snapshot.
+/// Retention deletes segments in which a transaction began; the next start must know it from the snapshot.
 #[test]
 fn segments_deleted_over_an_open_transaction_leave_it_open_over_kills() {
     for end in [Broker::stop as fn(&mut Broker), Broker::kill] {
@@ -160,7 +160,7 @@ fn segments_deleted_over_an_open_transaction_leave_it_open_over_kills() {
     }
 }
 
-/// Takes all the room that there is.
+/// Fills the disk.
 fn fill(disk: &SmallDisk) -> PathBuf {
     let path = disk.path().join("filler");
     let mut file = fs::File::create(&path).expect("a name is free");
@@ -168,9 +168,9 @@ fn fill(disk: &SmallDisk) -> PathBuf {
     path
 }
 
-/// Decisions and markers of many transactions while the disk is full: whatever had room counts, the rest comes later.
+/// Decisions and markers of many transactions on a full disk: those that had space are valid, the others come later.
 #[test]
-fn ends_on_a_full_disk_are_refused_or_completed_once_there_is_room() {
+fn ends_on_a_full_disk_are_refused_or_completed_once_space_is_free() {
     for protocol in Protocol::BOTH {
         let Some(disk) = SmallDisk::mount(16 << 20) else { return };
         let mut broker = Broker::start_in(&disk.path().join("data"), &["transaction.state.log.num.partitions=1"]);

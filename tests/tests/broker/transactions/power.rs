@@ -1,9 +1,9 @@
-//! Power cuts under transactions, as the file system leaves them ([`Disk`]): with flushes each commit that was
-//! answered is whole; without them nothing stays open, nothing aborted is read, and no producer of before goes on.
-//! Skipped without root.
+//! Power losses under transactions, as the file system leaves them ([`Disk`]). With flushes each acknowledged commit is
+//! whole. Without them no transaction stays open, no aborted record is read, and no earlier producer continues. Skipped
+//! without root.
 //!
-//! `FULLBORE_POWER_ROUNDS` is the number of cuts (by default 3, in `make soak` 60); each round has a seed, printed when
-//! it begins.
+//! `FULLBORE_POWER_ROUNDS` is the number of power losses (by default 3, in `make soak` 60); each round prints its seed
+//! when it begins.
 
 use super::{DISKLESS, SOON};
 use fullbore_tests::{Broker, Client, Disk, Protocol, Random, Transactional, another_boot, wait_until};
@@ -23,14 +23,14 @@ const REMOTE: &str = "cut-remote";
 const PARTITIONS: i32 = 3;
 const IDS: usize = 5;
 const PAGE: u64 = 4096;
-/// In the data folder, until transactions are settled.
+/// File in the data directory while transactions from before the power loss are unsettled.
 const UNSETTLED: &str = "transactions-unsettled";
 const SETS: &[&str] = &["transaction.state.log.num.partitions=2", "offsets.topic.num.partitions=1"];
 
-/// How the broker flushes.
+/// Setting of the broker's flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// As the system pleases.
+    /// Whenever the system writes back.
     Plain,
     /// `fullbore.transaction.flush=true`
     Flush,
@@ -51,10 +51,10 @@ struct Written {
     outcome: Outcome,
 }
 
-/// A transactional id, with its producer and its transactions.
+/// Transactional id, with its producer and its transactions.
 struct Writer {
     producer: Transactional,
-    /// Every producer that its clients have been.
+    /// Producer ids and epochs that its clients have had.
     known: HashSet<(i64, i16)>,
     written: Vec<Written>,
 }
@@ -105,7 +105,7 @@ impl Writer {
         }
     }
 
-    /// The offset of its group, as its committed transactions have left it.
+    /// Returns the offset of its group by its committed transactions.
     fn offset(&self) -> Option<i64> {
         let committed = self.written.iter().filter(|one| one.outcome == Outcome::Committed);
         committed.filter_map(|one| one.offset).next_back()
@@ -171,7 +171,7 @@ fn write_back(broker: &Broker, random: &mut Random) {
     }
 }
 
-/// Segments of every partition.
+/// Returns the segments of every partition.
 fn logs(data_dir: &Path) -> Vec<PathBuf> {
     let partitions = fs::read_dir(data_dir).expect("ours").filter_map(|entry| Some(entry.ok()?.path()));
     let files = partitions.filter_map(|dir| fs::read_dir(dir).ok()).flatten();
@@ -179,7 +179,7 @@ fn logs(data_dir: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect()
 }
 
-/// Writes until the power is cut, and returns what was written, and the disk as it is then.
+/// Writes until the power loss; returns the writers, and the disk as it is then.
 fn run(mode: Mode, random: &mut Random) -> Option<(Vec<Writer>, Disk)> {
     let disk = Disk::make()?;
     let flushes: &[&str] = match mode {
@@ -215,7 +215,7 @@ fn run(mode: Mode, random: &mut Random) -> Option<(Vec<Writer>, Disk)> {
     Some((writers, cut))
 }
 
-/// Holds what is read to what was answered.
+/// Compares the records with the acknowledged ends.
 fn check(mode: Mode, client: &mut Client, writers: &[Writer]) {
     wait_until("the stable offset reaches the end", SOON, || {
         (0..PARTITIONS).all(|partition| client.stable(TOPIC, partition) == client.latest(TOPIC, partition))
@@ -248,7 +248,7 @@ fn check(mode: Mode, client: &mut Client, writers: &[Writer]) {
     assert!(read.is_empty(), "records that were never written: {read:?}");
 }
 
-/// Producers of before are fenced, and new ones share no epoch with them.
+/// Checks that earlier producers are fenced, and that new ones share no epoch with them.
 fn check_producers(client: &mut Client, writers: &mut [Writer]) {
     let known: HashSet<(i64, i16)> = writers.iter().flat_map(|writer| writer.known.iter().copied()).collect();
     for writer in writers.iter_mut() {
@@ -278,7 +278,7 @@ fn survives(mode: Mode, first: u64) {
         let Some((mut writers, disk)) = run(mode, &mut random) else { return };
         let mut broker = Broker::start_in(&disk.data(), SETS);
         if random.below(3) == 0 {
-            // A kill amid what follows the power cut.
+            // A kill amid the cleanup after the power loss.
             broker.kill();
             broker.restart();
         }
@@ -297,23 +297,23 @@ fn survives(mode: Mode, first: u64) {
 }
 
 #[test]
-fn power_is_cut_in_flush_mode_each_committed_transaction_is_whole() {
+fn power_loss_in_flush_mode_keeps_committed_transactions_whole() {
     survives(Mode::Flush, 1_000);
 }
 
 #[test]
-fn power_is_cut_and_topics_flush_each_message_each_committed_transaction_is_whole() {
+fn power_loss_with_a_flush_per_message_keeps_committed_transactions_whole() {
     survives(Mode::EachMessage, 2_000);
 }
 
 #[test]
-fn power_is_cut_without_flushes_nothing_hangs_and_no_producer_of_before_goes_on() {
+fn power_loss_without_flushes_leaves_no_open_transaction_and_fences_earlier_producers() {
     survives(Mode::Plain, 3_000);
 }
 
-/// The index and the store have what they had, and `__transaction_state` has nothing: no id has these transactions.
+/// The index and the store are whole, and `__transaction_state` is empty: no transactional id has these transactions.
 #[test]
-fn power_is_cut_with_transactions_open_on_a_diskless_topic_they_are_aborted_and_their_producers_fenced() {
+fn power_loss_aborts_open_transactions_on_a_diskless_topic_and_fences_their_producers() {
     let Some(disk) = Disk::make() else { return };
     let mut broker = Broker::start_in(&disk.data(), SETS);
     let mut client = broker.client();

@@ -1,5 +1,5 @@
-//! Both protocols of clients: the old one, in which they add partitions, and the new one, in which Produce does and
-//! each end bumps the epoch.
+//! Both protocols of clients: the old one, in which they add partitions, and the new one, in which Produce adds them
+//! and each end bumps the epoch.
 
 use super::{SOON, TOPIC, both, one, wait_for_state};
 use fullbore_tests::{Batch, Broker, Protocol, Transactional, wait_until};
@@ -7,7 +7,7 @@ use fullbore_wire::apis::list_transactions::ListTransactionsRequest;
 use fullbore_wire::{ErrorCode, Text};
 
 #[test]
-fn committed_and_aborted_transactions_of_both_protocols_are_read_as_they_ended() {
+fn committed_and_aborted_transactions_of_both_protocols_are_read_by_their_end() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -31,7 +31,7 @@ fn committed_and_aborted_transactions_of_both_protocols_are_read_as_they_ended()
 
 /// The marker of the new protocol has the next epoch.
 #[test]
-fn a_marker_has_the_epoch_of_its_protocol_and_what_was_decided() {
+fn marker_has_the_epoch_of_its_protocol_and_the_decision() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -50,7 +50,7 @@ fn a_marker_has_the_epoch_of_its_protocol_and_what_was_decided() {
 }
 
 #[test]
-fn a_partition_that_was_not_added_is_refused_in_the_words_that_the_client_knows() {
+fn batch_to_an_unadded_partition_has_the_error_of_its_version() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 2, &[]);
@@ -60,7 +60,7 @@ fn a_partition_that_was_not_added_is_refused_in_the_words_that_the_client_knows(
 }
 
 #[test]
-fn verification_that_is_switched_off_lets_clients_of_the_old_protocol_write_anywhere() {
+fn disabled_verification_lets_the_old_protocol_write_to_any_partition() {
     let broker = Broker::start(&["transaction.partition.verification.enable=false"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -70,9 +70,9 @@ fn verification_that_is_switched_off_lets_clients_of_the_old_protocol_write_anyw
     assert_eq!(client.stable(TOPIC, 0), 0);
 }
 
-/// A lost answer: the client sends its EndTxn again.
+/// The response was lost: the client sends its EndTxn again.
 #[test]
-fn an_end_that_is_repeated_is_answered_as_the_first_time_and_the_other_end_is_refused() {
+fn repeated_end_has_the_same_result_and_the_opposite_end_is_refused() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -99,7 +99,7 @@ fn an_end_that_is_repeated_is_answered_as_the_first_time_and_the_other_end_is_re
 }
 
 #[test]
-fn an_end_without_a_transaction_is_refused_but_for_an_abort_of_the_new_protocol() {
+fn end_without_a_transaction_is_refused_except_an_abort_of_the_new_protocol() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -116,7 +116,7 @@ fn an_end_without_a_transaction_is_refused_but_for_an_abort_of_the_new_protocol(
 }
 
 #[test]
-fn a_new_producer_of_an_id_aborts_the_transaction_of_the_one_before_and_fences_it() {
+fn new_producer_of_an_id_fences_the_former_and_aborts_its_transaction() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 2, &[]);
@@ -143,9 +143,9 @@ fn a_new_producer_of_an_id_aborts_the_transaction_of_the_one_before_and_fences_i
     }
 }
 
-/// KIP-360: a client that lost the answer repeats its InitProducerId with the epoch that it had.
+/// KIP-360: after a lost response the client repeats its InitProducerId with its former epoch.
 #[test]
-fn an_init_that_is_repeated_with_the_epoch_before_is_given_the_same_epoch_again() {
+fn repeated_init_with_the_former_epoch_gets_the_same_epoch() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let first = client.init_transactional("again", 60_000, None, 4);
@@ -159,16 +159,16 @@ fn an_init_that_is_repeated_with_the_epoch_before_is_given_the_same_epoch_again(
             (ErrorCode::NONE, bumped.producer_id, bumped.producer_epoch)
         );
     }
-    // Another client comes between: the first one is fenced.
+    // Another client comes between and fences the first one.
     let other = client.init_transactional("again", 60_000, None, 4);
     assert_eq!(other.producer_epoch, bumped.producer_epoch + 1);
     let fenced = client.init_transactional("again", 60_000, current, 4);
     assert_eq!(fenced.error_code, ErrorCode::PRODUCER_FENCED);
 }
 
-/// 32,767 epochs, then a new producer id: by InitProducerId, and by the end of a transaction of the new protocol.
+/// After 32,767 epochs comes a new producer id, by InitProducerId or by the end of a transaction of the new protocol.
 #[test]
-fn epochs_that_run_out_lead_to_a_new_producer_id() {
+fn exhausted_epochs_give_a_new_producer_id() {
     const LAST: i16 = i16::MAX - 1;
     let broker = Broker::start(&["transaction.state.log.num.partitions=1"]);
     let mut client = broker.client();
@@ -200,7 +200,7 @@ fn epochs_that_run_out_lead_to_a_new_producer_id() {
 }
 
 #[test]
-fn a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() {
+fn transaction_past_its_timeout_is_aborted_and_its_producer_fenced() {
     let broker = Broker::start(&["transaction.abort.timed.out.transaction.cleanup.interval.ms=20"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 2, &[]);
@@ -216,7 +216,7 @@ fn a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() {
             producer.try_end(&mut client, true).error_code,
             match protocol {
                 Protocol::Old => ErrorCode::PRODUCER_FENCED,
-                // The producer has the epoch before, as if the answer to its abort had been lost.
+                // The producer has its former epoch, as if the response to its abort had been lost.
                 Protocol::New => ErrorCode::INVALID_TXN_STATE,
             }
         );
@@ -226,7 +226,7 @@ fn a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() {
 }
 
 #[test]
-fn an_id_that_is_idle_for_long_expires_and_begins_anew_with_another_producer_id() {
+fn idle_id_expires_and_restarts_with_another_producer_id() {
     let broker = Broker::start(&[
         "transactional.id.expiration.ms=100",
         "transaction.remove.expired.transaction.cleanup.interval.ms=20",
@@ -336,14 +336,14 @@ fn producers_are_described_with_their_open_transaction_and_its_coordinator() {
     }
 }
 
-/// The first batch of a producer is refused while the coordinator cannot answer; those behind it are in flight already.
+/// The first batch of a producer is refused while the coordinator cannot answer; later batches are in flight already.
 #[test]
-fn a_batch_behind_one_that_could_not_be_verified_is_not_taken_for_the_first() {
+fn batch_behind_an_unverified_one_is_not_taken_for_the_first() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
     client.produced(TOPIC, 0, &Batch::of(&["plain"]));
-    // The topic of transactions is not there yet, and its first producer is given the first id of a block.
+    // The topic of transactions does not exist yet, and its first producer gets the first id of a block.
     let next = first_transactional_id();
     let batch = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(next, 0, sequence).transactional();
     let mut send = |sequence: i32| {
@@ -361,7 +361,7 @@ fn a_batch_behind_one_that_could_not_be_verified_is_not_taken_for_the_first() {
     assert_eq!(other.committed_texts(TOPIC, 0), ["plain", "0", "1"]);
 }
 
-/// The producer id of the first transactional id of a new broker.
+/// Returns the producer id of the first transactional id of a new broker.
 fn first_transactional_id() -> i64 {
     let broker = Broker::start(&[]);
     Transactional::begin(&mut broker.client(), "first", Protocol::Old).id

@@ -5,10 +5,10 @@ use fullbore_tests::{Batch, Broker, Client, FetchFrom, Protocol, Transactional, 
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::FetchRequest;
 
-/// A wait that ends later than the client's patience with an answer.
+/// Wait past the client's time limit for a response.
 const FOREVER_MS: i32 = 300_000;
 
-/// Aborted transactions of a fetch at an offset, by their first offsets.
+/// Returns the aborted transactions of a fetch at an offset, by their first offsets.
 fn aborted(client: &mut Client, offset: i64) -> Vec<i64> {
     let data = client.fetch_committed(TOPIC, 0, offset);
     assert_eq!(data.error_code, ErrorCode::NONE);
@@ -19,7 +19,7 @@ fn aborted(client: &mut Client, offset: i64) -> Vec<i64> {
 }
 
 #[test]
-fn the_stable_offset_is_the_first_of_the_eldest_open_transaction() {
+fn stable_offset_is_the_first_offset_of_the_oldest_open_transaction() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -38,7 +38,7 @@ fn the_stable_offset_is_the_first_of_the_eldest_open_transaction() {
 }
 
 #[test]
-fn a_fetch_names_just_the_aborted_transactions_that_reach_into_what_it_returns() {
+fn fetch_names_only_aborted_transactions_that_overlap_its_records() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -59,7 +59,7 @@ fn a_fetch_names_just_the_aborted_transactions_that_reach_into_what_it_returns()
     assert_eq!(aborted(&mut client, 8), [8]);
     assert_eq!(aborted(&mut client, 10), [0; 0]);
     assert_eq!(client.committed_texts(TOPIC, 0), ["committed within"]);
-    // Only what was aborted in what is returned: the first batch.
+    // The response has aborted transactions of its records only: the first batch.
     client.send_committed_small(TOPIC, 3);
     let data = client.receive_long_poll();
     let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
@@ -118,7 +118,7 @@ fn aborted_transactions_are_named_over_many_segments_and_after_restarts() {
 }
 
 #[test]
-fn a_long_poll_is_woken_by_the_marker_and_not_by_the_records() {
+fn long_poll_ends_by_the_marker_and_not_by_the_records() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -161,9 +161,9 @@ fn offsets_are_listed_up_to_the_stable_one() {
     assert_eq!(client.stable(TOPIC, 0), 3);
 }
 
-/// Consumers read in sessions, which leave out what has not changed.
+/// Consumers fetch in sessions, which leave out unchanged partitions.
 #[test]
-fn a_session_is_given_a_partition_again_when_its_stable_offset_moves() {
+fn session_returns_a_partition_again_when_its_stable_offset_moves() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 2, &[]);

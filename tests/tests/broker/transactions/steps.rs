@@ -1,9 +1,9 @@
-//! kill -9 of the broker at each step of a transaction (`FULLBORE_FAULT_POINT`): nothing is lost, there twice, or open
-//! for good.
+//! kill -9 of the broker at each step of a transaction (`FULLBORE_FAULT_POINT`): no number is lost or duplicated, and
+//! no transaction stays open.
 //!
-//! A client copies numbers with offsets, once as one that sends again what had no answer, and once as one that begins
-//! again. `FULLBORE_TRANSACTION_ROUNDS` is the number of times that each step is reached before (by default in 1 round,
-//! in `make soak` in 12).
+//! A client copies numbers with offsets. Without a response it sends again in one run, and begins again in another.
+//! `FULLBORE_TRANSACTION_ROUNDS` is the number of rounds (by default 1, in `make soak` 12). In each round the kill
+//! comes when the broker reaches the step once more than in the round before.
 
 use fullbore_tests::{Broker, Copier, Protocol, Resolve, rounds};
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ const SETS: [&str; 3] = [
     "offsets.topic.num.partitions=1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
 ];
-/// Each step with the first time at which there is something before it.
+/// Each step, with the number of times that the broker reaches it before the kill of the first round.
 const STEPS: [(&str, usize); 10] = [
     ("begun", 1),
     ("added", 2),
@@ -54,10 +54,11 @@ fn survives(protocol: Protocol, resolve: Resolve) {
 
 fn survives_on(configs: &[(&str, &str)], protocol: Protocol, resolve: Resolve) {
     for round in 0..rounds("FULLBORE_TRANSACTION_ROUNDS", 1, 12) {
-        // No log has a batch of a diskless partition.
+        // A batch of a diskless partition is in no log.
         for (step, first) in STEPS.into_iter().filter(|(step, _)| configs.is_empty() || *step != "appended") {
             let count = if step == "begun" { 1 } else { first + round };
-            // The old protocol adds partitions one by one, and the new one does not add them again.
+            // Some steps are reached a few times only: the old protocol adds partitions one by one; the new one does
+            // not add them again.
             eprintln!("{step}:{count}, {protocol:?}, {resolve:?}");
             copied_through(step, count.min(5), protocol, resolve, configs);
         }
@@ -65,31 +66,31 @@ fn survives_on(configs: &[(&str, &str)], protocol: Protocol, resolve: Resolve) {
 }
 
 #[test]
-fn old_client_sends_again_each_number_is_copied_once_through_a_kill_at_each_step() {
+fn kill_at_each_step_of_a_resending_old_client_copies_each_number_once() {
     survives(Protocol::Old, Resolve::Again);
 }
 
 #[test]
-fn old_client_begins_again_each_number_is_copied_once_through_a_kill_at_each_step() {
+fn kill_at_each_step_of_a_restarting_old_client_copies_each_number_once() {
     survives(Protocol::Old, Resolve::Anew);
 }
 
 #[test]
-fn new_client_sends_again_each_number_is_copied_once_through_a_kill_at_each_step() {
+fn kill_at_each_step_of_a_resending_new_client_copies_each_number_once() {
     survives(Protocol::New, Resolve::Again);
 }
 
 #[test]
-fn new_client_begins_again_each_number_is_copied_once_through_a_kill_at_each_step() {
+fn kill_at_each_step_of_a_restarting_new_client_copies_each_number_once() {
     survives(Protocol::New, Resolve::Anew);
 }
 
 #[test]
-fn old_client_writes_a_diskless_topic_each_number_is_copied_once_through_a_kill_at_each_step() {
+fn kill_at_each_step_of_an_old_client_on_a_diskless_topic_copies_each_number_once() {
     survives_on(super::DISKLESS, Protocol::Old, Resolve::Again);
 }
 
 #[test]
-fn new_client_writes_a_diskless_topic_each_number_is_copied_once_through_a_kill_at_each_step() {
+fn kill_at_each_step_of_a_new_client_on_a_diskless_topic_copies_each_number_once() {
     survives_on(super::DISKLESS, Protocol::New, Resolve::Anew);
 }

@@ -9,12 +9,12 @@ use fullbore_wire::apis::produce::{ProduceRequest, TopicProduceData};
 use fullbore_wire::{ErrorCode, Uuid};
 use std::collections::VecDeque;
 
-/// A batch of one record that states its sequence.
+/// Returns a batch of one record with its sequence as text.
 fn one(producer: &Transactional, sequence: i32) -> Batch {
     Batch::of(&[format!("record {sequence}")]).from_producer(producer.id, producer.epoch, sequence).transactional()
 }
 
-/// A produce over one of several connections.
+/// Returns a produce request for one of several connections.
 fn striped(producer: &Transactional, topic: Uuid, partition: i32, sequence: i32) -> ProduceRequest {
     let data = topic_data("", &[(partition, one(producer, sequence).bytes())]);
     ProduceRequest {
@@ -130,7 +130,7 @@ fn windows_of_batches_in_flight_on_one_connection_are_committed_in_order() {
 
 /// The end of the transaction comes while a batch waits for one that never comes.
 #[test]
-fn a_marker_refuses_the_batches_of_its_transaction_that_wait_for_their_turn() {
+fn marker_refuses_waiting_out_of_order_batches_of_its_transaction() {
     [&[], DISKLESS].into_iter().for_each(marker_refuses_what_waits);
 }
 
@@ -145,7 +145,7 @@ fn marker_refuses_what_waits(configs: &[(&str, &str)]) {
     waiting.send(&striped(&producer, topic, 0, 2), PRODUCE);
     let mut probe = broker.client();
     wait_until("the batch is parked", SOON, || {
-        // A copy of it waits as well, or is refused: either way the first one was admitted before.
+        // A copy of the batch waits as well, or is refused: either way the first one was admitted before.
         probe.send(&striped(&producer, topic, 0, 0), PRODUCE);
         receive_error(&mut probe) == ErrorCode::NONE
     });
@@ -159,7 +159,7 @@ fn marker_refuses_what_waits(configs: &[(&str, &str)]) {
     assert_eq!(settled(&mut client, TOPIC, 0), expected(2));
 }
 
-/// Each partition's first batch comes over a connection of its own: the coordinator adds them all.
+/// Each partition's first batch comes over its own connection: the coordinator adds all partitions.
 #[test]
 fn first_batches_to_many_partitions_at_once_are_all_added_to_the_transaction() {
     [&[], DISKLESS].into_iter().for_each(first_batches_are_all_added);

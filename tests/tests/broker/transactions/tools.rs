@@ -1,11 +1,11 @@
-//! `fullbore transactions` on transactions that have an owner and on one that has none.
+//! `fullbore transactions` on transactions with and without a coordinator.
 
 use super::TOPIC;
 use fullbore_tests::{Broker, Client, Protocol, Transactional, binary};
 use fullbore_wire::ErrorCode;
 use std::process::{Command, Output};
 
-/// Runs `transactions abort` of the transaction that begins at offset 0.
+/// Runs `transactions abort` for the transaction that begins at offset 0.
 fn abort(broker: &Broker, flags: &[&str]) -> Output {
     let mut command = Command::new(binary());
     command.args(["transactions", "abort", "--topic", TOPIC, "--partition", "0", "--start-offset", "0"]);
@@ -17,7 +17,7 @@ fn state(client: &mut Client, id: &str) -> String {
 }
 
 #[test]
-fn coordinator_has_the_transaction_open_its_abort_is_refused_unless_it_is_forced() {
+fn abort_of_a_coordinated_transaction_is_refused_unless_forced() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
@@ -36,7 +36,7 @@ fn coordinator_has_the_transaction_open_its_abort_is_refused_unless_it_is_forced
 }
 
 #[test]
-fn no_coordinator_has_the_transaction_it_is_aborted() {
+fn transaction_without_a_coordinator_is_aborted() {
     let broker = Broker::start(&["transaction.partition.verification.enable=false"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);

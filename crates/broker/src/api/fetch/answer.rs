@@ -1,8 +1,8 @@
-//! The response of a fetch: partitions grouped by topic again, in the order they were looked at.
+//! The response of a fetch: partitions grouped by topic, in the order in which they were read.
 //!
-//! Invariant: the response is written by topic and [`TOPIC_PARTITIONS_MAX`] partitions at most, so that one of a
-//! million takes no more memory than its bytes. A topic of more is in the response several times, as is one whose
-//! partitions are apart.
+//! Invariant: the response is encoded in groups of at most [`TOPIC_PARTITIONS_MAX`] partitions of a topic, so that a
+//! million partitions take no more memory than the encoded bytes. A larger topic has several entries, and so has a
+//! topic whose partitions are not neighbours.
 
 use crate::api::call::{Fault, Reply};
 use crate::api::{nodes, topics};
@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
-/// Partitions of a topic that are in memory at a time.
+/// Largest number of partitions of a topic that are in memory at a time.
 const TOPIC_PARTITIONS_MAX: usize = 1000;
 
-/// The response to a fetch that was carried out.
+/// Returns the response to a fetch that was carried out.
 pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
     let groups = groups(&shown);
     let mut response = FetchResponse { session_id, ..Default::default() };
@@ -46,7 +46,7 @@ pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> 
     })
 }
 
-/// The lengths of neighbours of one topic.
+/// Returns the lengths of groups of neighbours of one topic.
 fn groups(shown: &[Fetched]) -> Vec<usize> {
     let mut groups = Vec::new();
     for (at, fetched) in shown.iter().enumerate() {
@@ -83,7 +83,7 @@ fn data(broker: &Node, fetched: Fetched, reply: Reply) -> PartitionData {
     data
 }
 
-/// The answer for a partition of which nothing can be said.
+/// Returns the entry of a partition without any known values.
 pub(super) fn nothing(partition_index: i32) -> PartitionData {
     PartitionData {
         partition_index,
@@ -96,7 +96,7 @@ pub(super) fn nothing(partition_index: i32) -> PartitionData {
     }
 }
 
-/// The response to a fetch that could not be.
+/// Returns the response to a fetch that failed as a whole.
 pub fn error(error_code: ErrorCode, session_id: i32, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<FetchRequest>(&FetchResponse { error_code, session_id, ..Default::default() })
 }
@@ -108,7 +108,7 @@ mod tests {
     use fullbore_wire::{Text, Uuid};
 
     #[test]
-    fn topic_of_very_many_partitions_is_written_in_pieces() {
+    fn topic_with_thousands_of_partitions_is_encoded_in_groups() {
         let topic = |name| Arc::new(FetchedTopic::new(TopicKey { name: Text::from_static(name), id: Uuid::ZERO }));
         let of = |topic: &Arc<FetchedTopic>, count| {
             (0..count)

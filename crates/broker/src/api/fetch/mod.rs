@@ -1,10 +1,10 @@
-//! Fetch 4-18: long polls, sessions (KIP-227), topic ids (KIP-516). What other brokers fetch is in `replica/`.
+//! Fetch 4-18: long polls, sessions (KIP-227), topic ids (KIP-516). Fetches of other brokers are in `replica/`.
 //!
-//! A fetch is answered when it has its minimum of bytes, an error, or no time left. Where reading costs, sizes are
-//! compared with the minimum first ([`Depth`]). It holds no records: what it returns are ranges of log files, or what
-//! the cache of diskless topics has. A consumer that has a rack is sent to the broker of its rack for what is diskless
-//! (KIP-392), without records. Invariant: the first partition with data returns at least one whole batch, so that a
-//! consumer always moves (KIP-74).
+//! A fetch is answered once it has its minimum of bytes, an error, or no time left. Where reading is expensive, sizes
+//! are compared with the minimum first ([`Depth`]). A fetch holds no records: it returns ranges of log files, or the
+//! contents of the diskless cache. A consumer with a rack is redirected, without records, to a broker of its rack for
+//! diskless partitions (KIP-392). Invariant: the first partition with data returns at least one whole batch, so that a
+//! consumer always progresses (KIP-74).
 
 mod answer;
 mod rack;
@@ -30,26 +30,25 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// The longest wait a client can ask for.
+/// Longest wait that a client can request.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// How long an answer waits at least for logs that are being opened, or records that are fetched, whatever the client
-/// asks for: most take a few milliseconds. After a crash one may take seconds, and then the answer says nothing of its
-/// partition.
+/// Shortest wait for logs that are being opened, or records that are fetched, whatever the client requests. Most take a
+/// few milliseconds. After a crash, opening may take seconds, and the response then has no data of the partition.
 const OPENING_WAIT: Duration = Duration::from_millis(500);
-/// Offsets that are not known: clients keep what they had.
+/// Unknown offset, for which clients keep their previous value.
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 
-/// An answer of a session that reads ahead is full once less than this share of it is left.
+/// Divisor of the response size: a response of a session that reads ahead is full once less than this share is left.
 const FULL_SHARE: usize = 8;
-/// Bytes of memory that a pending fetch takes beside the lists it has of its own.
+/// Bytes of memory of a pending fetch, without its own lists.
 const PENDING_BYTES: usize = 2048;
-/// Bytes of memory that looking at a partition and answering for it takes, if there are no records.
+/// Bytes of memory for reading a partition without records, and for its entry in the response.
 const LOOK_BYTES: usize = 128;
 
-/// Admits a fetch: settles its session, and answers at once if enough is there.
+/// Admits a fetch: binds its session, and answers at once if there are enough bytes.
 ///
 /// # Errors
-/// When the response cannot be written.
+/// The response cannot be encoded.
 pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     if request.replica_id.max(request.replica_state.replica_id) >= 0 {
         return replica::admit(call, request, reply);
@@ -59,7 +58,7 @@ pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> 
     if partitions <= ENTRIES_SHORT_MAX {
         return admit_consumer(call, request, reply);
     }
-    // The request may be short: what it changes, forgets or reads is looked for in all of the session.
+    // A short request may still change, forget or read any partition of a large session.
     Box::pin(broker.wide.drive(partitions * LOOK_BYTES, async { admit_consumer(call, request, reply) })).await
 }
 
@@ -72,7 +71,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     let began = Instant::now();
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes);
     let limits = FetchLimits {
-        // No answer has more than its maximum.
+        // No response exceeds its maximum.
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes.max(1)),
         max_bytes,
         began,
@@ -80,7 +79,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
         isolation,
         cross_rack: CrossRackClient::of(broker, call.listener, &request.rack_id),
     };
-    // From here on nothing is kept of the request's frame, which may be part of a large buffer.
+    // The request's frame, which may be part of a large buffer, is not retained beyond this point.
     let asked = SessionRequest::of(request);
     let plan = match broker.sessions.admit(asked, broker.now_ms()) {
         Ok(FetchAdmission::Planned(plan)) => plan,
@@ -90,7 +89,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
             let broker = Arc::clone(broker);
             let node = Arc::clone(&broker);
             let answer = async move {
-                // There may be many of them, each with thousands of partitions to look at.
+                // Many fetches may wait, each with thousands of partitions to read.
                 tokio::task::yield_now().await;
                 match broker.sessions.plan_behind(behind, broker.now_ms()) {
                     Ok(plan) => {
@@ -110,7 +109,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     match plan.wanted() {
         Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX || is_in_place() => {
             let fetched = attempt(broker, &wanted, &limits, plan.reads_ahead);
-            // The answer changes the session's list in place, unless a second reference to it is left: then it copies
+            // The answer changes the session's list in place only if no second reference exists; otherwise it copies
             // the list.
             drop(wanted);
             let is_late = limits.deadline <= Instant::now() && !fetched.is_opening && !fetched.is_counted;
@@ -127,7 +126,8 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     Ok(holding(broker, answer, partitions, held))
 }
 
-/// An answer that comes later, apart from the threads that serve connections if it is of very many partitions.
+/// Returns a completion that is answered later. A fetch of thousands of partitions runs apart from the threads that
+/// serve connections.
 fn holding(
     broker: &Arc<Node>,
     answer: impl Future<Output = Result<Frame, Fault>> + Send + 'static,
@@ -167,7 +167,7 @@ fn refused(broker: &Node, code: ErrorCode, reply: Reply) -> Result<Frame, Fault>
     answer::error(code, 0, reply)
 }
 
-/// Counts the partitions of an answer: those left out have neither records nor an error.
+/// Counts the partitions of an answer. Those left out have neither records nor an error.
 fn count(shown: &[Fetched], metrics: &Metrics) {
     for Fetched { outcome, .. } in shown {
         match outcome {
@@ -178,7 +178,7 @@ fn count(shown: &[Fetched], metrics: &Metrics) {
     }
 }
 
-/// How much one fetch wants, how long it waits for that, and from where.
+/// Limits of one fetch: its bytes, its wait, and its source.
 #[derive(Clone)]
 struct FetchLimits {
     min_bytes: usize,
@@ -189,27 +189,27 @@ struct FetchLimits {
     cross_rack: Option<CrossRackClient>,
 }
 
-/// Outcome of one look at all partitions.
+/// Outcome of one read of all partitions.
 struct Attempt {
     partitions: Vec<Fetched>,
-    /// True if the fetch waits no longer.
+    /// True if the fetch should be answered now.
     is_enough: bool,
-    /// True if some logs are being opened, or records fetched.
+    /// True if logs are being opened, or records fetched.
     is_opening: bool,
-    /// True if records were counted that have to be read before an answer.
+    /// True if records were counted and have to be read before an answer.
     is_counted: bool,
 }
 
-/// Depth of a look at partitions whose records have to be assembled.
+/// Depth of a read of partitions whose records have to be assembled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// Sizes, where they are known without reading.
+    /// Sizes that are known without reading.
     Sizes,
     /// Records, assembled for the answer.
     Records,
 }
 
-/// Looks again each time a partition grew, until there is enough or the time is up.
+/// Reads again each time a partition grew, until there is enough or the time is up.
 async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Result<Attempt, ErrorCode> {
     let waiter = Arc::new(Notify::new());
     register(broker, plan, &waiter)?;
@@ -217,16 +217,16 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         if plan.has_lost_one()? {
-            // Its topic may have been made again.
+            // Its topic may have been recreated.
             register(broker, plan, &waiter)?;
         }
-        // Registered first, looked second: an append between the two has already woken the waiter.
+        // Registers before it reads: an append between the two has already woken the waiter.
         let fetched = look(broker, plan, limits, Depth::Sizes)?;
         let deadline = if fetched.is_opening { opening_deadline } else { limits.deadline };
         if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {
             return Ok(fetched);
         }
-        // It is as long as the list of partitions.
+        // Not held during the wait, since it is as long as the list of partitions.
         drop(fetched);
         let grown = async {
             tokio::select! {
@@ -240,8 +240,7 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     }
 }
 
-/// Reads every partition once. [`Depth::Sizes`] is where it begins: records are read, too, once the sizes are enough
-/// for an answer.
+/// Reads every partition once. With [`Depth::Sizes`], records are read only once the sizes are enough for an answer.
 fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     Ok(match depth {
@@ -258,8 +257,8 @@ fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result
     plan.keep_registered(Arc::clone(waiter), registered)
 }
 
-/// Reads every partition once. While the client waits for more than one byte, sizes are compared first, so that what is
-/// not answered is not read.
+/// Reads every partition once. While the client waits for more than one byte, sizes are compared first, so that nothing
+/// is read in vain.
 fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
     if limits.min_bytes > 1 && Instant::now() < limits.deadline {
         let attempt = read_each(broker, wanted, Depth::Sizes, limits, reads_ahead);
@@ -270,12 +269,12 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
     read_each(broker, wanted, Depth::Records, limits, reads_ahead)
 }
 
-/// Reads every partition once, in the order of the request. At [`Depth::Sizes`] counts a partition whose size is known
-/// instead of reading it.
+/// Reads every partition once, in the order of the request. At [`Depth::Sizes`], counts a partition of known size
+/// without reading it.
 ///
-/// Fails a partition whose log could not be opened, or whose records could not be fetched, since the fetch began: its
-/// client tries again. Stops early for a session that reads ahead, once the answer is full or has no room for a
-/// partition's next batch: the other partitions have their turn in the session's next answers.
+/// Fails a partition whose log or records could not be read since the fetch began: the client retries. For a session
+/// that reads ahead, stops once the answer is full or too small for a partition's next batch. The remaining partitions
+/// are in the session's next answers.
 fn read_each(
     broker: &Node,
     wanted: &[PartitionFetch],
@@ -319,7 +318,7 @@ fn read_each(
         let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits)?, partition)));
         let outcome = match found {
             Ok((Some(read), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
-                // The next answer begins with this partition: looks at further ones would mostly find as little room.
+                // The next answer begins with this partition: further ones would mostly find as little space.
                 minimum.left = 0;
                 break;
             }
@@ -347,10 +346,10 @@ fn partition(broker: &Node, image: &Image, wanted: &PartitionFetch) -> Result<An
     topics::partition(broker, topic_of(image, &wanted.topic)?, wanted.index)
 }
 
-/// Finds the topic of a fetch, and notes its name. A session may have its id from before the topic was made again.
+/// Finds the topic of a fetch, and caches its name. A session may have its id from before the topic was recreated.
 ///
 /// # Errors
-/// As [`topics::find`]; INCONSISTENT_TOPIC_ID where another topic has the name now.
+/// Errors of [`topics::find`]; INCONSISTENT_TOPIC_ID if another topic has the name now.
 fn topic_of<'i>(image: &'i Image, asked: &FetchedTopic) -> Result<&'i Arc<Topic>, ErrorCode> {
     let found = topics::find(image, &asked.name, asked.id);
     match found {
@@ -363,13 +362,13 @@ fn topic_of<'i>(image: &'i Image, asked: &FetchedTopic) -> Result<&'i Arc<Topic>
     found
 }
 
-/// Room in an answer for one partition.
+/// Space in an answer for one partition.
 struct ReadRoom {
-    /// Bytes.
+    /// Bytes left.
     left: usize,
-    /// True if the answer has no data yet: one batch is then taken however large.
+    /// True if the answer has no data yet: one batch of any size is then taken.
     is_first: bool,
-    /// True if the last batch must be whole as well.
+    /// True if the last batch must be complete as well.
     is_whole: bool,
 }
 
@@ -380,9 +379,9 @@ struct Minimum {
 }
 
 impl Minimum {
-    /// Counts `bytes` of a partition that had so much room, and was cut there or not. Where more follow the room
-    /// counts, as with Kafka: waiting brings no more of them. A session that reads ahead has the rest with its next
-    /// answer.
+    /// Counts `bytes` of a partition that had space for `room`. If it was cut there, the whole space counts, as in
+    /// Kafka: waiting brings no more of it. A session that reads ahead is then answered at once, and has the rest in
+    /// its next answer.
     fn count(&mut self, bytes: usize, is_cut: bool, room: u32) {
         let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,
@@ -392,7 +391,7 @@ impl Minimum {
         self.left = self.left.saturating_sub(counted);
     }
 
-    /// Counts what a read of `size` bytes would have of that room, and returns it.
+    /// Counts the bytes that a read of `size` bytes would put into `room`, and returns them.
     fn count_size(&mut self, size: u64, room: u32) -> usize {
         let bytes = size.min(u64::from(room)) as usize;
         self.count(bytes, size > u64::from(room), room);
@@ -400,13 +399,13 @@ impl Minimum {
     }
 }
 
-/// Returns the bytes that a partition may give.
+/// Returns the number of bytes that a partition may return.
 fn room_for(fetch: &PartitionFetch, room: &ReadRoom) -> u32 {
     let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
     u32::try_from(asked.min(room.left)).unwrap_or(u32::MAX)
 }
 
-/// Reads one partition. `None` while its records are on their way.
+/// Reads one partition; None while its records are being fetched.
 fn read(
     partition: &AnyPartition,
     fetch: &PartitionFetch,
@@ -424,7 +423,7 @@ fn read(
     }
     let read_whole = |max_bytes| partition.try_read_whole(isolation, offset, max_bytes, room.is_first, began);
     match read_whole(max_bytes) {
-        // A batch over the partition's limit that the answer has room for.
+        // A batch over the partition's limit that fits the answer.
         Ok(Some(read)) if read.is_cut && read.records.is_empty() && (max_bytes as usize) < room.left => {
             read_whole(u32::try_from(room.left).unwrap_or(u32::MAX))
         }
@@ -451,8 +450,7 @@ fn aborted_transaction(aborted: AbortedTransaction) -> AbortedInAnswer {
     AbortedInAnswer { producer_id, first_offset, ..Default::default() }
 }
 
-/// Returns the outcome for a partition that cannot be read. A session that reads ahead gets the end of records that are
-/// lost.
+/// Returns the outcome for a partition that cannot be read. A session that reads ahead gets the end of lost records.
 fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> PartitionOutcome {
     let next_offset = match why {
         ReadError::Lost { next, .. } if reads_ahead => next,
@@ -462,8 +460,8 @@ fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> Partitio
     PartitionOutcome::Failed { code: why.code(), from_offset, next_offset }
 }
 
-/// Returns the answer for a partition whose records are on their way: its offsets, where this broker knows them. A high
-/// watermark before the client's position is left out: another broker may have written more than this one has heard of.
+/// Returns the entry of a partition whose records are being fetched, with the offsets that this broker knows. A high
+/// watermark below the client's position is left out: another broker may have written more than this one knows.
 fn awaited(fetch: &PartitionFetch, partition: &AnyPartition, reads_ahead: bool) -> Box<PartitionData> {
     let known = partition.known_offsets().filter(|(offsets, _)| offsets.high_watermark >= fetch.fetch_offset);
     let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };

@@ -1,7 +1,7 @@
-//! To which broker a consumer is sent for a diskless partition: that of its rack (KIP-392).
+//! Redirects a consumer to the broker of its rack for a diskless partition (KIP-392).
 //!
-//! Every broker can answer it. It is sent so that its records come from its own zone. Invariant: a broker sends nobody
-//! of its own rack, so that nobody is sent twice.
+//! Every broker can serve the partition; the redirect keeps traffic in the consumer's zone. Invariant: a broker
+//! redirects no consumer of its own rack, so that none is redirected twice.
 
 use crate::api::shown;
 use crate::node::Node;
@@ -9,36 +9,36 @@ use fullbore_control::{Image, Topic};
 use fullbore_rules::cluster::Zones;
 use fullbore_wire::Text;
 
-/// A consumer that is in another rack than this broker.
+/// Consumer in another rack than this broker.
 #[derive(Clone)]
 pub struct CrossRackClient {
     rack: Text,
-    /// Over which it came.
+    /// Index of the listener that it connected to.
     listener: usize,
 }
 
 impl CrossRackClient {
-    /// The one of a fetch that names this rack, if it is one. The name is copied: a slice would keep all of the
-    /// request's frame.
+    /// Returns the client of a fetch with this rack; None if the rack is this broker's or empty. Copies the name, since
+    /// a slice would retain the request's whole frame.
     pub fn of(broker: &Node, listener: usize, rack: &Text) -> Option<Self> {
         let is_here = broker.config.node.rack.as_deref() == Some(rack.as_str());
         (!rack.is_empty() && !is_here).then(|| Self { rack: Text::from(rack.as_str()), listener })
     }
 
-    /// Its way home, by this image.
+    /// Returns the router to brokers of the client's rack, by this image.
     pub fn router<'h>(&'h self, broker: &'h Node, image: &'h Image) -> RackRouter<'h> {
         RackRouter { zones: shown::zones(broker, image, self.listener), rack: &self.rack }
     }
 }
 
-/// The way to the brokers of one rack.
+/// Router to the brokers of one rack.
 pub struct RackRouter<'h> {
     zones: Zones<'h>,
     rack: &'h Text,
 }
 
 impl RackRouter<'_> {
-    /// The broker to ask for this partition, if there is one.
+    /// Returns the broker of the rack for this partition; None for a classic partition or a rack without brokers.
     pub fn broker_of(&self, topic: &Topic, index: i32) -> Option<i32> {
         let is_diskless = topic.config.diskless && topic.partition(index).is_some();
         self.zones.broker_in(self.rack, shown::key(topic.id, index)).filter(|_| is_diskless)

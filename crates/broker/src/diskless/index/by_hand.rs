@@ -1,7 +1,7 @@
-//! The index without its thread: what is asked of it is carried out when a test wants, so that no time passes meanwhile
-//! and a schedule is the same each time.
+//! Index without its thread: the test carries out the requests, so that no time passes meanwhile, and a schedule is the
+//! same each time.
 //!
-//! Invariant: what is asked is carried out one after the other, in the order in which it was asked, as by the thread.
+//! Invariant: requests are carried out one after the other, in their order, as by the thread.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -20,30 +20,30 @@ thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if an index of this thread was made to be carried out by hand: then its finder waits for no other
-/// thread, either.
+/// Returns true if this thread has made an index that is carried out by hand. Its finder then waits for no other thread
+/// either.
 pub fn is_here() -> bool {
     IS_HERE.get()
 }
 
-/// Who is told what became of a commit.
+/// Sender of the outcome of a commit.
 pub type CommitAnswerer = oneshot::Sender<Result<CommitAnswer, CommitError>>;
 
-/// What is to be done next.
+/// Next work of the index.
 pub enum Turn {
-    /// A commit, with who is told.
+    /// Commit, with the sender of its outcome.
     Commit(Vec<UploadedObject>, CommitAnswerer),
-    /// Something else.
+    /// Any other request.
     Other(OtherTurn),
-    /// Nothing was asked for: time to tidy.
+    /// No request: time for the GC.
     Idle,
 }
 
-/// Anything but a commit.
+/// Request that is no commit.
 pub struct OtherTurn(Asked);
 
 impl OtherTurn {
-    /// Partitions that a look is about.
+    /// Returns the number of partitions that a read covers.
     pub fn partitions(&self) -> usize {
         match &self.0 {
             Asked::Look(partitions, ..) => partitions.len(),
@@ -51,7 +51,7 @@ impl OtherTurn {
         }
     }
 
-    /// Refuses a look, as a back end does that is away.
+    /// Refuses a read, as a back end does that is down.
     pub fn refuse_look(self) {
         if let Asked::Look(_, answer, _) = self.0 {
             drop(answer.send(Err(StoreError::Away("by hand".into()))));
@@ -59,7 +59,7 @@ impl OtherTurn {
     }
 }
 
-/// The index, and what is asked of it.
+/// Index, with the requests to it.
 pub struct IndexByHand<S> {
     index: Index<S>,
     asks: Receiver<Asked>,
@@ -70,7 +70,7 @@ pub struct IndexByHand<S> {
 }
 
 impl<S: IndexStore> IndexByHand<S> {
-    /// Who asks, and what is asked.
+    /// Creates the index, and the handle that sends requests to it.
     pub fn new(index: Index<S>) -> (IndexOwner, IndexByHand<S>) {
         IS_HERE.set(true);
         let (asked, asks) = channel();
@@ -81,7 +81,7 @@ impl<S: IndexStore> IndexByHand<S> {
         (owner, IndexByHand { index, asks, rung, stopping, changes, is_tidy: false })
     }
 
-    /// Waits for what is asked next.
+    /// Waits for the next request.
     pub async fn turn(&mut self) -> Turn {
         let wait = if self.is_tidy { RETRY } else { Duration::ZERO };
         loop {
@@ -94,29 +94,29 @@ impl<S: IndexStore> IndexByHand<S> {
         }
     }
 
-    /// Commits; it is for the caller to tell.
+    /// Commits. The caller sends the outcome.
     pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         self.is_tidy = false;
         self.index.commit(objects, now_ms)
     }
 
-    /// Carries out anything else, and tells.
+    /// Carries out another request, and answers it.
     pub fn carry_out(&mut self, OtherTurn(asked): OtherTurn, now_ms: i64) {
         self.is_tidy = false;
         carry_out(&mut self.index, asked, now_ms, &Progress { stopping: &self.stopping, changes: &self.changes });
     }
 
-    /// Does something to the back end behind the index's back.
+    /// Changes the back end directly, past the index.
     pub fn with_store<T>(&mut self, work: impl FnOnce(&mut S) -> T) -> T {
         work(&mut self.index.store)
     }
 
-    /// Of how many partitions something is kept in memory: states, windows, and counts of rows.
+    /// Returns the numbers of partitions in memory: with state, with a window of their own, with a count of rows.
     pub fn kept(&self) -> [usize; 3] {
         [self.index.known.len(), self.index.windows.len(), self.index.trims.len()]
     }
 
-    /// Tidies a piece.
+    /// Runs a piece of the GC.
     pub fn tidy(&mut self, now_ms: i64) {
         self.is_tidy = !self.index.tidy(RUNS_CLEARED, now_ms).unwrap_or(false);
     }

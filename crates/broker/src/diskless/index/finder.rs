@@ -1,6 +1,6 @@
-//! Reads of the index that wait for no commit: where records are, and what other brokers change.
+//! Reads of the index that do not wait for commits: positions of records, and changes of other brokers.
 //!
-//! A few connections, for which who asks queues in turn. Their calls block, and are made where that holds nobody up.
+//! Searches queue for a few connections. Their calls block, on threads where they hold up no other task.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,10 +14,10 @@ use super::sqlite::SqliteFinder;
 use super::store::{AbortedTransactions, ChangeSource, PartitionRow, RunSource};
 use fullbore_db::StoreError;
 
-/// Connections, and so finds at a time.
+/// Connections, and with them searches at a time.
 const CONNECTIONS: usize = 2;
 
-/// Finds runs.
+/// Handle that finds runs.
 #[derive(Clone)]
 pub struct RunFinder {
     idle: Arc<Mutex<Vec<Box<dyn RunSource>>>>,
@@ -25,33 +25,33 @@ pub struct RunFinder {
 }
 
 impl RunFinder {
-    /// Opens the index of this folder, which is there.
+    /// Opens the index of a directory, which must exist.
     ///
     /// # Errors
-    /// The disk.
+    /// [`StoreError`] of the file.
     pub fn open(folder: &Path) -> Result<RunFinder, StoreError> {
         let finders = (0..CONNECTIONS).map(|_| SqliteFinder::open(folder)).collect::<Result<Vec<_>, _>>()?;
         Ok(RunFinder::over(finders.into_iter().map(|finder| Box::new(finder) as Box<dyn RunSource>).collect()))
     }
 
-    /// Finds over these connections, as many at a time.
+    /// Creates a finder over these connections, with one search at a time on each.
     pub fn over(idle: Vec<Box<dyn RunSource>>) -> RunFinder {
         let turns = Arc::new(Semaphore::new(idle.len()));
         RunFinder { idle: Arc::new(Mutex::new(idle)), turns }
     }
 
-    /// The rows of these partitions as they are now, of those that there are.
+    /// Returns the current rows of these partitions, without those that do not exist.
     ///
     /// # Errors
-    /// The index cannot be read.
+    /// [`StoreError`] if the index cannot be read.
     pub async fn partitions(&self, ids: Vec<DisklessPartitionId>) -> Result<Vec<PartitionRow>, StoreError> {
         self.find(move |finder| finder.partitions(&ids)).await
     }
 
-    /// The run with this offset and those behind it, `count` at most. None where the partition has nothing there.
+    /// Returns the run with `offset` and those after it, at most `count`; none if the partition has no run there.
     ///
     /// # Errors
-    /// The index cannot be read.
+    /// [`StoreError`] if the index cannot be read.
     pub async fn runs_from(
         &self,
         partition: DisklessPartitionId,
@@ -61,11 +61,11 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// Returns the aborted transactions of `offsets`, or of the first of them: `count` whose markers are there, and
-    /// those that are open where the answer ends.
+    /// Returns the aborted transactions of `offsets`, or of the first part of them. These are at most `count`
+    /// transactions with a marker, and those that are open at the end of that part.
     ///
     /// # Errors
-    /// The index cannot be read.
+    /// [`StoreError`] if the index cannot be read.
     pub async fn aborted(
         &self,
         partition: DisklessPartitionId,
@@ -75,19 +75,19 @@ impl RunFinder {
         self.find(move |finder| finder.aborted(partition, offsets, count)).await
     }
 
-    /// Returns the first run that begins within `offsets` and has a batch with this timestamp or a later one. Takes a
-    /// turn for each step, so that other finds go on.
+    /// Returns the first run that begins within `offsets` and whose `max_timestamp_so_far` is at least `timestamp_ms`.
+    /// Each step takes a permit of its own, so that other searches go on.
     ///
     /// # Errors
-    /// The index cannot be read.
+    /// [`StoreError`] if the index cannot be read.
     pub async fn first_run_at(
         &self,
         partition: DisklessPartitionId,
         offsets: Range<i64>,
         timestamp_ms: i64,
     ) -> Result<Option<BatchRun>, StoreError> {
-        // What runs say of timestamps grows with their offsets, so that the first is found by halves. No run that
-        // begins before `low` will do; the one that was found, if any, begins at or behind `high`.
+        // Binary search: `max_timestamp_so_far` never falls with growing offsets. Every run that begins before `low` is
+        // too old; the run in `found`, if any, begins at or after `high`.
         let (mut low, mut high, mut found) = (offsets.start, offsets.end, None);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -122,14 +122,14 @@ impl RunFinder {
     }
 }
 
-/// Hears what other brokers change.
+/// Change feed of the index.
 pub struct IndexChanges {
-    /// `None` while it is asked.
+    /// `None` during a poll.
     source: Arc<Mutex<Option<Box<dyn ChangeSource>>>>,
 }
 
 impl IndexChanges {
-    /// By way of this.
+    /// Creates the feed over `source`.
     pub fn over(source: Box<dyn ChangeSource>) -> IndexChanges {
         IndexChanges { source: Arc::new(Mutex::new(Some(source))) }
     }
@@ -137,7 +137,7 @@ impl IndexChanges {
     /// Polls as [`ChangeSource::changed`] does, one poll at a time.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`ChangeSource::changed`].
     pub async fn changed(&self) -> Result<Vec<PartitionRow>, StoreError> {
         let source = Arc::clone(&self.source);
         blocking(move || {

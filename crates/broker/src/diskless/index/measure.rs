@@ -1,7 +1,7 @@
-//! What the index of one broker costs, measured: cargo test --release -p fullbore-broker --lib diskless::index::measure
-//! -- --ignored --nocapture
+//! Measurement of the index of one broker:
+//! `cargo test --release -p fullbore-broker --lib diskless::index::measure -- --ignored --nocapture`
 //!
-//! The file is in the folder for temporary files (TMPDIR), so that a commit waits for that disk.
+//! The file is in the directory for temporary files (TMPDIR), so that a commit waits for that disk.
 
 use std::time::Instant;
 
@@ -12,15 +12,15 @@ use fullbore_wire::Uuid;
 use super::*;
 
 const NOW: i64 = 1_700_000_000_000;
-/// As many as Inkless was measured with.
+/// Number of partitions in the measurements of Inkless.
 const PARTITIONS: i32 = 1600;
 const COMMITS: usize = 200;
 const FINDS: usize = 20_000;
-/// As many runs as a reader that is behind asks for at most.
+/// Runs that a reader behind the log end requests at most.
 const RUNS_FOUND: usize = 24;
 const RECORDS: i32 = 10;
 
-/// Milliseconds: the median, the 99th percentile and the longest.
+/// Returns the median, the 99th percentile and the maximum, in milliseconds.
 fn told(mut took: Vec<f64>) -> String {
     took.sort_unstable_by(f64::total_cmp);
     let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
@@ -31,7 +31,7 @@ fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// The commits of an object with a batch of each partition, whose producers are each another one.
+/// Commits of objects with a batch of each partition, each by a producer of its own.
 struct Commits {
     index: Index<SqliteIndex>,
     partitions: Vec<DisklessPartitionId>,
@@ -62,7 +62,7 @@ impl Commits {
         let is_appended = |verdict: &CommitVerdict| matches!(verdict, CommitVerdict::Appended { .. });
         assert!(answer.verdicts[0].iter().all(is_appended), "each batch is appended");
         self.made += 1;
-        // As the thread does that has answered.
+        // The thread of the index does the same between commits.
         while self.index.tidy(RUNS_FOUND, NOW).expect("tidied") {}
         took
     }
@@ -72,7 +72,7 @@ impl Commits {
     }
 }
 
-/// The time of finds at places that lie anywhere.
+/// Returns the durations of searches at random positions.
 async fn finds(finder: &RunFinder, partitions: &[DisklessPartitionId], end: i64) -> Vec<f64> {
     let mut took = Vec::with_capacity(FINDS);
     let mut place = 1_u64;
@@ -120,7 +120,7 @@ async fn commits_of_many_partitions_and_finds() {
     println!("commit of {PARTITIONS} partitions beside finds one after the other: {}", told(took));
 }
 
-/// Finds of aborted transactions, 100,000 in a partition, none or one open meanwhile.
+/// Searches of aborted transactions: 100,000 in a partition, and none or one open meanwhile.
 #[ignore = "a measurement"]
 #[tokio::test]
 async fn aborted_transactions_of_one_partition() {

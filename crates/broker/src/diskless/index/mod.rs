@@ -1,18 +1,19 @@
-//! The order of diskless partitions: which batches there are, in which objects, and what their producers have written.
+//! Index of diskless partitions: the order of their batches, the objects that have these, and what producers have
+//! written.
 //!
-//! Decisions are [`fullbore_rules::commit`]'s. Here a commit reads what it is decided on and writes what was decided,
-//! in one transaction of a [`store`]. What was read of a partition is kept: rows of producers are only ever added, so
-//! that it is brought up to date by those past its next offset.
+//! [`fullbore_rules::commit`] decides. A commit here reads the state for a decision and writes its result, in one
+//! transaction of a [`store`]. The state of a partition stays in memory. Rows of producers are only ever added, so that
+//! the rows past the state's next offset bring it up to date.
 //!
-//! - [`store`]: what is needed of a back end.
+//! - [`store`]: the trait of a back end.
 //! - [`sqlite`]: a file, for one broker; [`postgres`]: a database, for those of a cluster.
-//! - [`owner`]: the thread that commits, which all of a broker ask.
-//! - [`noted`]: changes that are known to be committed, which an older copy lacks.
-//! - [`finder`]: where records are, which does not wait for commits.
+//! - [`owner`]: the thread that commits, for the whole broker.
+//! - [`noted`]: counts of committed changes, by which an older copy is detected.
+//! - [`finder`]: reads that do not wait for commits.
 //!
-//! Not here: objects' bytes, nor who waits for a verdict.
+//! Not here: bytes of objects, and waits for verdicts.
 //!
-//! Invariant: what is kept of a partition is what a transaction that is known to be committed has left.
+//! Invariant: state in memory is what a transaction that is known to be committed has left.
 
 #[cfg(test)]
 pub mod by_hand;
@@ -62,70 +63,71 @@ use trimming::Trims;
 use fullbore_control::random_id;
 use fullbore_db::{CommitError, StoreError};
 
-/// Between two rounds through all partitions in search of silent producers, in ms.
+/// Pause between two passes of producer expiry through all partitions, in ms.
 const EXPIRY_INTERVAL_MS: i64 = 600_000;
-/// Partitions of which everything is read in one question. It has to be answered within a time limit, and of each a few
-/// thousand rows are usual.
+/// Partitions whose whole state one query reads. The query has a time limit, and a few thousand rows of each partition
+/// are usual.
 pub const UNKNOWN_AT_ONCE: usize = 16;
-/// Producers that are removed at a time, so that nobody waits long.
+/// Producers removed by one transaction, so that other requests wait for little.
 const EXPIRED_AT_ONCE: usize = 1024;
 
-/// An object that is in the store, as its broker wants it committed.
+/// Object in the store, as its broker requests its commit.
 #[derive(Clone, Debug)]
 pub struct UploadedObject {
     pub id: ObjectId,
-    /// Batches, those of a partition side by side, in the order of their admission.
+    /// Batches in the order of their admission, those of a partition side by side.
     pub batches: Vec<ObjectBatch>,
 }
 
-/// State of a partition, and its changes since an earlier look.
+/// State of a partition, and its changes from an offset on.
 #[derive(Clone, Debug)]
 pub struct Looked {
     /// Row of the partition now.
     pub row: PartitionRow,
-    /// Batches of producers since then.
+    /// Batches of producers from that offset on.
     pub producers: Vec<ProducerRow>,
-    /// Last sequences, on the deleted partition of the same name, of producers that have written nothing to this one.
-    /// Empty in a look from any offset but 0.
+    /// Last sequences on the deleted partition of the same name, of producers that have not written to this one. Empty
+    /// if the offset is not 0.
     pub predecessor: Stops,
 }
 
 /// Outcome of a commit.
 #[derive(Clone, Debug)]
 pub struct CommitAnswer {
-    /// For each object what became of each of its batches.
+    /// Verdict on each batch of each object.
     pub verdicts: Vec<Vec<CommitVerdict>>,
-    /// The partitions that it touched, as they are now, each with the offset from which on `producers` has all that was
-    /// appended.
+    /// Rows of the touched partitions after the commit. With each comes the offset from which on `producers` has
+    /// everything that was appended.
     pub partitions: Vec<(PartitionRow, i64)>,
-    /// Batches of producers, by others, and then by this commit. Some may have been returned before.
+    /// Batches of producers: first those of other brokers, then those of this commit. Some may have been returned
+    /// before.
     pub producers: Vec<ProducerRow>,
     /// Runs of the batches that this commit has appended.
     pub runs: Vec<BatchRun>,
 }
 
-/// The index of diskless partitions, and what this broker knows of it.
+/// Index of diskless partitions, with the state that this broker has in memory.
 pub struct Index<S> {
     store: S,
     known: HashMap<DisklessPartitionId, PartitionState>,
-    /// Batches retained of each producer, where a partition does not say.
+    /// Batches retained of each producer, unless the partition has a setting of its own.
     window: usize,
-    /// Retained batches of partitions with a setting of their own.
+    /// Batches retained in partitions with a setting of their own.
     windows: HashMap<DisklessPartitionId, usize>,
     trims: Trims,
     expiry: Expiry,
 }
 
-/// The removal of producers that are silent, partition by partition.
+/// Removal of idle producers, partition by partition.
 struct Expiry {
     /// `producer.id.expiration.ms`.
     after_ms: i64,
-    /// The last partition that has none any more.
+    /// Last partition that the pass is done with.
     done_to: DisklessPartitionId,
-    /// When the next round begins, by the wall clock in ms.
+    /// Time of the next pass, by the wall clock in ms.
     due_ms: i64,
-    /// When this one began: who was silent for long enough then is removed, and nobody else, so that memory and rows
-    /// are of one mind.
+    /// Time at which this pass began. It removes exactly the producers that were idle for long enough then, so that
+    /// memory and rows agree.
     began_ms: i64,
 }
 
@@ -136,11 +138,11 @@ impl<S: IndexStore> Index<S> {
         Index { store, known: HashMap::new(), window, windows: HashMap::new(), trims: Trims::default(), expiry }
     }
 
-    /// Reads what a commit to these partitions would be decided on now, of each from its offset on; no partition is
-    /// there twice. `None` for one that does not exist.
+    /// Reads the state on which a commit to these partitions would be decided now, of each from its offset on. No
+    /// partition occurs twice. Returns `None` for one that does not exist.
     ///
     /// # Errors
-    /// It is not known.
+    /// [`StoreError`]; the state is unknown.
     pub fn look(&mut self, partitions: &[(DisklessPartitionId, i64)]) -> Result<Vec<Option<Looked>>, StoreError> {
         let ids: BTreeSet<_> = partitions.iter().map(|(id, _)| *id).collect();
         let known: HashMap<_, _> = self.known_to(&ids).into_iter().collect();
@@ -166,13 +168,13 @@ impl<S: IndexStore> Index<S> {
         Ok(partitions.iter().map(looked).collect())
     }
 
-    /// Looks at one partition.
+    /// Reads the state of one partition.
     #[cfg(test)]
     pub fn look_at(&mut self, partition: DisklessPartitionId, from: i64) -> Result<Option<Looked>, StoreError> {
         Ok(self.look(&[(partition, from)])?.pop().flatten())
     }
 
-    /// Reads what there is of these partitions from these offsets on.
+    /// Reads the rows of these partitions, and those of their producers from the offsets on.
     fn read(&mut self, partitions: Vec<(DisklessPartitionId, i64)>) -> Result<CommitFound, StoreError> {
         let found = self.store.begin(&CommitQuestion { partitions, objects: Vec::new() })?;
         let succeeded = self.succeed(&found.partitions);
@@ -180,9 +182,8 @@ impl<S: IndexStore> Index<S> {
         succeeded.map(|()| found)
     }
 
-    /// Reads the partitions that a commit touches and that are not known, as after a commit of unknown outcome. Reads
-    /// them piece by piece, but for the first piece, which the commit reads itself. Returns the rows of producers that
-    /// were read.
+    /// Reads the touched partitions that are not in memory, piece by piece. Leaves the first piece to the commit, which
+    /// reads it anyway. Returns the rows of producers.
     fn read_ahead(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
         let unknown: Vec<_> = touched.iter().copied().filter(|id| !self.known.contains_key(id)).collect();
         let mut producers = Vec::new();
@@ -194,14 +195,14 @@ impl<S: IndexStore> Index<S> {
         Ok(producers)
     }
 
-    /// Commits these objects in this order; `now_ms` is the wall clock.
+    /// Commits objects in this order. `now_ms` is the wall clock.
     ///
     /// # Errors
-    /// Nothing is committed, or it is not known: the same is to be asked for again.
+    /// [`CommitError`]: nothing is committed, or the outcome is unknown. The caller repeats the same commit.
     pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         let touched = self.touched(objects);
         let since = self.known_to(&touched);
-        // What is known stays if this fails: to read all of it once more may take longer than what has failed.
+        // State in memory survives a failure here: reading all of it again may take longer than what has failed.
         let told = self.read_ahead(&touched).map_err(CommitError::Refused)?;
         let objects_asked = objects.iter().map(|object| object.id).collect();
         let question = CommitQuestion { partitions: self.known_to(&touched), objects: objects_asked };
@@ -216,17 +217,17 @@ impl<S: IndexStore> Index<S> {
                 Ok(answer)
             }
             Err(error) => {
-                // It was changed by the decision, and may be other than what is there.
+                // The decision has changed the state, which may differ from the rows.
                 touched.iter().for_each(|partition| drop(self.known.remove(partition)));
                 Err(error)
             }
         }
     }
 
-    /// Retains `window` batches of each producer of these partitions; never fewer than before.
+    /// Retains `window` batches of each producer of these partitions, or as many as before if those were more.
     ///
     /// # Errors
-    /// Other brokers may not see it; the caller repeats the request.
+    /// [`CommitError`]: other brokers may not see the setting. The caller repeats the request.
     pub fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError> {
         for id in partitions {
             let known = self.windows.entry(*id).or_insert(window);
@@ -238,10 +239,10 @@ impl<S: IndexStore> Index<S> {
         self.store.retain_batches(partitions, window)
     }
 
-    /// The partitions of a topic are gone, of which these were known here.
+    /// Deletes the partitions of a topic; `known` are those that this broker knows.
     ///
     /// # Errors
-    /// As [`IndexStore::delete`].
+    /// Those of [`IndexStore::delete`].
     pub fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError> {
         for id in known {
             self.known.remove(id);
@@ -255,10 +256,10 @@ impl<S: IndexStore> Index<S> {
         self.windows.get(&partition).copied().unwrap_or(self.window)
     }
 
-    /// Removes a bounded piece of what is of no use any more; whether there may be more.
+    /// Runs a bounded piece of the GC. Returns true if there may be more.
     ///
     /// # Errors
-    /// It is to be tried again later.
+    /// [`CommitError`]; a later call tries again.
     pub fn tidy(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError> {
         if self.store.checkpoint() {
             return Ok(true);
@@ -267,13 +268,13 @@ impl<S: IndexStore> Index<S> {
         if let Some((partition, from)) = trim {
             self.trim(partition, from)?;
         }
-        // In turns, since rows may come as fast as they are trimmed.
+        // Both in one call, since rows of producers may be added as fast as they are removed.
         let has_cleared = self.store.clear(runs_max, now_ms)?;
         Ok(trim.is_some() || has_cleared || self.expire_producers(now_ms)?)
     }
 
-    /// Goes through a piece of a partition's rows of producers. Where it is not known now what is retained, nothing is
-    /// done before the next one is due.
+    /// Removes the rows that are not needed from a piece of a partition's producer rows. Skips the piece if the
+    /// partition's state is not in memory.
     fn trim(&mut self, id: DisklessPartitionId, from: i64) -> Result<(), CommitError> {
         let mut next = from;
         if let Some(state) = self.known.get(&id) {
@@ -288,16 +289,16 @@ impl<S: IndexStore> Index<S> {
         Ok(())
     }
 
-    /// Forgets producers of a partition that have written nothing there for `expiration_ms`, from now on: they may
-    /// begin anywhere again. Before the first call none is forgotten.
+    /// Sets the time without a write to a partition after which a producer is forgotten there. It may then begin with
+    /// any sequence again. Before the first call none is forgotten.
     pub fn expire_producers_after(&mut self, expiration_ms: i64) {
         self.expiry.after_ms = expiration_ms;
     }
 
-    /// Goes on with the round, if it is time for one; whether there may be more.
+    /// Continues the pass of producer expiry, if one is due. Returns true if there may be more.
     fn expire_producers(&mut self, now_ms: i64) -> Result<bool, CommitError> {
         let Index { store, known, expiry, .. } = self;
-        // A clock that was set back does not put it off.
+        // A clock that was set back does not delay the pass.
         let is_early = now_ms < expiry.due_ms && expiry.due_ms.saturating_sub(now_ms) <= EXPIRY_INTERVAL_MS;
         if is_early || expiry.after_ms == i64::MAX {
             return Ok(false);
@@ -318,13 +319,14 @@ impl<S: IndexStore> Index<S> {
         Ok(true)
     }
 
-    /// These partitions, each with the offset to which it is known.
+    /// Returns these partitions, each with the offset up to which its state is in memory.
     fn known_to(&self, touched: &BTreeSet<DisklessPartitionId>) -> Vec<(DisklessPartitionId, i64)> {
         let known_to = |id: &DisklessPartitionId| (*id, self.known.get(id).map_or(0, |state| state.next_offset));
         touched.iter().map(known_to).collect()
     }
 
-    /// Within a transaction that has begun; `since` is what was known before anything was read.
+    /// Decides on a commit and writes it, within a transaction that has begun. `since` has the offsets up to which
+    /// state was in memory before anything was read.
     fn decide_and_write(
         &mut self,
         objects: &[UploadedObject],
@@ -359,8 +361,8 @@ impl<S: IndexStore> Index<S> {
         Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
     }
 
-    /// Lets producers of deleted partitions go on in those of the same names, as far as these are not known yet. To be
-    /// called before what was appended there is taken over.
+    /// Gives partitions that are not in memory the producer state that deleted partitions of the same names have left.
+    /// Runs before the batches of those partitions are applied.
     fn succeed(&mut self, partitions: &[PartitionRow]) -> Result<(), StoreError> {
         let new = partitions.iter().filter(|row| !self.known.contains_key(&row.id));
         let new: HashMap<_, _> = new.map(|row| (row.id, row.next_offset > 0)).collect();
@@ -395,8 +397,7 @@ impl<S: IndexStore> Index<S> {
         objects.iter().flat_map(|object| &object.batches).map(|batch| batch.partition).collect()
     }
 
-    /// Takes over what others have committed; forgets what is deleted, and returns what is left of the producers of
-    /// that.
+    /// Applies what other brokers have committed, and forgets deleted partitions. Returns the producers of those.
     fn bring_up_to_date(
         &mut self,
         touched: &BTreeSet<DisklessPartitionId>,
@@ -411,14 +412,14 @@ impl<S: IndexStore> Index<S> {
             self.windows.remove(gone);
             self.trims.forget(*gone);
         }
-        // First, or what another has granted more would not be retained.
+        // First, since a larger window of another broker must retain the batches that follow.
         for row in &partitions {
             let window = self.window_of(row.id).max(row.window);
             let state = self.known.entry(row.id).or_insert_with(|| PartitionState::new(window));
             state.window = state.window.max(window);
         }
         for row in producers {
-            // Those of a deleted one stay for the next of its name.
+            // Rows of a deleted partition stay, for the next one of its name.
             let (mut state, mut left) =
                 (self.known.get_mut(&row.batches.partition), deleted.get_mut(&row.batches.partition));
             for batch in &row.batches.batches {
@@ -444,8 +445,8 @@ impl<S: IndexStore> Index<S> {
     }
 }
 
-/// Lets the producers of a deleted partition remember a batch of their newest row. A marker may be all that is left of
-/// a producer which goes on in its epoch.
+/// Adds a batch of the newest row of a producer to the state of a deleted partition. If a marker is all that is left of
+/// the producer, the record before it follows from the sequence with which the producer goes on.
 fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
     let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
     if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {
@@ -455,7 +456,7 @@ fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i
     batch.remember(producers, written_ms, 1);
 }
 
-/// The objects as the coordinator has them; one that it does not know is gone.
+/// Returns the objects with their states. An object that the index does not know is gone.
 fn with_states(objects: &[UploadedObject], mut states: HashMap<ObjectId, ObjectState>) -> Vec<FinishedObject> {
     let finished = |object: &UploadedObject| FinishedObject {
         id: object.id,
@@ -465,7 +466,7 @@ fn with_states(objects: &[UploadedObject], mut states: HashMap<ObjectId, ObjectS
     objects.iter().map(finished).collect()
 }
 
-/// Numbers for objects from a random one on.
+/// Creates the numbers of objects, from a random one on.
 fn random_numbers() -> ObjectNumbers {
     let [first, second, third, fourth, ..] = random_id().0;
     ObjectNumbers::new(u32::from_be_bytes([first, second, third, fourth]))

@@ -1,9 +1,10 @@
-//! Changes of the index that are known to be committed, counted by the broker that made them: in memory, and in a file
-//! of the data folder.
+//! Counts of committed changes of the index, by broker: in memory, and in a file of the data directory. An index with
+//! fewer changes is an older copy.
 //!
-//! An index with fewer of them is an older copy. The file is written in place and reaches the disk when the system
-//! likes: it may count fewer changes than were committed, and never more. Invariant: a count is believed if the file
-//! was written whole, and for this cluster.
+//! The file is written in place, and the system flushes it when it likes. It may count fewer changes than were
+//! committed, and never more.
+//!
+//! Invariant: a count is used only if the file was written whole, and for this cluster.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -20,18 +21,18 @@ use parking_lot::{Condvar, Mutex};
 
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Name of the file in the data folder.
+/// Name of the file in the data directory.
 pub const FILE: &str = "diskless-counter";
-/// Time between two writes of the file for changes of other brokers.
+/// Pause between two writes of the file for changes of other brokers.
 const OTHERS_EVERY: Duration = Duration::from_secs(1);
-/// Time for which a commit waits for a write of the file, from that one's begin: a data folder that hangs costs one
-/// commit this much.
+/// Time for which a commit waits for a write of the file, counted from the start of that write. A data directory that
+/// hangs costs one commit this much.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Changes that each broker has committed.
 pub type ChangeCounts = BTreeMap<i32, i64>;
 
-/// Changes of one broker that an index lacks.
+/// Broker with committed changes that an index lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lacking {
     pub broker_id: i32,
@@ -42,11 +43,11 @@ pub struct Lacking {
 impl fmt::Display for Lacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Lacking { broker_id, known, found } = self;
-        write!(f, "it has {found} changes of broker {broker_id}, of which {known} were committed")
+        write!(f, "it has {found} of the {known} committed changes of broker {broker_id}")
     }
 }
 
-/// Returns the first broker of which an index with the changes `found` lacks some that are `known`.
+/// Returns the first broker with more `known` changes than were `found` in an index.
 pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
     known.iter().find_map(|(&broker_id, &known)| {
         let found = found.get(&broker_id).copied().unwrap_or(0);
@@ -54,10 +55,10 @@ pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
     })
 }
 
-/// The largest counts that are known. A thread of its own writes the file, so that a data folder that hangs holds no
-/// commit for long.
+/// Largest known counts. A thread of its own writes the file, so that a data directory that hangs delays no commit for
+/// long.
 pub struct NotedChanges {
-    /// Changes of this broker are written at once.
+    /// Broker whose changes are written at once.
     broker_id: i32,
     shared: Arc<SharedNotes>,
     writer: Option<JoinHandle<()>>,
@@ -72,9 +73,9 @@ struct SharedNotes {
 #[derive(Default)]
 struct Noted {
     counts: ChangeCounts,
-    /// Next work of the writer.
+    /// Next work of the writer thread.
     next: NextWrite,
-    /// Begin of the write under way.
+    /// Start of the write under way.
     began: Option<Instant>,
     is_closed: bool,
 }
@@ -82,7 +83,7 @@ struct Noted {
 /// Work of the writer, the most urgent last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum NextWrite {
-    /// The file has all counts.
+    /// None: the file has all counts.
     #[default]
     Nothing,
     /// Counts of other brokers, once the last write is a second old.
@@ -92,10 +93,10 @@ enum NextWrite {
 }
 
 impl NotedChanges {
-    /// Opens the file of this folder, or makes it.
+    /// Opens the file of a data directory, or creates it.
     ///
     /// # Errors
-    /// The system's.
+    /// [`io::Error`] of the system.
     pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> io::Result<NotedChanges> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(FILE))?;
         let counts = noted_changes(folder, cluster_id);
@@ -117,7 +118,8 @@ impl NotedChanges {
         self.shared.noted.lock().counts.clone()
     }
 
-    /// Notes `number` changes of this broker, and waits until they are written, for [`PATIENCE`] at most.
+    /// Notes that this broker has committed `number` changes. Waits until the file is written, for [`PATIENCE`] at
+    /// most.
     pub fn raise_own(&self, number: i64) {
         self.raise(&ChangeCounts::from([(self.broker_id, number)]));
         let mut noted = self.shared.noted.lock();
@@ -128,7 +130,7 @@ impl NotedChanges {
         }
     }
 
-    /// Notes changes that were found in the index. Those of other brokers are written within a second.
+    /// Notes counts that were found in the index. Those of other brokers are written within a second.
     pub fn raise(&self, found: &ChangeCounts) {
         let mut noted = self.shared.noted.lock();
         let before = noted.next;
@@ -147,7 +149,7 @@ impl NotedChanges {
 }
 
 impl SharedNotes {
-    /// Writes the counts as they rise, the newest of them, until the notes are closed.
+    /// Writes the newest counts each time they rise, until the notes are closed.
     fn write_all(&self, file: &File, cluster_id: Uuid) {
         let unwritten = LogRateLimit::default();
         let mut due = Instant::now();
@@ -159,13 +161,13 @@ impl SharedNotes {
             if let Err(error) = written
                 && let Some(left_out) = unwritten.due()
             {
-                tracing::warn!(%error, left_out, "cannot write {FILE}: a start may not see that the index went back to an older state; make room");
+                tracing::warn!(%error, left_out, "cannot write {FILE}: a start may not detect an older copy of the index; make room");
             }
         }
     }
 
-    /// Waits for counts that are to be written; those of other brokers before
-    /// `due` only where the notes are closed. `None` once they are closed and written.
+    /// Waits for counts to write. Those of other brokers wait until `due`, unless the notes are closed. Returns `None`
+    /// once the notes are closed and written.
     fn next_counts(&self, due: Instant) -> Option<ChangeCounts> {
         let mut noted = self.noted.lock();
         loop {
@@ -195,13 +197,13 @@ impl Drop for NotedChanges {
     }
 }
 
-/// Returns the counts in the file of this folder; none where it cannot be believed. Makes no file.
+/// Returns the counts in the file of a directory; none if the file cannot be trusted. Creates no file.
 pub fn noted_changes(folder: &Path, cluster_id: Uuid) -> ChangeCounts {
     std::fs::read(folder.join(FILE)).ok().and_then(|bytes| parse(&bytes, cluster_id)).unwrap_or_default()
 }
 
-/// Everything is there twice, so that no part of one text counts with a part of another. Numbers have a fixed width: a
-/// text is never shorter than the one before it.
+/// Returns the text of the file. Each line is there twice, so that a part of one text never counts with a part of
+/// another. Counts have a fixed width, so that a text is never shorter than the one before.
 fn text(counts: &ChangeCounts, cluster_id: Uuid) -> String {
     let mut text = format!("cluster.id={cluster_id}\n");
     for (broker_id, number) in counts {

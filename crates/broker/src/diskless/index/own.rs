@@ -1,4 +1,4 @@
-//! An index with its thread, in a file of a test's own.
+//! Index with its thread, in a file of a test's own.
 
 use fullbore_rules::commit::{BatchKind, ObjectBatch, ObjectId};
 use fullbore_rules::sequence::Stamp;
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::{Index, IndexOwner, IndexStore, IndexThread, SqliteIndex, UploadedObject};
 
-/// One; dropped, it is gone.
+/// Index in a temporary directory.
 pub struct OwnIndex {
     owner: IndexOwner,
     _thread: IndexThread,
@@ -15,7 +15,7 @@ pub struct OwnIndex {
 }
 
 impl OwnIndex {
-    /// One that knows nothing.
+    /// Creates an empty index.
     pub fn empty() -> OwnIndex {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
@@ -23,7 +23,7 @@ impl OwnIndex {
         OwnIndex { owner, _thread: thread, folder }
     }
 
-    /// Who asks it.
+    /// Returns a handle of the index.
     pub fn owner(&self) -> IndexOwner {
         self.owner.clone()
     }

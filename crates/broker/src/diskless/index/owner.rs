@@ -1,8 +1,10 @@
-//! The thread that has the index: commits and what else changes it, one after the other, in the order in which it is
-//! asked.
+//! Thread that owns the index: it carries out commits and all other changes one after the other, in the order of the
+//! requests.
 //!
-//! Its queue has one commit at most, few looks and moves of log starts, whoever gives up waiting for them, and what the
-//! metadata tells of topics.
+//! Not here: the work itself ([`Index`]).
+//!
+//! Its queue has at most one commit, and few reads and moves of log starts, even if their callers give up. The metadata
+//! bounds the changes of topics in it ([`CHANGES_MAX`]).
 
 use std::io;
 use std::sync::Arc;
@@ -22,16 +24,16 @@ use super::{
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
-/// How long it waits before it tries again what has to be, and before it looks for what there is to tidy.
+/// Pause before a failed change is repeated, and before the GC looks for work.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// So often at least a piece is tidied, whatever is asked for meanwhile.
+/// Time within which a piece of the GC runs, however many requests there are.
 const TIDY_WITHIN: Duration = Duration::from_millis(50);
-/// Partitions that wait to be made or deleted, as many as may be in use; past it, who wants another topic deleted
-/// waits.
+/// Changes of partitions that wait in the queue, as many as partitions may be in use. Past this number, the next
+/// deletion of a topic waits.
 const CHANGES_MAX: usize = 200_000;
-/// Runs that are cleared at a time, so that nobody waits long.
+/// Runs deleted by one transaction, so that other requests wait for little.
 pub(super) const RUNS_CLEARED: usize = 256;
-/// Log starts that are to be moved at a time, so that a commit waits for few of them.
+/// Moves of log starts in the queue at a time, so that a commit waits for few of them.
 const MOVES_MAX: usize = 2;
 /// Partitions whose log starts are moved in one transaction.
 pub const MOVED_MAX: usize = 500;
@@ -39,14 +41,14 @@ pub const MOVED_MAX: usize = 500;
 /// Callback with the partitions of a topic, in their order.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
-/// Returns the stops of producers on the deleted classic partition of the same name as the one of this number. May wait
-/// until it is out of the way.
+/// Callback with the number of a partition within its topic. Returns the last sequences of producers on the deleted
+/// classic partition of the same name. May wait until that partition is out of the way.
 pub type StopsBefore = Box<dyn Fn(i32) -> Stops + Send>;
 
-/// Callback once a topic is deleted but for the rows to clear.
+/// Callback once a topic is deleted, except for the rows left to the GC.
 pub type Deleted = Box<dyn FnOnce() + Send>;
 
-/// A place in the queue, for what many may ask for: it has it until it is done, whether or not who asked still waits.
+/// Permit of a queued request, which is held until the request is carried out, whether or not its caller still waits.
 pub type QueuePlace = Option<OwnedSemaphorePermit>;
 
 pub(super) enum Asked {
@@ -73,24 +75,24 @@ pub(super) enum Asked {
     JudgedAt(oneshot::Sender<Result<i64, StoreError>>),
     KnownStore(oneshot::Sender<Result<KnownStore, StoreError>>),
     AdoptStore(String, oneshot::Sender<Result<String, CommitError>>),
-    /// Wakes it, so that it sees that it is to stop.
+    /// Wakes the thread, so that it sees the stop.
     Nothing,
 }
 
-/// Asks the thread.
+/// Handle that sends requests to the thread.
 #[derive(Clone)]
 pub struct IndexOwner {
     pub(super) asked: Sender<Asked>,
-    /// Partitions that are to be made or deleted.
+    /// Number of changes of topics that wait: partitions to be created, and deletions.
     pub(super) changes: Arc<watch::Sender<usize>>,
-    /// Places for log starts that are to be moved.
+    /// Permits of moves of log starts.
     moves: Arc<Semaphore>,
-    /// Who carries it out without a thread is told.
+    /// Notified at each request, for tests without the thread.
     #[cfg(test)]
     pub(super) rung: Arc<tokio::sync::Notify>,
 }
 
-/// The thread. Once it is dropped, nobody is answered any more.
+/// Thread of the index. Dropping this stops the thread: later requests are refused.
 pub struct IndexThread {
     asked: Sender<Asked>,
     stopping: Arc<AtomicBool>,
@@ -101,7 +103,7 @@ impl IndexOwner {
     /// Starts the thread.
     ///
     /// # Errors
-    /// What the system says.
+    /// [`io::Error`] of the system.
     pub fn start<S: IndexStore + 'static>(index: Index<S>) -> io::Result<(IndexOwner, IndexThread)> {
         let (asked, asks) = channel();
         let stopping = Arc::new(AtomicBool::new(false));
@@ -114,7 +116,7 @@ impl IndexOwner {
         Ok((owner, IndexThread { asked, stopping, thread: Some(thread) }))
     }
 
-    /// Asks who has the other end.
+    /// Creates a handle for the receiver of `asked`.
     pub(super) fn asking(asked: Sender<Asked>, changes: Arc<watch::Sender<usize>>) -> IndexOwner {
         IndexOwner {
             asked,
@@ -125,7 +127,7 @@ impl IndexOwner {
         }
     }
 
-    /// Without the thread nobody is answered.
+    /// Sends a request. Without the thread its answer is dropped.
     fn ask(&self, asked: Asked) {
         let _ = self.asked.send(asked);
         #[cfg(test)]
@@ -135,17 +137,17 @@ impl IndexOwner {
     /// Commits as [`Index::commit`] does.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Index::commit`].
     pub async fn commit(&self, objects: Vec<UploadedObject>) -> Result<CommitAnswer, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Asked::Commit(objects, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Looks as [`Index::look`] does.
+    /// Reads state as [`Index::look`] does.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Index::look`].
     pub async fn look(
         &self,
         partitions: Vec<(DisklessPartitionId, i64)>,
@@ -159,23 +161,23 @@ impl IndexOwner {
     /// Registers as [`IndexStore::register`] does.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`IndexStore::register`].
     pub async fn register(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Asked::Register(count, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// A place among the few log starts that are moved at a time.
+    /// Waits for one of the few permits to move log starts.
     pub async fn place_to_move(&self) -> QueuePlace {
         Arc::clone(&self.moves).acquire_owned().await.ok()
     }
 
-    /// Moves log starts as [`IndexStore::move_log_starts`] does, [`MOVED_MAX`] at most. The move is queued at once, and
-    /// carried out whether or not the answer is awaited.
+    /// Moves log starts as [`IndexStore::move_log_starts`] does, [`MOVED_MAX`] at most. The request is queued at once,
+    /// and carried out whether or not the answer is awaited.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`IndexStore::move_log_starts`].
     pub fn move_log_starts(
         &self,
         moves: Vec<(DisklessPartitionId, i64)>,
@@ -189,7 +191,7 @@ impl IndexOwner {
     /// Returns unused objects as [`IndexStore::unused`] does.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`IndexStore::unused`].
     pub async fn unused(&self, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Asked::Unused(count, for_ms, answer));
@@ -199,20 +201,21 @@ impl IndexOwner {
     /// Returns the time as [`IndexStore::judged_at`] does, for the clock of this broker.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`IndexStore::judged_at`].
     pub async fn judged_at(&self) -> Result<i64, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Asked::JudgedAt(answer));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Notes failed DELETEs as [`IndexStore::delete_failed`] does, without waiting. Objects that cannot be noted are
-    /// given again in a day.
+    /// Notes failed DELETEs as [`IndexStore::delete_failed`] does, without waiting. If that fails, the objects are
+    /// returned again in a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
         self.ask(Asked::DeleteFailed(ids));
     }
 
-    /// Forgets objects as [`IndexStore::forget`] does, without waiting. Others are given as unused again.
+    /// Forgets objects as [`IndexStore::forget`] does, without waiting. If that fails, they are returned as unused
+    /// again.
     pub fn forget(&self, ids: Vec<ObjectId>) {
         self.ask(Asked::Forget(ids));
     }
@@ -220,7 +223,7 @@ impl IndexOwner {
     /// Returns the store as [`IndexStore::known_store`] does.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`IndexStore::known_store`].
     pub async fn known_store(&self) -> Result<KnownStore, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Asked::KnownStore(answer));
@@ -230,14 +233,14 @@ impl IndexOwner {
     /// Adopts a store as [`IndexStore::adopt_store`] does.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`IndexStore::adopt_store`].
     pub async fn adopt_store(&self, store_id: String) -> Result<String, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Asked::AdoptStore(store_id, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Deletes a topic as [`Index::delete`] does, repeated until it succeeds, without waiting.
+    /// Deletes a topic as [`Index::delete`] does, without waiting. The thread repeats that until it succeeds.
     pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>, deleted: Deleted) {
         self.changes.send_modify(|changes| *changes += 1);
         self.ask(Asked::Delete(topic_id, known, deleted));
@@ -253,12 +256,12 @@ impl IndexOwner {
         self.ask(Asked::ExpireProducersAfter(expiration_ms));
     }
 
-    /// Waits until not too many changes of topics wait for their turn.
+    /// Waits until fewer than [`CHANGES_MAX`] changes of topics are queued.
     pub async fn has_room(&self) {
         let _ = self.changes.subscribe().wait_for(|changes| *changes < CHANGES_MAX).await;
     }
 
-    /// Makes the missing partitions of a topic, repeated until it succeeds, without waiting.
+    /// Creates the missing partitions of a topic, without waiting. The thread repeats that until it succeeds.
     pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, stops_before: StopsBefore, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
         self.ask(Asked::Create { topic, count, stops_before, created });
@@ -275,7 +278,7 @@ impl Drop for IndexThread {
     }
 }
 
-/// Progress of the thread, and requests to it.
+/// Signals between the thread and its handles.
 pub(super) struct Progress<'a> {
     pub stopping: &'a AtomicBool,
     pub changes: &'a watch::Sender<usize>,
@@ -288,14 +291,14 @@ fn partitions(count: i32) -> usize {
 fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Progress<'_>) {
     let (mut is_tidy, mut tidied) = (false, Instant::now());
     loop {
-        // What is asked for comes first.
+        // Requests come before the GC.
         let wait = if is_tidy { RETRY } else { Duration::ZERO };
         match asks.recv_timeout(wait) {
             _ if progress.stopping.load(Ordering::SeqCst) => return,
             Ok(asked) => {
                 carry_out(&mut index, asked, now_ms(), progress);
                 is_tidy = false;
-                // Where one asks after the other there is never nothing to do.
+                // While requests follow each other without a pause, the queue is never empty.
                 if tidied.elapsed() < TIDY_WITHIN {
                     continue;
                 }
@@ -303,20 +306,20 @@ fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Pro
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // What cannot be tidied now is tried again.
+        // Work of the GC that fails now is repeated later.
         is_tidy = !index.tidy(RUNS_CLEARED, now_ms()).unwrap_or(false);
         tidied = Instant::now();
     }
 }
 
 pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_ms: i64, progress: &Progress<'_>) {
-    // Who does not wait any more needs no answer.
+    // A caller that no longer waits needs no answer.
     match asked {
-        // Which producers may have expired, each partition knows.
+        // Producers need not expire before a commit: each partition's state shows which may have.
         Asked::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, now_ms)));
         }
-        // Or many who gave up would hold up who did not.
+        // Otherwise reads that callers have given up would delay the others.
         Asked::Look(_, answer, _) if answer.is_closed() => {}
         Asked::Look(partitions, answer, _place) => drop(answer.send(index.look(&partitions))),
         Asked::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
@@ -354,7 +357,7 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
     }
 }
 
-/// Until it is done; `None` when the broker stops before.
+/// Repeats a change until it succeeds. Returns `None` if the broker stops before.
 fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, CommitError>) -> Option<T> {
     let mut is_told = false;
     loop {
@@ -365,7 +368,7 @@ fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, Co
                 if !std::mem::replace(&mut is_told, true) {
                     tracing::error!(
                         ?error,
-                        "the index of diskless topics does not take a change of topics; it is tried again each second"
+                        "cannot write a change of topics to the index of diskless topics: retried each second; check the index"
                     );
                 }
                 thread::sleep(RETRY);
@@ -387,7 +390,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_of_no_use_goes_while_others_ask_for_one_thing_after_the_other() {
+    fn requests_follow_each_other_without_a_pause_the_gc_still_runs() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut store = SqliteIndex::open(folder.path()).expect("made");
         let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;
@@ -408,7 +411,7 @@ mod tests {
         let beside = SqliteIndex::open(folder.path()).expect("opened");
         let (asked, asks) = channel();
         let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
-        // The next ones are there before these are done.
+        // The next requests are queued before these are carried out.
         let ask_for_many = || {
             (0..10_000).for_each(|_| drop(asked.send(Asked::Forget(Vec::new()))));
             let (answer, answered) = oneshot::channel();

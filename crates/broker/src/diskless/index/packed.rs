@@ -1,4 +1,8 @@
-//! Batches as they lie packed in one column: fixed widths, big endian.
+//! Batches packed in one column: fixed widths, big endian.
+//!
+//! Not here: columns and tables.
+//!
+//! Invariant: rows of older releases are read, and unpacked batches are those that were packed.
 
 use std::time::Duration;
 
@@ -8,26 +12,26 @@ use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 use super::damaged;
 use fullbore_db::StoreError;
 
-/// Offset, before all others, of the row of [`forgotten_row`]. Its producer is [`NO_PRODUCER_ID`].
+/// Offset of the row of [`forgotten_row`], before all others. Its producer is [`NO_PRODUCER_ID`].
 ///
-/// Before it are the rows that are carried over from the deleted partition before, of producers that have written
-/// nothing to this one.
+/// At lesser offsets are the rows carried over from the deleted partition before, of producers that have not written to
+/// this one.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// Time in which a deletion carries over the stops of producers that have written nothing to what is deleted. What is
-/// left out then counts as forgotten.
+/// Time in which a deletion carries over the rows of producers that have not written to the deleted partition.
+/// Producers left out then count as forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
-/// Bytes of a batch of a run: size, offsets, largest timestamp.
+/// Bytes of a batch of a run: size, record count, largest timestamp.
 const RUN_BATCH: usize = 4 + 4 + 8;
-/// Bytes of a batch of a producer: epoch, first sequence, offsets, first offset, timestamp.
+/// Bytes of a batch of a producer: epoch, first sequence, record count, first offset, timestamp.
 ///
-/// The highest bit of the offsets' count marks a transactional batch. A marker has a negative sequence: the
-/// complement of the one with which its producer goes on. In place of the count it has the coordinator's epoch, and in
-/// the highest bit of the epoch a mark that it left its transaction's epoch as it was.
+/// The highest bit of the record count marks a transactional batch. A marker has a negative sequence: the complement of
+/// the one with which its producer goes on. In place of the record count it has the coordinator's epoch. The highest
+/// bit of its epoch is set if the marker left the transaction's epoch unchanged.
 const PRODUCER_BATCH: usize = 2 + 4 + 4 + 8 + 8;
 
-/// The batches of a run.
+/// Packs the batches of a run.
 pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
     let mut packed = Vec::with_capacity(batches.len() * RUN_BATCH);
     for batch in batches {
@@ -38,9 +42,9 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
     packed
 }
 
-/// The batches of the row that a deleted partition leaves where it has forgotten producers: they may have written to
-/// it, or before it to its name, and have ids below `bound`. The only batch has no records, and the bound in place of a
-/// timestamp; a negative one bounds nothing.
+/// Returns the packed batches of the row that a deleted partition leaves if it has forgotten producers. These may have
+/// written to it, or to an earlier partition of its name, and have ids below `bound`. The only batch has no records,
+/// and the bound in place of a timestamp. A negative bound counts as none.
 pub fn forgotten_row(bound: i64) -> Vec<u8> {
     let nobody = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 0 };
     pack_producer(&[AppendedBatch::plain(nobody, FORGOTTEN_AT, bound)])
@@ -51,13 +55,13 @@ pub fn forgotten_below(batches: &[AppendedBatch]) -> i64 {
     batches.first().map_or(i64::MAX, |row| if row.timestamp < 0 { i64::MAX } else { row.timestamp })
 }
 
-/// Returns the largest id of the producers of a [`forgotten_row`], if there is a bound; else -1.
+/// Returns the largest id of the producers of a [`forgotten_row`]; -1 if it has no bound.
 pub fn last_of_forgotten_row(packed: &[u8]) -> i64 {
     let bound = unpack_producer(NO_PRODUCER_ID, packed).map_or(i64::MAX, |batches| forgotten_below(&batches));
     if bound == i64::MAX { -1 } else { bound - 1 }
 }
 
-/// The batches of a run, of which there is at least one.
+/// Unpacks the batches of a run, of which there is at least one.
 pub fn unpack_run(packed: &[u8]) -> Result<Vec<PackedBatch>, StoreError> {
     each(RUN_BATCH, packed, |batch| {
         let (size, batch) = split(batch);
@@ -71,10 +75,10 @@ pub fn unpack_run(packed: &[u8]) -> Result<Vec<PackedBatch>, StoreError> {
     })
 }
 
-/// Sign of a 16-bit number.
+/// Sign bit of a 16-bit number.
 const SIGN: u16 = 1 << 15;
 
-/// The batches of one producer.
+/// Packs the batches of one producer.
 pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
     let mut packed = Vec::with_capacity(batches.len() * PRODUCER_BATCH);
     for AppendedBatch { stamp, base_offset, timestamp, kind } in batches {
@@ -95,17 +99,16 @@ pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
     packed
 }
 
-/// In SQL, where the offset of the last batch lies in a column of packed batches: bytes from the end to before the
-/// timestamp.
+/// Position, for SQL, of the last batch's offset in a column of packed batches: bytes before the end.
 pub const LAST_BASE_OFFSET: i64 = 16;
 
-/// In SQL, where the count and the sequence of the last batch begin in such a column: bytes from the end. If the first
-/// byte of the count has its highest bit, and that of the sequence has not, the producer's last batch is transactional:
-/// its transaction is open.
+/// Position, for SQL, of the last batch's record count in such a column: bytes before the end. `LAST_SEQUENCE` is that
+/// of its sequence. The producer's last batch is transactional if the first byte of the count has its highest bit, and
+/// that of the sequence has not: its transaction is open.
 pub const LAST_COUNT: i64 = 20;
 pub const LAST_SEQUENCE: i64 = 24;
 
-/// That offset, of its bytes.
+/// Reads that offset from its bytes.
 pub fn unpack_offset(bytes: &[u8]) -> Result<i64, StoreError> {
     bytes.try_into().map(i64::from_be_bytes).map_err(|_| damaged("an offset that is none"))
 }
@@ -149,7 +152,7 @@ fn each<T>(width: usize, packed: &[u8], unpack: impl Fn(&[u8]) -> T) -> Result<V
     Ok(packed.chunks_exact(width).map(unpack).collect())
 }
 
-/// The next number's bytes, of those that [`each`] has found to be there.
+/// Splits the next number off bytes whose length [`each`] has checked.
 fn split<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
     let (number, rest) = bytes.split_first_chunk().expect("the widths add up");
     (*number, rest)
@@ -193,7 +196,7 @@ mod tests {
         }
     }
 
-    /// A row as the builds before transactions have written it.
+    /// The row has the format of builds before transactions.
     #[test]
     fn row_is_of_an_older_build_its_batches_are_plain() {
         let packed = [&[0, 3][..], &[0, 0, 0, 9], &[0, 0, 0, 2], &[0; 7], &[5], &[0; 7], &[8]].concat();

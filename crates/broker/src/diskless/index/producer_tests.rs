@@ -1,5 +1,5 @@
-//! What the index keeps of producers, on each of its back ends: past the end of a partition, trimmed, and until they
-//! expire.
+//! Producers in the index, on each of its back ends: after the end of a partition, with old rows removed, and until
+//! they expire.
 
 use fullbore_rules::commit::{AppendedBatch, CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
 use fullbore_rules::sequence::{PRODUCERS_MAX, Producers, SequenceRefusal, Stamp, Stops};
@@ -12,27 +12,27 @@ use super::{ClassicStops, Index, IndexStore, UploadedObject, trimming};
 
 on_each_back_end! {
     producers_go_on_where_their_topic_is_made_again
-    a_producer_that_was_idle_goes_on_where_its_topic_is_made_again_twice
+    topic_is_made_again_twice_a_producer_that_was_idle_goes_on
     classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there
-    classic_topic_was_in_between_whose_producers_are_not_known_other_stops_stay_where_others_commit
+    classic_topic_with_unknown_producers_was_in_between_earlier_state_stays_in_a_cluster
     classic_topic_was_in_between_as_the_metadata_remembers_its_producers_may_begin_anywhere
-    producer_is_idle_in_several_topics_of_a_name_its_stop_is_carried_over
+    producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over
     partition_leaves_more_producers_than_its_limit_only_its_own_are_left
-    what_deleted_partitions_leave_is_removed_in_time
-    producers_are_trimmed_to_what_is_retained
-    the_rows_of_very_many_producers_are_trimmed_too
+    partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time
+    producers_have_old_rows_all_but_the_retained_are_removed
+    very_many_producers_have_old_rows_they_are_removed
     partition_has_more_producers_than_its_limit_it_opens_by_rows_of_a_few_times_as_many
-    what_another_has_written_since_is_not_trimmed
-    runs_are_cleared_while_there_are_rows_to_be_trimmed
-    silent_producers_are_forgotten_and_may_begin_anywhere
+    another_broker_has_written_since_its_rows_are_not_removed
+    rows_of_producers_are_due_runs_are_deleted_as_well
+    producers_are_idle_they_are_forgotten_and_may_begin_anywhere
     producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere
-    silent_producers_are_removed_in_pieces
-    silent_producers_with_very_many_rows_are_removed
-    what_expires_while_others_are_removed_waits_for_the_next_round
-    a_clock_that_was_set_back_puts_no_round_off
+    many_producers_are_idle_they_are_removed_in_pieces
+    idle_producers_have_very_many_rows_they_are_removed
+    producer_becomes_idle_during_a_pass_it_waits_for_the_next_one
+    clock_is_set_back_no_pass_is_delayed
 }
 
-/// Deletes the topic, and makes it again; its first partition.
+/// Deletes the topic and creates it again. Returns its first partition.
 fn make_again<B: BackEnd>(opened: &mut Opened<B>, life: u8, is_deleted_first: bool) -> DisklessPartitionId {
     let (old, new) = (Uuid([life; 16]), Uuid([life + 1; 16]));
     opened.back_end.add_topic("topic", new);
@@ -41,7 +41,7 @@ fn make_again<B: BackEnd>(opened: &mut Opened<B>, life: u8, is_deleted_first: bo
         opened.index.store.delete(old, &[]).expect("deleted");
     }
     let made = other.create(("topic", new), 2).expect("made");
-    // Who has not heard of it yet.
+    // A broker that does not know of the deletion yet.
     opened.index.store.delete(old, &[]).expect("deleted");
     assert_eq!(opened.index.store.create(("topic", new), 2).expect("made"), made);
     made[0].id
@@ -58,7 +58,7 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
     for (life, is_deleted_first) in [(1, true), (2, false), (3, true)] {
         partition = make_again(&mut opened, life, is_deleted_first);
         opened.tidy();
-        // Of those that nobody has written to, the one before counts.
+        // Partitions without a record do not count: the one before them does.
         if life < 3 {
             continue;
         }
@@ -72,14 +72,13 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
         }
         opened.again();
         let object = opened.object();
-        // The answer of its last batch was lost.
+        // The answer to its last batch was lost.
         assert_eq!(
             opened.commit(object, &[batch(partition, 0, 20), batch(partition, 100, 30)]),
             [appended(0), appended(10)]
         );
     }
-    // A producer begins after others have written: at a broker that has read all of it, and at one that knows nothing
-    // yet.
+    // A producer begins after others have written: at a broker that has read all rows, and at one without state.
     let left = |index: &mut Index<B::Store>| index.look_at(partition, 0).expect("known").expect("there").predecessor;
     let mut other = opened.another();
     assert_eq!((left(&mut opened.index).len(), left(&mut other).len()), (1, 1));
@@ -90,7 +89,7 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
     assert_eq!((left(&mut opened.index).len(), left(&mut opened.another()).len()), (0, 0));
 }
 
-fn a_producer_that_was_idle_goes_on_where_its_topic_is_made_again_twice<B: BackEnd>() {
+fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on<B: BackEnd>() {
     let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
     let mut opened = Opened::<B>::new(2);
     let object = opened.object();
@@ -111,7 +110,7 @@ fn a_producer_that_was_idle_goes_on_where_its_topic_is_made_again_twice<B: BackE
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
-/// Enters a deleted classic topic before a diskless one and makes that, at two brokers; its first partition.
+/// Enters a deleted classic topic before a diskless one and creates that, at two brokers. Returns its first partition.
 fn make_behind_classic<B: BackEnd>(opened: &mut Opened<B>, topic: Uuid, before: &Stops) -> DisklessPartitionId {
     let before = ClassicStops::of_topic(2, |index| if index == 0 { before.clone() } else { Stops::default() });
     opened.back_end.add_topic("topic", topic);
@@ -131,7 +130,7 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
     let first = opened.partitions[0];
     opened.commit(object, &[batch(first, 0, 0), by(8, batch(first, 100, 0))]);
     opened.index.store.delete(Uuid([1; 16]), &[]).expect("deleted");
-    // 7 goes on in the classic one, and 9 begins.
+    // Producer 7 goes on in the classic topic, and 9 begins there.
     let mut classic = Producers::default();
     let stamp = |producer_id, base_sequence| Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 10 };
     [stamp(7, 10), stamp(9, 0)].iter().zip([0, 10]).for_each(|(stamp, at)| classic.append(stamp, at, 0, 0, 5));
@@ -152,7 +151,7 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
         let verdicts = opened.commit(object, &[by(producer_id, batch(partition, 0, base_sequence))]);
         assert_eq!(verdicts, [appended(10 * (producer_id - 7))], "{producer_id}");
     }
-    // Once there is the topic, nothing of a classic one comes before it.
+    // Once the topic exists, no classic one is entered before it.
     assert_eq!(make_behind_classic(&mut opened, Uuid([2; 16]), &Stops::partial()), partition);
     opened.index.store.delete(Uuid([2; 16]), &[]).expect("deleted");
     opened.back_end.add_topic("topic", Uuid([3; 16]));
@@ -164,7 +163,7 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
     assert_eq!(opened.commit(object, &[by(9, batch(partition, 0, 20))]), [appended(0)]);
 }
 
-fn classic_topic_was_in_between_whose_producers_are_not_known_other_stops_stay_where_others_commit<B: BackEnd>() {
+fn classic_topic_with_unknown_producers_was_in_between_earlier_state_stays_in_a_cluster<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let object = opened.object();
     opened.commit(object, &[batch(opened.partitions[0], 0, 0)]);
@@ -207,12 +206,12 @@ fn stops_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartit
     index.look_at(partition, 0).expect("known").expect("there").predecessor.len()
 }
 
-/// In a cluster it waited for what it had sent long ago, and was refused for good.
-fn producer_is_idle_in_several_topics_of_a_name_its_stop_is_carried_over<B: BackEnd>() {
+/// Regression: in a cluster it waited for a batch that it had sent long ago, and was refused for good.
+fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: BackEnd>() {
     let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
     let mut opened = Opened::<B>::new(2);
     let object = opened.object();
-    // Each of the others goes on in another life, and 7 in the last one.
+    // Each of the others goes on in another life of the topic, and 7 in the last one.
     let all: Vec<_> = (7..11).map(|of| by(of, batch(opened.partitions[0], 100 * of as u32, 0))).collect();
     opened.commit(object, &all);
     for life in 1..4 {
@@ -230,7 +229,7 @@ fn producer_is_idle_in_several_topics_of_a_name_its_stop_is_carried_over<B: Back
             (3, 3)
         );
     }
-    // To one only what has no producer is written.
+    // One life of the topic gets only records without a producer.
     let partition = make_again(&mut opened, 4, true);
     let object = opened.object();
     assert_eq!(opened.commit(object, &[by(-1, batch(partition, 0, -1))]), [appended(0)]);
@@ -247,8 +246,7 @@ fn producer_is_idle_in_several_topics_of_a_name_its_stop_is_carried_over<B: Back
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
-/// As of a partition that is there, what is known beyond the limit is left out; any next batch of those producers is
-/// taken.
+/// As with an existing partition, producers beyond the limit are left out: any next batch of theirs is accepted.
 fn partition_leaves_more_producers_than_its_limit_only_its_own_are_left<B: BackEnd>() {
     let half = PRODUCERS_MAX as i64 / 2;
     for (second, expected) in [(half, PRODUCERS_MAX), (half + 1, half as usize + 1)] {
@@ -269,7 +267,7 @@ fn partition_leaves_more_producers_than_its_limit_only_its_own_are_left<B: BackE
     }
 }
 
-fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
+fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let rows = |opened: &mut Opened<B>, id: DisklessPartitionId| {
         opened.tidy();
@@ -289,7 +287,7 @@ fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     let third = make_again(&mut opened, 2, false);
     let rows_left = (rows(&mut opened, first), rows(&mut opened, second));
     assert_eq!(rows_left, (0, 2), "what the next one left counts, and that there was one before it");
-    // Without producers of its own it leaves that, and what the one before it has left.
+    // A partition without producers of its own leaves that note, and the row that its predecessor has left.
     let object = opened.object();
     let anonymous = by(-1, batch(third, 0, -1));
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
@@ -299,14 +297,14 @@ fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
-    // The database's clock has gone on since the commit, and goes no further ahead.
+    // The database's clock has advanced since the commit, and is not further ahead.
     opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
     assert_eq!(stops_left::<B>(&mut opened.another(), fifth), 0);
 }
 
-fn producers_are_trimmed_to_what_is_retained<B: BackEnd>() {
+fn producers_have_old_rows_all_but_the_retained_are_removed<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     opened.index.retain_batches(&[partition], 200).expect("retained");
@@ -314,7 +312,7 @@ fn producers_are_trimmed_to_what_is_retained<B: BackEnd>() {
     opened.commit(object, &[by(8, batch(partition, 0, 0))]);
     const ROWS: i32 = 1_500;
     for number in 0..ROWS {
-        // Each in a commit of its own, so that each is a row.
+        // Each is in a commit of its own, so that each is a row.
         let object = opened.object();
         opened.commit(object, &[batch(partition, 0, number * 10)]);
     }
@@ -333,8 +331,8 @@ fn producers_are_trimmed_to_what_is_retained<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, 10))]), [appended(i64::from(ROWS + 1) * 10)]);
 }
 
-/// Rows of one producer lie far apart then.
-fn the_rows_of_very_many_producers_are_trimmed_too<B: BackEnd>() {
+/// The rows of one producer then lie far apart.
+fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     opened.index = Index::new(opened.back_end.store(), 5);
@@ -345,7 +343,7 @@ fn the_rows_of_very_many_producers_are_trimmed_too<B: BackEnd>() {
         opened.commit(object, &batches);
         opened.tidy();
     }
-    // Until a pass is back at the beginning, as many rows come as half of those that it goes through.
+    // Until a pass is back at the beginning, half as many rows are added as the pass walks.
     let rows = opened.back_end.producer_rows(partition);
     assert!((5 * PRODUCERS..16 * PRODUCERS).contains(&(rows as i64)), "{rows}");
     assert_eq!(
@@ -377,14 +375,14 @@ fn partition_has_more_producers_than_its_limit_it_opens_by_rows_of_a_few_times_a
     let batches = [
         by(newest, batch(partition, 0, 0)),
         by(newest, batch(partition, 100, 10)),
-        // Forgotten long ago, it may begin anywhere.
+        // A producer forgotten long ago may begin anywhere.
         by(0, batch(partition, 200, 10)),
     ];
     let duplicate = CommitVerdict::Duplicate { base_offset: end - 10, timestamp: NOW };
     assert_eq!(opened.commit(object, &batches), [duplicate, appended(end), appended(end + 10)]);
 }
 
-fn what_another_has_written_since_is_not_trimmed<B: BackEnd>() {
+fn another_broker_has_written_since_its_rows_are_not_removed<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     for number in 0..1_100 {
@@ -404,7 +402,7 @@ fn what_another_has_written_since_is_not_trimmed<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[by(99, batch(partition, 0, 0))]), [duplicate]);
 }
 
-fn runs_are_cleared_while_there_are_rows_to_be_trimmed<B: BackEnd>() {
+fn rows_of_producers_are_due_runs_are_deleted_as_well<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     let object = opened.object();
@@ -415,7 +413,7 @@ fn runs_are_cleared_while_there_are_rows_to_be_trimmed<B: BackEnd>() {
     assert_eq!(opened.back_end.finder().runs_from(partition, 0, 1).expect("read"), []);
 }
 
-/// Commits one batch at this time, and looks at nothing else.
+/// Commits one batch at `now_ms`, and reads nothing else.
 fn commit_at<B: BackEnd>(opened: &mut Opened<B>, batch: ObjectBatch, now_ms: i64) -> CommitVerdict {
     let object = UploadedObject { id: opened.object(), batches: vec![batch] };
     opened.index.commit(&[object], now_ms).expect("committed").verdicts[0][0]
@@ -425,7 +423,7 @@ fn tidy_at<B: BackEnd>(index: &mut Index<B::Store>, now_ms: i64) {
     while index.tidy(10, now_ms).expect("tidied") {}
 }
 
-fn silent_producers_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
+fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let [partition, other] = opened.partitions[..] else { panic!("two") };
     opened.index.expire_producers_after(1_000_000);
@@ -445,7 +443,7 @@ fn silent_producers_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
         (ids, state.expired_to)
     };
     assert_eq!(known(&mut opened.index, partition), (vec![5, 7, 8], -1));
-    // The next round.
+    // The next pass.
     let then = NOW + 1_600_000;
     tidy_at::<B>(&mut opened.index, then);
     let forgotten = (vec![5, 7], 8);
@@ -453,7 +451,7 @@ fn silent_producers_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     assert_eq!(known(&mut opened.another(), partition), forgotten, "and in the rows");
     assert_eq!(known(&mut reader, partition), forgotten, "and for who has read none before");
     assert_eq!(known(&mut opened.index, other), (vec![], 5));
-    // What is not known and has a larger id has never written; any other may have.
+    // An unknown producer with a larger id has never written; any other may have.
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(9, batch(partition, 0, 10)), then), gap);
     assert_eq!(commit_at(&mut opened, by(8, batch(partition, 0, 70)), then), appended(40));
@@ -469,7 +467,7 @@ fn silent_producers_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     );
 }
 
-/// Its row was that of the deleted partition, of which no partition keeps what has expired.
+/// Its row was that of the deleted partition, which does not keep the ids of expired producers.
 fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     opened.index.expire_producers_after(1_000_000);
@@ -484,20 +482,20 @@ fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackE
     opened.again();
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 10)), then), gap, "it has never written");
-    // Before anything is written, at a broker that reads the rows; and afterwards.
+    // Before any record is written, at a broker that reads the rows; and afterwards.
     let object = UploadedObject { id: opened.object(), batches: vec![batch(second + 1, 0, 10)] };
     assert_eq!(opened.another().commit(&[object], then).expect("committed").verdicts, [[appended(0)]]);
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 0)), then), appended(0));
     opened.again();
     assert_eq!(commit_at(&mut opened, by(9, batch(second, 0, 10)), then), gap);
     assert_eq!(commit_at(&mut opened, by(6, batch(second, 0, 10)), then), appended(10), "one with a smaller id");
-    // The next one of the name knows that some were forgotten.
+    // The next partition of the name knows that producers were forgotten.
     let third = make_again(&mut opened, 2, true);
     opened.again();
     assert_eq!(commit_at(&mut opened, batch(third, 0, 10), then), appended(0));
 }
 
-fn silent_producers_are_removed_in_pieces<B: BackEnd>() {
+fn many_producers_are_idle_they_are_removed_in_pieces<B: BackEnd>() {
     let mut opened = Opened::<B>::new(3);
     let partitions = opened.partitions.clone();
     let object = opened.object();
@@ -514,7 +512,7 @@ fn silent_producers_are_removed_in_pieces<B: BackEnd>() {
     assert_eq!(opened.back_end.finder().partitions(&[partitions[2]]).expect("read")[0].expired_to, 9);
 }
 
-fn silent_producers_with_very_many_rows_are_removed<B: BackEnd>() {
+fn idle_producers_have_very_many_rows_they_are_removed<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     const PRODUCERS: i64 = 5_000;
@@ -531,8 +529,8 @@ fn silent_producers_with_very_many_rows_are_removed<B: BackEnd>() {
     assert_eq!((opened.back_end.producer_rows(partition), pieces), (0, 5));
 }
 
-/// Or its rows might be trimmed, and nobody would know any more that it has written.
-fn what_expires_while_others_are_removed_waits_for_the_next_round<B: BackEnd>() {
+/// Otherwise its rows might be removed, and no broker would know that it has written.
+fn producer_becomes_idle_during_a_pass_it_waits_for_the_next_one<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let [first, second] = opened.partitions[..] else { panic!("two") };
     opened.index.expire_producers_after(1_000);
@@ -548,7 +546,7 @@ fn what_expires_while_others_are_removed_waits_for_the_next_round<B: BackEnd>() 
     assert_eq!(commit_at(&mut opened, batch(first, 0, 10), NOW + 1_001), appended(11_010));
 }
 
-fn a_clock_that_was_set_back_puts_no_round_off<B: BackEnd>() {
+fn clock_is_set_back_no_pass_is_delayed<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     opened.index.expire_producers_after(1_000);
@@ -559,9 +557,9 @@ fn a_clock_that_was_set_back_puts_no_round_off<B: BackEnd>() {
 }
 
 #[test]
-fn a_row_goes_once_all_its_batches_are_before_what_is_retained() {
+fn all_batches_of_a_row_are_before_the_retained_ones_the_row_is_removed() {
     let mut state = PartitionState::new(5);
-    // Seven commits of two batches each of one producer, and between them one each of another.
+    // Seven commits of two batches each of one producer, with a batch of another producer between two of them.
     let rows: Vec<(i64, i64)> = (0..14).map(|at| (at * 20, 7 + at % 2)).collect();
     for (base_offset, producer_id) in &rows {
         for at in [0, 10] {

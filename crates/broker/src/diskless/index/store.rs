@@ -1,9 +1,9 @@
-//! The seam to a back end of the index: the state that a commit is decided on, under locks, and the commit.
+//! Storage trait of the index: the state for a commit, read under locks, and the commit itself.
 //!
 //! A back end decides nothing. Its calls block.
 //!
-//! Invariants: between [`IndexStore::begin`] and its end nobody else commits to the same partitions, which are locked
-//! in the order of their ids; a commit that returned is on the disk.
+//! Invariants: a transaction locks its partitions, in the order of their ids, from [`IndexStore::begin`] to its end. No
+//! other broker commits to them meanwhile. A commit that returned is on the disk.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,76 +18,79 @@ use fullbore_wire::Uuid;
 use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
 use fullbore_db::{CommitError, StoreError};
 
-/// Time after which an object whose DELETE failed is given again, ms.
+/// Time after which an object whose DELETE failed is returned again, in ms.
 pub const DELETE_AGAIN_MS: i64 = 600_000;
 
-/// A back end of the index.
+/// Back end of the index.
 pub trait IndexStore: Send {
-    /// Begins a transaction with these partitions locked, and reads what a commit to them is decided on. In one round
-    /// trip where there is one to be made. Without objects nothing will be committed, and nothing need be locked.
+    /// Begins a transaction with these partitions locked, and reads the state for a commit to them: over a network, in
+    /// one round trip. Without objects nothing will be committed, and nothing needs a lock.
     ///
     /// # Errors
-    /// There is no transaction then.
+    /// [`StoreError`]; there is no transaction then.
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError>;
 
-    /// Writes what was decided, and ends the transaction. In one round trip, too.
+    /// Writes a decision and ends the transaction: over a network, in one round trip.
     ///
     /// # Errors
-    /// [`CommitError::Unknown`] where it may have been written.
+    /// [`CommitError::Unknown`] if the rows may have been written.
     fn commit(&mut self, write: &CommitWrite) -> Result<(), CommitError>;
 
-    /// Ends the transaction; nothing was written.
+    /// Ends the transaction without changes.
     fn abandon(&mut self);
 
-    /// Does between commits what one of them would have to do otherwise, if that is due; whether it was.
+    /// Carries out work that a later commit would otherwise have to do, if any is due. Returns true if any was.
     fn checkpoint(&mut self) -> bool {
         false
     }
 
-    /// Registers objects that are about to be uploaded, at most
-    /// `count`, and returns their numbers: [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers) that no other
-    /// object has, also where this index is an older copy. Fewer where some that were drawn are taken.
+    /// Registers at most `count` objects that will be uploaded, and returns their numbers. These are
+    /// [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers) that no other object has, even if this index is an
+    /// older copy. Returns fewer if some of the drawn numbers are taken.
     ///
     /// # Errors
-    /// None is registered, or that is not known; those are never used then.
+    /// [`CommitError`]: none is registered, or that is unknown. The numbers are then never used.
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
 
-    /// Makes the partitions of a topic as far as they are missing: the first `count`, in their order. None where it is
-    /// known that the topic is deleted. Those of another topic of its name are gone, as by [`IndexStore::delete`].
+    /// Creates the partitions of a topic that are missing among the first `count`, and returns those `count` in order.
+    /// Returns none if the topic is known to be deleted. Deletes the partitions of another topic of the same name, as
+    /// by [`IndexStore::delete`].
     ///
     /// # Errors
-    /// None is made, or that is not known.
+    /// [`CommitError`]: none is created, or that is unknown.
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError>;
 
-    /// Enters deleted classic partitions of a topic's name as the ones before its partitions of the same numbers, where
-    /// these are not made yet.
+    /// Enters deleted classic partitions as the predecessors of a topic's partitions of the same numbers, unless these
+    /// exist.
     ///
     /// # Errors
-    /// Nothing is changed, or that is not known.
+    /// [`CommitError`]: nothing is changed, or that is unknown.
     fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError>;
 
-    /// Last batches of each producer on the deleted partition of the same name, as rows of these partitions; in the
-    /// transaction, if there is one. A partition leaves that behind until the next one of its name is deleted, or its
-    /// producers have expired; to the next one it leaves its producers that have written nothing there. Where others
+    /// Returns the last batches of each producer on the predecessors of these partitions, as rows of these partitions;
+    /// within the transaction, if there is one. The predecessor is the deleted partition of the same name.
+    ///
+    /// A deleted partition leaves these rows until the next one of its name is deleted, or until its producers have
+    /// expired. Rows of producers that have not written to that next one are then carried over. If unknown producers
     /// may have written, one row is of [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///
     /// # Errors
-    /// It is not known.
+    /// [`StoreError`]; the rows are unknown.
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError>;
 
-    /// The partitions of a topic are gone, of which these were known here; what they have is left to
+    /// Deletes the partitions of a topic; `known` are those that this broker knows. Their rows are left to
     /// [`IndexStore::clear`].
     ///
     /// # Errors
-    /// Nothing is changed, or that is not known.
+    /// [`CommitError`]: nothing is changed, or that is unknown.
     fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError>;
 
-    /// Moves the log starts of partitions to these offsets, which are at most the next ones, and never back. Returns
-    /// their rows then, in the order of `moves`, with `None` for one that is gone. Records before them are left to
-    /// [`IndexStore::clear`].
+    /// Moves the log starts of partitions to these offsets, never past the next offset and never back. Returns their
+    /// rows after that, in the order of `moves`, with `None` for one that is gone. Records before the log starts are
+    /// left to [`IndexStore::clear`].
     ///
     /// # Errors
-    /// Nothing is changed, or that is not known.
+    /// [`CommitError`]: nothing is changed, or that is unknown.
     fn move_log_starts(
         &mut self,
         moves: &[(DisklessPartitionId, i64)],
@@ -96,30 +99,30 @@ pub trait IndexStore: Send {
     /// Moves one log start as [`IndexStore::move_log_starts`] does.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`IndexStore::move_log_starts`].
     fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
         self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
     }
 
-    /// Removes at most `runs_max` runs of which nothing may be read any more, and the aborted transactions before them.
-    /// Returns true if there may be more. An object without runs is not used from then on.
+    /// Deletes at most `runs_max` runs that must not be read any more, and the aborted transactions before them.
+    /// Returns true if there may be more. An object without runs is unused from then on.
     ///
     /// # Errors
-    /// A store that removed nothing, or gave no answer.
+    /// [`CommitError`]: nothing is removed, or that is unknown.
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
 
-    /// Retains at least `window` batches of each producer of these partitions, whichever broker commits; never fewer
-    /// than before. A single broker keeps that itself.
+    /// Retains at least `window` batches of each producer of these partitions, whichever broker commits, and never
+    /// fewer than before. A single broker keeps this setting itself.
     ///
     /// # Errors
-    /// Nothing is changed, or that is not known.
+    /// [`CommitError`]: nothing is changed, or that is unknown.
     fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError>;
 
-    /// Returns the places of a partition's producer rows from an offset on, in the order of their offsets, `count` at
-    /// most.
+    /// Returns the positions of a partition's producer rows from `offset` on, in the order of their offsets, at most
+    /// `count`.
     ///
     /// # Errors
-    /// The index cannot be read.
+    /// [`StoreError`] if the index cannot be read.
     fn producers_from(
         &mut self,
         id: DisklessPartitionId,
@@ -130,16 +133,16 @@ pub trait IndexStore: Send {
     /// Removes the rows of producers of a partition that begin at these offsets.
     ///
     /// # Errors
-    /// A store that removed nothing, or gave no answer.
+    /// [`CommitError`]: nothing is removed, or that is unknown.
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
-    /// Removes the rows of producers of one partition, the first behind
-    /// `after`, that have written nothing there after `before_ms`: of at most `producers_max` of them. Keeps the
-    /// largest of their ids on record. Producers with an open transaction stay, unless the partition is deleted.
-    /// Returns the partition, and true if it may have more of them; `None` behind the last partition.
+    /// Removes rows of idle producers, which have not written to the partition after `before_ms`. One call handles the
+    /// first partition after `after` that has rows, and at most `producers_max` producers. The largest of their ids
+    /// stays on record. Producers with an open transaction stay, unless the partition is deleted. Returns the
+    /// partition, and true if it may have more of them; `None` after the last partition.
     ///
     /// # Errors
-    /// A store that removed nothing, or gave no answer.
+    /// [`CommitError`]: nothing is removed, or that is unknown.
     fn expire_producers(
         &mut self,
         after: DisklessPartitionId,
@@ -147,64 +150,65 @@ pub trait IndexStore: Send {
         producers_max: usize,
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
-    /// Takes at most `count` objects out of those that may be committed, unused for `for_ms` milliseconds or for good:
-    /// the caller deletes them from the store. Each is returned again a day later, since a late upload may have brought
-    /// it back, and then every day until it is forgotten.
+    /// Returns objects for deletion from the store, at most `count` in each state: those unused for `for_ms`
+    /// milliseconds, and those registered long ago without a commit. None of them can be committed any more. A late
+    /// upload may bring an object back, so that each is returned again a day later, and then every day until it is
+    /// forgotten.
     ///
     /// # Errors
-    /// A store that took none, or gave no answer.
+    /// [`CommitError`]: none is taken, or that is unknown.
     fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
 
-    /// Notes objects whose DELETE failed: [`IndexStore::unused`] gives them again after [`DELETE_AGAIN_MS`], also after
-    /// a restart and to another broker.
+    /// Notes objects whose DELETE failed. [`IndexStore::unused`] returns them again after [`DELETE_AGAIN_MS`], even
+    /// after a restart and to another broker.
     ///
     /// # Errors
-    /// None is noted, or that is not known.
+    /// [`CommitError`]: none is noted, or that is unknown.
     fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError>;
 
     /// Forgets objects that were deleted from the store a second time.
     ///
     /// # Errors
-    /// None is forgotten, or that is not known.
+    /// [`CommitError`]: none is forgotten, or that is unknown.
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError>;
 
-    /// Returns the time by which what is old is deleted, ms since 1970: that of the caller, and where several brokers
-    /// share the index no later than its clock. One broker whose clock is ahead would delete what all of them have.
+    /// Returns the time by which ages are computed, in ms since 1970. That is `now_ms`, but no later than the clock of
+    /// a database that several brokers share. A broker whose clock is ahead would delete objects of all brokers too
+    /// early.
     ///
     /// # Errors
-    /// It is not known.
+    /// [`StoreError`]; the time is unknown.
     fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
         Ok(now_ms)
     }
 
-    /// In which object store the objects are.
+    /// Returns the object store that has the objects.
     ///
     /// # Errors
-    /// It is not known.
+    /// [`StoreError`]; the store is unknown.
     fn known_store(&mut self) -> Result<KnownStore, StoreError>;
 
-    /// Notes the number of the store with the objects, unless another one is in use; returns the number in use.
+    /// Notes the id of the store with the objects, unless another store is in use. Returns the id in use.
     ///
     /// # Errors
-    /// Nothing is changed, or that is not known.
+    /// [`CommitError`]: nothing is changed, or that is unknown.
     fn adopt_store(&mut self, store_id: &str) -> Result<String, CommitError>;
 }
 
-/// Stops of producers on a deleted classic partition.
+/// Last sequences of producers on a deleted classic partition.
 #[derive(Clone, Debug)]
 pub struct ClassicStops {
     /// The partition's number within its topic.
     pub index: i32,
     /// The last record of each producer.
     pub last_records: Vec<Stamp>,
-    /// Bound of the ids of other producers that may have written to it as well; 0 if there are none.
+    /// Bound of the ids of unknown producers that may have written as well; 0 if there are none.
     pub unknown_below: i64,
 }
 
 impl ClassicStops {
-    /// Returns the stops of the partitions before the first
-    /// `count` of a topic, where there were any. Those of producers past [`PRODUCERS_MAX`] count as missing, so that no
-    /// transaction is larger.
+    /// Returns the last sequences on the predecessors of the first `count` partitions of a topic, without those that
+    /// have none. Those beyond [`PRODUCERS_MAX`] producers in all count as unknown, which bounds the transaction.
     pub fn of_topic(count: i32, stops_before: impl Fn(i32) -> Stops) -> Vec<ClassicStops> {
         let mut room = PRODUCERS_MAX;
         let of = |index| {
@@ -224,7 +228,7 @@ impl ClassicStops {
         self.last_records.is_empty()
     }
 
-    /// Returns the rows of its producers: offset, producer id and batches of each.
+    /// Returns the rows of the producers: offset, producer id and batches of each.
     pub fn rows(&self) -> impl Iterator<Item = (i64, i64, Vec<u8>)> {
         let bound = self.unknown_below;
         let unknown = (bound > 0).then(|| (FORGOTTEN_AT, NO_PRODUCER_ID, forgotten_row(bound)));
@@ -236,26 +240,26 @@ impl ClassicStops {
     }
 }
 
-/// Returns the id of a classic topic that was deleted before this one: no topic has it.
+/// Returns the topic id under which a classic predecessor is entered: no topic has this id.
 pub fn classic_before(topic_id: Uuid) -> Uuid {
     Uuid(topic_id.0.map(|byte| !byte))
 }
 
-/// Object store, as the index has it.
+/// Object store, by the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownStore {
-    /// The number of the one that was used so far.
+    /// Id of the store that was used so far.
     pub store_id: Option<String>,
-    /// True if no other store will do: objects are in it, or other brokers may be about to put some there.
+    /// True if no other store will do: this one has objects, or other brokers may be about to put some there.
     pub is_in_use: bool,
 }
 
-/// Reads where records are, beside the commits. Its calls block.
+/// Reads of positions of records, beside the commits. Its calls block.
 pub trait RunSource: Send {
-    /// The run with this offset and those behind it, `count` at most.
+    /// Returns the run with `offset` and those after it, at most `count`.
     ///
     /// # Errors
-    /// The index cannot be read.
+    /// [`StoreError`] if the index cannot be read.
     fn runs_from(
         &mut self,
         partition: DisklessPartitionId,
@@ -263,17 +267,17 @@ pub trait RunSource: Send {
         count: usize,
     ) -> Result<Vec<BatchRun>, StoreError>;
 
-    /// The rows of these partitions as they are now, of those that there are.
+    /// Returns the current rows of these partitions, without those that do not exist.
     ///
     /// # Errors
-    /// The index cannot be read.
+    /// [`StoreError`] if the index cannot be read.
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
 
-    /// Returns the aborted transactions of `offsets`, as [`AbortedTransactions`] has them: `count` whose markers are
-    /// there, and those that are open where the answer ends.
+    /// Returns the aborted transactions of `offsets`, or of the first part of them. These are at most `count`
+    /// transactions with a marker, and those that are open at the end of that part.
     ///
     /// # Errors
-    /// The index cannot be read.
+    /// [`StoreError`] if the index cannot be read.
     fn aborted(
         &mut self,
         partition: DisklessPartitionId,
@@ -285,15 +289,15 @@ pub trait RunSource: Send {
 /// Aborted transactions of a range of offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbortedTransactions {
-    /// The offset after the range: the end that was asked for, or the one after the last marker that was counted.
+    /// Offset after the range: the requested end, or the one after the last marker that was counted.
     pub end: i64,
-    /// Every transaction with an offset in the range, in the order of their first offsets.
+    /// Transactions with an offset in the range, in the order of their first offsets.
     pub transactions: Vec<AbortedTransaction>,
 }
 
 impl AbortedTransactions {
-    /// Sorts `transactions`: those with a marker before `end`, the first `count` of them, and those that were open
-    /// after the last of these.
+    /// Ends the range after the first `count` transactions with a marker before `end`. `transactions` are those, and
+    /// the ones that were open after the last of them.
     pub fn new(end: i64, mut transactions: Vec<AbortedTransaction>, count: usize) -> AbortedTransactions {
         transactions.sort_unstable_by_key(|of| of.last_offset);
         let last = count.checked_sub(1).and_then(|at| transactions.get(at)).filter(|last| last.last_offset < end);
@@ -303,27 +307,27 @@ impl AbortedTransactions {
     }
 }
 
-/// The largest value of [`length_bits`], also of longer transactions: a length of as many bits is added to an offset.
+/// Largest value of [`length_bits`], also of longer transactions, since `1 << bits` is added to an offset.
 pub const LENGTH_BITS_MAX: u32 = 62;
 
-/// Returns how many bits the length of a transaction has. Of those with one value, the ones that are open at an offset
-/// begin within twice their length before it, so that an index finds them.
+/// Returns the number of bits of a transaction's length. Transactions with one value that are open at an offset begin
+/// less than `1 << bits` before it, so that a database index finds them.
 pub fn length_bits(of: &AbortedTransaction) -> u32 {
     let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
     (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)
 }
 
-/// Tells what other brokers change in the index. Its calls block.
+/// Feed of the changes that other brokers commit. Its calls block.
 pub trait ChangeSource: Send {
-    /// The rows of partitions that others have changed since the last call; with the first one, of all that they ever
-    /// changed last. A row may come twice.
+    /// Returns the rows of partitions that other brokers have changed since the last call. The first call returns all
+    /// rows whose last change was another broker's. A row may come twice.
     ///
     /// # Errors
-    /// The index cannot be read; what was changed meanwhile is told by a later call.
+    /// [`StoreError`] if the index cannot be read. A later call returns the changes.
     fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError>;
 }
 
-/// An object that is to be deleted from the store.
+/// Object to be deleted from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedObject {
     pub id: ObjectId,
@@ -331,20 +335,20 @@ pub struct UnusedObject {
     pub is_again: bool,
 }
 
-/// Request of the state for a commit.
+/// Request for the state of a commit.
 #[derive(Clone, Debug)]
 pub struct CommitQuestion {
-    /// Each with the offset up to which its producers' rows are known, in the order of their ids.
+    /// Partitions in the order of their ids, each with the offset up to which its producers' rows are known.
     pub partitions: Vec<(DisklessPartitionId, i64)>,
     pub objects: Vec<ObjectId>,
 }
 
-/// State that a commit is decided on.
+/// State on which a commit is decided.
 #[derive(Clone, Debug, Default)]
 pub struct CommitFound {
     /// Rows of the partitions that exist.
     pub partitions: Vec<PartitionRow>,
-    /// Rows past what was known, by partition in the order of their first offsets.
+    /// Producers' rows past the known offsets, by partition in the order of their first offsets.
     pub producers: Vec<ProducerRow>,
     /// States of the objects that exist.
     pub objects: HashMap<ObjectId, ObjectState>,
@@ -356,28 +360,27 @@ pub struct CommitWrite {
     /// Rows of the partitions after the commit.
     pub partitions: Vec<PartitionRow>,
     pub decision: CommitDecision,
-    /// The wall clock in ms.
+    /// Wall clock in ms.
     pub now_ms: i64,
 }
 
-/// A partition's row.
+/// Row of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionRow {
     pub id: DisklessPartitionId,
     pub log_start: i64,
     pub next_offset: i64,
     pub bytes: i64,
-    /// In ms; -1 before the first batch.
+    /// Largest timestamp in ms; -1 before the first batch.
     pub max_timestamp: i64,
     pub has_forgotten: bool,
-    /// The largest number of batches that a broker of the cluster retains of each producer; 0 where only one broker
-    /// commits.
+    /// Largest number of batches that a broker of the cluster retains of each producer; 0 if only one broker commits.
     pub window: usize,
-    /// The largest id of a producer that was removed for its silence; -1 if none was.
+    /// Largest id of a producer that was removed as idle; -1 if none was.
     pub expired_to: i64,
-    /// The first offset of the eldest open transaction, which the log start may have passed.
+    /// First offset of the oldest open transaction, which the log start may have passed.
     pub first_unstable: Option<i64>,
-    /// The offset of the newest marker that has aborted a transaction; -1 if none has. Nothing from there on is
+    /// Offset of the newest marker that aborted a transaction; -1 if there is none. Records from there on are not
     /// aborted.
     pub aborted_to: i64,
 }
@@ -388,7 +391,7 @@ impl PartitionRow {
         last_stable_offset(self.first_unstable, self.log_start, self.next_offset)
     }
 
-    /// That of a partition in this state.
+    /// Returns the row of a partition in this state.
     pub fn of(id: DisklessPartitionId, state: &PartitionState) -> PartitionRow {
         let &PartitionState { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } =
             state;
@@ -407,8 +410,8 @@ impl PartitionRow {
         }
     }
 
-    /// Replaces the state of a partition, whose producers are up to date, by that of the row. The open transactions are
-    /// those of the producers.
+    /// Replaces the state of a partition by that of the row. The producers of the state are up to date, and with them
+    /// its open transactions.
     pub fn put_into(self, state: &mut PartitionState) {
         let PartitionRow { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } = self;
         (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);
@@ -420,26 +423,26 @@ impl PartitionRow {
     }
 }
 
-/// A row of what one commit has appended of one producer.
+/// Row with the batches of one producer that one commit has appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerRow {
     pub batches: AppendedBatches,
-    /// When, in ms of the wall clock, from which the producer's idleness counts.
+    /// Wall clock of the commit in ms, from which the producer's idleness counts.
     pub written_ms: i64,
 }
 
-/// Place of a producer's row.
+/// Position of a producer's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerRowPlace {
-    /// The offset of its first batch.
+    /// Offset of the first batch of the row.
     pub base_offset: i64,
-    /// The offset of its last batch.
+    /// Offset of the last batch of the row.
     pub last_base_offset: i64,
     pub producer_id: i64,
 }
 
 impl ProducerRow {
-    /// The first offset of its batches, in whose order rows are.
+    /// Returns the offset of the first batch, by which rows are ordered.
     pub fn base_offset(&self) -> i64 {
         self.batches.batches.first().map_or(0, |batch| batch.base_offset)
     }

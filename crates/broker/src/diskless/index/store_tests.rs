@@ -1,4 +1,4 @@
-//! The object store as the index knows it, on each back end.
+//! Object store by the index, on each back end.
 
 use super::IndexStore;
 use super::postgres::tests::PostgresBackEnd;
@@ -23,11 +23,11 @@ fn the_number_of_the_store_stays<B: BackEnd>(while_unused: bool) {
 }
 
 #[test]
-fn the_number_of_the_store_stays_once_there_are_objects() {
+fn objects_are_committed_the_id_of_the_store_stays() {
     the_number_of_the_store_stays::<SqliteBackEnd>(false);
 }
 
 #[test]
-fn the_first_number_of_a_store_stays_where_others_may_use_it() {
+fn other_brokers_may_use_the_store_its_first_id_stays() {
     the_number_of_the_store_stays::<PostgresBackEnd>(true);
 }

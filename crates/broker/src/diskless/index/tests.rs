@@ -1,4 +1,4 @@
-//! The index on each of its back ends.
+//! Tests of the index on each of its back ends.
 
 use std::cell::Cell;
 
@@ -13,22 +13,22 @@ use super::*;
 
 pub const NOW: i64 = 1_700_000_000_000;
 
-/// A back end of a test's own.
+/// Back end of a test's own.
 pub trait BackEnd {
     type Store: IndexStore;
     fn new() -> Self;
-    /// Another connection, as of another broker or of a process that starts again.
+    /// Connects once more, as another broker does, or a process that starts again.
     fn store(&self) -> Self::Store;
     fn finder(&self) -> Box<dyn RunSource>;
-    /// The topic is in the metadata, and no other one of its name.
+    /// Adds the topic to the metadata, in place of any other of its name.
     fn add_topic(&self, name: &str, topic: Uuid);
-    /// Lets time pass for objects.
+    /// Makes objects older by `ms`.
     fn age(&self, ms: i64);
-    /// The clock of who asks.
+    /// Returns the caller's clock.
     fn now_ms(&self) -> i64;
-    /// Rows of producers of a partition, there or deleted.
+    /// Returns the number of rows of producers of a partition, existing or deleted.
     fn producer_rows(&self, id: DisklessPartitionId) -> usize;
-    /// Makes every commit fail, or lets it through again.
+    /// Makes every commit fail, or lets commits through again.
     fn refuse_writes(&self, store: &Self::Store, refuse: bool);
 }
 
@@ -71,7 +71,7 @@ impl BackEnd for SqliteBackEnd {
     }
 }
 
-/// An index, with a topic's partitions.
+/// Index with the partitions of a topic.
 pub struct Opened<B: BackEnd> {
     pub back_end: B,
     pub index: Index<B::Store>,
@@ -90,12 +90,12 @@ impl<B: BackEnd> Opened<B> {
         Opened { back_end, index: Index::new(store, 128), partitions }
     }
 
-    /// As after the process has ended.
+    /// Opens the index again, as after the end of the process.
     pub fn again(&mut self) {
         self.index = self.another();
     }
 
-    /// As another broker has it.
+    /// Opens the index as another broker.
     pub fn another(&self) -> Index<B::Store> {
         Index::new(self.back_end.store(), 128)
     }
@@ -119,13 +119,13 @@ impl<B: BackEnd> Opened<B> {
     }
 }
 
-/// The batch of ten records whose first has this sequence.
+/// Returns the batch of ten records whose first has sequence `base_sequence`.
 pub fn batch(partition: DisklessPartitionId, position: u32, base_sequence: i32) -> ObjectBatch {
     let stamp = Stamp { producer_id: 7, producer_epoch: 0, base_sequence, record_count: 10 };
     ObjectBatch { partition, position, size: 100, stamp, max_timestamp: NOW, kind: BatchKind::Plain, verified: None }
 }
 
-/// The same of this producer.
+/// Returns `batch` as one of producer `producer_id`.
 pub fn by(producer_id: i64, batch: ObjectBatch) -> ObjectBatch {
     ObjectBatch { stamp: Stamp { producer_id, ..batch.stamp }, ..batch }
 }
@@ -134,7 +134,7 @@ pub fn appended(base_offset: i64) -> CommitVerdict {
     CommitVerdict::Appended { base_offset }
 }
 
-/// Each of these tests on SQLite and on PostgreSQL.
+/// Makes a test on SQLite and one on PostgreSQL of each of these functions.
 macro_rules! on_each_back_end {
     ($($name:ident)*) => {
         mod on_sqlite {
@@ -149,23 +149,23 @@ macro_rules! on_each_back_end {
 pub(super) use on_each_back_end;
 
 on_each_back_end! {
-    what_is_committed_is_known_after_a_restart
-    an_object_that_is_committed_answers_from_its_rows
-    what_another_has_committed_is_taken_over
-    without_its_partition_or_its_object_a_batch_is_refused
+    index_restarts_its_commits_are_known
+    committed_object_is_committed_again_it_answers_from_its_rows
+    another_broker_commits_its_batches_are_applied
+    partition_or_object_is_gone_its_batch_is_refused
     partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made
-    a_commit_that_fails_leaves_nothing_and_is_made_again
-    what_is_not_known_of_many_partitions_is_read_in_pieces
-    an_object_of_which_nothing_was_appended_is_unused_and_answers_as_before
-    partitions_and_objects_have_numbers_that_do_not_come_back
-    what_is_before_the_log_start_is_cleared_and_its_objects_are_unused
-    nothing_is_left_of_a_deleted_topic
-    objects_are_cleaned_when_nobody_can_use_them
-    delete_of_an_object_fails_it_is_given_again_soon
+    commit_fails_it_leaves_nothing_and_is_repeated
+    state_of_many_partitions_is_unknown_it_is_read_in_pieces
+    no_batch_of_an_object_is_appended_the_object_is_unused_and_answers_as_before
+    partitions_and_objects_are_deleted_their_ids_are_not_used_again
+    log_start_moves_runs_before_it_are_deleted_and_their_objects_are_unused
+    topic_is_deleted_no_row_of_it_is_left
+    objects_cannot_be_used_any_more_they_are_deleted
+    delete_of_an_object_fails_it_is_returned_again_soon
     runs_are_found_by_offset_and_by_time
 }
 
-fn what_is_committed_is_known_after_a_restart<B: BackEnd>() {
+fn index_restarts_its_commits_are_known<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let [first, second] = opened.partitions[..] else { panic!("two") };
     let object = opened.object();
@@ -186,19 +186,19 @@ fn what_is_committed_is_known_after_a_restart<B: BackEnd>() {
     assert_eq!(opened.index.look_at(first, 0).expect("known").expect("there").row.next_offset, 30);
 }
 
-fn an_object_that_is_committed_answers_from_its_rows<B: BackEnd>() {
+fn committed_object_is_committed_again_it_answers_from_its_rows<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     let (object, batches) = (opened.object(), [batch(partition, 0, 0), batch(partition, 100, 10)]);
     let first = opened.commit(object, &batches);
-    // Its answer was lost, and it is asked for again.
+    // The answer was lost, and the commit is requested again.
     assert_eq!(opened.commit(object, &batches), first);
     opened.again();
     assert_eq!(opened.commit(object, &batches), first);
     assert_eq!(opened.index.known[&partition].next_offset, 20);
 }
 
-fn what_another_has_committed_is_taken_over<B: BackEnd>() {
+fn another_broker_commits_its_batches_are_applied<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     let mut other = opened.another();
@@ -213,7 +213,7 @@ fn what_another_has_committed_is_taken_over<B: BackEnd>() {
     }
 }
 
-fn without_its_partition_or_its_object_a_batch_is_refused<B: BackEnd>() {
+fn partition_or_object_is_gone_its_batch_is_refused<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let (partition, object) = (opened.partitions[0], opened.object());
     let gone = [CommitVerdict::Refused(Refusal::ObjectGone)];
@@ -223,7 +223,7 @@ fn without_its_partition_or_its_object_a_batch_is_refused<B: BackEnd>() {
     assert!(opened.index.look_at(partition + 1, 0).expect("known").is_none());
 }
 
-/// Its producer would write it a second time, to the next topic of the name.
+/// Otherwise its producer would write it a second time, to the next topic of the name.
 fn partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made<B: BackEnd>() {
     let made = |base_offset| CommitVerdict::Duplicate { base_offset, timestamp: NOW };
     for is_still_known in [false, true] {
@@ -248,7 +248,7 @@ fn partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made<B: Ba
     }
 }
 
-fn a_commit_that_fails_leaves_nothing_and_is_made_again<B: BackEnd>() {
+fn commit_fails_it_leaves_nothing_and_is_repeated<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let (partition, object) = (opened.partitions[0], opened.object());
     let uploaded = UploadedObject { id: object, batches: vec![batch(partition, 0, 0)] };
@@ -259,13 +259,13 @@ fn a_commit_that_fails_leaves_nothing_and_is_made_again<B: BackEnd>() {
     assert_eq!(verdicts, [[appended(0)]]);
 }
 
-fn what_is_not_known_of_many_partitions_is_read_in_pieces<B: BackEnd>() {
+fn state_of_many_partitions_is_unknown_it_is_read_in_pieces<B: BackEnd>() {
     let mut opened = Opened::<B>::new(3 * UNKNOWN_AT_ONCE as i32 - 1);
     let batches = |sequence| opened.partitions.iter().map(|id| batch(*id, 0, sequence)).collect::<Vec<_>>();
     let (first, second) = (batches(0), batches(10));
     let object = opened.object();
     opened.commit(object, &first);
-    // As after a commit that was not known to be made.
+    // As after a commit with an unknown outcome.
     opened.again();
     let touched = opened.partitions.iter().copied().collect();
     assert_eq!(opened.index.read_ahead(&touched).expect("read").len(), 2 * UNKNOWN_AT_ONCE - 1);
@@ -275,7 +275,7 @@ fn what_is_not_known_of_many_partitions_is_read_in_pieces<B: BackEnd>() {
     let uploaded = UploadedObject { id: opened.object(), batches: second };
     let answer = opened.index.commit(&[uploaded], NOW).expect("committed");
     assert!(answer.verdicts[0].iter().all(|verdict| *verdict == appended(10)), "{:?}", answer.verdicts);
-    // Nothing of it is left out, or told twice.
+    // No row is left out, or returned twice.
     assert!(answer.partitions.iter().all(|(row, since)| (row.next_offset, *since) == (20, 0)));
     let mut told: Vec<_> = answer.producers.iter().map(|row| (row.batches.partition, row.base_offset())).collect();
     told.sort_unstable();
@@ -284,13 +284,13 @@ fn what_is_not_known_of_many_partitions_is_read_in_pieces<B: BackEnd>() {
     assert_eq!(told, expected);
 }
 
-fn an_object_of_which_nothing_was_appended_is_unused_and_answers_as_before<B: BackEnd>() {
+fn no_batch_of_an_object_is_appended_the_object_is_unused_and_answers_as_before<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let (partition, object, again) = (opened.partitions[0], opened.object(), opened.object());
     opened.commit(object, &[batch(partition, 0, 0)]);
     let duplicate = [CommitVerdict::Duplicate { base_offset: 0, timestamp: NOW }];
     assert_eq!(opened.commit(again, &[batch(partition, 0, 0)]), duplicate);
-    // Its answer was lost, and it is asked for again.
+    // The answer was lost, and the commit is requested again.
     assert_eq!(opened.commit(again, &[batch(partition, 0, 0)]), duplicate);
     opened.back_end.age(20_000);
     assert!(opened.unused().is_empty());
@@ -298,7 +298,7 @@ fn an_object_of_which_nothing_was_appended_is_unused_and_answers_as_before<B: Ba
     assert_eq!(opened.unused(), [again]);
 }
 
-fn partitions_and_objects_have_numbers_that_do_not_come_back<B: BackEnd>() {
+fn partitions_and_objects_are_deleted_their_ids_are_not_used_again<B: BackEnd>() {
     let mut opened = Opened::<B>::new(3);
     let before = opened.partitions.clone();
     opened.back_end.add_topic("other", Uuid([2; 16]));
@@ -314,13 +314,13 @@ fn partitions_and_objects_have_numbers_that_do_not_come_back<B: BackEnd>() {
     assert!(objects.is_sorted() && opened.object() > objects[2]);
 }
 
-fn what_is_before_the_log_start_is_cleared_and_its_objects_are_unused<B: BackEnd>() {
+fn log_start_moves_runs_before_it_are_deleted_and_their_objects_are_unused<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let [partition, other] = opened.partitions[..] else { panic!("two") };
     let mut objects = Vec::new();
     for number in 0..6 {
         let object = opened.object();
-        // The third has records of both, and one of them in two runs, since there is a duplicate in between.
+        // The third object has records of both partitions. Those of one are two runs, with a duplicate in between.
         let batches = match number {
             2 => vec![
                 batch(partition, 0, 20),
@@ -351,7 +351,7 @@ fn what_is_before_the_log_start_is_cleared_and_its_objects_are_unused<B: BackEnd
     assert_eq!(past.log_start, 70, "no further than the end");
 }
 
-fn nothing_is_left_of_a_deleted_topic<B: BackEnd>() {
+fn topic_is_deleted_no_row_of_it_is_left<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let [first, second] = opened.partitions[..] else { panic!("two") };
     let objects: Vec<ObjectId> = (0..3)
@@ -378,8 +378,8 @@ fn nothing_is_left_of_a_deleted_topic<B: BackEnd>() {
     assert_eq!(unused, [&objects[..], &[late, later]].concat());
 }
 
-/// Also after a restart, and to another broker.
-fn delete_of_an_object_fails_it_is_given_again_soon<B: BackEnd>() {
+/// Even after a restart, and to another broker.
+fn delete_of_an_object_fails_it_is_returned_again_soon<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     let (failed, deleted) = (opened.object(), opened.object());
@@ -400,7 +400,7 @@ fn delete_of_an_object_fails_it_is_given_again_soon<B: BackEnd>() {
     assert_eq!(again, [failed.min(deleted), failed.max(deleted)], "a day later again, for a late upload");
 }
 
-fn objects_are_cleaned_when_nobody_can_use_them<B: BackEnd>() {
+fn objects_cannot_be_used_any_more_they_are_deleted<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     let (used, forgotten) = (opened.object(), opened.object());
@@ -439,7 +439,7 @@ fn runs_are_found_by_offset_and_by_time<B: BackEnd>() {
     assert_eq!(found(19, 2), [10, 20]);
     assert_eq!(found(45, 2), [40]);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    // Dropped in a task, its connections are, too.
+    // The finder is dropped within a task, and with it its connections.
     runtime.block_on(async {
         let finder = RunFinder::over(vec![opened.back_end.finder(), opened.back_end.finder()]);
         let at = finder.first_run_at(partition, 0..50, NOW + 3).await.expect("read").expect("there");

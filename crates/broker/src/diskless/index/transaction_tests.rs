@@ -1,4 +1,4 @@
-//! Transactions in the index, on each of its back ends: opened, ended, read anew, and removed.
+//! Transactions in the index, on each of its back ends: opened, ended, read again, and removed.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ on_each_back_end! {
     aborted_transactions_go_with_the_log_start_and_with_their_partition
     records_of_an_open_transaction_are_deleted_it_ends_with_its_marker
     producer_has_an_open_transaction_it_does_not_expire
-    producers_are_trimmed_a_state_read_anew_is_the_state_kept
+    old_rows_of_producers_are_removed_a_state_read_again_is_the_state_in_memory
     topic_is_made_again_no_transaction_is_open_and_producers_go_on
     topic_is_deleted_markers_for_it_are_answered_as_gone
 }
 
-/// Batch of ten records in a transaction that the coordinator has confirmed when this offset was known.
+/// Returns a batch of ten records in a transaction that the coordinator has confirmed at `next_offset`.
 fn verified(batch: ObjectBatch, next_offset: i64) -> ObjectBatch {
     let verified = Some(Verified { next_offset, is_added: false });
     ObjectBatch { kind: BatchKind::Transactional, verified, ..batch }
@@ -34,7 +34,7 @@ fn of_epoch(producer_epoch: i16, batch: ObjectBatch) -> ObjectBatch {
     ObjectBatch { stamp: Stamp { producer_epoch, ..batch.stamp }, ..batch }
 }
 
-/// Marker of a producer, with transaction version 1 or 2.
+/// Returns a marker of a producer, with transaction version 1 or 2.
 fn marker(to: DisklessPartitionId, position: u32, of: (i64, i16), is_commit: bool, version: i8) -> ObjectBatch {
     let (producer_id, producer_epoch) = of;
     let marker = Marker { producer_id, producer_epoch, coordinator_epoch: 4, is_commit };
@@ -48,7 +48,7 @@ fn refused(why: SequenceRefusal) -> CommitVerdict {
 
 const UNVERIFIED: CommitVerdict = CommitVerdict::Refused(Refusal::Unverified);
 
-/// State that a commit is decided on, but for batches that are retained before the newest.
+/// State on which a commit is decided, without the batches retained before the newest.
 type Shown = (PartitionRow, Vec<ProducerState>);
 
 impl<B: BackEnd> Opened<B> {
@@ -114,7 +114,7 @@ fn transaction_is_written_by_several_brokers_their_markers_and_openings_are_seen
     let ongoing = ObjectBatch { verified: None, ..verified(batch(partition, 0, 10), 0) };
     assert_eq!(by_other(&mut opened, vec![ongoing]), [appended(10)], "it is open there, too");
     assert_eq!(by_other(&mut opened, vec![marker(partition, 0, (7, 0), false, 1)]), [appended(20)]);
-    // The first broker does not know the marker: it opens no other transaction, nor one by an older verification.
+    // The first broker does not know the marker. It opens no other transaction, nor one by an older confirmation.
     let late = ObjectBatch { verified: None, ..verified(batch(partition, 0, 20), 0) };
     assert_eq!(opened.answer(vec![late]).verdicts, [[UNVERIFIED]]);
     assert_eq!(opened.answer(vec![verified(batch(partition, 0, 20), 20)]).verdicts, [[UNVERIFIED]]);
@@ -149,7 +149,7 @@ fn answer_of_a_commit_with_a_marker_is_lost_it_is_answered_as_made<B: BackEnd>()
         assert_eq!(opened.aborted(partition, 0..40).len(), 1);
         opened.again();
     }
-    // Nothing is left of the object's runs when its commit is requested once more.
+    // The object has no runs left when its commit is requested once more.
     opened.index.store.move_log_start(partition, 31).expect("moved").expect("there");
     opened.tidy();
     let verdicts = opened.index.commit(&[lost], NOW).expect("answered").verdicts.remove(0);
@@ -162,7 +162,7 @@ fn answer_of_a_commit_with_a_marker_is_lost_it_is_answered_as_made<B: BackEnd>()
     assert_eq!(opened.row(partition).next_offset, 31);
 }
 
-/// Returns those of a list that overlap a range.
+/// Returns the transactions of a list that overlap a range.
 fn in_range(all: &[AbortedTransaction], offsets: &std::ops::Range<i64>) -> Vec<AbortedTransaction> {
     let overlaps = |of: &&AbortedTransaction| of.last_offset >= offsets.start && of.first_offset < offsets.end;
     let mut found: Vec<_> = all.iter().filter(overlaps).copied().collect();
@@ -174,7 +174,7 @@ fn aborted_transactions_are_found_by_range<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let partition = opened.partitions[0];
     let mut random = Random::new(7);
-    // Of each producer the sequence, and if its transaction is open.
+    // The sequence of each producer, and true if its transaction is open.
     let mut producers: BTreeMap<i64, (i32, bool)> = (1..6).map(|id| (id, (0, false))).collect();
     let mut expected = Vec::new();
     for _ in 0..40 {
@@ -205,7 +205,7 @@ fn aborted_transactions_are_found_by_range<B: BackEnd>() {
             assert_eq!(opened.aborted(partition, offsets.clone()), in_range(&expected, &offsets), "{offsets:?}");
         }
     }
-    // Answers of two transactions, and of those that are open where they end, one after the other.
+    // Answers of two transactions each, with those open where the answer ends, one after the other.
     let (mut from, mut answers) = (0, 0);
     while from < end {
         let found = opened.back_end.finder().aborted(partition, from..end, 2).expect("read");
@@ -229,7 +229,7 @@ fn aborted_transactions_go_with_the_log_start_and_with_their_partition<B: BackEn
     let lasts =
         |opened: &Opened<B>, id| -> Vec<i64> { opened.aborted(id, 0..100).iter().map(|of| of.last_offset).collect() };
     assert_eq!(lasts(&opened, partition), [10, 21, 32, 43, 54]);
-    // The marker at 21 is before the log start; that at 32 is not, but for some of its records.
+    // The marker at 21 is before the log start. That at 32 is not, although some of its records are.
     opened.index.store.move_log_start(partition, 25).expect("moved").expect("there");
     opened.tidy();
     assert_eq!(lasts(&opened, partition), [32, 43, 54]);
@@ -270,7 +270,7 @@ fn producer_has_an_open_transaction_it_does_not_expire<B: BackEnd>() {
     opened.answer(vec![verified(batch(partition, 0, 0), 0), by(8, batch(partition, 100, 0))]);
     opened.answer(vec![verified(batch(partition, 0, 10), 0)]);
     let ids = |shown: Shown| shown.1.iter().map(|of| of.producer_id).collect::<Vec<_>>();
-    // PostgreSQL judges by its own clock, which is later than all that was written.
+    // PostgreSQL uses its own clock, which is later than all that was written.
     expire(&mut opened, late);
     assert_eq!(ids(shown(&mut opened.index, partition)), [7]);
     opened.again();
@@ -280,7 +280,7 @@ fn producer_has_an_open_transaction_it_does_not_expire<B: BackEnd>() {
     opened.again();
     expire(&mut opened, late);
     assert_eq!((ids(shown(&mut opened.index, partition)), opened.back_end.producer_rows(partition)), (vec![], 0));
-    // Of a deleted partition nothing stays for ever.
+    // Rows of a deleted partition do not stay forever.
     let opens = of_epoch(1, verified(batch(partition, 0, 0), 31));
     assert_eq!(opened.answer(vec![opens]).verdicts, [[appended(31)]]);
     opened.index.delete(TOPIC, &[partition]).expect("deleted");
@@ -289,8 +289,8 @@ fn producer_has_an_open_transaction_it_does_not_expire<B: BackEnd>() {
     assert_eq!(opened.back_end.producer_rows(partition), 1, "that of producers that were forgotten is of now");
 }
 
-/// Rows far before those of retained batches stay: a producer's last marker, and the opening of its transaction.
-fn producers_are_trimmed_a_state_read_anew_is_the_state_kept<B: BackEnd>() {
+/// Rows far before those of the retained batches stay: a producer's last marker, and the opening of its transaction.
+fn old_rows_of_producers_are_removed_a_state_read_again_is_the_state_in_memory<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     opened.answer(vec![
@@ -312,7 +312,7 @@ fn producers_are_trimmed_a_state_read_anew_is_the_state_kept<B: BackEnd>() {
     assert_eq!(kept.1.iter().map(|of| of.coordinator_epoch).collect::<Vec<_>>(), [4, 4]);
     let mut anew = opened.another();
     assert_eq!(shown(&mut anew, partition), kept);
-    // The marker that left the epoch as it was counts still.
+    // The marker that left the epoch unchanged still counts.
     let next = kept.0.next_offset;
     let object = opened.object();
     let verdicts = opened.commit(object, &[marker(partition, 0, (7, 2), false, 2)]);
@@ -330,7 +330,8 @@ fn producers_are_trimmed_a_state_read_anew_is_the_state_kept<B: BackEnd>() {
 fn topic_is_made_again_no_transaction_is_open_and_producers_go_on<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
-    // Of 7 a transaction is open; of 8 and 9 the newest row is but a marker, which leaves the epoch of 8 as it was.
+    // Producer 7 has an open transaction. The newest row of 8 and 9 is only a marker, which leaves the epoch of 8
+    // unchanged.
     opened.answer(vec![
         verified(batch(partition, 0, 0), 0),
         verified(by(8, batch(partition, 100, 0)), 0),

@@ -1,9 +1,11 @@
-//! Rows of producers that are of no interest any more: those before what is retained of each.
+//! GC of producer rows: those before the retained batches of each producer.
 //!
-//! The rows of a partition are gone through piece by piece, twice as fast as they are added, so that no commit waits
-//! long for it however many there are. Invariant: a row is removed only where none of its batches is retained of its
-//! producer, nor is its last marker, nor opens its transaction; or where it is known that its producer is not known any
-//! more. What was committed since the partition's state was read is left alone.
+//! It walks the rows of a partition piece by piece, twice as fast as rows are added, so that no commit waits long for
+//! it.
+//!
+//! Invariant: a row is removed only if none of its batches is retained, is the last marker of its producer, or opens
+//! the producer's transaction. A row of a producer that is known to be forgotten is removed as well. Rows committed
+//! since the partition's state was read stay.
 
 use std::collections::HashMap;
 
@@ -11,12 +13,12 @@ use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
 
 use super::store::ProducerRowPlace;
 
-/// Rows that are added until the next piece is gone through.
+/// Rows added to a partition before its next piece is due.
 const ADDED_MAX: usize = 1024;
 /// Rows of a piece.
 pub const PIECE: usize = 2 * ADDED_MAX;
 
-/// How far partitions have been gone through.
+/// Progress of the GC in each partition.
 #[derive(Debug, Default)]
 pub struct Trims {
     of_partition: HashMap<DisklessPartitionId, Trim>,
@@ -24,25 +26,25 @@ pub struct Trims {
 
 #[derive(Debug, Default)]
 struct Trim {
-    /// Rows that were added, less those for which a piece was gone through.
+    /// Rows added, less those for which a piece was walked.
     added: usize,
-    /// Begin of the next piece.
+    /// Offset at which the next piece begins.
     next: i64,
 }
 
 impl Trims {
-    /// A row was added.
+    /// Notes that a row was added.
     pub fn added(&mut self, id: DisklessPartitionId) {
         self.of_partition.entry(id).or_default().added += 1;
     }
 
-    /// A partition that is to be gone through, and from which offset on.
+    /// Returns a partition with a piece that is due, and the offset at which the piece begins.
     pub fn due(&self) -> Option<(DisklessPartitionId, i64)> {
         let due = self.of_partition.iter().find(|(_, trim)| trim.added >= ADDED_MAX);
         due.map(|(id, trim)| (*id, trim.next))
     }
 
-    /// A piece is done; where the next one begins.
+    /// Notes that a piece is done, and that the next one begins at `next`.
     pub fn done(&mut self, id: DisklessPartitionId, next: i64) {
         if let Some(trim) = self.of_partition.get_mut(&id) {
             *trim = Trim { added: trim.added.saturating_sub(ADDED_MAX), next };
@@ -54,14 +56,14 @@ impl Trims {
         self.of_partition.remove(&id);
     }
 
-    /// The number of partitions of which something is kept.
+    /// Returns the number of partitions with progress.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.of_partition.len()
     }
 }
 
-/// Which of these rows may be removed, by the offsets at which they begin.
+/// Returns the first offsets of those of `rows` that may be removed.
 pub fn removable(rows: &[ProducerRowPlace], state: &PartitionState) -> Vec<i64> {
     let is_removable = |row: &&ProducerRowPlace| match state.producers.knows(row.producer_id) {
         _ if row.base_offset >= state.next_offset => false,
@@ -71,7 +73,7 @@ pub fn removable(rows: &[ProducerRowPlace], state: &PartitionState) -> Vec<i64> 
     rows.iter().filter(is_removable).map(|row| row.base_offset).collect()
 }
 
-/// Returns the begin of the piece behind these rows; 0 after the last piece.
+/// Returns the offset at which the piece after these rows begins; 0 after the last piece.
 pub fn next_piece(rows: &[ProducerRowPlace]) -> i64 {
     rows.last().filter(|_| rows.len() >= PIECE).map_or(0, |row| row.base_offset + 1)
 }

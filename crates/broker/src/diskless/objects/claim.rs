@@ -1,12 +1,15 @@
-//! Claim of a store: a cluster claims it before it uses it, and is refused if another one has.
+//! Ownership marker of a store: an object that names the cluster to which the store belongs. A cluster claims a store
+//! by its marker before it uses the store, and is refused if another cluster's marker is there.
 //!
-//! A claim says whose the store is, and has a number drawn by who made it, by which a store is told from another one of
-//! the same cluster. The index keeps the number: objects in another store are not those that it knows, and an index
-//! that knows none is not that of objects that are there. New objects would take their places.
+//! The marker also has a random id of the store, which the index keeps. A store with another id does not have the
+//! objects that the index knows. An index without an id must not use a store that has objects already, since new
+//! objects would overwrite them.
 //!
-//! Invariants: of two clusters that claim a store one is refused, where the store has no conditional PUT unless their
-//! requests take longer than [`CLAIM_SETTLES`]; nothing is put, read or deleted before the index and the store are
-//! known to belong together.
+//! Not here: the checks before each request ([`super::Objects`]).
+//!
+//! Invariants: of two clusters that claim a store, one is refused. In a store without conditional PUTs that holds
+//! unless their requests take longer than [`CLAIM_SETTLES`]. Nothing is put, read or deleted before the index and the
+//! store are known to belong together.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -23,42 +26,42 @@ use super::error::{ObjectError, is_full, is_not_implemented, words};
 use fullbore_control::random_id;
 use fullbore_db::StoreError;
 
-/// The object that says whose the others are.
+/// Key of the ownership marker, below the prefix.
 const OWNER: &str = "cluster";
-/// Bytes of a claim that are read; it has some dozens.
+/// Bytes read of an ownership marker, which has some dozens.
 const CLAIM_MAX: usize = 1000;
-/// The object with which it is tried what the store allows.
+/// Key of the object of a probe.
 const PROBE: &str = "probe";
-/// The part of it that is read: neither its beginning nor its end, as most parts of objects are.
+/// Part of that object that a probe reads: inside the object, as most reads are.
 const PROBE_RANGE: Range<u64> = 1..4;
-/// Time between an unconditional claim and the look at which claim stayed.
+/// Pause between an unconditional PUT of a marker and the read that shows which marker stayed.
 const CLAIM_SETTLES: Duration = Duration::from_secs(2);
 
-/// A cluster's claim of the store whose objects this index knows.
+/// State of a store's ownership marker, for the index that knows the store's objects.
 pub struct Claim {
     cluster_id: String,
-    /// None where nothing is to be claimed.
+    /// Index that knows the store; None if no marker is needed.
     index: Option<IndexOwner>,
     made: OnceCell<()>,
-    /// The last time that the store was found to have it still.
+    /// Last time at which the store had the marker.
     seen: Mutex<Option<Instant>>,
-    /// Begin of the store's request that is under way.
+    /// Start of the request to the store that is under way.
     requested: Mutex<Option<tokio::time::Instant>>,
 }
 
-/// Part of a store that a cluster claims.
+/// Part of a store that belongs to a cluster.
 pub struct Claimed<'a> {
     pub store: &'a dyn ObjectStore,
-    /// Prefix of keys, below which no other cluster has any.
+    /// Prefix of keys, below which no other cluster has objects.
     pub prefix: &'a Path,
-    /// The front of the keys of the cluster's objects.
+    /// Front of the keys of the cluster's objects.
     pub root: &'a Path,
-    /// The claim.
+    /// State of the ownership marker.
     pub claim: &'a Claim,
 }
 
 impl Claimed<'_> {
-    /// Waits for the answer to a request of the store.
+    /// Waits for the answer to a request, which is noted as under way.
     async fn answer<T>(&self, request: impl Future<Output = T>) -> T {
         *self.claim.requested.lock() = Some(tokio::time::Instant::now());
         let answer = request.await;
@@ -66,7 +69,7 @@ impl Claimed<'_> {
         answer
     }
 
-    /// Finds out whether an object can be put, read and deleted. Brokers that do so at a time share it.
+    /// Checks that an object can be put, read and deleted. Brokers that probe at a time share the object.
     ///
     /// # Errors
     /// [`ObjectError`].
@@ -76,12 +79,12 @@ impl Claimed<'_> {
 }
 
 impl Claim {
-    /// Creates a claim to make.
+    /// Creates the state of a marker that is not verified yet.
     pub fn new(cluster_id: &str, index: IndexOwner) -> Claim {
         Claim { index: Some(index), made: OnceCell::new(), ..Claim::needless(cluster_id) }
     }
 
-    /// Creates a claim that need not be made.
+    /// Creates the state for a store that needs no marker.
     pub fn needless(cluster_id: &str) -> Claim {
         Claim {
             cluster_id: cluster_id.to_owned(),
@@ -92,12 +95,12 @@ impl Claim {
         }
     }
 
-    /// Returns true once the claim is made.
+    /// Returns true once the marker is verified.
     pub fn is_made(&self) -> bool {
         self.made.initialized()
     }
 
-    /// Waits until a request of the store has had no answer for `max`.
+    /// Waits until a request to the store has had no answer for `max`.
     pub async fn store_is_silent(&self, max: Duration) {
         loop {
             let left = self.requested.lock().map_or(max, |since| max.saturating_sub(since.elapsed()));
@@ -108,17 +111,18 @@ impl Claim {
         }
     }
 
-    /// Makes it, unless that is done.
+    /// Writes the marker or verifies that of the store, unless that is done.
     ///
     /// # Errors
-    /// The store does not let it, does not answer, or is not the one that the index knows; the next call tries again.
+    /// [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The next call tries
+    /// again.
     pub async fn make(&self, of: Claimed<'_>) -> Result<(), ObjectError> {
         let Some(index) = &self.index else { return Ok(()) };
         self.made.get_or_try_init(|| self.try_to_make(index, of)).await.map(drop)
     }
 
     async fn try_to_make(&self, index: &IndexOwner, of: Claimed<'_>) -> Result<(), ObjectError> {
-        // First, since what is in the index was in the store before.
+        // The index is read before the store: the objects that it knows are in the store by then.
         let known = known_store(index).await?;
         let key = of.prefix.clone().join(OWNER);
         let store_id = match owner(&of, &key).await? {
@@ -138,7 +142,7 @@ impl Claim {
         if known.store_id.as_ref() == Some(&store_id) {
             return Ok(());
         }
-        // Another broker may have put some meanwhile, and then the index knows the store.
+        // Another broker may have put objects meanwhile; the index then knows the store.
         if !known.is_in_use && has_objects(&of).await? && !known_store(index).await?.is_in_use {
             return Err(ObjectError::UnknownObjects);
         }
@@ -146,23 +150,23 @@ impl Claim {
         if adopted == store_id { Ok(()) } else { Err(ObjectError::OtherStore) }
     }
 
-    /// Looks whether the store still has a claim, as one has that was neither emptied nor replaced by an empty one;
-    /// unless it was seen less than this time ago.
+    /// Checks that the store still has a marker, which an emptied or unmounted store lacks. Does nothing if the marker
+    /// was seen less than `every` ago.
     ///
     /// # Errors
-    /// It has none, or that is not known.
+    /// [`ObjectError`] if the store has no marker, or does not answer.
     pub async fn is_there(&self, of: Claimed<'_>, every: Duration) -> Result<(), ObjectError> {
         if self.seen.lock().is_some_and(|seen| seen.elapsed() < every) {
             return Ok(());
         }
-        // Not by a HEAD, which not every store has.
+        // By a GET, since not every store has a HEAD.
         match owner(&of, &of.prefix.clone().join(OWNER)).await? {
             Some(_) => {
                 *self.seen.lock() = Some(Instant::now());
                 Ok(())
             }
             None => {
-                let why = "its claim is gone, as where a folder is not mounted any more or a bucket was emptied";
+                let why = "its ownership marker is gone: the directory is not mounted, or the bucket was emptied";
                 Err(ObjectError::Unavailable(why.into()))
             }
         }
@@ -180,7 +184,7 @@ fn of_index(error: StoreError) -> ObjectError {
     }
 }
 
-/// Returns true if there are objects of the cluster; lists the first at most.
+/// Returns true if the store has objects of the cluster. Lists the first at most.
 async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
     let probe = of.root.clone().join(PROBE);
     let mut objects = of.store.list(Some(of.root));
@@ -192,7 +196,7 @@ async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
     Ok(false)
 }
 
-/// Writes the claim where there is none; the number of the one that is there then.
+/// Writes the marker if there is none. Returns the store id of the marker that is then in the store.
 async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
     let options = |mode| PutOptions { mode, ..PutOptions::default() };
     let claim = format!("{cluster_id} {}", random_id());
@@ -203,18 +207,18 @@ async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String,
         Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
             store_of(&owner(of, key).await?.unwrap_or_default(), cluster_id)
         }
-        // Not every store has conditions; of those that claim at once the last has it.
+        // Not every store has conditional PUTs: of concurrent markers the last one stays.
         Err(error) if is_not_implemented(&error) => {
             of.answer(of.store.put(key, payload())).await.map_err(ObjectError::of_put)?;
             tokio::time::sleep(CLAIM_SETTLES).await;
             store_of(&owner(of, key).await?.unwrap_or_default(), cluster_id)
         }
-        Err(error) if is_full(&error) => Err(ObjectError::Unclaimed("there is no room".into())),
+        Err(error) if is_full(&error) => Err(ObjectError::Unclaimed("its disk is full".into())),
         Err(error) => Err(ObjectError::of_put(error)),
     }
 }
 
-/// Returns the text of the claim, if there is one; no more is read than a claim has.
+/// Returns the text of the marker, if there is one. Reads at most [`CLAIM_MAX`] bytes.
 async fn owner(of: &Claimed<'_>, key: &Path) -> Result<Option<String>, ObjectError> {
     let found = match of.answer(of.store.get(key)).await {
         Ok(found) => found,
@@ -232,19 +236,19 @@ async fn owner(of: &Claimed<'_>, key: &Path) -> Result<Option<String>, ObjectErr
     Ok(Some(String::from_utf8_lossy(&text).trim().to_owned()))
 }
 
-/// Returns the store's number, of a claim of this cluster.
+/// Returns the store id in a marker of this cluster.
 fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
     let (owner, store_id) = claim.split_once(' ').unwrap_or((claim, ""));
     match owner == cluster_id {
         true if store_id.is_empty() => {
-            Err(ObjectError::Denied(format!("its claim '{claim}' has no number of the store")))
+            Err(ObjectError::Denied(format!("its ownership marker '{claim}' has no id of the store")))
         }
         true => Ok(store_id.to_owned()),
         false => Err(ObjectError::OtherCluster { owner: owner.to_owned(), cluster_id: cluster_id.to_owned() }),
     }
 }
 
-/// Checks that an object can be put, read and deleted. A directory without room passes, since its objects can be read
+/// Checks that an object can be put, read and deleted. A directory on a full disk passes, since its objects can be read
 /// and deleted.
 async fn probe(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     match of.answer(of.store.put(key, Bytes::from_static(PROBE.as_bytes()).into())).await {
@@ -259,7 +263,7 @@ async fn probe(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     }
 }
 
-/// Reads a part of an object, which must be that part.
+/// Checks that a read of a part of an object returns that part.
 async fn probe_range(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     let range = Some(GetRange::Bounded(PROBE_RANGE));
     let found = match of.answer(of.store.get_opts(key, GetOptions { range, ..GetOptions::default() })).await {
@@ -277,9 +281,9 @@ async fn probe_range(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     if found == part { Ok(()) } else { Err(no_ranges("other bytes than those requested")) }
 }
 
-/// The library's words for a whole object in answer to a request of a part.
+/// Message of the library for a whole object in answer to a request for a part.
 const WHOLE_ANSWER: &str = "non-partial response";
 
 fn no_ranges(why: &str) -> ObjectError {
-    ObjectError::Denied(format!("it does not answer requests of a part of an object (Range), which reads need: {why}"))
+    ObjectError::Denied(format!("it does not answer requests for a part of an object (Range), which reads need: {why}"))
 }

@@ -1,4 +1,4 @@
-//! Counts of requests to the object store.
+//! Counts of requests to the object store, and the time since which they fail.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,29 +13,29 @@ use super::ObjectError;
 pub struct StoreCounts {
     /// Objects that were put.
     pub puts: AtomicU64,
-    /// Their bytes.
+    /// Bytes of objects that were put.
     pub put_bytes: AtomicU64,
-    /// Attempts of that which failed.
+    /// Failed attempts of PUTs.
     pub put_failures: AtomicU64,
-    /// PUTs that were sent again beside themselves.
+    /// Second tries of PUTs.
     pub hedged_puts: AtomicU64,
     /// GETs that succeeded.
     pub gets: AtomicU64,
-    /// Their bytes.
+    /// Bytes that GETs have read.
     pub get_bytes: AtomicU64,
-    /// Attempts of that which failed.
+    /// Failed attempts of GETs.
     pub get_failures: AtomicU64,
     failing: Mutex<FailingSince>,
 }
 
-/// The first attempts that failed since the store was last seen to answer.
+/// Times of the first failed attempts since the store was last seen to answer.
 #[derive(Debug, Default)]
 struct FailingSince {
     put: Option<Instant>,
     get: Option<Instant>,
 }
 
-/// Counts at one moment, with the requests that wait.
+/// Counts at one moment, and the bytes that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUse {
     pub puts: u64,
@@ -71,23 +71,23 @@ impl StoreCounts {
         *self.failing.lock() = FailingSince::default();
     }
 
-    /// Notes a GET that succeeded: a store may still refuse each PUT.
+    /// Notes a GET that succeeded. Failures of PUTs stay: the store may still refuse each PUT.
     pub fn get_succeeded(&self) {
         self.failing.lock().get = None;
     }
 
-    /// Notes an attempt of a PUT that failed.
+    /// Notes a failed attempt of a PUT.
     pub fn put_failed(&self) {
         self.put_failures.fetch_add(1, Ordering::Relaxed);
         self.failing.lock().put.get_or_insert_with(Instant::now);
     }
 
-    /// Counts PUTs as failed that are under way, and have hung for long.
+    /// Counts PUTs under way as failed, which have hung for long.
     pub fn put_hung(&self, count: usize) {
         self.put_failures.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Notes an attempt of a GET that failed. An object that is not there, or too short, is an answer of the store.
+    /// Notes a failed attempt of a GET. A missing or short object is an answer of the store.
     pub fn get_failed(&self, error: &ObjectError) {
         self.get_failures.fetch_add(1, Ordering::Relaxed);
         if !matches!(error, ObjectError::NotFound(_) | ObjectError::Short { .. }) {
@@ -95,13 +95,13 @@ impl StoreCounts {
         }
     }
 
-    /// The time since the first attempt that failed, where none of its kind has succeeded since.
+    /// Returns the time since the first failed attempt, if none of its kind has succeeded since.
     pub fn failing_for(&self) -> Option<Duration> {
         let failing = self.failing.lock();
         failing.put.into_iter().chain(failing.get).min().map(|since| since.elapsed())
     }
 
-    /// Returns the counts of now.
+    /// Returns the counts at this moment.
     pub fn so_far(&self, uncommitted_bytes: usize) -> StoreUse {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         StoreUse {

@@ -1,4 +1,4 @@
-//! Credentials that a service gives: the last ones stay in use for a while where it does not answer.
+//! Credentials that a service issues: the last ones stay in use for a while if the service does not answer.
 //!
 //! The library requests new ones within the last five minutes of a lifetime, under a lock for which every request to
 //! the store waits.
@@ -18,14 +18,14 @@ use tokio::time::{Instant, timeout};
 
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Time limit of an answer where there are credentials already.
+/// Time limit of an answer, if there are credentials already.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// Time between two requests to a service that fails.
+/// Pause between two requests to a service that fails.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Time for which credentials are valid at least when the library requests new ones.
+/// Time for which credentials are still valid when the library requests new ones.
 const USED_MAX: Duration = Duration::from_secs(5 * 60);
 
-/// Credentials of a service, with those that it gave last.
+/// Credentials of a service, with the last ones that it issued.
 pub struct KeptCredentials {
     service: AwsCredentialProvider,
     last: Mutex<Option<LastCredentials>>,
@@ -36,7 +36,7 @@ pub struct KeptCredentials {
 struct LastCredentials {
     credentials: Arc<AwsCredential>,
     answered: Instant,
-    /// The earliest time of the next request to a service that fails.
+    /// Earliest time of the next request to a service that fails.
     next: Option<Instant>,
 }
 
@@ -47,12 +47,12 @@ impl fmt::Debug for KeptCredentials {
 }
 
 impl KeptCredentials {
-    /// Credentials of a service that has given none yet.
+    /// Creates the credentials of a service that has issued none yet.
     pub fn of(service: AwsCredentialProvider) -> KeptCredentials {
         KeptCredentials { service, last: Mutex::default(), failures: LogRateLimit::default() }
     }
 
-    /// Returns credentials that may still be in use, by their age.
+    /// Returns the last credentials, if their age allows their use.
     fn last(&self) -> Option<LastCredentials> {
         self.last.lock().clone().filter(|last| last.answered.elapsed() < USED_MAX)
     }
@@ -62,16 +62,16 @@ impl KeptCredentials {
         *self.last.lock() = Some(last);
     }
 
-    /// Requests new ones. The library panics at some settings and answers, such as a page of HTML.
+    /// Requests new credentials. The library panics at some settings and answers, such as a page of HTML.
     async fn request(&self) -> object_store::Result<Arc<AwsCredential>> {
         let service = Arc::clone(&self.service);
-        // A set ends its task with the request.
+        // A set ends its task when the request is dropped.
         let mut request = JoinSet::new();
         request.spawn(async move { service.get_credential().await });
         match request.join_next().await {
             Some(Ok(given)) => given,
             Some(Err(_)) | None => {
-                let why = "the service of credentials, or the setting that names it, gives what is no credential";
+                let why = "the service of credentials, or the setting that names it, returns no valid credentials";
                 Err(object_store::Error::Generic { store: "S3", source: why.into() })
             }
         }
@@ -85,7 +85,7 @@ impl KeptCredentials {
             tracing::warn!(
                 error,
                 left_out,
-                "cannot renew the credentials of the object store: the last ones stay in use for up to 5 min; see to the service that gives them"
+                "cannot renew the credentials of the object store: the last ones stay in use for up to 5 min; check the service that issues them"
             );
         }
     }
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives credentials with the number of the request as key, until it hangs or fails.
+    /// Service that issues credentials with the number of the request as key, until it hangs or fails.
     #[derive(Debug, Default)]
     struct Service {
         requests: AtomicUsize,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn service_hangs_the_last_credentials_are_used_and_it_is_asked_seldom() {
+    async fn service_hangs_the_last_credentials_are_used_and_few_requests_are_sent() {
         let service = Arc::new(Service::default());
         let credentials = KeptCredentials::of(service.clone());
         assert_eq!(key(&credentials).await, "0");
@@ -172,7 +172,7 @@ mod tests {
         let credentials = KeptCredentials::of(service.clone());
         *service.panics.lock() = true;
         let error = credentials.get_credential().await.expect_err("there are none yet").to_string();
-        assert!(error.contains("is no credential"), "{error}");
+        assert!(error.contains("no valid credentials"), "{error}");
         *service.panics.lock() = false;
         let first = key(&credentials).await;
         *service.panics.lock() = true;

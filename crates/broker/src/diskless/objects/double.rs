@@ -1,5 +1,4 @@
-//! Stores for tests: a bucket of a real server, and one in memory that takes its time, fails and hangs as the test
-//! wants.
+//! Stores for tests: a bucket of a real server, and a store in memory whose delays, failures and hangs the test sets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use object_store::{
 
 use fullbore_config::S3Storage;
 
-/// Settings of a bucket at this server.
+/// Returns the settings of a bucket at this server.
 pub fn s3_storage(s3: &S3) -> S3Storage {
     S3Storage {
         bucket: S3::BUCKET.into(),
@@ -34,7 +33,7 @@ pub fn s3_storage(s3: &S3) -> S3Storage {
     }
 }
 
-/// A store for tests.
+/// Store in memory.
 #[derive(Debug)]
 pub struct StoreDouble {
     inner: InMemory,
@@ -46,7 +45,7 @@ pub struct StoreDouble {
 }
 
 impl StoreDouble {
-    /// One whose requests take so long.
+    /// Creates a store whose requests take `takes`.
     pub fn taking(takes: Duration) -> Arc<StoreDouble> {
         Arc::new(StoreDouble {
             inner: InMemory::new(),
@@ -58,22 +57,22 @@ impl StoreDouble {
         })
     }
 
-    /// The next so many requests fail, after their time.
+    /// Fails the next `requests`, after their time.
     pub fn fail_next(&self, requests: usize) {
         self.failing.store(requests, Ordering::SeqCst);
     }
 
-    /// The next so many requests are never answered.
+    /// Leaves the next `requests` without an answer.
     pub fn hang_next(&self, requests: usize) {
         self.hanging.store(requests, Ordering::SeqCst);
     }
 
-    /// PUTs so far.
+    /// Returns the number of PUTs so far.
     pub fn puts(&self) -> usize {
         self.puts.load(Ordering::SeqCst)
     }
 
-    /// GETs so far.
+    /// Returns the number of GETs so far.
     pub fn gets(&self) -> usize {
         self.gets.load(Ordering::SeqCst)
     }

@@ -1,65 +1,67 @@
 //! Errors of object stores, in the store's own words.
+//!
+//! Not here: retries. [`ObjectError::is_retriable`] separates passing from lasting ones.
 
 use std::error::Error;
 use std::io;
 
 use fullbore_rules::commit::ObjectId;
 
-/// Why an object was not put, read or deleted.
+/// Reason for which an object was not put, read or deleted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// There is none of this number.
+    /// Object that is not in the store.
     #[error("the object {0:016x} is not in the store")]
     NotFound(ObjectId),
-    /// There is less of it than was put.
-    #[error("the object {id:016x} ends at byte {end} in the store, and is longer")]
+    /// Object that is shorter in the store than it was put.
+    #[error("the object {id:016x} ends at byte {end} in the store, before its last byte")]
     Short {
-        /// Its number.
+        /// Id of the object.
         id: ObjectId,
-        /// Bytes of it that there are, at most.
+        /// Bytes of the object in the store, at most.
         end: u32,
     },
-    /// The store does not let this broker.
+    /// Refusal by the store.
     #[error("the object store refuses: {0}")]
     Denied(String),
-    /// Another cluster has its objects there.
+    /// Store with objects of another cluster.
     #[error("it has objects of the cluster {owner}, and this is {cluster_id}")]
     OtherCluster {
-        /// Cluster that has the store.
+        /// Cluster that owns the store.
         owner: String,
-        /// Cluster that tries to claim it.
+        /// This cluster.
         cluster_id: String,
     },
-    /// The index knows objects that are in another one.
+    /// Store other than the one whose objects the index knows.
     #[error(
-        "it is not the store in which this cluster's records are; set diskless.storage back to that one, the same for all brokers of a cluster \
+        "it is not the store in which this cluster's records are; set diskless.storage back to that one, the same for all brokers \
          (nothing was deleted)"
     )]
     OtherStore,
-    /// The index knows objects, and there is no claim.
+    /// Store without an ownership marker, while the index knows objects.
     #[error(
-        "it is not the store in which this cluster's records are; set diskless.storage back to that one, the same for all brokers of a cluster \
-         (nothing was deleted); if they are there and only the object {key} is gone, put it there again with the text {claim}"
+        "it is not the store in which this cluster's records are; set diskless.storage back to that one, the same for all brokers \
+         (nothing was deleted). If the records are there and only the object {key} is gone, put that object again with the text {claim}"
     )]
     ClaimGone {
-        /// Key of the claim.
+        /// Key of the ownership marker.
         key: String,
-        /// Its text.
+        /// Text of the ownership marker.
         claim: String,
     },
-    /// Its objects are those of another index.
+    /// Store with objects that the index does not know.
     #[error(
         "it has objects of this cluster of which the index knows nothing: diskless.db, or the cluster's database, was lost, or another data \
-         folder uses them; restore it, or set diskless.storage to another folder or prefix (nothing was deleted)"
+         directory uses them. Restore it, or set diskless.storage to another directory or prefix (nothing was deleted)"
     )]
     UnknownObjects,
-    /// The owner cannot be looked up, since the index fails.
-    #[error("the index of diskless topics: {0}")]
+    /// Failure of the index, without which the store cannot be verified.
+    #[error("cannot use the index of diskless topics: {0}")]
     Index(String),
-    /// The claim has failed for the moment.
-    #[error("the object store is not claimed yet: {0}")]
+    /// Store that cannot be verified for the moment.
+    #[error("cannot verify the object store yet: {0}")]
     Unclaimed(String),
-    /// Anything else: it may be tried again.
+    /// Any other failure: another attempt may succeed.
     #[error("the object store fails: {0}")]
     Unavailable(String),
 }
@@ -70,7 +72,8 @@ impl ObjectError {
         matches!(self, ObjectError::Unavailable(_) | ObjectError::Unclaimed(_) | ObjectError::Short { .. })
     }
 
-    /// Why nothing was put: where it should go is not there, if nothing else.
+    /// Returns the error of a failed PUT. If anything is missing then, it is the bucket or directory: that is a
+    /// refusal.
     pub(super) fn of_put(error: object_store::Error) -> ObjectError {
         use object_store::Error::{NotFound, PermissionDenied, Unauthenticated};
         let words = words(&error);
@@ -81,7 +84,7 @@ impl ObjectError {
         }
     }
 
-    /// Why nothing of this object was read or deleted.
+    /// Returns the error of a failed read or DELETE of an object.
     pub(super) fn of_object(id: ObjectId, error: object_store::Error) -> ObjectError {
         match error {
             object_store::Error::NotFound { .. } if !words(&error).contains("NoSuchBucket") => {
@@ -91,7 +94,7 @@ impl ObjectError {
         }
     }
 
-    /// Returns why no bytes from `start` on were read.
+    /// Returns the error of a failed read from `start` on.
     pub(super) fn of_range(id: ObjectId, start: u32, error: object_store::Error) -> ObjectError {
         let text = error.to_string();
         match status(&text) == Some(RANGE_NOT_SATISFIABLE) || text.contains(STARTS_BEHIND) {
@@ -101,8 +104,8 @@ impl ObjectError {
     }
 }
 
-/// Returns true if an answer says that the request itself is wrong, such as a redirect to another region. An answer
-/// that a later attempt may not get is none.
+/// Returns true if an answer shows that the request itself is wrong, such as a redirect to another region. An answer
+/// that a later attempt may not get does not count.
 fn is_refusal(text: &str) -> bool {
     let is_bare = text.contains("redirect without LOCATION");
     let is_final =
@@ -110,26 +113,26 @@ fn is_refusal(text: &str) -> bool {
     is_bare || status(text).is_some_and(is_final)
 }
 
-/// The answer to a request of bytes behind the end of an object.
+/// Status of a request for bytes past the end of an object.
 const RANGE_NOT_SATISFIABLE: u16 = 416;
 
-/// The library's words for the same of an object in a folder.
+/// Message of the library for a read past the end of a file.
 const STARTS_BEHIND: &str = "but object was only";
 
-/// The answer to a request that the store does not know.
+/// Status of a request that the store does not know.
 const NOT_IMPLEMENTED: u16 = 501;
 
-/// The status of an answer, by the words of the library, which has no error of its own for most of them.
+/// Returns the status of an answer from the library's message. The library has no error of its own for most of them.
 fn status(text: &str) -> Option<u16> {
     text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse().ok())
 }
 
-/// Returns true if the store, or a setting for it, does not have the operation that was requested.
+/// Returns true if the store, or a setting for it, lacks the requested operation.
 pub(super) fn is_not_implemented(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::NotImplemented { .. }) || status(&error.to_string()) == Some(NOT_IMPLEMENTED)
 }
 
-/// Returns true if the directory's disk has no room.
+/// Returns true if the directory's disk is full.
 pub(super) fn is_full(error: &object_store::Error) -> bool {
     let mut cause: Option<&dyn Error> = Some(error);
     while let Some(at) = cause {
@@ -144,7 +147,7 @@ pub(super) fn is_full(error: &object_store::Error) -> bool {
 /// Metadata service of Amazon's machines, the source of credentials if none are set.
 const METADATA_SERVICE: &str = "http://169.254.169.254/";
 
-/// The code and the message of an S3 answer, or what there is.
+/// Returns the code and the message of an S3 answer, or else the library's message.
 pub(super) fn words(error: &object_store::Error) -> String {
     let text = error.to_string();
     if text.contains(METADATA_SERVICE) {
@@ -160,14 +163,14 @@ pub(super) fn words(error: &object_store::Error) -> String {
     }
 }
 
-/// The text of an element of XML.
+/// Returns the text of an XML element.
 fn element(text: &str, name: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     let (inner, _) = rest.split_once(&format!("</{name}>"))?;
     Some(unescaped(inner))
 }
 
-/// Replaces XML's entities by their characters. One that is not known stays as it is.
+/// Replaces XML entities by their characters. An unknown entity stays.
 fn unescaped(mut text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     while let Some((before, entity)) = text.split_once('&') {
@@ -206,7 +209,7 @@ fn character(name: &str) -> Option<char> {
     }
 }
 
-/// With the last cause, which is the system's or a library's.
+/// Appends the last cause, which is the system's or a library's.
 fn with_cause(text: String, error: &object_store::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(next) = cause.source() {

@@ -1,4 +1,6 @@
-//! A folder as an object store.
+//! Directory as an object store.
+//!
+//! Invariant: an object that was put is on the disk.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -7,21 +9,21 @@ use std::sync::Arc;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 
-/// The folder, which is made if it is not there. What is put is on the disk then.
+/// Opens the directory, and creates it if it is missing. A PUT into it is flushed.
 ///
 /// # Errors
-/// What the system says.
+/// Message of the system.
 pub fn open(folder: &Path) -> Result<Arc<dyn ObjectStore>, String> {
     if folder.exists() && !folder.is_dir() {
-        return Err("it is not a folder".into());
+        return Err("it is not a directory".into());
     }
     make(folder).map_err(|error| error.to_string())?;
     let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| error.to_string())?;
     Ok(Arc::new(store.with_fsync(true)))
 }
 
-/// Removes what was begun to be put of an object and has not its name yet: `object_store` writes to files beside it,
-/// which have numbers.
+/// Removes the files of interrupted puts of an object. `object_store` writes to numbered files beside the object, and
+/// renames them at the end.
 pub fn remove_unfinished(object: &Path) {
     let mut number = 1;
     let unfinished = |number: u32| {
@@ -39,7 +41,7 @@ fn make(folder: &Path) -> std::io::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(folder)?;
-    // It is an entry of another one.
+    // The parent directory has the new entry.
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
     parent.map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }

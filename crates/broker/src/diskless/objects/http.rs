@@ -1,12 +1,13 @@
-//! The HTTP client below a bucket: as the library's own, and it notes the progress of bodies that are sent.
+//! HTTP client of a bucket: that of the library, with the progress of the bodies that it sends.
 //!
-//! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Connections begin at the store's addresses in
-//! turn.
+//! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Each connection begins at the next of the store's
+//! addresses.
 //!
-//! Answers set the pace of later requests ([`Pace`]): a 429, and a 503 with a Retry-After or a code such as SlowDown,
-//! refuse a request as one too many. Any other failure changes no pace: after an outage requests leave at once.
+//! Answers set the pace of later requests ([`Pace`]). A 429, and a 503 with a Retry-After or a code such as SlowDown,
+//! refuse a request as one too many. Other failures leave the pace as it is: after an outage requests leave at once.
 //!
-//! A request that carries a [`BodyProgress`] in its extensions has it moved for each 64 KiB that the socket takes.
+//! A [`BodyProgress`] in the extensions of a request advances by each 64 KiB that the socket takes. Not here: retries,
+//! and time limits of requests.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -32,19 +33,19 @@ use super::progress::BodyProgress;
 
 /// Time limit of a connect.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// Connections that stay for the next requests.
+/// Idle connections that stay for later requests.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// Bytes that are handed to the socket at a time.
+/// Bytes handed to the socket at a time.
 const CHUNK: usize = 64 << 10;
-/// Bytes of an error's body that are read; S3's errors have less than 1 KiB.
+/// Bytes read of an error's body; S3's errors have less than 1 KiB.
 const ERROR_MAX: usize = 64 << 10;
 
-/// Makes the clients of a bucket, and of services that give its credentials.
+/// Factory of the clients of a bucket, and of services that issue its credentials.
 #[derive(Debug)]
 pub struct Connector {
-    /// Authorities that are trusted beside the system's.
+    /// Trusted authorities beside the system's.
     pub authorities: Vec<reqwest::Certificate>,
-    /// The pace of requests that [`super::Objects`] keeps to; answers change it here.
+    /// Pace of requests that [`super::Objects`] keeps to; answers change it here.
     pub pace: Arc<Pace>,
 }
 
@@ -57,14 +58,14 @@ impl HttpConnector for Connector {
             .connect_timeout(CONNECT_MAX)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .http1_only()
-            // Bytes of an object are those that were put, and their length is in the header.
+            // The bytes of an object must arrive as they were put; the header has their length.
             .no_gzip()
             .no_brotli()
             .no_zstd()
             .no_deflate()
             .dns_resolver(Arc::new(InTurn::default()))
             .tls_certs_merge(self.authorities.iter().cloned());
-        // The library takes it from the environment.
+        // The library reads the proxy from the environment.
         if let Some(proxy) = options.get_config_value(&ClientConfigKey::ProxyUrl) {
             let excluded = options.get_config_value(&ClientConfigKey::ProxyExcludes);
             let excluded = excluded.and_then(|hosts| reqwest::NoProxy::from_string(&hosts));
@@ -74,8 +75,8 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Resolver that begins at another address each time: a store's name has many, and a system's answer has one order for
-/// a while.
+/// Resolver that begins at another address each time. A store's name has many addresses, and the system returns them in
+/// the same order for a while.
 #[derive(Debug, Default)]
 struct InTurn {
     turn: AtomicUsize,
@@ -92,7 +93,7 @@ impl Resolve for InTurn {
     }
 }
 
-/// Returns the addresses from another one on each turn.
+/// Returns the addresses, rotated by `turn`.
 fn from_turn(mut addresses: Vec<SocketAddr>, turn: usize) -> Vec<SocketAddr> {
     let first = turn % addresses.len().max(1);
     addresses.rotate_left(first);
@@ -105,27 +106,27 @@ struct StoreClient {
     pace: Arc<Pace>,
 }
 
-/// Effect of an answer on the pace of the next requests.
+/// Effect of an answer on the pace of later requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Paced {
-    /// The store has carried the request out, or has a reason of the request's own not to.
+    /// Success, or a refusal for a reason of the request's own.
     Answered,
-    /// Requests are too many, and the store may want a pause.
+    /// Refusal of a request as one too many, with the pause that the store wants.
     TooMany(Option<Duration>),
-    /// The store, or something before it, fails: slower requests would not help, and faster ones are not called for.
+    /// Failure of the store, or of a proxy before it. It does not show the rate that the store takes.
     Failed,
 }
 
-/// Words of stores in a 503 that refuses requests as too many; a proxy without a store behind it has none of them.
+/// Texts in a 503 that refuses requests as too many. The answer of a proxy without a store has none of them.
 const SLOW_DOWN_WORDS: [&str; 6] =
     ["SlowDown", "ServerBusy", "TooManyRequests", "Throttl", "LimitExceeded", "reduce your request rate"];
 
-/// Returns true if only the body of the answer says whether requests are too many.
+/// Returns true if only the body of the answer shows whether requests are too many.
 fn body_decides(status: StatusCode, headers: &HeaderMap) -> bool {
     status == StatusCode::SERVICE_UNAVAILABLE && !headers.contains_key(RETRY_AFTER)
 }
 
-/// Returns the effect of an answer. `body` is read where it decides.
+/// Returns the effect of an answer. `body` is the body if [`body_decides`].
 fn paced(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Paced {
     let has_words = || {
         let text = String::from_utf8_lossy(body);
@@ -142,7 +143,7 @@ fn paced(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Paced {
     }
 }
 
-/// Returns the pause that the store wants, where it is a number of seconds.
+/// Returns the pause that the store wants, if it is a number of seconds.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
@@ -183,15 +184,15 @@ impl HttpService for StoreClient {
     }
 }
 
-/// A store cannot have what was not sent.
+/// Success that was returned before the whole body was sent: the store cannot have the object.
 #[derive(Debug, thiserror::Error)]
 #[error("it answered before it had the whole body")]
 struct AnsweredEarly;
 
-/// The body of a request, in chunks.
+/// Body of a request, in chunks.
 struct SentBody {
     body: HttpRequestBody,
-    /// The rest of the part that is being sent.
+    /// Rest of the part being sent.
     chunk: Bytes,
     progress: Option<BodyProgress>,
 }
@@ -229,7 +230,7 @@ impl Body for SentBody {
     }
 }
 
-/// The body of an answer, cut where it is an error's and too long.
+/// Body of an answer. That of an error is cut once it has [`ERROR_MAX`] bytes.
 struct ReceivedBody {
     body: reqwest::Body,
     left: usize,
@@ -258,7 +259,7 @@ impl Body for ReceivedBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // Of a body that may be cut the length is not known.
+        // The length of a body that may be cut is not known.
         if self.left == usize::MAX { self.body.size_hint() } else { SizeHint::default() }
     }
 }
@@ -272,7 +273,7 @@ fn http_error(error: reqwest::Error) -> HttpError {
         error if error.is_request() => HttpErrorKind::Request,
         _ => HttpErrorKind::Unknown,
     };
-    // Its URL is in the library's own words.
+    // The library's own message has the URL.
     HttpError::new(kind, error.without_url())
 }
 
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn store_answers_only_those_of_too_many_requests_pace_and_failures_count_for_nothing() {
+    fn failures_other_than_too_many_requests_leave_the_pace() {
         let none = HeaderMap::new();
         let wanted = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("3"))]);
         let of = |status: u16, headers: &HeaderMap, body: &str| {

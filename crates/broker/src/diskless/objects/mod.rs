@@ -1,9 +1,8 @@
-//! The objects of this cluster in the object store: one attempt of each operation, and what went wrong in the store's
-//! own words.
+//! Objects of this cluster in the object store: one attempt of each operation, with errors in the store's own words.
 //!
-//! Not here: whether it is tried again, which [`super::pipeline::upload`] and [`super::fetch`] know.
+//! Not here: retries ([`super::pipeline::upload`], [`super::fetch`]).
 //!
-//! Invariant: an object that was put is there as it was, also after a power cut; no other cluster's objects are
+//! Invariant: an object that was put stays as it is, even after a power loss; objects of other clusters are not
 //! touched.
 
 mod claim;
@@ -44,51 +43,53 @@ use fullbore_config::DisklessStorage;
 use pace::{Pace, RequestKind};
 use s3::Bucket;
 
-/// How long the start waits for a store that answers, and each later attempt to find out whether it is the right one.
+/// Time limit of the check at the start, and of each later one, that the store belongs to this cluster.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
-/// How long the start waits for one answer of a bucket. Nothing else is served meanwhile, and some services take
+/// Time limit of one answer of a bucket at the start. Nothing else is served meanwhile, and some services accept
 /// connections and never answer.
 const SILENT_MAX: Duration = Duration::from_secs(1);
-/// How long a bucket has to answer a probe.
+/// Time limit of a probe of a bucket.
 const PROBE_MAX: Duration = Duration::from_secs(10);
-/// Time between two looks whether a bucket still has the claim: a request each, while there is something to be put or
-/// deleted.
+/// Age up to which an ownership marker that was seen in a bucket counts. A check is a request, sent only before a PUT
+/// or a DELETE.
 const BUCKET_LOOKS_EVERY: Duration = Duration::from_secs(10);
 
-/// The objects of one cluster.
+/// Objects of one cluster.
 #[derive(Clone)]
 pub struct Objects {
     store: Arc<dyn ObjectStore>,
-    /// Prefix of keys, below which no other cluster has any.
+    /// Prefix of keys, below which no other cluster has objects.
     prefix: Path,
-    /// The front of this cluster's keys: below the prefix, its id.
+    /// Front of this cluster's keys: its id, below the prefix.
     root: Path,
     claim: Arc<Claim>,
-    /// Directory of the store, if it is one: an unmounted file system may leave an empty one in its place at any time.
+    /// Directory of the store, if the store is one. An unmounted file system may leave an empty directory in its place
+    /// at any time.
     folder: Option<PathBuf>,
-    /// Time after which it is looked again whether the claim is there, before anything is changed.
+    /// Age from which the ownership marker is checked again before a change; `None`: never.
     looks_every: Option<Duration>,
     /// See [`s3::Bucket::asks_metadata`].
     asks_metadata: bool,
-    /// By how much longer a PUT and a GET take than they would.
+    /// Delays added to each PUT and to each GET.
     delays: (Duration, Duration),
-    /// The pace of requests; that of a folder bounds nothing.
+    /// Pace of requests; that of a directory is unlimited.
     pace: Arc<Pace>,
 }
 
-/// Why a store cannot be used.
+/// Reason for which a store cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("diskless.storage={storage}: {why}")]
 pub struct StartObjectsError {
     /// Value of `diskless.storage`, without secrets.
     storage: String,
-    /// In the store's own words.
+    /// Reason in the store's own words.
     why: String,
 }
 
 impl Objects {
-    /// Opens the objects of a cluster in a store that lets it put, read and delete them, and whose objects this index
-    /// knows. If that cannot be checked now, every request checks it first. An object put into a directory is flushed.
+    /// Opens the objects of a cluster in a store. The store must let this broker put, read and delete, and must belong
+    /// to `index`. If that cannot be checked now, every request checks it first. An object put into a directory is
+    /// flushed.
     ///
     /// # Errors
     /// [`StartObjectsError`].
@@ -114,7 +115,7 @@ impl Objects {
         match objects.claimed_at_start().await {
             Ok(()) => Ok(objects),
             Err(error) if error.is_retriable() && !(is_folder && matches!(error, ObjectError::Unavailable(_))) => {
-                tracing::warn!(%storage, %error, "the object store is not there; diskless topics wait for it");
+                tracing::warn!(%storage, %error, "cannot open the object store: diskless topics wait for it; see the error");
                 Ok(objects)
             }
             Err(error) => Err(failed(&error)),
@@ -126,13 +127,13 @@ impl Objects {
         Objects { delays: (put, get), ..self }
     }
 
-    /// Looks for the claim before each change.
+    /// Checks the ownership marker before each change.
     #[cfg(test)]
     pub fn looking_always(self) -> Objects {
         Objects { looks_every: Some(Duration::ZERO), ..self }
     }
 
-    /// Returns the objects in this store.
+    /// Returns the objects of a cluster in `store`, which needs no ownership marker.
     #[cfg(test)]
     pub fn over(store: Arc<dyn ObjectStore>, cluster_id: &str) -> Objects {
         Objects::below(store, Path::default(), Claim::needless(cluster_id), cluster_id)
@@ -155,16 +156,16 @@ impl Objects {
         }
     }
 
-    /// Returns the claim of the store.
+    /// Returns the state of the ownership marker.
     pub fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
 
-    /// Claims the store, unless a bucket is silent: then it is claimed later.
+    /// Verifies the ownership marker at the start, unless a bucket is silent: then a later attempt does.
     async fn claimed_at_start(&self) -> Result<(), ObjectError> {
         let is_silent = async {
             match self.folder {
-                // A folder that hangs refuses the start, as one that is not mounted.
+                // A directory that hangs refuses the start, as does one that is not mounted.
                 Some(_) => std::future::pending().await,
                 None => self.claim.store_is_silent(SILENT_MAX).await,
             }
@@ -176,17 +177,17 @@ impl Objects {
         }
     }
 
-    /// Claims the store, unless that is done, or gives it up after a while.
+    /// Verifies the ownership marker, unless that is done. Gives up after [`CLAIM_MAX`].
     ///
     /// # Errors
-    /// [`ObjectError`]; it may be tried again.
+    /// [`ObjectError`]; the caller may try again.
     pub async fn claimed_in_time(&self) -> Result<(), ObjectError> {
         timeout(CLAIM_MAX, self.claimed()).await.map_err(|_| self.late(CLAIM_MAX)).flatten()
     }
 
     fn late(&self, after: Duration) -> ObjectError {
         let why = match self.asks_metadata {
-            true => "; no credentials are set, and this machine's metadata service may be what does not answer",
+            true => "; no credentials are set, and this machine's metadata service may not answer",
             false => "",
         };
         ObjectError::Unavailable(format!("no answer within {} s{why}", after.as_secs()))
@@ -200,7 +201,7 @@ impl Objects {
         Claimed { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root, claim: &self.claim }
     }
 
-    /// Checks the claim as [`Objects::claimed`] does, before a change.
+    /// Verifies the ownership marker, and before a change also that the store still has it.
     async fn still_claimed(&self) -> Result<(), ObjectError> {
         self.claimed().await?;
         match self.looks_every {
@@ -209,8 +210,8 @@ impl Objects {
         }
     }
 
-    /// Finds out whether the store takes, gives and deletes an object of this cluster now. One that takes long is given
-    /// up, but for a folder's, whose thread would hang on.
+    /// Checks that the store now puts, reads and deletes an object of this cluster. The probe of a bucket has a time
+    /// limit; that of a directory has none, since its thread would hang on.
     ///
     /// # Errors
     /// [`ObjectError`].
@@ -226,11 +227,11 @@ impl Objects {
         timeout(PROBE_MAX, probe).await.map_err(late).flatten()
     }
 
-    /// Puts an object, which has these parts one after the other, and notes the progress of its bytes. The same may be
+    /// Puts an object of these parts, one after the other, and notes the progress of its bytes. The same object may be
     /// put twice at a time.
     ///
     /// # Errors
-    /// [`ObjectError`]; it may be there all the same.
+    /// [`ObjectError`]; the object may be in the store all the same.
     pub async fn put(&self, id: ObjectId, parts: Vec<Bytes>, progress: BodyProgress) -> Result<(), ObjectError> {
         self.still_claimed().await?;
         self.pace.admit(RequestKind::Write, &progress).await;
@@ -241,7 +242,7 @@ impl Objects {
         put.map(drop).map_err(ObjectError::of_put)
     }
 
-    /// Reads a range of an object, less at its end, and notes the progress of its bytes.
+    /// Reads a range of an object, as far as the object reaches, and notes the progress of its bytes.
     ///
     /// # Errors
     /// [`ObjectError`].
@@ -255,7 +256,7 @@ impl Objects {
         let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
             Ok(found) => found,
             Err(gone @ ObjectError::NotFound(_)) => {
-                // So is everything where a folder is not mounted any more.
+                // Every object is missing where a directory is no longer mounted.
                 self.still_claimed().await?;
                 return Err(gone);
             }
@@ -266,7 +267,7 @@ impl Objects {
             progress.moved(chunk.len());
             if chunk.len() > len - bytes.len() {
                 return Err(ObjectError::Unavailable(format!(
-                    "it answers more than the part of object {id} requested"
+                    "it returns more than the requested part of object {id}"
                 )));
             }
             bytes.extend_from_slice(&chunk);
@@ -274,8 +275,7 @@ impl Objects {
         Ok(bytes.freeze())
     }
 
-    /// Deletes an object, and what was left of its puts by a process that was killed. One that is not there is no
-    /// error.
+    /// Deletes an object, with the files that interrupted puts of it have left. A missing object is no error.
     ///
     /// # Errors
     /// [`ObjectError`].
@@ -283,7 +283,7 @@ impl Objects {
         self.still_claimed().await?;
         if let Some(folder) = &self.folder {
             let object = folder.join(self.key(id).as_ref());
-            // What cannot be removed now may be the next time.
+            // A file that cannot be removed now may be removed by the next DELETE.
             let _ = tokio::task::spawn_blocking(move || folder::remove_unfinished(&object)).await;
         }
         self.pace.admit(RequestKind::Delete, &BodyProgress::default()).await;
@@ -293,8 +293,7 @@ impl Objects {
         }
     }
 
-    /// Returns the key of an object. Numbers that follow each other lie apart, since stores spread their load by the
-    /// front of the key.
+    /// Returns the key of an object. Keys of consecutive ids lie apart, since stores spread load by the front of a key.
     fn key(&self, id: ObjectId) -> Path {
         self.root.clone().join(format!("{:02x}", id.rem_euclid(256))).join(format!("{id:016x}"))
     }

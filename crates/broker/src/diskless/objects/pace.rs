@@ -1,11 +1,13 @@
-//! The pace of requests to a store that refuses many of them (503 SlowDown, 429).
+//! Pace of requests to a store that refuses many of them (503 SlowDown, 429).
 //!
-//! A store goes on refusing a client that tries again at once. Once it refuses most requests of a second, requests
-//! leave one after another, at a rate below that of those that it answered. The rate grows, faster from second to
-//! second, while none is refused, until it bounds nothing.
+//! A store goes on refusing a client that retries at once. Once it refuses most requests of a second, requests leave
+//! one after another, at a rate below that of the requests that succeeded. The rate grows while none is refused, faster
+//! from second to second, until it is unlimited.
 //!
-//! Not here: the pause and the number of tries of one request. Invariants: a few refusals make no other request wait;
-//! the rate is at least [`RATE_MIN`]; of four turns three are of writes, while any wait.
+//! Not here: pauses and attempts of a single request.
+//!
+//! Invariants: a few refusals delay no other request. The rate is at least [`RATE_MIN`]. While writes and other
+//! requests wait, three of four permits go to writes.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -18,47 +20,48 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::BodyProgress;
 
-/// The least rate in requests a second.
+/// Lowest rate, in requests a second.
 const RATE_MIN: f64 = 1.0;
-/// The least rate at which the store's own is sought. A broker that sends little has not seen how much the store takes.
+/// Lowest rate to begin with. A broker that sends little has not seen how much the store takes.
 const RATE_BEGINS_MIN: f64 = 10.0;
-/// Rate from which on it bounds nothing.
+/// Rate from which on the pace is unlimited.
 const RATE_MAX: f64 = 500.0;
-/// Factor of the rate, after a refusal.
+/// Factor on the rate after a refusal.
 const CUT: f64 = 0.8;
-/// Growth of the rate after the n-th interval without a refusal: by n times this part, and requests a second.
+/// Growth of the rate after the n-th interval without a refusal: n times this part of the rate, and this number of
+/// requests a second.
 const GROWS: (f64, f64) = (0.1, 0.2);
-/// Time for which answers are counted, and in which the rate is cut once.
+/// Interval in which answers are counted, and the rate is cut once at most.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Refusals of an interval from which on, if most requests are refused, the rate is bounded.
+/// Refusals of an interval from which on the rate is limited, if most requests are refused.
 const REFUSALS_MIN: u32 = 5;
-/// Number of intervals with answers whose best is the estimate of the rate that the store takes.
+/// Intervals whose best is the estimate of the rate that the store takes.
 const INTERVALS_MAX: usize = 60;
-/// The longest Retry-After that all requests keep to.
+/// Longest Retry-After that requests wait for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
-/// Writes that are admitted for another request, while any wait.
+/// Writes that are admitted for each other request, while both wait.
 const WRITES_FOR_ANOTHER: u32 = 3;
-/// Time after which a request that waits for its turn is noted as not silent.
+/// Pause after which a waiting request is noted again as not silent.
 const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
 
-/// Lock that is given in the order of those who wait for it.
+/// Lock that is granted in the order of the requests for it.
 type Turn = tokio::sync::Mutex<()>;
 
-/// Kinds of requests. One of them does not wait behind all of another kind.
+/// Kinds of requests. No request waits behind all those of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// Producers wait for it.
+    /// PUT, for which producers wait.
     Write,
     Read,
     Delete,
 }
 
-/// The pace of all requests to a store.
+/// Pace of all requests to a store.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Requests of a kind wait in turn; one that is given up takes no time of others.
+    /// Queues of the kinds. A request that is given up takes no time of others.
     turns: [Turn; 3],
-    /// Notified when a request waits no more.
+    /// Notified when a request stops waiting.
     admitted: Notify,
     state: Mutex<PaceState>,
 }
@@ -67,29 +70,29 @@ pub struct Pace {
 struct PaceState {
     bounded: Option<Bounded>,
     answers: Answers,
-    /// Writes, and other requests, that wait.
+    /// Number of waiting writes, and of other waiting requests.
     waiting: [usize; 2],
     /// Writes since the last request of another kind.
     writes_in_a_row: u32,
 }
 
-/// A rate that is in force.
+/// Limit of the rate.
 #[derive(Debug)]
 struct Bounded {
     rate: f64,
-    /// The earliest time of the next request.
+    /// Earliest time of the next request.
     next: Instant,
-    /// The time of the last change.
+    /// Time of the last change.
     changed: Instant,
-    /// True if a request was refused since.
+    /// True if a request was refused since the last change.
     is_refused: bool,
     /// Intervals without a refusal.
     clean: u32,
 }
 
 impl Bounded {
-    /// Cuts the rate once an interval has a refusal, or lets it grow. `taken` is the rate of the store, where that
-    /// refuses most requests.
+    /// Cuts the rate if the interval that ends had a refusal, or lets the rate grow. `taken` is the rate of the store,
+    /// if it refuses most requests.
     fn adjust(&mut self, now: Instant, taken: Option<f64>) {
         if now < self.changed + INTERVAL {
             return;
@@ -105,7 +108,7 @@ impl Bounded {
     }
 }
 
-/// Numbers of answers, by intervals.
+/// Numbers of answers, by interval.
 #[derive(Debug, Default)]
 struct Answers {
     began: Option<Instant>,
@@ -116,7 +119,7 @@ struct Answers {
 }
 
 impl Answers {
-    /// Begins another interval where one has ended.
+    /// Begins a new interval if the last one has ended.
     fn roll(&mut self, now: Instant) {
         if self.began.is_some_and(|began| now < began + INTERVAL) {
             return;
@@ -133,13 +136,13 @@ impl Answers {
         self.refused >= REFUSALS_MIN && self.refused > self.answered
     }
 
-    /// Returns the most answers of an interval, this one and `count` before it.
+    /// Returns the most answers of an interval, out of this one and `count` before it.
     fn best_of(&self, count: usize) -> f64 {
         f64::from(self.before.iter().rev().take(count).copied().max().unwrap_or(0).max(self.answered))
     }
 }
 
-/// A request that waits. Those of other kinds go on once it does not.
+/// Request that waits. Dropping it lets requests of other kinds go on.
 struct Waiting<'a> {
     pace: &'a Pace,
     kind: RequestKind,
@@ -186,7 +189,7 @@ impl Pace {
         }
     }
 
-    /// Notes a request that the store has answered. One that failed is not noted: the rate stays.
+    /// Notes a request that the store has answered. Failures are not noted: the rate stays.
     pub fn succeeded(&self) {
         let now = Instant::now();
         let state = &mut *self.state.lock();
@@ -201,7 +204,7 @@ impl Pace {
         }
     }
 
-    /// Notes a request that was refused, with the pause that the store wants.
+    /// Notes a refused request, with the pause that the store wants.
     pub fn refused(&self, retry_after: Option<Duration>) {
         let now = Instant::now();
         let state = &mut *self.state.lock();
@@ -229,8 +232,8 @@ impl PaceState {
         &mut self.waiting[usize::from(kind != RequestKind::Write)]
     }
 
-    /// Takes the next turn for a request, or returns the time of the next one, which is `None` where it is another
-    /// kind's.
+    /// Takes the permit of the next request. Otherwise returns the time of the next permit, or `None` if that is for
+    /// another kind.
     fn take_turn(&mut self, kind: RequestKind) -> Result<(), Option<Instant>> {
         let Some(bounded) = &mut self.bounded else { return Ok(()) };
         let now = Instant::now();
@@ -244,7 +247,7 @@ impl PaceState {
             return Err(None);
         }
         self.writes_in_a_row = if is_write { self.writes_in_a_row + 1 } else { 0 };
-        // Brokers of one store do not go in step.
+        // At random, so that the brokers of a store do not run in step.
         bounded.next = now + Duration::from_secs_f64(random_part().mul_add(0.4, 0.8) / bounded.rate);
         Ok(())
     }
@@ -264,7 +267,7 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
-    /// A store that takes requests at a rate, and refuses others.
+    /// Store that takes requests at a rate, and refuses others.
     struct Narrow {
         tokens: Mutex<(f64, Instant)>,
         rate: f64,
@@ -289,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Sends requests of 40 loops for a time, each with the pauses of a fetch.
+    /// Sends the requests of 40 loops for `time`, each with the pauses of a fetch.
     async fn send(pace: &Arc<Pace>, store: &Arc<Narrow>, time: Duration) {
         let until = Instant::now() + time;
         let each = (0..40).map(|_| {
@@ -315,7 +318,7 @@ mod tests {
         pace.admit(kind, &BodyProgress::default()).await;
     }
 
-    /// Returns a pace at which the store has refused all requests of a while.
+    /// Returns the pace after a store has refused all requests for `time`.
     async fn refused_for(time: Duration) -> Arc<Pace> {
         let pace = Arc::<Pace>::default();
         send(&pace, &Narrow::taking(0.0), time).await;
@@ -361,14 +364,14 @@ mod tests {
         let store = Narrow::taking(20.0);
         send(&pace, &store, S(10)).await;
         let taken = store.taken.load(Ordering::Relaxed);
-        // The pauses are random: 61 and more. A rate that grows by 5 % and 0.5 a second lets 30 through.
+        // The pauses are random: 61 and more were taken. A growth of 5 % and 0.5 a second would let 30 through.
         assert!(taken >= 45, "{taken} of 200 in the first 10 s");
         send(&pace, &Narrow::taking(100_000.0), S(20)).await;
         assert!(pace.state.lock().bounded.is_none());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn store_refuses_requests_three_of_four_turns_are_of_writes() {
+    async fn store_refuses_requests_three_of_four_permits_go_to_writes() {
         let pace = refused_for(S(10)).await;
         let each = |kind| {
             let pace = Arc::clone(&pace);
@@ -394,7 +397,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn request_waits_for_its_turn_it_is_not_silent() {
+    async fn request_waits_for_its_permit_it_is_not_silent() {
         let pace = refused_for(S(10)).await;
         for _ in 0..20 {
             tokio::spawn({
@@ -419,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn store_refuses_requests_they_keep_to_a_second_of_its_pause() {
+    async fn store_wants_a_pause_requests_wait_for_a_second_of_it() {
         for (wanted, kept) in [(0, 0), (1, 1), (3600, 1)] {
             let pace = Pace::default();
             (0..REFUSALS_MIN).for_each(|_| pace.refused(Some(S(wanted))));

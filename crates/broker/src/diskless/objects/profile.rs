@@ -1,7 +1,7 @@
-//! The file of credentials that Amazon's tools share: sections with a name each, and lines `name = value` in them.
+//! Credentials file that Amazon's tools share: named sections, with lines `name = value` in them.
 //!
-//! The file is read again when it has changed, as rotation tools replace it. Invariant: a file that cannot be read, or
-//! has no whole pair of keys, takes no credentials away.
+//! The file is read again after a change, since rotation tools replace it. Invariant: a file that cannot be read, or
+//! has no whole pair of keys, leaves the last credentials in use.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -16,12 +16,12 @@ use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use parking_lot::Mutex;
 
-/// Time between two looks at the file.
+/// Pause between two checks of the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Bytes of the file, at most: requests wait while it is read.
+/// Bytes of the file at most: requests wait while it is read.
 const FILE_MAX: u64 = 1 << 20;
 
-/// The credentials of one profile, as the file has them now.
+/// Credentials of one profile, as the file has them now.
 pub struct ProfileCredentials {
     file: PathBuf,
     profile: String,
@@ -45,19 +45,19 @@ impl FileVersion {
 }
 
 impl fmt::Debug for ProfileCredentials {
-    /// No secrets.
+    /// Shows no secrets.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("ProfileCredentials").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
 impl ProfileCredentials {
-    /// Reads the profile's credentials; `None` where the file has no such profile with both keys.
+    /// Reads the profile's credentials. Returns `None` if the file has no such profile with both keys.
     ///
     /// # Errors
-    /// The file cannot be read, or is none of at most 1 MiB.
+    /// [`io::Error`] if the file cannot be read, or has more than 1 MiB.
     pub fn open(file: PathBuf, profile: &str) -> io::Result<Option<ProfileCredentials>> {
-        // Before the contents: a change meanwhile is found by the next look.
+        // Read before the contents: the next check finds a change in between.
         let version = FileVersion::of(&std::fs::metadata(&file)?);
         let found = find(&read_to_string(&file)?, profile);
         Ok(found.map(|credentials| {
@@ -66,7 +66,7 @@ impl ProfileCredentials {
         }))
     }
 
-    /// The credentials of the file, which is looked at once a second.
+    /// Returns the credentials of the file, which is checked once a second.
     fn current(&self) -> Arc<AwsCredential> {
         let mut read = self.read.lock();
         if read.looked_at.elapsed() >= LOOK_EVERY {
@@ -77,7 +77,7 @@ impl ProfileCredentials {
     }
 
     fn read_again(&self, read: &mut ReadCredentials) {
-        // A file that is being replaced is there again soon.
+        // A file that is being replaced will be there again soon.
         let Ok(metadata) = std::fs::metadata(&self.file) else { return };
         let version = FileVersion::of(&metadata);
         if version == read.version {
@@ -104,7 +104,8 @@ impl ProfileCredentials {
     }
 }
 
-/// Reads a regular file of at most [`FILE_MAX`] bytes. Waits for no other process, as one that writes into a pipe.
+/// Reads a regular file of at most [`FILE_MAX`] bytes. Does not wait for other processes, such as one that writes into
+/// a pipe.
 fn read_to_string(path: &Path) -> io::Result<String> {
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
@@ -126,7 +127,7 @@ impl CredentialProvider for ProfileCredentials {
     }
 }
 
-/// Credentials of the section of this name, if it is there and has both keys.
+/// Returns the credentials of the section `profile`, if the section has both keys.
 fn find(text: &str, profile: &str) -> Option<AwsCredential> {
     let mut is_inside = false;
     let (mut key_id, mut secret, mut token) = (None, None, None);
@@ -143,7 +144,7 @@ fn find(text: &str, profile: &str) -> Option<AwsCredential> {
             }
         }
     }
-    // No header has them.
+    // A header cannot have control characters.
     let is_sendable =
         [&key_id, &secret, &token].into_iter().flatten().all(|value| !value.chars().any(char::is_control));
     Some(AwsCredential { key_id: key_id?, secret_key: secret?, token }).filter(|_| is_sendable)
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_has_its_own_lines() {
+    fn file_has_several_profiles_each_has_its_own_lines() {
         let text = "# of two\n[default]\naws_access_key_id = A\naws_secret_access_key=b=c\n\n[ other ]\naws_access_key_id=X\n\
                     aws_secret_access_key = y\naws_session_token = z\nregion = eu-1\n[half]\naws_access_key_id = X\n";
         let of = |name: &str| find(text, name).map(|found| (found.key_id, found.secret_key, found.token));

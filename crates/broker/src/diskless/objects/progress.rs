@@ -1,7 +1,7 @@
-//! How far the body of one request has come: that of a PUT as the socket takes it, that of a GET as it arrives.
+//! Progress of the body of one request: that of a PUT as the socket takes it, that of a GET as it arrives.
 //!
-//! Not here: when a request takes too long, which [`crate::diskless::tries`] knows. Bytes that the socket took may wait
-//! in the system's buffer.
+//! Not here: the time after which a request takes too long ([`crate::diskless::tries`]). Bytes that the socket took may
+//! still be in the system's buffer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The time for which moved bytes say nothing of the store: the system's buffer takes the first ones.
+/// Time from the start of a request in which moved bytes do not show that the store takes them: they fill the system's
+/// buffer.
 const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
-/// Bytes that are progress: less of them in the time after which a request is silent is none, as from a store that
-/// trickles.
+/// Bytes that count as progress. A store that trickles moves fewer within the time after which a request is silent.
 const STEP: u64 = 32 << 10;
 
 /// Progress of one request, shared by the request and its watcher.
@@ -28,16 +28,16 @@ struct BodyMoved {
 
 #[derive(Clone, Copy, Debug)]
 struct LastMoved {
-    /// The start of the request.
+    /// Start of the request.
     began: Instant,
-    /// The time of the last whole step.
+    /// Time of the last whole step.
     at: Instant,
-    /// Bytes so far, and those of them that were there at the last whole step.
+    /// Bytes so far; `stepped` is their number at the last whole step.
     bytes: u64,
     stepped: u64,
 }
 
-/// The last time that bytes of any of several requests moved.
+/// Last time at which bytes of any of several requests moved.
 #[derive(Clone, Debug)]
 pub struct AnyProgress(Arc<Mutex<Instant>>);
 
@@ -48,26 +48,26 @@ impl Default for AnyProgress {
 }
 
 impl AnyProgress {
-    /// Notes that bytes moved, or that a request has ended well.
+    /// Notes that bytes moved, or that a request succeeded.
     pub fn moved(&self) {
         *self.0.lock() = Instant::now();
     }
 
-    /// The last time of that.
+    /// Returns the last such time.
     pub fn last(&self) -> Instant {
         *self.0.lock()
     }
 }
 
 impl Default for BodyProgress {
-    /// A request that is watched by itself.
+    /// Creates the progress of a request that is watched alone.
     fn default() -> BodyProgress {
         BodyProgress::of(AnyProgress::default())
     }
 }
 
 impl BodyProgress {
-    /// A request that begins now, one of several.
+    /// Creates the progress of a request that begins now, one of several.
     pub fn of(any: AnyProgress) -> BodyProgress {
         let began = Instant::now();
         BodyProgress(Arc::new(BodyMoved {
@@ -76,7 +76,7 @@ impl BodyProgress {
         }))
     }
 
-    /// Notes that this many bytes of the body moved.
+    /// Notes that `bytes` of the body moved.
     pub fn moved(&self, bytes: usize) {
         let at = Instant::now();
         let mut last = self.0.last.lock();
@@ -90,19 +90,19 @@ impl BodyProgress {
         }
     }
 
-    /// The start of the request.
+    /// Returns the start of the request.
     pub fn began(&self) -> Instant {
         self.0.last.lock().began
     }
 
-    /// Notes that the request begins now: until then it has waited for its turn.
+    /// Notes that the request begins now: until then it has waited for its permit.
     pub fn begins(&self) {
         let mut last = self.0.last.lock();
         last.began = Instant::now();
         last.at = last.began;
     }
 
-    /// The last time that [`STEP`] bytes had moved, or the start; and the bytes that have moved so far.
+    /// Returns the last time at which [`STEP`] bytes had moved, or the start. With it comes the number of bytes so far.
     pub fn last(&self) -> (Instant, u64) {
         let last = *self.0.last.lock();
         (last.at, last.bytes)

@@ -1,6 +1,6 @@
-//! A bucket of S3.
+//! Bucket of S3, built from settings, environment and credentials.
 //!
-//! Retries, and the patience with an answer, are those of who asks.
+//! Not here: retries and time limits, which are the callers'.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use super::pace::Pace;
 use super::profile::ProfileCredentials;
 use fullbore_config::{S3_ENDPOINT as ENDPOINT, S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
 
-/// A bucket to which no request was sent yet.
+/// Bucket to which no request was sent yet.
 pub struct Bucket {
     pub store: Arc<dyn ObjectStore>,
-    /// The pace of its requests.
+    /// Pace of the bucket's requests.
     pub pace: Arc<Pace>,
-    /// No credentials are set: Amazon's metadata service is asked for them at the first request.
+    /// True if no credentials are set: the first request then gets some from Amazon's metadata service.
     pub asks_metadata: bool,
 }
 
 impl Bucket {
-    /// Returns another store as a bucket, whose pace bounds nothing.
+    /// Returns another store as a bucket, whose pace is unlimited.
     pub fn over(store: Arc<dyn ObjectStore>) -> Bucket {
         Bucket { store, pace: Arc::default(), asks_metadata: false }
     }
@@ -33,11 +33,11 @@ impl Bucket {
 /// Opens the bucket.
 ///
 /// # Errors
-/// In words: settings that do not go together, or a file of credentials or certificates that cannot be read.
+/// A message: settings do not go together, or a file of credentials or certificates cannot be read.
 pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     let options = ClientOptions::new()
         .with_allow_http(true)
-        // The caller gives a request up by dropping it, which closes its connection.
+        // The caller drops a request to give it up, which closes the connection.
         .with_timeout_disabled();
     let pace = Arc::<Pace>::default();
     let mut builder = trimmed(AmazonS3Builder::from_env())?
@@ -73,7 +73,7 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     Ok(Bucket { store: Arc::new(built), pace, asks_metadata })
 }
 
-/// Certificates of authorities that are trusted beside the system's.
+/// Returns the certificates of authorities that are trusted beside the system's.
 fn authorities(storage: &S3Storage) -> Result<Vec<reqwest::Certificate>, String> {
     let Some(file) = &storage.truststore else { return Ok(Vec::new()) };
     let failed = |why: &dyn std::fmt::Display| format!("{TRUSTSTORE}={}: {why}", file.display());
@@ -85,7 +85,7 @@ fn authorities(storage: &S3Storage) -> Result<Vec<reqwest::Certificate>, String>
     }
 }
 
-/// Takes white space at the ends of what the environment has, such as the line end of a file that became a secret.
+/// Trims the values from the environment: a file that became a secret leaves its line end.
 fn trimmed(mut builder: AmazonS3Builder) -> Result<AmazonS3Builder, String> {
     use AmazonS3ConfigKey::{AccessKeyId, DefaultRegion, Region, SecretAccessKey, Token};
     for key in [AccessKeyId, SecretAccessKey, Token, Region, DefaultRegion] {
@@ -113,7 +113,7 @@ fn address(endpoint: &str, bucket: &str, is_path_style: bool) -> Result<String, 
     }
 }
 
-/// The bucket's own host.
+/// Returns the URL with the bucket's own host.
 fn with_bucket(endpoint: &str, bucket: &str) -> String {
     match endpoint.split_once("://") {
         Some((scheme, host)) => format!("{scheme}://{bucket}.{host}"),
@@ -121,12 +121,12 @@ fn with_bucket(endpoint: &str, bucket: &str) -> String {
     }
 }
 
-/// Returns true if the environment has credentials, or names a service that gives them.
+/// Returns true if the environment has credentials, or names a service that issues them.
 fn has_credentials(builder: &AmazonS3Builder) -> bool {
     builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some() || is_given_by_service(builder)
 }
 
-/// Returns true if a service that the environment names gives the credentials.
+/// Returns true if a service that the environment names issues the credentials.
 fn is_given_by_service(builder: &AmazonS3Builder) -> bool {
     use AmazonS3ConfigKey::{
         AccessKeyId, ContainerCredentialsFullUri, ContainerCredentialsRelativeUri, WebIdentityTokenFile,

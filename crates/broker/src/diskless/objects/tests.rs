@@ -50,7 +50,7 @@ async fn an_object_is_in_its_folder_until_it_is_deleted() {
 }
 
 #[tokio::test]
-async fn what_a_kill_has_left_of_an_object_that_was_being_put_goes_with_it() {
+async fn put_is_killed_its_files_are_deleted_with_the_object() {
     let (temporary, index) = (tempfile::tempdir().expect("a temporary folder"), OwnIndex::empty());
     let objects = folder(temporary.path(), "one", &index).await.expect("opened");
     objects.put(8, parts(), BodyProgress::default()).await.expect("put");
@@ -62,7 +62,7 @@ async fn what_a_kill_has_left_of_an_object_that_was_being_put_goes_with_it() {
     }
     objects.delete(7).await.expect("deleted");
     assert_eq!((files(), beside("0000000000000107#1").exists()), (1, true), "another's");
-    // One of which there is nothing else, as where it was never put.
+    // Files of an object that is itself missing, as if its put never ended.
     objects.delete(0x107).await.expect("deleted");
     assert_eq!(files(), 0);
     assert_eq!(objects.get(8, 0..4, BodyProgress::default()).await, Ok(Bytes::from_static(b"some")));
@@ -91,7 +91,7 @@ async fn another_clusters_store_is_refused() {
     open(elsewhere, "other", &two).await.expect("another prefix");
 }
 
-/// Writes an object, as the broker does: registered before, committed afterwards.
+/// Writes an object as the broker does: registers it before, and commits it afterwards.
 async fn write(at: &FilePath, index: &OwnIndex) {
     let objects = folder(at, "one", index).await.expect("opened");
     objects.put(index.commit_object(), parts(), BodyProgress::default()).await.expect("put");
@@ -113,7 +113,7 @@ async fn another_store_than_the_one_with_the_objects_is_refused() {
     let refused = folder(elsewhere.path(), "one", &index).await.err().expect("refused");
     assert!(refused.contains("it is not the store"), "of the same cluster, with another number: {refused}");
     folder(here.path(), "one", &index).await.expect("opened");
-    // Moved with all that is in it, it is the same.
+    // The store is moved with all that is in it: it stays the same.
     let moved = elsewhere.path().join("moved");
     fs::rename(here.path(), &moved).expect("moved");
     folder(&moved, "one", &index).await.expect("opened");
@@ -151,7 +151,7 @@ async fn objects_without_their_index_are_left_alone() {
 }
 
 #[tokio::test]
-async fn nothing_is_put_or_deleted_before_the_store_is_known_to_be_the_right_one() {
+async fn store_is_not_verified_nothing_is_put_read_or_deleted() {
     let (s3, index) = (S3::start(), OwnIndex::empty());
     open(storage(&s3), "one", &index)
         .await
@@ -179,7 +179,7 @@ async fn nothing_is_put_or_deleted_before_the_store_is_known_to_be_the_right_one
 }
 
 #[tokio::test]
-async fn a_folder_that_is_replaced_by_an_empty_one_takes_nothing_until_it_is_back() {
+async fn directory_is_replaced_by_an_empty_one_nothing_is_put_until_it_is_back() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
     let (at, aside, index) = (temporary.path().join("at"), temporary.path().join("aside"), OwnIndex::empty());
     let objects = folder(&at, "one", &index).await.expect("opened");
@@ -190,7 +190,7 @@ async fn a_folder_that_is_replaced_by_an_empty_one_takes_nothing_until_it_is_bac
             fs::create_dir(&at).expect("made");
         }
         let refused = objects.put(2, parts(), BodyProgress::default()).await.expect_err("it is not there");
-        assert!(refused.is_retriable() && refused.to_string().contains("its claim is gone"), "{refused}");
+        assert!(refused.is_retriable() && refused.to_string().contains("its ownership marker is gone"), "{refused}");
         assert_eq!(objects.delete(1).await, Err(refused));
     }
     fs::remove_dir(&at).expect("nothing is in it");
@@ -207,7 +207,7 @@ async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
     let (place, aside) = (s3.folder().join("some"), s3.folder().join("aside"));
     fs::rename(&place, &aside).expect("moved");
     let refused = objects.put(2, parts(), BodyProgress::default()).await.expect_err("it was emptied");
-    assert!(refused.is_retriable() && refused.to_string().contains("its claim is gone"), "{refused}");
+    assert!(refused.is_retriable() && refused.to_string().contains("its ownership marker is gone"), "{refused}");
     assert_eq!(objects.delete(1).await, Err(refused));
     assert!(!place.exists(), "nothing was put");
     fs::rename(&aside, &place).expect("moved back");
@@ -221,7 +221,7 @@ async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_clusters_that_claim_at_once_one_is_refused() {
+async fn two_clusters_claim_a_store_at_once_one_is_refused() {
     let store = double::StoreDouble::taking(Duration::from_millis(10));
     let indexes = [(); 3].map(|()| OwnIndex::empty());
     let below = |cluster_id, index: usize| {
@@ -230,7 +230,7 @@ async fn of_two_clusters_that_claim_at_once_one_is_refused() {
     };
     let (one, other, again) = (below("one", 0), below("other", 1), below("one", 2));
     let (one, other, again) = tokio::join!(one.claimed(), other.claimed(), again.claimed());
-    // Which one is first depends on the threads of the indexes.
+    // The first one depends on the threads of the indexes.
     let is_refused = |claimed| matches!(claimed, Err(ObjectError::OtherCluster { .. }));
     assert_eq!(one, again);
     assert_eq!(is_refused(other.clone()), one == Ok(()), "{one:?}, {other:?}");
@@ -238,18 +238,18 @@ async fn of_two_clusters_that_claim_at_once_one_is_refused() {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_made_is_refused() {
+async fn directory_cannot_be_made_the_start_is_refused() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
     fs::write(temporary.path().join("file"), b"").expect("written");
     let path: PathBuf = temporary.path().join("file/in");
     let refused = folder(&path, "one", &OwnIndex::empty()).await.err().expect("refused");
     assert!(refused.contains("diskless.storage=") && refused.contains("file/in"), "{refused}");
     let refused = folder(&temporary.path().join("file"), "one", &OwnIndex::empty()).await.err().expect("refused");
-    assert!(refused.ends_with("/file: it is not a folder"), "{refused}");
+    assert!(refused.ends_with("/file: it is not a directory"), "{refused}");
 }
 
 #[tokio::test]
-async fn a_store_that_refuses_says_why_in_its_own_words() {
+async fn store_refuses_the_error_has_its_own_words() {
     let (s3, index) = (S3::start(), OwnIndex::empty());
     let right = storage(&s3);
     let key = |id: &str, secret: &str| Some((id.to_owned(), Secret::from(secret.to_owned())));
@@ -357,7 +357,7 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
     puts("SignatureDoesNotMatch").await;
     write(keys(S3::SECRET));
     puts("put").await;
-    // Half of a file, a large one, a pipe, a folder and none take nothing away.
+    // Half a file, a large one, a pipe, a directory and none leave the last credentials in use.
     let half = || write("[default]\naws_access_key_id=half\n".to_owned());
     let large =
         || fs::File::options().write(true).open(&file).and_then(|file| file.set_len(1 << 30)).expect("extended");
@@ -378,9 +378,9 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
     }
 }
 
-/// Listens and never answers, as a metadata service behind a firewall that lets connections through.
+/// The store listens and never answers, as a metadata service behind a firewall does.
 #[tokio::test(start_paused = true)]
-async fn a_silent_store_without_credentials_says_that_none_are_set() {
+async fn store_is_silent_without_credentials_the_error_names_that() {
     let store = double::StoreDouble::taking(2 * CLAIM_MAX);
     let index = OwnIndex::empty();
     let below = |asks_metadata| {
@@ -392,7 +392,7 @@ async fn a_silent_store_without_credentials_says_that_none_are_set() {
     assert!(!late(false).await.contains("credentials"));
 }
 
-/// The start of a broker waits for a store as long as it answers.
+/// Regression: the start of a broker waits for a store as long as the store answers.
 #[tokio::test(start_paused = true)]
 async fn store_answers_each_request_late_it_is_silent_only_once_one_has_no_answer() {
     let is_silent = async |store: Arc<double::StoreDouble>| {
@@ -417,16 +417,16 @@ async fn store_answers_each_request_late_it_is_silent_only_once_one_has_no_answe
     assert!(is_silent(hanging).await);
 }
 
-/// Amazon's machines have a service that gives them; others answer nothing, or what a proxy says.
+/// Amazon's machines have a service that issues credentials; on others nothing answers, or a proxy does.
 #[test]
-fn who_sets_no_credentials_is_told_that_and_not_of_a_service_that_it_never_named() {
+fn no_credentials_are_set_the_error_names_that_before_the_metadata_service() {
     let source = "Error performing PUT http://169.254.169.254/latest/api/token in 1ms - status code: 403".into();
     let refused = ObjectError::of_put(object_store::Error::Generic { store: "S3", source });
     assert!(refused.to_string().starts_with("the object store refuses: no credentials are set"), "{refused}");
 }
 
 #[tokio::test]
-async fn a_store_that_is_not_there_is_waited_for() {
+async fn store_is_away_at_the_start_requests_verify_it_later() {
     let (s3, [one, two, three]) = (S3::start(), [(); 3].map(|()| OwnIndex::empty()));
     s3.every("GET", S3Fault::Status(503, "SlowDown"));
     let objects = open(storage(&s3), "one", &one).await.expect("it starts");
@@ -434,7 +434,7 @@ async fn a_store_that_is_not_there_is_waited_for() {
     assert!(refused.is_retriable() && refused.to_string().contains("SlowDown"), "{refused}");
     s3.heal();
     assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()));
-    // It comes to be another cluster's, or nobody is at its address.
+    // The store turns out to be another cluster's, or nothing listens at its address.
     s3.every("GET", S3Fault::Reset);
     let late = open(storage(&s3), "other", &two).await.expect("it starts");
     s3.heal();
@@ -450,7 +450,7 @@ async fn a_store_that_is_not_there_is_waited_for() {
 async fn outage_of_a_store_is_over_requests_leave_at_once() {
     let (s3, index) = (S3::start(), OwnIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
-    // Requests that have succeeded in the last second bound the pace from below.
+    // Requests that succeeded in the last second set a lower bound of the pace.
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     s3.every("PUT", S3Fault::Status(503, "ServiceUnavailable"));
     let put = || objects.put(1, parts(), BodyProgress::default());
@@ -470,7 +470,7 @@ async fn outage_of_a_store_is_over_requests_leave_at_once() {
 }
 
 #[tokio::test]
-async fn a_fault_of_one_request_is_an_error_that_may_be_tried_again() {
+async fn one_request_fails_its_error_is_retriable() {
     let (s3, index) = (S3::start(), OwnIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
     let large = || vec![Bytes::from(vec![7; 1 << 20])];
@@ -503,7 +503,7 @@ async fn a_fault_of_one_request_is_an_error_that_may_be_tried_again() {
         }
     };
     timeout(Duration::from_secs(30), has_come).await.expect("it comes");
-    // What does not hang ends in that time, where the machine has any.
+    // A request that does not hang ends within this time, on a machine that is not overloaded.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!hangs.is_finished());
     hangs.abort();
@@ -536,7 +536,7 @@ async fn answers_without_end_are_not_read_whole() {
 }
 
 #[tokio::test]
-async fn a_put_that_is_answered_before_it_was_sent_has_failed() {
+async fn put_is_answered_before_it_was_sent_it_has_failed() {
     let (s3, index) = (S3::start(), OwnIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
     // More than the sockets hold.

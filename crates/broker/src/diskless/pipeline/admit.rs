@@ -1,7 +1,7 @@
-//! Admission of a batch: memory, sequence, the place in the queue.
+//! Admission of a batch: memory, sequence, position in the queue.
 //!
-//! Not here: batches that come before their turn ([`super::out_of_order`]). Invariant: a batch is copied without the
-//! lock, and only where it is to be taken.
+//! Not here: batches out of order ([`super::out_of_order`]). Invariant: a batch is copied without the lock, and only
+//! once nothing blocks it.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -32,46 +32,45 @@ use fullbore_log::validation::ValidBatch;
 
 #[cfg(test)]
 thread_local! {
-    /// A fault that tests plant: what is known of producers is taken for all that there is.
+    /// Mutation: the known state of producers counts as current.
     pub static ASKS_NOBODY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// A partition and its number in the index.
+/// Partition with its internal id in the index.
 #[derive(Clone, Copy)]
 pub struct IndexedPartition<'a> {
     /// The partition.
     pub view: &'a Arc<PartitionView>,
-    /// Its number.
+    /// Internal id.
     pub number: DisklessPartitionId,
 }
 
-/// Memory for a batch, and the state by which it is admitted.
+/// Memory for a batch, and the state against which it is admitted.
 pub struct Grant<'a> {
-    /// The producer among whose batches the batch keeps its place.
+    /// Producer in whose order the batch is queued.
     pub producer: ProducerKey,
-    /// Age of what is known of the producer.
+    /// Freshness of the known state of the producer.
     pub freshness: Freshness,
     /// Memory for the batch.
     pub room: MemoryPermit,
-    /// The state of this broker, which may be left out.
+    /// State of this broker in the metadata, which may leave it out.
     pub left_out: &'a LeftOut,
-    /// The coordinator's word that is to come before the batch is committed.
+    /// Confirmation of the coordinator that must arrive before the batch is committed.
     pub awaited: Option<AwaitedWord>,
 }
 
-/// A batch as its admission sees it.
+/// Batch as its admission sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
     /// Producer, epoch and sequences of the batch.
     pub stamp: Stamp,
     /// True if the batch is part of a transaction.
     pub is_transactional: bool,
-    /// The coordinator's word on the transaction that the batch would open, if there is one.
+    /// Confirmation by the coordinator of the transaction that the batch would open, if there is one.
     pub verified: Option<Verified>,
-    /// End of the partition with the known commits of other brokers; 0 if the epoch shows which transaction a batch
-    /// is of.
+    /// End of the partition by the change feed; 0 if the epoch of the batch already identifies its transaction.
     pub heard_to: i64,
-    /// True if no further batch of its transaction follows, as far as its producer knows.
+    /// True if no later batch of its transaction follows, as far as the producer knows.
     pub ends_transaction: bool,
 }
 
@@ -88,7 +87,7 @@ impl Candidate {
         Candidate { verified, heard_to, ..Candidate::unverified(batch, ends_transaction) }
     }
 
-    /// Returns the candidate of a batch whose turn has come later, which its coordinator has not verified.
+    /// Returns the candidate of a formerly parked batch, which has no confirmation of its coordinator.
     pub(super) fn unverified(batch: &ValidBatch<'_>, ends_transaction: bool) -> Candidate {
         let (stamp, is_transactional) = (batch.stamp(), batch.is_transactional());
         let ends_transaction = ends_transaction && is_transactional;
@@ -100,25 +99,25 @@ impl Candidate {
     }
 }
 
-/// Result for a batch that opens a transaction: the coordinator must confirm that first (KIP-890).
+/// Result for a batch that opens a transaction: the coordinator must confirm the transaction first (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unverified;
 
-/// A batch as it is to be stored, with what its admission needs to know.
+/// Batch as it will be stored, with the facts that decide on its admission.
 pub struct Offered {
-    /// The partition that it is for.
+    /// Partition of the batch.
     pub partition: Arc<PartitionView>,
-    /// The partition's number in the index.
+    /// Internal id of the partition.
     pub number: DisklessPartitionId,
-    /// The producer among whose batches it keeps its place.
+    /// Producer in whose order the batch is queued.
     pub producer: ProducerKey,
-    /// Part of the batch in sequence and transaction.
+    /// Sequence and transaction of the batch.
     pub candidate: Candidate,
     /// Bytes to store.
     pub bytes: Bytes,
-    /// In ms.
+    /// Largest timestamp of the records, in ms.
     pub max_timestamp: i64,
-    /// The broker's time where that counts, or -1.
+    /// Time of the append by the broker's clock, in ms; -1 where the producer's timestamps count.
     pub log_append_time_ms: i64,
 }
 
@@ -148,11 +147,11 @@ impl Offered {
 }
 
 impl Pipeline {
-    /// Admits or parks a batch, for whose bytes there is room. Its bytes are copied without the lock, and only where it
-    /// is to be taken.
+    /// Admits or parks a batch, whose memory is reserved. Its bytes are copied without the lock, and only once nothing
+    /// blocks it.
     ///
     /// # Errors
-    /// [`AppendError`]; nothing of it is or will be in the partition.
+    /// [`AppendError`]; no record of the batch is or will be in the partition.
     pub fn append(
         &self,
         partition: IndexedPartition<'_>,
@@ -176,7 +175,7 @@ impl Pipeline {
             return Err(offered.partition.gone());
         }
         let stamp = offered.candidate.stamp;
-        // Of batches of a transaction that is open already, the word is awaited with the first.
+        // Only the first batch of a transaction waits for the confirmation.
         let word = grant.awaited.take_if(|_| state.opens(offered.number, &offered.candidate));
         if word.is_some() && state.queue.gathers_marker_of(stamp.producer_id) {
             return Ok(AppendStep::Blocked(Blocker::Verification));
@@ -185,7 +184,7 @@ impl Pipeline {
             Err(Unverified) => return Ok(AppendStep::Blocked(Blocker::Verification)),
             Ok(Admission::Ask) => return Ok(AppendStep::Blocked(Blocker::StaleState(stamp.producer_id))),
             Ok(Admission::Refuse(why)) => {
-                // Another batch may be in flight behind it.
+                // A later batch may already be in flight: it is then refused as one behind this.
                 state.queue.turned_away(offered.number, &stamp, why.code(), shared.now());
                 return Err(AppendError::Sequence(why));
             }
@@ -193,7 +192,8 @@ impl Pipeline {
                 return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
             Ok(Admission::Shares(ticket)) => match state.pending.get_mut(&ticket) {
-                // Not that it is out of order, for it may be the next one, and that is fatal to some clients.
+                // Of too many copies the oldest gets this error. It gets no sequence error: the batch may be the next
+                // one, and some clients treat that error as fatal.
                 Some(PendingBatch { answer: PendingAnswer::Batch(answer), .. }) => {
                     answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))
                 }
@@ -204,7 +204,7 @@ impl Pipeline {
         Ok(AppendStep::Pending(AppendTicket::committing(answer, grant.left_out.clone())))
     }
 
-    /// Takes room for a batch of `size` bytes, and what is kept beside them. `None` if there is none for its producer.
+    /// Takes memory for a batch of `size` bytes and its bookkeeping. Returns `None` if its producer has to wait.
     ///
     /// # Errors
     /// [`AppendError::Gone`] while the broker stops.
@@ -212,19 +212,19 @@ impl Pipeline {
         self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
     }
 
-    /// Waits for the same; meanwhile the connection reads nothing. `None` while the broker stops.
+    /// Waits for the same memory; the connection reads nothing meanwhile. Returns `None` while the broker stops.
     pub async fn reserve(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.shared.budget.take(producer, size + BATCH_COST).await
     }
 
-    /// Notes that a batch is refused with this error before it is looked at: one behind it may be in flight.
+    /// Notes that a batch is refused with `code` before its check: later batches of its producer may be in flight.
     pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
         self.shared.state.lock().queue.turned_away(number, stamp, code, self.shared.now());
     }
 }
 
 impl Shared {
-    /// Takes a batch whose turn it is, and those parked behind it.
+    /// Queues a batch, and those parked behind it.
     fn take(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -282,7 +282,7 @@ impl PipelineState {
     /// Decides on a batch, by its sequence and by its transaction.
     ///
     /// # Errors
-    /// [`Unverified`].
+    /// [`Unverified`] if the coordinator has to confirm the transaction first.
     pub(super) fn check(
         &self,
         number: DisklessPartitionId,
@@ -294,8 +294,8 @@ impl PipelineState {
             return Ok(admission);
         }
         match self.opening(number, &candidate.stamp) {
-            // Another broker may have committed the end of that transaction, and this is the first batch of the next
-            // one.
+            // Another broker may have committed the end of that transaction; the batch would then be the first of the
+            // next one.
             Opening::Open { verified: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
             Opening::Unverified if candidate.verified.is_none() => Err(Unverified),
             Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),
@@ -319,7 +319,7 @@ impl PipelineState {
         self.others_commit && freshness == Freshness::MayBeStale && candidate.heard_to > known_to
     }
 
-    /// Returns the coordinator's word on the transaction of a batch, which may be that on a batch before it.
+    /// Returns the confirmation of a batch's transaction, which may be that of an earlier batch.
     fn verified(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Verified> {
         if !candidate.is_transactional {
             return None;
@@ -330,7 +330,7 @@ impl PipelineState {
         })
     }
 
-    /// Decides on a batch by its sequence. State that was read once stays current where no other broker commits.
+    /// Decides on a batch by its sequence. Known state is always current if no other broker commits.
     pub(super) fn check_sequence(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
         let nothing = PartitionState::new(0);
         #[cfg(test)]

@@ -1,4 +1,6 @@
-//! Answers of admitted batches, and of markers.
+//! Answers of admitted batches and markers.
+//!
+//! Not here: outcomes ([`super::queue`]).
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
@@ -15,7 +17,7 @@ use crate::diskless::partition_view::PartitionView;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{AppendAnswer, Appended};
 
-/// An admitted batch whose answer is to come.
+/// Admitted batch without an answer.
 pub(super) struct PendingBatch {
     pub partition: Arc<PartitionView>,
     pub number: DisklessPartitionId,
@@ -24,7 +26,7 @@ pub(super) struct PendingBatch {
     pub answer: PendingAnswer,
 }
 
-/// The end of an answer.
+/// Sender of an answer.
 pub(super) enum PendingAnswer {
     /// Answer to the requests that have sent the batch.
     Batch(AppendAnswer),
@@ -33,7 +35,7 @@ pub(super) enum PendingAnswer {
 }
 
 impl PipelineState {
-    /// Takes out the batches that have an outcome, each with its answer.
+    /// Removes the batches with an outcome. Returns each with its answer.
     pub(super) fn answers(
         &mut self,
         outcomes: Vec<(TicketId, CommitResult)>,
@@ -54,7 +56,7 @@ impl PipelineState {
         outcomes.into_iter().filter_map(answer).collect()
     }
 
-    /// The bytes of objects that left the queue.
+    /// Removes the bytes of the objects that have left the queue, and returns them.
     pub(super) fn take_committed(&mut self) -> Vec<(ObjectId, Vec<Bytes>)> {
         let first = self.queue.first_number();
         let mut left = Vec::new();
@@ -64,7 +66,7 @@ impl PipelineState {
         left
     }
 
-    /// Drops objects of which nothing was left to be committed.
+    /// Drops the bytes of objects that left the queue without a commit.
     pub(super) fn drop_left_behind(&mut self) {
         drop(self.take_committed());
     }
@@ -84,7 +86,7 @@ impl PendingBatch {
         }
     }
 
-    /// Returns true for records, whose refusal concerns those behind them.
+    /// Returns true for records: their refusal affects later batches of the producer, that of a marker does not.
     pub fn is_batch(&self) -> bool {
         matches!(self.answer, PendingAnswer::Batch(_))
     }

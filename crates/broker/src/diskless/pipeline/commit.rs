@@ -1,6 +1,8 @@
-//! Commits: the finished objects at the head of the queue, one commit at a time, and what follows from its answer.
+//! Commits of the finished objects at the head of the queue, one commit at a time, and the application of its answer.
 //!
-//! Not here: the decision ([`fullbore_rules::commit`]), which the index has made.
+//! Not here: the decision ([`fullbore_rules::commit`]), which the index makes.
+//!
+//! Invariant: an answer leaves without the lock, after the reader has the committed records.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,14 +20,14 @@ use fullbore_db::StoreError;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::terms::AwaitedWord;
 
-/// How long a commit that failed waits before it is tried again.
+/// Pause before a failed commit is repeated.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
-/// Wait of an uploaded object, and of everything behind it, for the word of a transaction's coordinator: longer than
-/// the coordinator takes after the marker is committed, which was closed into an object before.
+/// Grace period in which an uploaded object, and all behind it, wait for the confirmation of a coordinator. It exceeds
+/// the time that a coordinator takes once the marker, which is in an earlier object, is committed.
 const WORD_GRACE: Duration = Duration::from_millis(50);
 
 impl Shared {
-    /// Goes on with what is in the store: the next commit, if none is under way.
+    /// Starts the next commit, unless one is under way, and answers the batches of failed uploads.
     pub(super) fn go_on(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let (objects, failed) = state.queue.next_commit(self.now());
@@ -41,7 +43,7 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// Answers batches that have failed, and those parked behind them, without the lock.
+    /// Answers failed batches, and refuses those parked behind them, without the lock.
     fn answer_failed(&self, mut state: MutexGuard<'_, PipelineState>, failed: Vec<(TicketId, CommitResult)>) {
         let answers = state.answers(failed);
         let given_up = state.give_up_parked(&answers);
@@ -51,7 +53,7 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Waits for the word on a batch that was admitted ahead of it, and goes on with the queue.
+    /// Waits for the confirmation of a batch that was admitted before it, and continues the queue.
     pub(super) async fn take_word(self: Arc<Self>, batch: UnconfirmedBatch, mut word: AwaitedWord) {
         let word = word.given().await;
         let mut state = self.state.lock();
@@ -60,7 +62,7 @@ impl Shared {
         self.go_on();
     }
 
-    /// Lets the first object wait for words a moment longer, since others wait behind it.
+    /// Waits for the grace period, then refuses the unconfirmed batches of the first object.
     async fn give_up_words(self: Arc<Self>, number: u64) {
         tokio::time::sleep(WORD_GRACE).await;
         let mut state = self.state.lock();
@@ -72,7 +74,7 @@ impl Shared {
         self.go_on();
     }
 
-    /// Commits, until it is known.
+    /// Commits objects. After a failure, pauses before the queue repeats the commit.
     async fn commit(self: Arc<Self>, objects: Vec<UploadedObject>) {
         match self.index.commit(objects).await {
             Ok(answer) => self.committed(answer),
@@ -88,7 +90,7 @@ impl Shared {
         self.go_on();
     }
 
-    /// Takes over what was committed, has it read, and answers.
+    /// Applies a commit: makes its records readable, then answers its batches.
     fn committed(self: &Arc<Self>, answer: CommitAnswer) {
         let CommitAnswer { verdicts, partitions, producers, runs } = answer;
         if verdicts.iter().flatten().any(|verdict| *verdict == CommitVerdict::Refused(Refusal::ObjectGone)) {
@@ -99,7 +101,7 @@ impl Shared {
         let outcomes = state.queue.committed(&verdicts, self.now());
         let answers = state.answers(outcomes);
         if state.others_commit {
-            // Of what was committed before, over another broker, there is no row: but it has left the queue.
+            // A duplicate that another broker committed has no row in the answer, but has left the queue.
             let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
             let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
             released.extend(self.release(&mut state, of));
@@ -114,7 +116,8 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Takes over what was committed, and takes what waits for that into the queue, or answers it.
+    /// Applies committed rows, and releases the parked batches that waited for them. Returns those that were not
+    /// queued.
     pub(super) fn take_over(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -130,15 +133,15 @@ impl Shared {
 
     pub(super) fn tell_commit_failure(&self, error: &StoreError) {
         if let Some(left_out) = self.commit_failures.due() {
-            tracing::error!(%error, left_out, "the index of diskless topics cannot be used; it is tried again");
+            tracing::error!(%error, left_out, "cannot use the index of diskless topics: producers wait, and commits are retried; check the index");
         }
     }
 }
 
 impl PipelineState {
-    /// Applies committed rows to the state of partitions. Beside each partition is the offset from which on `producers`
-    /// is complete. State that ends before that offset stays until it is refreshed; where no other broker commits it is
-    /// dropped, since nothing would refresh it.
+    /// Applies committed rows to the state of partitions. The second part of a pair is the offset from which on
+    /// `producers` is complete. State that ends before that offset stays until it is refreshed. If no other broker
+    /// commits, it is dropped, since nothing would refresh it.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
         let up_to_date = |(row, since): &(PartitionRow, i64)| {
             let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;
@@ -157,7 +160,7 @@ impl PipelineState {
             }
         }
         if !self.others_commit {
-            // An older look was told after newer commits.
+            // The answer to an older query came after those to newer commits.
             let missed = partitions.iter().filter(|(row, _)| !from.contains_key(&row.id));
             missed.for_each(|(row, _)| drop(self.known.remove(&row.id)));
         }

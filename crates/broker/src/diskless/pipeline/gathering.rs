@@ -1,10 +1,10 @@
-//! Batches that are gathered for the next object, and which of them it takes where they are more.
+//! Batches gathered for the next object, and the choice among them if they exceed an object.
 //!
-//! An object takes the same bytes of each producer: one with few batches waits for one object, however much others
-//! send.
+//! An object takes the same number of bytes of each producer: a producer with few batches waits for one object, however
+//! much others send.
 //!
 //! Not here: when an object is closed ([`fullbore_rules::commit::rotation`]). Invariant: batches of a producer are
-//! taken in the order in which they came.
+//! taken in the order of their admission.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,32 +19,32 @@ use fullbore_rules::sequence::Stamp;
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::reorder_buffer::BATCH_COST;
 
-/// A batch as it came, whole and checked.
+/// Admitted batch, whole and checked.
 #[derive(Debug)]
 pub struct NewBatch {
     pub partition: DisklessPartitionId,
-    /// The producer with which it is shared fairly.
+    /// Producer among which objects are shared fairly.
     pub producer: ProducerKey,
     pub bytes: Bytes,
     pub stamp: Stamp,
-    /// In ms.
+    /// Largest timestamp of the records, in ms.
     pub max_timestamp: i64,
-    /// Part of the batch in a transaction.
+    /// Role of the batch in a transaction.
     pub kind: BatchKind,
-    /// As in its object.
+    /// As in [`ObjectBatch`](fullbore_rules::commit::ObjectBatch).
     pub verified: Option<Verified>,
-    /// True if its producer waits for the end of a transaction: the marker, or the last records.
+    /// True if the producer waits for the end of a transaction: the batch is its marker, or has its last records.
     pub ends_transaction: bool,
-    /// Its part of the memory budget, which is given back with its object.
+    /// Memory of the batch, which is released with its object.
     pub room: Option<MemoryPermit>,
 }
 
-/// A batch with its place.
+/// Batch with its position in the fair order.
 #[derive(Debug)]
 pub struct GatheredBatch {
     pub ticket: TicketId,
     pub batch: NewBatch,
-    /// Start by the clock of producers, and the bytes that count there.
+    /// Start time by the fair clock, and the bytes that count there.
     order: (u64, usize),
     at: Duration,
 }
@@ -55,12 +55,12 @@ impl GatheredBatch {
     }
 }
 
-/// The batches of the next object, or of several.
+/// Batches of the next object, or of several.
 #[derive(Debug, Default)]
 pub struct Gathering {
     batches: Vec<GatheredBatch>,
     bytes: usize,
-    /// Batches among them that end a transaction.
+    /// Number of batches that end a transaction.
     ends: usize,
     first_at: Duration,
     last_at: Duration,
@@ -73,7 +73,7 @@ impl Gathering {
         self.batches.is_empty()
     }
 
-    /// Takes a batch in.
+    /// Adds a batch.
     pub fn push(&mut self, ticket: TicketId, batch: NewBatch, now: Duration) {
         if self.batches.is_empty() {
             self.first_at = now;
@@ -86,13 +86,14 @@ impl Gathering {
         self.batches.push(GatheredBatch { ticket, batch, order, at: now });
     }
 
-    /// The object that they would be in one.
+    /// Returns the object that all gathered batches would make.
     pub fn active(&self) -> ActiveObject {
         let Gathering { bytes, ends, first_at, last_at, .. } = *self;
         ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }
     }
 
-    /// Takes the batches of an object of `bytes_max` out, or all if there are no more; the last may be more than fits.
+    /// Removes the batches of an object of `bytes_max`, or all if they fit, and returns them. The last one may exceed
+    /// the limit.
     pub fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
         let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
         if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {
@@ -118,7 +119,7 @@ impl Gathering {
         taken
     }
 
-    /// Drops batches that are dead, and returns their bytes.
+    /// Removes dead batches, and returns their bytes.
     pub fn drop_dead(&mut self, dead: &HashSet<TicketId>) -> usize {
         let before = self.bytes;
         self.batches.retain(|gathered| !dead.contains(&gathered.ticket));
@@ -140,7 +141,7 @@ mod tests {
 
     const AT: fn(u64) -> Duration = Duration::from_millis;
 
-    /// With batches of these producers and sizes, a millisecond each.
+    /// Gathers batches of these producers and sizes, one each millisecond.
     fn gathering(batches: impl IntoIterator<Item = (i64, usize)>) -> Gathering {
         let mut gathering = Gathering::default();
         batches.into_iter().for_each(|(producer, bytes)| push(&mut gathering, producer, bytes));
@@ -163,7 +164,7 @@ mod tests {
         gathering.push(ticket, batch, AT(ticket));
     }
 
-    /// Batches of the next object, of each of these producers.
+    /// Takes the next object. Returns its number of batches of each producer.
     fn taken<const N: usize>(gathering: &mut Gathering, producers: [i64; N]) -> [usize; N] {
         let taken = gathering.take(1_000_000);
         for producer in producers {
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_is_in_the_next_object_beside_backlogs() {
+    fn other_producers_have_backlogs_a_newcomer_is_in_the_next_object() {
         let mut gathering = gathering([(1, 100_000); 30].into_iter().chain([(2, 100_000); 30]).chain([(3, 10)]));
         assert_eq!(taken(&mut gathering, [1, 2, 3]), [5, 5, 1]);
         assert_eq!(gathering.active().first_at, AT(6), "the first that is left");
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_batches_leave_a_newcomer_its_place() {
+    fn small_batches_fill_an_object_a_newcomer_is_in_it() {
         let mut gathering = gathering((0..OBJECT_BATCHES_MAX + 5).map(|_| (1, 10)).chain([(2, 10)]));
         assert_eq!(taken(&mut gathering, [1, 2]), [OBJECT_BATCHES_MAX - 1, 1]);
         assert_eq!(taken(&mut gathering, [1, 2]), [6, 0]);
@@ -193,13 +194,13 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_alone_goes_by_objects_of_one_size() {
+    fn one_producer_has_a_backlog_objects_have_one_size() {
         let mut gathering = gathering([(1, 300_000); 9]);
         assert_eq!([(); 3].map(|()| taken(&mut gathering, [1])), [[4], [4], [1]]);
     }
 
     #[test]
-    fn the_dead_are_counted_no_longer() {
+    fn dead_batches_are_removed_their_bytes_do_not_count() {
         let mut gathering = gathering([(1, 10), (2, 20), (1, 30)]);
         assert_eq!(gathering.drop_dead(&HashSet::from([1, 3, 9])), 40);
         assert_eq!((gathering.active().bytes, gathering.active().batches), (20, 1));

@@ -1,9 +1,9 @@
-//! Markers of transactions: each goes into the next object behind what this broker has admitted of its producer, and is
-//! decided in that object's commit.
+//! Markers of transactions. A marker goes into the next object, behind the batches of its producer that this broker has
+//! admitted, and is decided by that object's commit.
 //!
-//! A marker takes no memory of the budget, which producers may have used up while their transactions wait for it. Not
-//! here: what a marker ends, which the index decides, and the next try of one that has failed, which is its
-//! coordinator's.
+//! A marker takes no memory of the budget: producers whose transactions wait for it may have used the budget up.
+//!
+//! Not here: the effect of a marker, which the index decides, and retries, which are the coordinator's.
 //!
 //! Invariants: at most [`MARKERS_MAX`] markers are queued, and none twice.
 
@@ -27,14 +27,14 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::stamping::Stamping;
 
-/// Markers that are queued at a time: those of one object. Further ones wait for their places.
+/// Markers queued at a time: those of one object. Further ones wait for a permit.
 const MARKERS_MAX: usize = OBJECT_BATCHES_MAX;
-/// Waits for one marker. Each is of a coordinator that has lost the answer to the one before.
+/// Requests that wait for one marker. Each is of a coordinator that has lost the answer to the one before.
 const WAITS_MAX: usize = 8;
 
 type MarkerOutcome = Result<(), AppendError>;
 
-/// Places of markers in the queue.
+/// Permits of queued markers.
 pub(super) struct MarkerPlaces(Arc<Semaphore>);
 
 impl Default for MarkerPlaces {
@@ -44,13 +44,13 @@ impl Default for MarkerPlaces {
 }
 
 impl MarkerPlaces {
-    /// Gives out no place any more.
+    /// Gives out no more permits.
     pub fn close(&self) {
         self.0.close();
     }
 }
 
-/// The answer of a marker, to those that wait for it.
+/// Answer of a marker, for the requests that wait for it.
 pub(super) struct MarkerAnswer {
     waiting: Vec<oneshot::Sender<MarkerOutcome>>,
     _place: OwnedSemaphorePermit,
@@ -75,12 +75,12 @@ impl MarkerAnswer {
     }
 }
 
-/// Markers that are queued, by partition and producer.
+/// Queued markers, by partition and producer.
 #[derive(Default)]
 pub(super) struct QueuedMarkers(HashMap<(DisklessPartitionId, i64), Vec<(Marker, TicketId)>>);
 
 impl QueuedMarkers {
-    /// Returns the ticket of the same marker.
+    /// Returns the ticket of an equal queued marker.
     fn find(&self, number: DisklessPartitionId, marker: &Marker) -> Option<TicketId> {
         let queued = self.0.get(&(number, marker.producer_id))?;
         queued.iter().find(|(of, _)| of == marker).map(|(_, ticket)| *ticket)
@@ -90,7 +90,7 @@ impl QueuedMarkers {
         self.0.entry((number, marker.producer_id)).or_default().push((*marker, ticket));
     }
 
-    /// The marker with this ticket is decided on, or has failed.
+    /// Removes a marker that has an outcome.
     pub fn ended(&mut self, number: DisklessPartitionId, producer_id: i64, ticket: TicketId) {
         if let Some(queued) = self.0.get_mut(&(number, producer_id)) {
             queued.retain(|(_, of)| *of != ticket);
@@ -102,12 +102,12 @@ impl QueuedMarkers {
 }
 
 impl Pipeline {
-    /// Writes a marker, and returns once it is decided on. It is queued when the future is polled first, if there is a
-    /// place. The same marker, queued before, shares its outcome. Dropping the future changes nothing for the marker.
+    /// Writes a marker, and returns once it has an outcome. The first poll of the future queues it, if there is a
+    /// permit. An equal marker that is already queued shares its outcome. Dropping the future does not stop the marker.
     ///
     /// # Errors
-    /// [`AppendError::Sequence`] where a later coordinator or epoch has ended the transaction;
-    /// [`AppendError::Deleted`]; any other: the caller tries again, and the marker may be written.
+    /// [`AppendError::Sequence`] if a later coordinator or epoch has ended the transaction, [`AppendError::Deleted`].
+    /// After any other error the marker may still be written, and the caller tries again.
     pub async fn write_marker(
         &self,
         partition: IndexedPartition<'_>,
@@ -121,7 +121,8 @@ impl Pipeline {
 }
 
 impl Shared {
-    /// Queues a marker, and refuses the early batches of older epochs. Those of its own wait for sequence 0.
+    /// Queues a marker, and refuses the parked batches of older epochs. Those of the marker's epoch wait for sequence
+    /// 0.
     fn queue_marker(
         self: &Arc<Self>,
         partition: IndexedPartition<'_>,
@@ -156,7 +157,7 @@ impl Shared {
         };
         state.pending.insert(ticket, pending);
         state.markers.push(number, marker, ticket);
-        // The sequence before 0, with which the epoch begins.
+        // The sequence before 0, with which the producer's epoch begins.
         self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
         self.close_due(&mut state);
         if was_idle {

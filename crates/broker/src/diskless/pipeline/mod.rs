@@ -1,11 +1,11 @@
-//! The way of batches from admission to their answers.
+//! Path of batches from admission to their answers.
 //!
-//! A batch is admitted by the thread of its connection, under one lock with the whole queue
-//! ([`admit`]). Closed objects are uploaded by a task each ([`upload`]), those at the head of the queue are committed
-//! by a task, one commit at a time ([`commit`]), and one task closes what is due.
+//! The thread of a connection admits a batch under one lock with the whole queue ([`admit`]). The driver task closes
+//! objects that are due. A task per object uploads it ([`upload`]), and one task at a time commits those at the head of
+//! the queue ([`commit`]).
 //!
-//! Not here: what a verdict is ([`crate::diskless::index`]). What comes before its turn is in [`out_of_order`], the
-//! refresh of stale state in [`refresh`], the ends of transactions in [`markers`].
+//! Batches out of order are in [`out_of_order`], refreshes of stale state in [`refresh`], the markers of transactions
+//! in [`markers`]. Not here: verdicts on batches ([`crate::diskless::index`]).
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
@@ -54,10 +54,10 @@ use queue::CommitQueue;
 use refresh::RefreshLimit;
 use upload::Uploader;
 
-/// A batch that is out of the reorder buffer in another way than into the queue.
+/// Batch that left the reorder buffer with an outcome instead of being queued.
 type Released = (OutOfOrderBatch, Result<Appended, AppendError>);
 
-/// Takes batches.
+/// Handle of the pipeline.
 #[derive(Clone)]
 pub struct Pipeline {
     shared: Arc<Shared>,
@@ -65,7 +65,7 @@ pub struct Pipeline {
 
 struct Shared {
     state: Mutex<PipelineState>,
-    /// Something changed that the driver is to look at.
+    /// Wakes the driver task.
     changed: Notify,
     budget: Arc<MemoryBudget>,
     refreshes: RefreshLimit,
@@ -74,7 +74,7 @@ struct Shared {
     keys: ObjectIds,
     uploader: Uploader,
     reader: Reader,
-    /// Begin of the queue's clock.
+    /// Zero of the queue's clock.
     started: Instant,
     metrics: Metrics,
     commit_failures: LogRateLimit,
@@ -83,25 +83,25 @@ struct Shared {
 
 struct PipelineState {
     queue: CommitQueue,
-    /// Begin of the queue's clock.
+    /// Zero of the queue's clock.
     started: Instant,
-    /// Committed state of partitions that were refreshed, or committed to, here.
+    /// Committed state of the partitions that this broker has refreshed or committed to.
     known: HashMap<DisklessPartitionId, PartitionState>,
     pending: HashMap<TicketId, PendingBatch>,
-    /// The bytes of objects that are in the store and not committed, in the order of their numbers.
+    /// Bytes of objects that are in the store and not committed, in the order of their numbers.
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
-    /// Batches that came before their turn.
+    /// Batches out of order.
     parked: HashMap<DisklessPartitionId, OutOfOrderBatches>,
     markers: QueuedMarkers,
-    /// The object that was found held by a word last.
+    /// Number of the last object whose commit waited for a confirmation.
     held: Option<u64>,
-    /// True if other brokers commit to the index, too.
+    /// True if other brokers commit to the index as well.
     others_commit: bool,
     is_closed: bool,
 }
 
 impl Pipeline {
-    /// Starts the task that closes what is due; to be called in a tokio runtime.
+    /// Creates the pipeline, and spawns its driver task. The caller is in a tokio runtime.
     pub fn start(
         settings: RotationSettings,
         memory_bytes: usize,
@@ -146,7 +146,7 @@ impl Pipeline {
         Pipeline { shared }
     }
 
-    /// Retains `window` batches of each producer of these partitions, and never fewer than before.
+    /// Retains `window` batches of each producer of these partitions, or as many as before if those were more.
     pub fn retain_batches(&self, numbers: &[DisklessPartitionId], window: usize) {
         let mut state = self.shared.state.lock();
         for number in numbers {
@@ -159,7 +159,7 @@ impl Pipeline {
     /// Forgets producers that have written nothing for `expiration_ms`.
     pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
         self.shared.state.lock().queue.forget_old(self.shared.now());
-        // The lock is taken for each partition, so that no batch waits for all of them.
+        // One lock for each partition, so that no batch waits for all of them.
         let numbers: Vec<_> = self.shared.state.lock().known.keys().copied().collect();
         for number in numbers {
             if let Some(known) = self.shared.state.lock().known.get_mut(&number) {
@@ -168,7 +168,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns a view of a partition's producers, after [`Pipeline::refresh`].
+    /// Returns the result of `of` on a partition's state. `None` before the first [`Pipeline::refresh`] or commit.
     pub fn known<T>(&self, number: DisklessPartitionId, of: impl FnOnce(&PartitionState) -> T) -> Option<T> {
         self.shared.state.lock().known.get(&number).map(of)
     }
@@ -185,12 +185,12 @@ impl Pipeline {
         }
     }
 
-    /// Bytes that are admitted and not answered.
+    /// Returns the bytes that are admitted and not answered.
     pub fn bytes(&self) -> usize {
         self.shared.state.lock().queue.bytes()
     }
 
-    /// Uploads admitted batches at once, so that they are soon answered, and parks none.
+    /// Uploads admitted batches at once, so that they are soon answered, and refuses the parked ones.
     pub fn hurry(&self) {
         let mut state = self.shared.state.lock();
         state.queue.hurry();
@@ -200,7 +200,8 @@ impl Pipeline {
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
     }
 
-    /// Ends admission, and refuses the batches that wait: they may be committed all the same, and are sent again.
+    /// Ends admission, and refuses the pending and parked batches. A pending one may be committed all the same: its
+    /// producer sends it again.
     pub fn close(&self) {
         let mut state = self.shared.state.lock();
         state.is_closed = true;

@@ -1,6 +1,8 @@
-//! Numbers of objects that are registered, so that no upload waits for the index: blocks are fetched ahead.
+//! Pool of registered object ids, so that no upload waits for the index: the pool registers blocks of ids in advance.
 //!
-//! Invariant: a number is handed out once, and not when it has lain so long that the cleaner may be at it.
+//! Not here: registration itself ([`crate::diskless::index`]).
+//!
+//! Invariant: an id is handed out once, and only while it is too young for the GC to delete its registration.
 
 use fullbore_host::task;
 use std::collections::VecDeque;
@@ -15,14 +17,14 @@ use tokio::time::Instant;
 use crate::diskless::index::IndexOwner;
 use fullbore_db::CommitError;
 
-/// Numbers registered at a time.
+/// Ids registered at a time.
 const BLOCK: usize = 64;
-/// With fewer the next block is fetched.
+/// Ids left below which the next block is registered.
 const LOW: usize = 32;
-/// A number that lay for so long is left to the cleaner.
+/// Age from which an id is left to the GC.
 const FRESH: Duration = Duration::from_secs(30 * 60);
 
-/// Hands out numbers.
+/// Hands out ids of objects.
 #[derive(Clone)]
 pub struct ObjectIds {
     shared: Arc<KeyPool>,
@@ -31,27 +33,26 @@ pub struct ObjectIds {
 struct KeyPool {
     index: IndexOwner,
     registered: Mutex<VecDeque<(Instant, ObjectId)>>,
-    /// Permit of the fetch of a block.
+    /// Permit of the registration of a block.
     fetching: Semaphore,
 }
 
 impl ObjectIds {
-    /// None is registered yet.
+    /// Creates an empty pool.
     pub fn new(index: IndexOwner) -> ObjectIds {
         let shared = KeyPool { index, registered: Mutex::default(), fetching: Semaphore::new(1) };
         ObjectIds { shared: Arc::new(shared) }
     }
 
-    /// Hands out none of those at hand any more, since one was taken by the cleaner: a clock was set, or the machine
-    /// slept.
+    /// Drops all ids in the pool, since the GC has deleted one of them: a clock was set, or the machine slept.
     pub fn forget(&self) {
         self.shared.registered.lock().clear();
     }
 
-    /// The next number.
+    /// Returns the next id.
     ///
     /// # Errors
-    /// None is left, and none can be registered.
+    /// [`CommitError`] if no id is left, and none can be registered.
     pub async fn next(&self) -> Result<ObjectId, CommitError> {
         let (mut taken, left) = self.shared.take();
         while taken.is_none() {
@@ -60,7 +61,7 @@ impl ObjectIds {
         }
         if left < LOW && self.shared.fetching.available_permits() > 0 {
             let shared = Arc::clone(&self.shared);
-            // Who finds none left hears why.
+            // A failure shows in the next call that finds the pool empty.
             task::spawn(async move { drop(shared.fetch().await) });
         }
         taken.ok_or_else(|| CommitError::Unknown("no number for an object".into()))
@@ -68,7 +69,7 @@ impl ObjectIds {
 }
 
 impl KeyPool {
-    /// The next number, and how many are left.
+    /// Takes the next id. Returns it with the number of those left.
     fn take(&self) -> (Option<ObjectId>, usize) {
         let mut registered = self.registered.lock();
         while registered.front().is_some_and(|(at, _)| at.elapsed() > FRESH) {
@@ -77,7 +78,7 @@ impl KeyPool {
         (registered.pop_front().map(|(_, id)| id), registered.len())
     }
 
-    /// Fetches a block, unless somebody else did meanwhile.
+    /// Registers a block, unless another task did so meanwhile.
     async fn fetch(&self) -> Result<(), CommitError> {
         let Ok(_turn) = self.fetching.acquire().await else { return Ok(()) };
         if self.registered.lock().len() >= LOW {

@@ -1,9 +1,11 @@
-//! Batches that come before their turn: of a producer that sends over several connections, or one that has moved here
-//! while another broker commits its earlier batches. `rules/commit/admission.rs` decides which of them wait. The
-//! reorder buffer parks these until the missing batches are admitted here, or known as committed elsewhere.
+//! Batches out of order: their producer sends over several connections, or has moved here while another broker commits
+//! its earlier batches. `rules/commit/admission.rs` decides which of them wait. The reorder buffer parks these until
+//! the missing batches are admitted here, or known as committed elsewhere.
 //!
-//! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere, and when a queued
-//! batch of the producer turns out to be committed already.
+//! Not here: the buffer itself, and its limits (`log/partition/reorder_buffer.rs`).
+//!
+//! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere. It is checked as
+//! well when a queued batch of the producer turns out to be committed already.
 
 use fullbore_host::task;
 use std::collections::BTreeSet;
@@ -30,16 +32,16 @@ use fullbore_log::partition::reorder_buffer::{LaterRoom, OUT_OF_ORDER, OutOfOrde
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
-/// Time after which a partition with parked batches is refreshed again, where the change feed brings no commit; also
-/// the limit of one such refresh, since batches expire meanwhile.
+/// Pause between refreshes of a partition with parked batches, unless the change feed brings a commit. Also the time
+/// limit of such a refresh, since batches expire meanwhile.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
-    /// Parks a batch that comes before its turn, with the room that it needs then, or returns that stale state blocks
-    /// it. Returns the room where the batch can be admitted, or refused, now.
+    /// Parks a batch that is out of order, with its memory, or returns that stale state blocks it. Returns `grant`
+    /// again if the batch can be admitted, or refused, now.
     ///
     /// # Errors
-    /// [`AppendError`]; nothing of the batch is or will be in the partition.
+    /// [`AppendError`]; no record of the batch is or will be in the partition.
     pub(super) fn park_or_pass<'a>(
         &self,
         of: IndexedPartition<'_>,
@@ -64,7 +66,7 @@ impl Pipeline {
             known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
         };
         let Some(committed) = committed else { return Ok(state.pass(number, &candidate, grant)) };
-        // Batches of this epoch are sent here, and the missing one comes over another connection.
+        // The producer sends batches of this epoch here: the missing one comes over another connection.
         let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
         if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
             return Ok(ControlFlow::Break(is_stale));
@@ -108,7 +110,7 @@ impl Pipeline {
     }
 }
 
-/// Producer whose parked batches are watched.
+/// Partition whose parked batches a task watches.
 struct Watch {
     number: DisklessPartitionId,
     partition: Arc<PartitionView>,
@@ -116,7 +118,7 @@ struct Watch {
 }
 
 impl Shared {
-    /// Queues the batches that are parked behind one that was taken.
+    /// Queues the batches parked behind one that was admitted.
     pub(super) fn release_followers(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -130,8 +132,8 @@ impl Shared {
             match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
-                // A batch that came twice, over two connections, finds the outcome of the other when it is sent again.
-                // Or its transaction has ended.
+                // A copy of the batch was admitted over another connection, and the client finds its outcome by a
+                // retry. Or the transaction has ended.
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
                     early.refuse(AppendError::Again);
                 }
@@ -154,7 +156,7 @@ impl Shared {
         self.close_due(state);
     }
 
-    /// Checks the parked batches of these producers again, since batches of theirs were committed.
+    /// Checks the parked batches of these producers again, after commits of their batches.
     pub(super) fn release(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -165,14 +167,14 @@ impl Shared {
             let is_parked = state.parked.get(&number).is_some_and(|parked| parked.has(producer_id));
             if is_parked && let Some(view) = self.reader.partition(number) {
                 let partition = IndexedPartition { view: &view, number };
-                // A queued batch may release others.
+                // A queued batch may release the next one.
                 while self.release_ready(state, partition, producer_id, &mut settled) {}
             }
         }
         settled
     }
 
-    /// Checks the parked batches of one producer again. Returns true if any was released.
+    /// Checks the parked batches of one producer again. Returns true if any of them was released.
     fn release_ready(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -205,9 +207,9 @@ impl Shared {
         is_any
     }
 
-    /// Answers the released batches. The caller holds no lock.
+    /// Answers released batches. The caller holds no lock.
     pub(super) fn answer_released(&self, settled: Vec<Released>) {
-        // The driver closes the queued batches in time.
+        // The driver closes the object of the queued batches when it is due.
         self.changed.notify_one();
         for (early, outcome) in settled {
             match outcome {
@@ -217,7 +219,7 @@ impl Shared {
         }
     }
 
-    /// Refuses batches that have waited long enough, and returns the time when the next is due.
+    /// Refuses the batches whose wait has expired. Returns the time at which the next expires.
     fn expire_parked(&self, watch: &Watch) -> Option<Instant> {
         let mut state = self.state.lock();
         let (expired, due) = state.parked.get_mut(&watch.number)?.expire(&watch.reordering);
@@ -236,7 +238,7 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Lets a batch in its turn pass, or returns what blocks it.
+    /// Lets a batch pass that is in order, or returns what blocks it.
     fn pass<'a>(
         &self,
         number: DisklessPartitionId,
@@ -246,7 +248,8 @@ impl PipelineState {
         ControlFlow::Break(AppendStep::Blocked(match self.check(number, candidate, grant.freshness) {
             Ok(Admission::Ask) => Blocker::StaleState(candidate.stamp.producer_id),
             Err(Unverified) => Blocker::Verification,
-            // In one object with the end of the transaction before, the batch could not wait for what follows that end.
+            // The batch would share an object with the marker of the transaction before, and could not wait for its
+            // confirmation.
             Ok(Admission::Admit) if self.is_beside_marker(number, candidate, &grant) => Blocker::Verification,
             Ok(_) => return ControlFlow::Continue(grant),
         }))
@@ -257,9 +260,8 @@ impl PipelineState {
         is_ahead && self.queue.gathers_marker_of(candidate.stamp.producer_id)
     }
 
-    /// Returns true if an early batch would be the first of a producer that may begin anywhere, since its state is
-    /// forgotten. Batches that another broker may still have must not come behind it, so that the producer must begin
-    /// again.
+    /// Returns true if an out-of-order batch would be accepted as the first one of a producer whose state is forgotten.
+    /// Another broker may still have earlier batches, which must not follow it: the producer has to begin again.
     fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
         self.others_commit && self.check_sequence(number, stamp, Freshness::Current) == Admission::Admit
     }
@@ -280,19 +282,19 @@ fn candidate_of(early: &OutOfOrderBatch) -> Candidate {
     Candidate::unverified(early.batch(), early.ends_transaction())
 }
 
-/// Refuses batches that have waited too long before their turn; lives as long as any is parked on the partition.
+/// Refuses batches whose wait has expired. Ends once none is parked on the partition.
 async fn expire(shared: Weak<Shared>, watch: Watch) {
     while let Some(due) = shared.upgrade().and_then(|shared| shared.expire_parked(&watch)) {
         sleep_until(due).await;
     }
 }
 
-/// Watches parked batches where other brokers commit, too: refreshes their commits.
+/// Watches parked batches where other brokers commit as well: refreshes the partition until none is parked.
 async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let heard = Arc::new(Notify::new());
     let _registration = watch.partition.register(&heard);
     loop {
-        // Without an answer the next commit of the change feed refreshes it again.
+        // Without an answer, the next commit of the change feed or the next interval brings another refresh.
         let refresh = async {
             let _place = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;

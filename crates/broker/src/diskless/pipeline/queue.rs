@@ -1,16 +1,14 @@
-//! Queue of admitted batches that are not answered, from the object that is being filled to the one that is being
-//! committed.
+//! Queue of admitted batches without an answer, from the object being filled to the objects being committed.
 //!
-//! An object is closed once an upload slot is idle. It is uploaded and, once all before it are, committed; several are
-//! uploaded at once, and those at the head of the queue that are finished are committed together, one commit at a time.
-//! What has been tried to be committed is asked for again as it was, until the outcome is known.
+//! An object is closed once an upload slot is idle. Several objects are uploaded at a time. Finished ones at the head
+//! of the queue are committed together, one commit at a time. A commit with an unknown outcome is repeated unchanged
+//! until the outcome is known.
 //!
-//! Not here: which of the gathered batches go first
-//! ([`Gathering`]). Time passes, bytes travel and commits are made elsewhere (`pipeline`); what a verdict is, is the
-//! coordinator's. Batches that go ahead of the word of their transaction's coordinator are in [`words`].
+//! [`Gathering`] decides which batches go first, [`words`] holds back batches whose transaction is not confirmed. Not
+//! here: time, I/O and the decision of a commit.
 //!
 //! Invariants: commits are in the order of closing; no batch is answered before its commit is known. Once a batch has
-//! failed, no batch that was admitted behind it is committed, unless a commit of that one had been tried already.
+//! failed, the batches admitted behind it are dead: none is committed, unless a commit of it was already attempted.
 
 mod words;
 
@@ -34,28 +32,28 @@ use words::UnconfirmedBatches;
 pub use words::COMMITS_UNCONFIRMED;
 pub use words::UnconfirmedBatch;
 
-/// Batches of a commit, of which an object has half at most: what has gathered while the index was away could take
-/// longer than the index may, again and again.
+/// Batches of a commit at most; an object has at most half of them. Batches that queue up while the index is down could
+/// otherwise make a commit that exceeds its time limit at each attempt.
 const COMMIT_BATCHES_MAX: usize = 2 * OBJECT_BATCHES_MAX;
 
-/// Outcome of an admitted batch. [`AppendError::Again`]: a batch before it has failed, and it is to be sent again after
-/// that one.
+/// Outcome of an admitted batch. [`AppendError::Again`]: an earlier batch has failed, and the client has to send this
+/// one again after it.
 pub type CommitResult = Result<Committed, AppendError>;
 
-/// The place of a batch that is committed.
+/// Offset of a committed batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The offset of its first record.
+    /// Offset of the first record.
     pub base_offset: i64,
-    /// The timestamp it was appended with, in ms, where an earlier sending of it was.
+    /// Timestamp of the first append in ms, if this is a duplicate.
     pub timestamp: Option<i64>,
 }
 
-/// An object that is closed, by its place in the queue.
+/// Closed object, with its number in the queue.
 #[derive(Clone, Debug)]
 pub struct ClosedObject {
     pub number: u64,
-    /// Its bytes, one batch after the other.
+    /// Bytes of the object, one batch after the other.
     pub parts: Vec<Bytes>,
 }
 
@@ -66,7 +64,7 @@ struct InLine {
     batches: Vec<(TicketId, ObjectBatch)>,
     bytes: usize,
     upload: Upload,
-    /// The memory budget's part of its batches.
+    /// Memory of the batches.
     _room: Option<MemoryPermit>,
 }
 
@@ -75,25 +73,25 @@ enum Upload {
     UnderWay,
     Failed,
     Done(ObjectId),
-    /// A commit was tried, or is.
+    /// A commit was attempted, or is under way.
     Tried(ObjectId),
 }
 
-/// The batches that are admitted and not answered, and the objects they are in.
+/// Batches that are admitted and not answered, and the objects that have them.
 #[derive(Debug)]
 pub struct CommitQueue {
     gathering: Gathering,
     rotation: Rotation,
     objects: VecDeque<InLine>,
     admission: HashMap<DisklessPartitionId, PartitionAdmission>,
-    /// Admitted and not answered.
+    /// Bytes that are admitted and not answered.
     bytes: usize,
     next_ticket: TicketId,
     next_number: u64,
-    /// Objects of the commit that is under way.
+    /// Objects of the commit under way.
     in_commit: usize,
     unconfirmed: UnconfirmedBatches,
-    /// True if an object is closed without waiting for more batches.
+    /// True if every object is closed at once.
     hurries: bool,
 }
 
@@ -114,12 +112,12 @@ impl CommitQueue {
         }
     }
 
-    /// Closes every object at once from here on.
+    /// Closes every object at once from now on.
     pub fn hurry(&mut self) {
         self.hurries = true;
     }
 
-    /// Notes that a batch is refused before it was admitted; see [`PartitionAdmission::turned_away`].
+    /// Notes that a batch is refused before its admission; see [`PartitionAdmission::turned_away`].
     pub fn turned_away(&mut self, partition: DisklessPartitionId, stamp: &Stamp, code: ErrorCode, now: Duration) {
         let admission = self.admission.entry(partition).or_default();
         admission.turned_away(stamp, code, now);
@@ -139,29 +137,29 @@ impl CommitQueue {
         }
     }
 
-    /// Forgets the batches that were refused long ago.
+    /// Forgets batches that were refused long ago.
     pub fn forget_old(&mut self, now: Duration) {
         self.admission.values_mut().for_each(|admission| admission.forget_old(now));
         self.admission.retain(|_, admission| !admission.is_empty());
     }
 
-    /// Returns the refusal of a batch that is known to come before its turn.
+    /// Returns the refusal of a batch that is known to be out of order.
     pub fn of_early(&self, partition: DisklessPartitionId, stamp: &Stamp, now: Duration) -> SequenceRefusal {
         let admission = self.admission.get(&partition);
         admission.map_or(SequenceRefusal::OutOfOrderSequence, |admission| admission.of_early(stamp, now))
     }
 
-    /// Bytes that are admitted and not answered.
+    /// Returns the bytes that are admitted and not answered.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The number of the first object that is not answered, or of the next one.
+    /// Returns the number of the first object without an answer, or of the next one to be closed.
     pub fn first_number(&self) -> u64 {
         self.objects.front().map_or(self.next_number, |object| object.number)
     }
 
-    /// Decides on a batch of a partition, of which `committed` is known; see [`PartitionAdmission::check`].
+    /// Decides on a batch, given the known committed state of its partition; see [`PartitionAdmission::check`].
     pub fn check(
         &self,
         partition: DisklessPartitionId,
@@ -174,13 +172,13 @@ impl CommitQueue {
         self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, freshness, now)
     }
 
-    /// How many sequences are missing before a batch; see [`PartitionAdmission::ahead`].
+    /// Returns the number of sequences missing before a batch; see [`PartitionAdmission::ahead`].
     pub fn ahead(&self, partition: DisklessPartitionId, stamp: &Stamp, committed: &PartitionState) -> i32 {
         let nothing = PartitionAdmission::default();
         self.admission.get(&partition).unwrap_or(&nothing).ahead(stamp, committed)
     }
 
-    /// Returns true if a batch that is ahead waits for others; see [`PartitionAdmission::awaits_others`].
+    /// Returns true if an out-of-order batch waits for earlier ones; see [`PartitionAdmission::awaits_others`].
     pub fn awaits_others(
         &self,
         partition: DisklessPartitionId,
@@ -202,13 +200,13 @@ impl CommitQueue {
         self.admission.get(&partition).is_some_and(|admission| admission.has_pending(producer_id))
     }
 
-    /// Returns how a transactional batch stands to what is open; see [`PartitionAdmission::transaction_of`].
+    /// Returns the relation of a batch to the open transactions; see [`PartitionAdmission::transaction_of`].
     pub fn transaction_of(&self, partition: DisklessPartitionId, stamp: &Stamp, committed: &PartitionState) -> Opening {
         let nothing = PartitionAdmission::default();
         self.admission.get(&partition).unwrap_or(&nothing).transaction_of(stamp, committed)
     }
 
-    /// Takes a batch that [`CommitQueue::check`] lets in, or a marker.
+    /// Queues a batch that [`CommitQueue::check`] has admitted, or a marker.
     pub fn admit(&mut self, batch: NewBatch, now: Duration) -> TicketId {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -221,13 +219,12 @@ impl CommitQueue {
         ticket
     }
 
-    /// Returns true if no batch waits to be closed.
+    /// Returns true if no batch waits to be closed into an object.
     pub fn is_closed_up(&self) -> bool {
         self.gathering.is_empty()
     }
 
-    /// When the object that is being filled is to be closed; `None` while there is nothing in it, or no upload slot is
-    /// idle.
+    /// Returns when to close the object being filled; `None` while it is empty, or no upload slot is idle.
     pub fn due(&self, now: Duration) -> Option<Close> {
         if self.gathering.is_empty() {
             return None;
@@ -236,12 +233,12 @@ impl CommitQueue {
         if self.hurries { Some(Close::Now) } else { self.rotation.close(self.gathering.active(), uploads, now) }
     }
 
-    /// Sets the number of uploads that may be under way from now on.
+    /// Sets the number of upload slots.
     pub fn set_slots(&mut self, slots: usize) {
         self.rotation.set_slots(slots);
     }
 
-    /// Closes it.
+    /// Closes the object being filled.
     pub fn close(&mut self, now: Duration) -> ClosedObject {
         self.rotation.closed(self.gathering.active().ends_transaction, now);
         let mut gathered = self.gathering.take(self.rotation.bytes_max());
@@ -272,7 +269,7 @@ impl CommitQueue {
         ClosedObject { number, parts }
     }
 
-    /// The object of this number is in the store, or will not be.
+    /// Notes the end of an upload: the object `number` is in the store, or its upload has failed.
     pub fn uploaded(&mut self, number: u64, upload: Result<ObjectId, ()>) {
         let object = self.objects.iter_mut().find(|object| object.number == number);
         if let Some(object) = object.filter(|object| object.upload == Upload::UnderWay) {
@@ -280,7 +277,7 @@ impl CommitQueue {
         }
     }
 
-    /// Returns the objects to commit next, unless a commit is under way, and the batches that have failed before them.
+    /// Returns the objects to commit next, unless a commit is under way, and the batches of failed uploads before them.
     pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(TicketId, CommitResult)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
@@ -321,7 +318,7 @@ impl CommitQueue {
         (commit, outcomes)
     }
 
-    /// The commit is made; what became of each batch of each object.
+    /// Notes a commit with a verdict for each batch of each object. Returns the outcome of each batch.
     pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>], now: Duration) -> Vec<(TicketId, CommitResult)> {
         let mut outcomes = Vec::new();
         let objects: Vec<InLine> = self.objects.drain(..std::mem::take(&mut self.in_commit)).collect();
@@ -350,7 +347,7 @@ impl CommitQueue {
         }
         self.bytes -= objects.iter().map(|object| object.bytes).sum::<usize>();
         if !dead.is_empty() {
-            // Those of the commit have their own verdicts.
+            // Batches of the same commit have verdicts of their own.
             let own: HashSet<_> = outcomes.iter().map(|(ticket, _)| *ticket).collect();
             dead.retain(|dead| !own.contains(dead));
         }
@@ -359,12 +356,12 @@ impl CommitQueue {
         outcomes
     }
 
-    /// Notes a commit without a known outcome, which is repeated.
+    /// Notes a commit with an unknown outcome, which is repeated.
     pub fn commit_unknown(&mut self) {
         self.in_commit = 0;
     }
 
-    /// The first object failed to be uploaded.
+    /// Fails the batches of the first object, whose upload has failed, and those behind them.
     fn fail_first(&mut self, outcomes: &mut Vec<(TicketId, CommitResult)>, now: Duration) {
         let Some(object) = self.objects.pop_front() else { return };
         self.bytes -= object.bytes;
@@ -386,7 +383,7 @@ impl CommitQueue {
         self.admission.retain(|_, admission| !admission.is_empty());
     }
 
-    /// Answers batches that are dead. Those that are being filled into an object are not put into it.
+    /// Answers dead batches. Those in the object being filled are removed from it.
     fn drop_dead(&mut self, dead: &[TicketId], outcomes: &mut Vec<(TicketId, CommitResult)>) {
         if dead.is_empty() {
             return;
@@ -395,7 +392,7 @@ impl CommitQueue {
         self.bytes -= self.gathering.drop_dead(&dead.iter().copied().collect());
     }
 
-    /// Takes batches out of an object, no commit of which was tried, that died since it was closed.
+    /// Removes the dead batches from an object whose commit was never attempted.
     fn forget_dead(&mut self, at: usize) {
         #[cfg(test)]
         if KEEPS_THE_DEAD.get() {
@@ -411,16 +408,16 @@ impl CommitQueue {
 
 #[cfg(test)]
 thread_local! {
-    /// A fault that a test plants, to see that it is found.
+    /// Mutation: dead batches stay in their object.
     pub static KEEPS_THE_DEAD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Returns the answer of a batch that the coordinator has refused.
+/// Returns the error for a batch that the coordinator has refused.
 fn error_of(refusal: Refusal) -> AppendError {
     match refusal {
         Refusal::Sequence(why) => AppendError::Sequence(why),
         Refusal::PartitionGone => AppendError::Deleted,
-        // To be sent again, each in its turn.
+        // The client sends the batch again, in order.
         Refusal::ObjectGone | Refusal::Behind | Refusal::Unverified | Refusal::Earlier => AppendError::Again,
     }
 }
@@ -462,7 +459,7 @@ mod tests {
         }
     }
 
-    /// Admits them, and closes their object.
+    /// Admits batches, and closes their object.
     fn closed(queue: &mut CommitQueue, batches: Vec<NewBatch>) -> (ClosedObject, Vec<TicketId>) {
         let tickets = batches.into_iter().map(|batch| queue.admit(batch, AT)).collect();
         (queue.close(AT), tickets)
@@ -477,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_in_the_order_of_its_partitions_and_commits_in_that_of_closing() {
+    fn objects_are_closed_batches_are_in_the_order_of_partitions_and_commits_in_that_of_closing() {
         let mut queue = empty();
         let (first, tickets) = closed(&mut queue, vec![batch(2, 7, 0), batch(1, 8, 0), batch(2, 7, 1)]);
         let (second, later) = closed(&mut queue, vec![batch(2, 7, 2)]);
@@ -497,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_is_asked_for_again_as_it_was() {
+    fn commit_has_an_unknown_outcome_it_is_repeated_unchanged() {
         let mut queue = empty();
         let (first, _) = closed(&mut queue, vec![batch(1, 7, 0)]);
         queue.uploaded(first.number, Ok(101));
@@ -510,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gathers_while_the_index_is_away_is_committed_piece_by_piece() {
+    fn objects_queue_up_while_the_index_is_down_they_are_committed_in_pieces() {
         let mut queue = empty();
         for _ in 0..4 {
             let (object, _) = closed(&mut queue, (0..8_000).map(|_| batch(1, NO_PRODUCER_ID, 0)).collect());
@@ -525,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_gathered_while_the_slot_is_busy() {
+    fn upload_slot_is_busy_batches_are_gathered() {
         let mut queue = empty();
         let (first, _) = closed(&mut queue, vec![batch(1, 7, 0)]);
         for sequence in 1..20 {
@@ -541,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_behind_a_batch_that_failed_is_dead_wherever_it_is() {
+    fn batch_fails_all_behind_it_are_dead_in_every_object() {
         let mut queue = empty();
         let (first, of_first) = closed(&mut queue, vec![batch(1, 7, 0), batch(1, 8, 0)]);
         let (second, of_second) = closed(&mut queue, vec![batch(1, 7, 1), batch(1, 8, 1), batch(2, 7, 0)]);
@@ -558,13 +555,13 @@ mod tests {
         let left: Vec<_> = commit[0].batches.iter().map(|batch| (batch.partition, batch.stamp.producer_id)).collect();
         assert_eq!(left, [(1, 8), (2, 7)], "without the dead");
         assert_eq!(queue.close(AT).parts.len(), 1);
-        // It is sent again, behind nothing.
+        // The client sends the batch again, behind no other.
         let committed = PartitionState::new(5);
         assert_eq!(queue.check(1, &batch(1, 7, 0).stamp, &committed, Freshness::Current, AT), Admission::Admit);
     }
 
     #[test]
-    fn nothing_is_kept_of_who_is_turned_away_without_a_sequence() {
+    fn batch_without_a_sequence_is_refused_no_state_is_kept() {
         let mut queue = empty();
         (0..3).for_each(|partition| {
             queue.turned_away(partition, &batch(partition, 7, 3).stamp, ErrorCode::KAFKA_STORAGE_ERROR, AT)
@@ -574,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_not_uploaded_fails_once_it_is_first_in_the_line() {
+    fn upload_fails_its_batches_fail_once_the_object_is_first_in_the_queue() {
         let mut queue = empty();
         let (first, _) = closed(&mut queue, vec![batch(1, 7, 0)]);
         let (second, failing) = closed(&mut queue, vec![batch(1, 7, 1), batch(1, 7, 2), batch(1, NO_PRODUCER_ID, 0)]);
@@ -590,7 +587,7 @@ mod tests {
         assert_eq!(outcomes, not_uploaded.chain([(dead[0], Err(AppendError::Again))]).collect::<Vec<_>>());
         assert_eq!(commit[0].batches.len(), 1);
         queue.committed(&[vec![appended(1)]], AT);
-        // Where the producer failed is known as long as there is the partition.
+        // The refusal of the producer's batch is kept as long as the partition.
         assert_eq!((queue.bytes(), queue.admission.len()), (0, 1));
         queue.forget(1);
         assert!(queue.admission.is_empty());

@@ -1,9 +1,10 @@
-//! Refreshes the producers' state of partitions from the index, those of one request together: a first request to many
-//! partitions takes few round trips.
+//! Refreshes of the producers' state from the index. One query covers the partitions of a request, so that a first
+//! request to many partitions takes few round trips.
 //!
-//! Not here: when a batch needs it. Invariants: one question to the index has at most
-//! [`UNKNOWN_AT_ONCE`] partitions, and at most [`REFRESHES_MAX`] wait in its queue, so that a commit waits for few of
-//! them.
+//! Not here: the decision that a batch needs a refresh.
+//!
+//! Invariants: a query has at most [`UNKNOWN_AT_ONCE`] partitions. The queue of the index has at most [`REFRESHES_MAX`]
+//! queries, so that a commit waits for few of them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,16 +16,16 @@ use super::{Pipeline, Released, Shared};
 use crate::diskless::index::{Looked, QueuePlace, UNKNOWN_AT_ONCE};
 use fullbore_log::partition::error::AppendError;
 
-/// Outcome of a refresh of each of some partitions.
+/// Outcome of a refresh for each of its partitions.
 pub type Refreshed = HashMap<DisklessPartitionId, Result<(), AppendError>>;
 
-/// Questions of refreshes in the queue of the index at a time.
+/// Queries of refreshes in the queue of the index at a time.
 const REFRESHES_MAX: usize = 2;
 
-/// Limit of the refreshes at a time.
+/// Limit of the refreshes in the queue of the index.
 pub struct RefreshLimit {
     places: Arc<Semaphore>,
-    /// Refreshes that go on as long as batches are parked share one place.
+    /// Periodic refreshes for parked batches share one permit.
     watches: Semaphore,
 }
 
@@ -35,19 +36,20 @@ impl Default for RefreshLimit {
 }
 
 impl RefreshLimit {
-    /// Waits for a place, which is held until the index has answered, also after the caller has given up.
+    /// Waits for a permit, which is held until the index has answered, even if the caller has given up.
     async fn acquire(&self) -> QueuePlace {
         Arc::clone(&self.places).acquire_owned().await.ok()
     }
 
-    /// Waits until a refresh that goes on may wait for a place.
+    /// Waits until a periodic refresh may wait for a permit.
     pub async fn acquire_for_watch(&self) -> Option<SemaphorePermit<'_>> {
         self.watches.acquire().await.ok()
     }
 }
 
 impl Pipeline {
-    /// Refreshes the state of partitions. A caller that gives up has the outcomes of the questions answered by then.
+    /// Refreshes the state of partitions, and adds the outcomes to `refreshed`. A caller that gives up has the outcomes
+    /// of the queries answered so far.
     pub async fn refresh(&self, numbers: BTreeSet<DisklessPartitionId>, refreshed: &mut Refreshed) {
         let numbers: Vec<_> = numbers.into_iter().collect();
         for chunk in numbers.chunks(UNKNOWN_AT_ONCE) {
@@ -71,7 +73,7 @@ impl Pipeline {
                 }
                 self.shared.answer_released(released);
             }
-            // A question of many partitions may exceed its time limit where a question of one does not.
+            // A query of many partitions may exceed its time limit where a query of one does not.
             Err(_) if numbers.len() > 1 => Box::pin(self.refresh_one_by_one(numbers, refreshed)).await,
             Err(error) => {
                 self.shared.tell_commit_failure(&error);
@@ -80,7 +82,7 @@ impl Pipeline {
         }
     }
 
-    /// Refreshes partitions by a question each, until one of them fails, too.
+    /// Refreshes each partition by a query of its own, until one fails.
     async fn refresh_one_by_one(&self, numbers: &[DisklessPartitionId], refreshed: &mut Refreshed) {
         for (at, number) in numbers.iter().enumerate() {
             self.refresh_chunk(std::slice::from_ref(number), refreshed).await;
@@ -100,7 +102,7 @@ impl Pipeline {
 }
 
 impl Shared {
-    /// Takes over the state that the index has found of a partition from this offset on.
+    /// Applies the state that the index has of a partition from offset `from` on.
     fn learn(
         self: &Arc<Self>,
         number: DisklessPartitionId,
@@ -111,7 +113,7 @@ impl Shared {
         let Looked { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
         let mut state = self.state.lock();
         if self.reader.partition(number).is_none() {
-            // The deletion that would remove the entry has passed.
+            // The partition is deleted: nothing would ever remove the entry.
             return Err(AppendError::Deleted);
         }
         let is_new = !state.known.contains_key(&number);

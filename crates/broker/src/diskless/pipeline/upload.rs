@@ -1,5 +1,7 @@
-//! Uploads: closes the objects that are due, and puts them into the store, as many at a time as the window has, each
-//! until it is there or was tried often enough.
+//! Uploads of objects: those that are due are closed and put into the store. The upload window limits the uploads under
+//! way; a setting limits the attempts of each.
+//!
+//! Not here: the size of the window ([`UploadWindow`]), hedged PUTs ([`crate::diskless::tries`]).
 //!
 //! Invariants: an object whose upload succeeded is in the store; an upload whose bytes move is never given up.
 
@@ -22,10 +24,10 @@ use crate::diskless::objects::counts::StoreCounts;
 use crate::diskless::objects::{ObjectError, Objects};
 use crate::diskless::tries::{BUFFERED_MAX, Tries};
 
-/// The longest pause between two attempts.
+/// Longest pause between two attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// How objects are put.
+/// Settings of uploads.
 #[derive(Clone, Copy, Debug)]
 pub struct UploadSettings {
     /// `diskless.produce.max.upload.attempts`
@@ -36,7 +38,7 @@ pub struct UploadSettings {
     pub slots: usize,
 }
 
-/// Puts objects.
+/// Uploader of objects, within the limits of the settings and the window.
 #[derive(Clone)]
 pub struct Uploader {
     objects: Objects,
@@ -46,7 +48,7 @@ pub struct Uploader {
     counts: Arc<StoreCounts>,
 }
 
-/// Uploads that may be under way, by a window.
+/// Slots of uploads, as many as the window has.
 #[derive(Debug)]
 struct Slots {
     permits: Semaphore,
@@ -57,7 +59,7 @@ struct Slots {
 #[derive(Debug)]
 struct SlotWindow {
     window: UploadWindow,
-    /// Permits that there are, taken or not.
+    /// Permits that exist, taken or not.
     permits: usize,
 }
 
@@ -72,7 +74,7 @@ impl Slots {
         }
     }
 
-    /// Notes an upload that has ended, and opens or closes the window by its permit.
+    /// Notes the end of an upload, and adapts the number of permits to the window.
     fn done(&self, permit: SemaphorePermit<'_>, took: Duration, bytes: u64) {
         let mut state = self.window.lock();
         state.window.note(self.began.elapsed(), took, bytes);
@@ -94,20 +96,20 @@ impl Uploader {
         Uploader { objects, settings, slots, tries, counts }
     }
 
-    /// Uploads that may be under way now.
+    /// Returns the number of uploads that may be under way now.
     pub fn window(&self) -> usize {
         self.slots.window.lock().window.size()
     }
 
-    /// The PUTs.
+    /// Returns the attempts of PUTs.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.tries
     }
 
-    /// Puts an object, once there is a slot. Dropping the future gives it up.
+    /// Puts an object into the store, once there is a slot. Dropping the future gives the upload up.
     ///
     /// # Errors
-    /// The last attempt's.
+    /// [`ObjectError`] of the last attempt.
     pub async fn upload(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
         let Ok(slot) = self.slots.permits.acquire().await else { unreachable!("the semaphore is never closed") };
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
@@ -135,7 +137,7 @@ impl Uploader {
         unreachable!("it is tried until there is an outcome")
     }
 
-    /// Puts an object, with a second PUT beside the first when that takes too long; the first that succeeds counts.
+    /// Puts an object, with a second PUT beside the first if that takes too long. The first success counts.
     async fn attempt(&self, id: ObjectId, parts: &[Bytes], bytes: u64) -> Result<(), ObjectError> {
         let put = |progress| {
             let (objects, parts) = (self.objects.clone(), parts.to_vec());
@@ -151,7 +153,7 @@ impl Uploader {
 
 /// Tasks of the pipeline.
 impl Shared {
-    /// Closes what is due, until the broker stops.
+    /// Closes the objects that are due, until the broker stops.
     pub(super) async fn drive(self: Arc<Self>) {
         loop {
             let wait = {
@@ -169,7 +171,7 @@ impl Shared {
         }
     }
 
-    /// Closes and uploads what is due; when the next is.
+    /// Closes the objects that are due and spawns their uploads. Returns the time until the next is due.
     pub(super) fn close_due(self: &Arc<Self>, state: &mut PipelineState) -> Option<Duration> {
         loop {
             let now = self.now();
@@ -190,7 +192,7 @@ impl Shared {
                     Ok(()) => Some(id),
                     Err(error) => {
                         if let Some(left_out) = self.upload_failures.due() {
-                            tracing::error!(%error, left_out, "an object did not get into the store; its batches are refused");
+                            tracing::error!(%error, left_out, "cannot upload an object: producers get KAFKA_STORAGE_ERROR and retry; check the store");
                         }
                         None
                     }
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_tried_as_often_as_is_set() {
+    async fn uploads_fail_they_are_attempted_up_to_the_configured_maximum() {
         let store = StoreDouble::taking(MS(100));
         let uploader = uploader(&store, 3, 1);
         store.fail_next(2);
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_hangs_is_overtaken_by_itself() {
+    async fn upload_hangs_a_second_put_of_it_succeeds() {
         let store = StoreDouble::taking(MS(100));
         let uploader = uploader(&store, 3, 8);
         for id in 0..8 {
@@ -264,7 +266,7 @@ mod tests {
         assert_eq!(uploader.upload(8, object()).await, Ok(()));
         assert_eq!(began.elapsed(), MS(350), "2.5 times the usual, and once more");
         assert_eq!(uploader.counts.hedged_puts.load(Ordering::Relaxed), 1);
-        // Where the other one hangs, too, another takes its place.
+        // The second PUT hangs as well: a third one follows.
         let began = Instant::now();
         store.hang_next(2);
         assert_eq!(uploader.upload(9, object()).await, Ok(()));
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_an_outage_in_which_all_hang_it_is_put_soon() {
+    async fn outage_ends_in_which_all_puts_hang_the_upload_succeeds_soon() {
         for (outage, attempts_max) in [(4, 3), (12, 3), (19, 3), (7, 1)] {
             let store = StoreDouble::taking(MS(100));
             let uploader = uploader(&store, attempts_max, 8);
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_than_there_are_slots_are_under_way() {
+    async fn uploads_are_more_than_slots_they_wait() {
         let store = StoreDouble::taking(MS(100));
         let uploader = uploader(&store, 1, 2);
         let began = Instant::now();

@@ -1,11 +1,11 @@
-//! Aborted transactions of ranges that consumers read at read_committed: read from the index once for many fetches,
-//! apart from them.
+//! Aborted transactions of ranges of offsets, for consumers at read_committed. One query of the index serves many
+//! fetches.
 //!
-//! Records before the last stable offset are decided, so that the answer for a range stays true. Offsets past the
-//! newest abort, which a partition's row names, need no read.
+//! Transactions before the last stable offset are decided, so that the answer for a range stays true. Offsets past the
+//! newest abort, which a partition's row has, need no query.
 //!
-//! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, but for the newest; the range unused
-//! for longest is dropped first.
+//! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, unless the newest alone has more. The
+//! least recently used range is dropped first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -20,26 +20,26 @@ use crate::diskless::index::AbortedTransactions;
 use crate::diskless::partition_view::PartitionView;
 use fullbore_log::partition::error::ReadError;
 
-/// Transactions whose markers are in the range that one question finds: few, since a fetch waits for the answer. Others
-/// that are open at its end, at most [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX), come with them.
+/// Transactions that one query returns by their markers: few, since a fetch waits for the answer. The query adds the
+/// transactions open at its end, at most [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX).
 const FOUND_MAX: usize = 512;
-/// Transactions of all ranges, of 32 bytes each.
+/// Transactions of all ranges together, of 32 bytes each.
 const TRANSACTIONS_MAX: usize = 1 << 18;
-/// Memory that a range takes beside its transactions, in transactions.
+/// Memory of a range beside its transactions, counted in transactions.
 const RANGE_COST: usize = 8;
-/// Questions of a partition that wait at a time, or are under way.
+/// Queries of a partition that wait or are under way.
 const ASKED_MAX: usize = 16;
 
-/// Offsets of a partition, with all transactions that were aborted among them.
+/// Range of offsets of a partition, with all transactions that were aborted in it.
 #[derive(Debug)]
 pub struct AbortedRange {
     offsets: Range<i64>,
-    /// In the order of their first offsets.
+    /// Transactions in the order of their first offsets.
     transactions: Vec<AbortedTransaction>,
 }
 
 impl AbortedRange {
-    /// Returns the range of an answer for the offsets from `start` on.
+    /// Returns the range that the answer of a query from `start` on covers.
     fn found(start: i64, found: AbortedTransactions) -> AbortedRange {
         AbortedRange { offsets: start..found.end, transactions: found.transactions }
     }
@@ -49,7 +49,8 @@ impl AbortedRange {
         self.offsets.end
     }
 
-    /// Returns the transactions with records among `offsets`, which lie in the range, in the order of their markers.
+    /// Returns the transactions with records among `offsets`, in the order of their markers. `offsets` lie in the
+    /// range.
     pub fn of(&self, offsets: Range<i64>) -> Vec<AbortedTransaction> {
         let begun = self.transactions.partition_point(|aborted| aborted.first_offset < offsets.end);
         let overlaps = |aborted: &&AbortedTransaction| aborted.last_offset >= offsets.start;
@@ -67,11 +68,11 @@ impl AbortedRange {
 #[derive(Debug, Default)]
 pub struct AbortedRanges {
     of_partition: HashMap<DisklessPartitionId, Vec<(u64, Arc<AbortedRange>)>>,
-    /// By when they were used last.
+    /// Partitions of the ranges, by the time of last use.
     order: BTreeMap<u64, DisklessPartitionId>,
     cost: usize,
     clock: u64,
-    /// Questions under way, by partition and first offset.
+    /// First offsets of the queries under way, by partition.
     asked: HashMap<DisklessPartitionId, Vec<i64>>,
 }
 
@@ -86,7 +87,7 @@ impl AbortedRanges {
         Some(Arc::clone(range))
     }
 
-    /// Takes a range in the place of those within it.
+    /// Adds a range, in place of those within it.
     fn insert(&mut self, partition: DisklessPartitionId, range: AbortedRange) {
         self.clock += 1;
         let of = range.offsets.clone();
@@ -100,7 +101,7 @@ impl AbortedRanges {
         }
     }
 
-    /// Forgets those of a partition.
+    /// Forgets the ranges of a partition.
     pub fn forget(&mut self, partition: DisklessPartitionId) {
         self.remove(partition, |_| true);
     }
@@ -116,7 +117,7 @@ impl AbortedRanges {
         }
     }
 
-    /// Notes a question. Returns false if it is under way, or too many are.
+    /// Notes a query. Returns false if it is under way already, or if the partition has too many.
     fn ask(&mut self, partition: DisklessPartitionId, offset: i64) -> bool {
         let asked = self.asked.entry(partition).or_default();
         let is_new = asked.len() < ASKED_MAX && !asked.contains(&offset);
@@ -136,14 +137,13 @@ impl AbortedRanges {
 }
 
 impl Reader {
-    /// Returns a range that begins with this offset or before it, if it is in memory.
+    /// Returns the range that contains `offset`, if it is in memory.
     pub fn aborted(&self, partition: &PartitionView, offset: i64) -> Option<Arc<AbortedRange>> {
         self.shared.aborted.lock().find(partition.number()?, offset)
     }
 
-    /// Requests that the transactions aborted from this offset on are found, without waiting; then the partition's
-    /// waiters are woken. With many requests of a partition one is dropped, and a waiter that is woken by another
-    /// repeats it.
+    /// Requests the transactions aborted from `offset` on, without waiting. Waiters are woken after it. Beyond
+    /// `ASKED_MAX` queries of a partition the request is dropped: a waiter that another one wakes repeats it.
     pub fn ask_aborted(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         if !self.shared.aborted.lock().ask(number, offset) {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_more_than_there_is_room_for_the_unused_ones_go() {
+    fn ranges_exceed_the_limit_the_least_recently_used_are_dropped() {
         let mut ranges = AbortedRanges::default();
         let full = |at: i64| {
             let transactions = (0..8_192).map(|of| transaction(at + of, at + of)).collect();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn question_is_under_way_it_is_not_asked_twice() {
+    fn query_is_under_way_it_is_not_sent_twice() {
         let mut ranges = AbortedRanges::default();
         assert!(ranges.ask(1, 5) && !ranges.ask(1, 5) && ranges.ask(2, 5));
         let taken = (6..100).filter(|offset| ranges.ask(1, *offset)).count();

@@ -1,8 +1,9 @@
-//! ListOffsets by time of a diskless partition: the first record not older than a time, and the newest record.
+//! ListOffsets by time of a diskless partition: the first record not older than a time, and the record with the largest
+//! timestamp.
 //!
-//! Runs know the largest timestamp of the partition up to their end, so that a binary search finds the first candidate.
-//! From there on each batch is judged by its own largest timestamp: a record with one in the future would leave it with
-//! all later runs, also after it is deleted.
+//! A run has the largest timestamp of the partition up to the run's end, so that a binary search finds the first
+//! candidate. A record dated in the future raises this value for all later runs, even after its deletion. From the
+//! candidate on, each batch is therefore checked by its own largest timestamp.
 //!
 //! Invariant: an answer is a record from the log start on.
 
@@ -18,22 +19,23 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times;
 
-/// Runs that are looked through at a time.
+/// Runs of a page.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Pages through the runs of a partition.
+/// Pages of a partition's runs.
 struct Runs<'a> {
     shared: &'a ReaderShared,
     number: DisklessPartitionId,
-    /// Begin of the next page.
+    /// First offset of the next page.
     from: i64,
     log_start: i64,
-    /// End of what the isolation level lets a consumer read.
+    /// End of the records that the isolation level lets a consumer read.
     end: i64,
 }
 
 impl<'a> Runs<'a> {
-    /// Returns the runs from the first on that may have this timestamp or a later one; `None` if none has.
+    /// Returns the pages from the first run that may have `timestamp_ms` or a later one; `None` if there is no such
+    /// run.
     async fn since(
         shared: &'a ReaderShared,
         partition: &PartitionView,
@@ -60,7 +62,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Returns the batches of a run with records in `offsets`, each with its place.
+/// Returns the batches of a run with records in `offsets`, each with its position.
 fn kept(run: &BatchRun, offsets: Range<i64>) -> impl Iterator<Item = (Place, PackedBatch)> {
     let placed = run.placed().map(move |(position, base_offset, batch)| {
         let end_offset = base_offset + i64::from(batch.record_count);
@@ -71,7 +73,7 @@ fn kept(run: &BatchRun, offsets: Range<i64>) -> impl Iterator<Item = (Place, Pac
 
 impl Reader {
     /// Returns the first record from the log start on whose timestamp is at least `timestamp_ms`; `None` if all are
-    /// older. Batches are opened in a place for `long` work, one at a time.
+    /// older. Opens one batch at a time, with a permit for `long` work.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -104,7 +106,7 @@ impl Reader {
     }
 
     /// Returns the first record with the largest timestamp from the log start on; `None` where there are no records.
-    /// Where the largest timestamp ever appended is of a deleted record, all runs are looked through.
+    /// Reads all runs if the record with the largest timestamp ever appended is deleted.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -114,10 +116,10 @@ impl Reader {
         isolation: Isolation,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
-        // The record may be deleted. This is read before the offsets, so that it covers all runs before the log end.
+        // Read before the bounds, so that the record is before the log end, unless it is deleted.
         let ever = partition.largest_timestamp();
         let bounds = partition.bounds();
-        // The record may be of an open transaction: all runs are looked through then.
+        // The record may be of an open transaction: all runs are read then.
         let since = if bounds.end(isolation) < bounds.offsets.log_end { i64::MIN } else { ever };
         let Some(mut pages) = Runs::since(&self.shared, partition, isolation, since).await? else { return Ok(None) };
         let (floor, end, mut largest) = (pages.log_start, pages.end, None);

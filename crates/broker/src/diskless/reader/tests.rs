@@ -1,4 +1,4 @@
-//! Reads of a partition of two batches, of which the broker has heard of the first.
+//! Reads of a partition of two batches, of which the broker knows the first.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use fullbore_config::{BrokerConfig, Properties};
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::read::Isolation;
 
-/// Reads a partition of two batches with a record each, of which the broker has heard of the first.
+/// Reader of a partition of two batches with a record each, of which the broker knows the first.
 struct TwoBatches {
     reader: Reader,
     known: Arc<PartitionView>,
@@ -39,7 +39,7 @@ fn batch_of(value: &[u8]) -> Bytes {
     builder.seal(Stamped::NONE).expect("sealed").0.freeze()
 }
 
-/// Puts into the store what `stored` makes of the batches and their object's number.
+/// Puts the bytes that `stored` makes of the batches and of the id of their object into the store.
 async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> Vec<Bytes>) -> TwoBatches {
     let bytes = batch_of(value);
     let size = bytes.len() as u32;
@@ -73,7 +73,7 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
 }
 
 #[tokio::test]
-async fn who_asks_from_everywhere_and_goes_holds_nobody_up() {
+async fn requests_come_for_every_offset_few_are_under_way_and_no_reader_is_blocked() {
     let TwoBatches { reader, known, .. } = two_batches().await;
     let waiter = Arc::default();
     let _registration = known.register(&waiter);
@@ -85,8 +85,8 @@ async fn who_asks_from_everywhere_and_goes_holds_nobody_up() {
     }
 }
 
-/// Consumers of 1,000 partitions got an object once more for each partition whose find had waited until the cache had
-/// dropped it.
+/// Regression: consumers of 1,000 partitions fetched an object once more for each partition whose search had waited
+/// until the cache had evicted the object.
 #[tokio::test]
 async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     const PARTITIONS: usize = 40;
@@ -132,7 +132,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
 }
 
 #[tokio::test]
-async fn who_reads_what_was_deleted_elsewhere_is_told_and_does_not_ask_for_ever() {
+async fn topic_is_deleted_elsewhere_its_readers_get_an_error() {
     let TwoBatches { reader, known, folder } = two_batches().await;
     let before = Instant::now();
     let waiter = Arc::default();
@@ -148,7 +148,7 @@ async fn who_reads_what_was_deleted_elsewhere_is_told_and_does_not_ask_for_ever(
 }
 
 #[tokio::test]
-async fn what_is_behind_records_that_were_deleted_elsewhere_is_not_read_in_their_place() {
+async fn records_are_deleted_elsewhere_later_ones_are_not_read_in_their_place() {
     let TwoBatches { reader, known, folder } = two_batches().await;
     let mut store = SqliteIndex::open(folder.path()).expect("opened");
     let (row, object) = (store.partitions()[0], store.register(1, 0).expect("registered")[0]);
@@ -179,7 +179,7 @@ async fn what_is_behind_records_that_were_deleted_elsewhere_is_not_read_in_their
 }
 
 #[tokio::test]
-async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
+async fn index_has_records_past_the_known_end_they_are_not_read() {
     let TwoBatches { reader, known, folder: _folder } = two_batches().await;
     let waiter = Arc::default();
     let _registration = known.register(&waiter);
@@ -193,7 +193,7 @@ async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
     assert_eq!(BatchView::first(&found).expect("a batch").size(), found.len(), "one batch");
 }
 
-/// Reads until there are records, or it is known that they are lost. Returns the offset behind them.
+/// Reads until there are records, or they are known to be lost. Returns the offset after them.
 async fn read(reader: &Reader, known: &Arc<PartitionView>, offset: i64) -> Result<i64, ReadError> {
     let (began, waiter) = (Instant::now(), Arc::default());
     let _registration = known.register(&waiter);
@@ -237,8 +237,8 @@ async fn object_is_empty_its_records_are_lost() {
     assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 2 }));
 }
 
-/// A life-cycle rule deletes all objects of a day, each of which took three GETs with pauses, one object after the
-/// other.
+/// Regression: a life-cycle rule deletes all objects of a day, and each of them took three GETs with pauses, one object
+/// after the other.
 #[tokio::test]
 async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
     const GONE: i64 = 30;
@@ -266,7 +266,7 @@ async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
         at = match read(&reader, &known, at).await {
             Ok(end) => end,
             Err(ReadError::Lost { from, next }) => {
-                // A window that was fetched ahead may begin before.
+                // A window that was fetched ahead may begin earlier.
                 assert!(from >= 2 && (from..next).contains(&at), "{from} to {next} at {at}");
                 losses += 1;
                 next
@@ -289,7 +289,7 @@ fn losses_adjoin_they_are_one_up_to_the_first_record_that_is_there() {
 }
 
 #[tokio::test]
-async fn an_answer_has_one_batch_while_clients_hold_as_much_as_they_may() {
+async fn clients_hold_all_the_response_budget_a_response_has_one_batch() {
     let TwoBatches { reader, known, folder } = two_batches_of(&[0; 300_000]).await;
     known.moved(&SqliteIndex::open(folder.path()).expect("opened").partitions()[0], Vec::new());
     let waiter = Arc::default();
@@ -310,7 +310,7 @@ async fn an_answer_has_one_batch_while_clients_hold_as_much_as_they_may() {
 }
 
 #[tokio::test]
-async fn partitions_that_are_to_be_brought_up_to_date_meanwhile_are_so_together() {
+async fn partitions_are_to_be_refreshed_during_a_refresh_the_next_one_covers_them_together() {
     let TwoBatches { reader, known, folder } = two_batches().await;
     let rows = SqliteIndex::open(folder.path()).expect("opened").create(("many", Uuid([2; 16])), 20).expect("made");
     let many = (0..).zip(&rows).map(|(index, row)| {
@@ -327,7 +327,7 @@ async fn partitions_that_are_to_be_brought_up_to_date_meanwhile_are_so_together(
 }
 
 #[tokio::test]
-async fn batches_are_opened_for_their_timestamps_where_there_is_a_place_for_long_work() {
+async fn batches_are_opened_for_their_timestamps_only_with_a_permit_for_long_work() {
     let TwoBatches { reader, known, folder: _folder } = two_batches().await;
     let long = LongWork::without_places();
     let mut looking = Box::pin(reader.offset_for_timestamp(&known, Isolation::ReadUncommitted, 7, &long));
@@ -338,7 +338,7 @@ async fn batches_are_opened_for_their_timestamps_where_there_is_a_place_for_long
 }
 
 #[tokio::test]
-async fn an_answer_holds_no_block_of_which_it_has_little() {
+async fn response_has_a_small_part_of_a_block_it_does_not_hold_the_block() {
     for (value, is_held) in [(vec![0; 5_000], false), (vec![0; 600_000], true)] {
         let TwoBatches { reader, known, folder: _folder } = two_batches_of(&value).await;
         let waiter = Arc::default();
@@ -357,8 +357,8 @@ async fn an_answer_holds_no_block_of_which_it_has_little() {
     }
 }
 
-/// A partition's runs, one behind the other, each in an object of its own at `position`, of batches of these sizes with
-/// 10 records each.
+/// Returns a partition's adjacent runs, each in an object of its own at `position`. Each has batches of these sizes
+/// with 10 records each.
 fn runs_of(runs: &[(u32, Vec<u32>)]) -> Vec<Arc<BatchRun>> {
     let mut base_offset = 0;
     let run = |(object, (position, sizes)): (usize, &(u32, Vec<u32>))| {
@@ -379,9 +379,9 @@ fn runs_of(runs: &[(u32, Vec<u32>)]) -> Vec<Arc<BatchRun>> {
 }
 
 #[test]
-fn a_run_larger_than_the_blocks_left_ends_what_is_read_ahead() {
+fn run_exceeds_the_blocks_left_the_read_ahead_ends_before_it() {
     let half = BLOCK / 2;
-    // The second lies across two blocks, the third within one.
+    // The second run lies across two blocks, the third within one.
     let runs = runs_of(&[(0, vec![half]), (half + 1, vec![half]), (0, vec![half])]);
     let ahead = ahead(0, &runs, 2);
     assert_eq!(ahead.iter().map(|part| part.end_offset).collect::<Vec<_>>(), [10]);

@@ -1,4 +1,4 @@
-//! What is to be true of a schedule: as batches are answered, and once all is quiet.
+//! Checks of a schedule: when batches are answered, and at the end, once there are no faults.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use super::{CLUSTER, Life};
 use crate::diskless::DisklessPartition;
 use crate::diskless::index::SqliteIndex;
 
-/// The wall clock is set to past the grace of objects that were never committed, and to when objects are deleted once
-/// more.
+/// Change of the wall clock past the grace period of objects that were never committed. `DAY_MS` is the one past the
+/// time at which objects are deleted once more.
 const HOUR_MS: i64 = 5_000_000;
 const DAY_MS: i64 = 90_000_000;
 
 impl Life {
-    /// A batch is about to be acknowledged at this offset: its row is there, and its object.
+    /// Checks that the row and the object of a batch are there, which is about to be acknowledged at this offset.
     pub async fn check_is_there(&self, partition: &DisklessPartition, offset: i64, topic: Uuid) {
         let Some(number) = partition.known.number() else { return };
         let found = self.finder.runs_from(number, offset, 1).await.expect("found");
-        // What is deleted need not be there.
+        // A deleted record need not be there.
         let deleted_to = self.world.deleted_to.lock().get(&(topic, partition.known.index())).copied();
         let log_start = partition.known.offsets().log_start.max(deleted_to.unwrap_or(0));
         let may_be_gone = self.world.topic.lock().current != Some(topic) || offset < log_start;
@@ -50,13 +50,13 @@ fn path_of(object: ObjectId) -> object_store::path::Path {
     object_store::path::Path::from(format!("{CLUSTER}/{:02x}/{object:016x}", object.rem_euclid(256)))
 }
 
-/// How many batches were acknowledged.
+/// Returns the number of batches that were acknowledged.
 pub fn acknowledged(world: &World) -> usize {
     let of = |lane: &Lane| lane.batches.iter().filter(|batch| batch.known != Known::GivenUp).count();
     world.lanes.iter().map(|lane| of(&lane.lock())).sum()
 }
 
-/// In a process that begins with nothing in memory, when there are no misfortunes any more.
+/// Checks the end of a schedule, in a process that begins without state in memory, once there are no faults.
 pub async fn check(world: &Arc<World>) {
     while world.untroubled_since().is_none() {
         sleep(ms(1_000)).await;
@@ -77,7 +77,7 @@ pub async fn check(world: &Arc<World>) {
         }
     }
     check_rows(world).await;
-    // Whatever is on its way arrives before objects are cleaned, or after it.
+    // PUTs under way arrive before objects are cleaned, or after that.
     if world.setup.seed.is_multiple_of(2) {
         world.store.hurry().await;
     }
@@ -92,7 +92,7 @@ pub async fn check(world: &Arc<World>) {
     check_rows(world).await;
 }
 
-/// A batch of the log, by which of its lane's it is.
+/// Batch of the log, with its lane and its number there.
 struct Found<'a> {
     lane: usize,
     number: usize,
@@ -107,7 +107,7 @@ fn found(bytes: &[u8]) -> Option<Found<'_>> {
     Some(Found { lane: numbers.next()?.ok()?, number: numbers.next()?.ok()?, view })
 }
 
-/// Records of a partition from the log start to its end, and the batches of transactions.
+/// Checks the records of a partition from the log start to the end. Returns the batches of transactions.
 fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let seen = world.seen.lock();
     let nothing = BTreeMap::new();
@@ -116,10 +116,10 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let mut lanes: HashMap<usize, Vec<usize>> = HashMap::new();
     let mut sequences: HashMap<i64, (i16, i32)> = HashMap::new();
     for (&base, written) in log {
-        // What the broker writes anew is not looked at.
+        // The bytes that the broker rewrites are not compared.
         let bytes = whole(base, written);
         if next.is_some_and(|next| next != base) {
-            // What was deleted before it was read is not known.
+            // Batches deleted before they were read are not known.
             sequences.clear();
         }
         if base > begin && next.is_some_and(|next| next != base) {
@@ -178,7 +178,7 @@ fn whole(base: i64, written: &Bytes) -> Vec<u8> {
     bytes
 }
 
-/// Within an epoch each batch follows the one before it.
+/// Checks that each batch follows the one before it within an epoch.
 fn check_sequence(world: &World, sequences: &mut HashMap<i64, (i16, i32)>, base: i64, view: &BatchView<'_>) {
     let (id, epoch, sequence) = (view.producer_id(), view.producer_epoch(), view.base_sequence());
     if id == -1 {
@@ -212,7 +212,7 @@ fn check_acknowledged(
     }
     let is_it = |bytes: &Bytes| bytes[..] == batch.bytes[WRITTEN..];
     let is_there = match offset {
-        // What was deleted may have been it.
+        // The batch may have been deleted.
         -1 => begin > 0 || log.values().any(is_it),
         offset => log.get(&offset).is_some_and(is_it),
     };
@@ -221,13 +221,13 @@ fn check_acknowledged(
     }
 }
 
-/// By object, whether it was deleted from the store, and where its last row says that its bytes are.
+/// Returns each object with true if it was deleted from the store, and the position in its last row.
 fn objects(world: &World) -> HashMap<ObjectId, (bool, Option<i64>)> {
     let index = SqliteIndex::open(&world.folder).expect("opened");
     index.objects().into_iter().map(|(id, is_deleted, position)| (id, (is_deleted, position))).collect()
 }
 
-/// Every row has its object.
+/// Checks that every row has its object.
 async fn check_rows(world: &World) {
     let there: HashMap<_, _> = world.store.objects().await.into_iter().collect();
     for (id, (_, position)) in objects(world) {
@@ -238,7 +238,7 @@ async fn check_rows(world: &World) {
     }
 }
 
-/// Every object has a row, or is to be deleted once more.
+/// Checks that every object has a row, or will be deleted once more.
 async fn check_orphans(world: &World, may_be_late: bool) {
     let rows = objects(world);
     let rows: HashMap<_, _> = rows.into_iter().map(|(id, of)| (path_of(id), of)).collect();

@@ -1,4 +1,4 @@
-//! Clients that consume: what was read once is there for ever, and nothing is skipped.
+//! Clients that consume: a batch that was read stays forever, and no offset is skipped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::Isolation::ReadUncommitted;
 use fullbore_log::partition::read::Read;
 
-/// By topic and partition, what was read: by first offset, the batch.
+/// Batches that were read, by topic and partition, then by first offset.
 pub type Seen = HashMap<(Uuid, i32), BTreeMap<i64, Bytes>>;
-/// The part of a batch that its producer has written.
+/// First byte of the part of a batch that its producer has written.
 pub const WRITTEN: usize = 16;
-/// Within what time after the last fault records are read.
+/// Time after the last fault within which records are read.
 const READ_WITHIN: Duration = Duration::from_secs(15);
 
-/// How often it is looked at one moment.
+/// Reads at one moment of time, at most.
 const ROUNDS_MAX: usize = 5_000;
 
-/// Reads a partition of the topic from its beginning, and from that of the next one of its name, for ever.
+/// Reads a partition of the topic from its beginning, and then that of the next topic of the name, forever.
 pub async fn consume(brokers: Brokers, partition: i32, max_bytes: u32) {
     let world = &brokers[0].world;
     loop {
@@ -44,7 +44,8 @@ pub async fn consume(brokers: Brokers, partition: i32, max_bytes: u32) {
     }
 }
 
-/// Reads until the partition is gone, or with `to_end` until its end, at one broker after the other; where it began.
+/// Reads until the partition is gone, or with `to_end` until its end, at one broker after the other. Returns the offset
+/// at which it began.
 pub async fn read_on(
     world: &World,
     replicas: &[Arc<DisklessPartition>],
@@ -84,7 +85,7 @@ pub async fn read_on(
                     let _ = timeout(ms(2_000), waiter.notified()).await;
                 }
                 if replicas.len() > 1 && next != offset && next % 3 == 0 {
-                    // Another one may not have heard of as much yet.
+                    // Another broker may not know as many commits yet.
                     (at_broker, end) = ((at_broker + 1) % replicas.len(), 0);
                 }
                 offset = next;
@@ -118,7 +119,7 @@ pub async fn read_on(
     begin
 }
 
-/// Takes what was read from this offset on; where to go on.
+/// Checks and records a read from `offset` on. Returns the offset of the next read.
 fn take(world: &World, key: (Uuid, i32), offset: i64, read: Read) -> i64 {
     let bytes = match read.records {
         Records::Memory(bytes) => bytes,
@@ -135,7 +136,7 @@ fn take(world: &World, key: (Uuid, i32), offset: i64, read: Read) -> i64 {
         };
         let base = batch.base_offset();
         let end = end_of(&batch);
-        // Whether they were deleted is not known in all cases.
+        // It is not known in all cases that records were deleted.
         let may_be_deleted = base <= world.deleted_to.lock().get(&key).copied().unwrap_or(0);
         let is_next = if next == offset { base <= offset && offset < end } else { base == next } || may_be_deleted;
         if !is_next || end > read.high_watermark {
@@ -152,7 +153,7 @@ fn take(world: &World, key: (Uuid, i32), offset: i64, read: Read) -> i64 {
     next
 }
 
-/// The offset after the last of a batch.
+/// Returns the offset after a batch.
 pub fn end_of(batch: &BatchView<'_>) -> i64 {
     batch.base_offset() + i64::from(batch.last_offset_delta()) + 1
 }

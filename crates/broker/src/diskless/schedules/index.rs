@@ -1,4 +1,4 @@
-//! An index that has bad luck, and what carries out what it is asked for.
+//! Index with faults, and the driver that carries out the requests to it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,38 +17,38 @@ use crate::diskless::index::{
 };
 use fullbore_db::{CommitError, StoreError};
 
-/// What becomes of the next transaction.
+/// Fault of the next transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Luck {
     #[default]
     Good,
-    /// It does not begin.
+    /// The transaction does not begin.
     Away,
-    /// It is not made.
+    /// The transaction is not committed.
     Refused,
-    /// It is not made, and nobody knows.
+    /// The transaction is not committed, and its outcome is unknown.
     UnknownNotMade,
-    /// It is made, and nobody knows.
+    /// The transaction is committed, and its outcome is unknown.
     UnknownMade,
 }
 
-/// What the driver has in mind for the store.
+/// Plan of the driver for the store.
 #[derive(Default)]
 struct Plan {
     luck: Luck,
-    /// A commit is not made, but kept here, and said to be made.
+    /// True if a commit is kept here instead, and answered as made.
     postpones: bool,
     postponed: Option<CommitWrite>,
 }
 
-/// SQLite, as planned.
+/// SQLite index with the faults of the plan.
 pub struct TroubledIndex {
     inner: SqliteIndex,
     plan: Arc<Mutex<Plan>>,
     world: Arc<World>,
 }
 
-/// Hears what others have changed by looking at everything.
+/// Change feed that compares all rows.
 pub struct PolledChanges {
     world: Arc<World>,
     index: SqliteIndex,
@@ -72,7 +72,7 @@ impl ChangeSource for PolledChanges {
     }
 }
 
-/// Carries out what the index is asked for.
+/// Driver that carries out the requests to the index.
 pub struct Driver {
     world: Arc<World>,
     index: IndexByHand<TroubledIndex>,
@@ -139,12 +139,12 @@ impl IndexStore for TroubledIndex {
 
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         self.luck();
-        // Brokers hear of topics late, and PostgreSQL knows which there are.
+        // Brokers learn of topics late, while PostgreSQL knows which topics exist.
         if self.world.topic.lock().current != Some(topic.1) {
             return Ok(Vec::new());
         }
         let mut rows = self.inner.create(topic, count)?;
-        // Producers were forgotten for want of room.
+        // Producers were forgotten for lack of room.
         if self.world.setup.has_forgotten {
             self.inner.have_forgotten();
             rows.iter_mut().for_each(|row| row.has_forgotten = true);
@@ -224,10 +224,10 @@ impl IndexStore for TroubledIndex {
 }
 
 impl Driver {
-    /// The index of a folder, with whom it is to be asked by.
+    /// Opens the index of the schedule's directory. Returns it with its handle.
     pub fn open(world: &Arc<World>, life: u64) -> (crate::diskless::index::IndexOwner, Driver) {
         let plan = Arc::<Mutex<Plan>>::default();
-        // Each life has numbers of its own, the same in each run.
+        // Each life has object numbers of its own, the same in each run.
         let inner = SqliteIndex::open(&world.folder).expect("opened").numbered_from((life as u32) << 16);
         let store = TroubledIndex { inner, plan: Arc::clone(&plan), world: Arc::clone(world) };
         let index = crate::diskless::index::Index::new(store, world.setup.window);
@@ -236,7 +236,7 @@ impl Driver {
         (owner, Driver { world: Arc::clone(world), index, plan, by })
     }
 
-    /// Until the process ends.
+    /// Carries out requests until the process ends.
     pub async fn run(mut self) {
         loop {
             match self.index.turn().await {
@@ -266,7 +266,7 @@ impl Driver {
         self.plan.lock().luck = luck;
     }
 
-    /// What comes before the transaction; sometimes seconds.
+    /// Waits before a transaction, sometimes for seconds, and draws its fault.
     async fn take_time(&mut self) {
         let is_slow = self.world.strikes(&mut self.by, self.world.setup.index_trouble * 2);
         let _trouble = is_slow.then(|| self.world.lasting_trouble());
@@ -300,7 +300,7 @@ impl Driver {
             self.commit_at_last(&write);
             return;
         }
-        // A process that ends now leaves what nobody knows of.
+        // A process that ends now leaves a commit without an answer.
         tokio::time::sleep(after).await;
         let _ = answer.send(committed);
     }

@@ -1,8 +1,9 @@
-//! What a client's producer does for one partition: what it sends, what it sends again, and what it believes.
+//! Producer of a client for one partition, called a lane: the batches that it sends and repeats, and what it knows of
+//! them.
 //!
-//! As Kafka's: batches go out in the order of their sequences, within a window from the oldest that is not resolved;
-//! what failed is sent again before what is behind it, under its own sequence; a new epoch begins once nothing is in
-//! flight, and what may be written is not given another sequence.
+//! It follows Kafka's rules. Batches go out in the order of their sequences, within a window from the oldest unresolved
+//! one. A failed batch is sent again before those behind it, under its own sequence. A new epoch begins once no batch
+//! is in flight, and a batch that may be written gets no other sequence.
 //!
 //! Not here: connections and time.
 
@@ -20,10 +21,10 @@ use parking_lot::Mutex;
 use super::world::{Setup, World, ms, random};
 use fullbore_log::partition::error::AppendError;
 
-/// Connections of a lane that stripes.
+/// Connections of a lane that sends over several.
 const STRIPES: usize = 3;
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     Appended(i64),
@@ -34,9 +35,9 @@ pub enum Heard {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It is to be sent, or was.
+    /// The batch is unresolved.
     Open,
-    /// At this offset; -1 if that is not known.
+    /// The batch is at this offset; -1 if the offset is not known.
     Acknowledged {
         topic: Uuid,
         offset: i64,
@@ -44,7 +45,7 @@ pub enum Known {
     GivenUp,
 }
 
-/// A batch of a client.
+/// Batch of a client.
 #[derive(Debug)]
 pub struct LaneBatch {
     pub known: Known,
@@ -58,23 +59,23 @@ pub struct LaneBatch {
     not_before: Duration,
 }
 
-/// A request on its way.
+/// Request under way.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     batch: usize,
-    /// True if everything before it was resolved when it was sent.
+    /// True if all batches before it were resolved when it was sent.
     was_first: bool,
 }
 
-/// What to do next.
+/// Next step of a lane.
 pub enum Step {
     Send(Sent),
-    /// Nothing before then, or before an answer.
+    /// Waits until then, or for an answer.
     Wait(Option<Duration>),
     Done,
 }
 
-/// What is sent.
+/// Request of a lane.
 pub struct Sent {
     pub attempt: u64,
     pub topic: Uuid,
@@ -83,7 +84,7 @@ pub struct Sent {
     pub connection: usize,
 }
 
-/// A producer's batches for one partition.
+/// Batches of a producer for one partition.
 pub struct Lane {
     pub index: usize,
     pub partition: i32,
@@ -97,7 +98,7 @@ pub struct Lane {
     attempts: BTreeMap<u64, Attempt>,
     next_attempt: u64,
     topic: Option<Uuid>,
-    /// True if something was acknowledged of this epoch in this topic.
+    /// True if a batch of this epoch was acknowledged in this topic.
     is_known: bool,
     wants_epoch: bool,
     next_at: Duration,
@@ -105,7 +106,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Those of a schedule.
+    /// Returns the lanes of a schedule.
     pub fn all(setup: &Setup) -> Vec<Arc<Mutex<Lane>>> {
         let mut by = random(setup.seed, 4);
         let count = by.between(2, 6);
@@ -115,7 +116,7 @@ impl Lane {
             Lane {
                 index,
                 partition: by.below(setup.partitions as usize) as i32,
-                // Two lanes of one producer may be at one partition each, but not at the same.
+                // Two lanes of one producer may write to a partition each, but not to the same.
                 producer_id: if is_idempotent { 100 + index as i64 } else { NO_PRODUCER_ID },
                 stripes: if is_idempotent && by.below(3) == 0 { STRIPES } else { 1 },
                 window: by.between(2, setup.window + 1),
@@ -139,15 +140,15 @@ impl Lane {
         self.producer_id != NO_PRODUCER_ID
     }
 
-    /// What has no outcome, for who looks for the reason.
+    /// Returns the unresolved batches, for the report of a failure.
     pub fn open(&self) -> String {
         let open = self.batches.iter().enumerate().filter(|(_, batch)| batch.known == Known::Open);
         let of = |(at, batch): (usize, &LaneBatch)| format!("{}.{at} in flight {:?}", self.index, batch.in_flight);
         format!("{:?} of {}", open.map(of).collect::<Vec<_>>(), self.total)
     }
 
-    /// Returns true if it goes on at another broker, as one does that hears who serves a partition now. What has no
-    /// sequence may be overtaken then.
+    /// Returns true if the lane goes on at another broker, as a client does whose metadata has changed. Batches without
+    /// sequences must not be overtaken then.
     pub fn moves(&mut self, world: &World) -> bool {
         (self.is_idempotent() || self.attempts.len() <= 1) && self.by.below(world.setup.moves) == 0
     }
@@ -156,7 +157,7 @@ impl Lane {
         self.stripes
     }
 
-    /// What to do now.
+    /// Returns the next step.
     pub fn step(&mut self, world: &World) -> Step {
         let now = world.now();
         if self.wants_epoch {
@@ -175,8 +176,8 @@ impl Lane {
         let open = |batch: &LaneBatch| batch.known == Known::Open;
         let queued = self.batches.iter().position(|batch| open(batch) && batch.in_flight.is_empty());
         let first = self.batches.iter().position(open).unwrap_or(self.batches.len());
-        // Before it is known there, batches that overtake each other could not be told from those that have none before
-        // them.
+        // Until the partition knows the producer, a batch that overtakes others looks like one without others before
+        // it.
         let window = if self.stripes > 1 && !self.is_known { 1 } else { self.window };
         let next = queued.unwrap_or(self.batches.len());
         if queued.is_none() && next == self.total {
@@ -195,7 +196,7 @@ impl Lane {
         Step::Send(self.send(next, next == first, current))
     }
 
-    /// The next batch; the one after it comes in a moment, or later.
+    /// Creates the next batch. The one after it follows in a moment, or later.
     fn make(&mut self, world: &World) {
         let spread = world.setup.calm_from.as_millis() as usize / self.total + 200;
         let pause = if self.by.below(3) > 0 { self.by.below(8) } else { self.by.below(spread * 4) };
@@ -216,7 +217,7 @@ impl Lane {
         self.write(self.batches.len() - 1);
     }
 
-    /// Writes the bytes of a batch, each of whose records says which it is.
+    /// Writes the bytes of a batch. Each of its records has the name of the batch as its value.
     fn write(&mut self, at: usize) {
         let batch = &mut self.batches[at];
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
@@ -242,14 +243,14 @@ impl Lane {
         Sent { attempt, topic, bytes: batch.bytes.clone(), may_reorder: self.stripes > 1 && self.is_known, connection }
     }
 
-    /// The same once more, over any connection.
+    /// Sends the same batch once more, over any connection.
     pub fn copy(&mut self, of: &Sent) -> Option<Sent> {
         let attempt = *self.attempts.get(&of.attempt)?;
-        // Not where that may be taken for another one.
+        // Not without sequences: the copy would be another batch.
         (self.is_idempotent()).then(|| self.send(attempt.batch, attempt.was_first, of.topic))
     }
 
-    /// What became of a request that was sent.
+    /// Applies the outcome of a request.
     pub fn heard(&mut self, attempt: u64, heard: Heard, world: &World) {
         let Some(Attempt { batch: at, was_first }) = self.attempts.remove(&attempt) else { return };
         let lane = self.index;
@@ -291,7 +292,7 @@ impl Lane {
                 }
             }
             Heard::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
-                // Its commit may have been asked for twice, and its topic deleted in between.
+                // Its commit may have been requested twice, with a deletion of its topic in between.
                 let is_there = world.topic.lock().current == Some(topic);
                 if is_there && !batch.may_be_written && batch.known == Known::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is a duplicate, and was never written", name()));
@@ -301,7 +302,7 @@ impl Lane {
             }
             Heard::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
                 if was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty() {
-                    // Also where it was written, or not, to a topic that is deleted.
+                    // This is wrong even if an earlier attempt was for a topic that is deleted, whatever came of it.
                     world.wrong(|| format!("{} is next, and is out of order", name()));
                     self.wants_epoch = true;
                 }
@@ -320,7 +321,7 @@ impl Lane {
         }
     }
 
-    /// A new epoch, once nothing is in flight.
+    /// Begins a new epoch; no batch is in flight.
     fn begin_epoch(&mut self) {
         (self.epoch, self.next_sequence) = (self.epoch + 1, 0);
         (self.wants_epoch, self.is_known) = (false, false);
@@ -339,7 +340,7 @@ impl Lane {
         }
     }
 
-    /// The program ends, and another one goes on after it, under the next epoch.
+    /// Ends the program. Another one goes on after it, under the next epoch.
     pub fn die(&mut self) {
         for batch in self.batches.iter_mut().filter(|batch| batch.known == Known::Open) {
             batch.may_be_written |= !batch.in_flight.is_empty();
@@ -352,7 +353,7 @@ impl Lane {
         }
     }
 
-    /// All its connections are gone.
+    /// Loses all connections of the lane.
     pub fn lose_all(&mut self, world: &World) {
         for attempt in self.attempts.keys().copied().collect::<Vec<_>>() {
             self.heard(attempt, Heard::Nothing, world);

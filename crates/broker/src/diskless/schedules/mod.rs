@@ -1,17 +1,21 @@
-//! Schedules of the write path by seed, in virtual time: the product's own pipeline, index, reader and cleaner, between
-//! clients, a store and an index that have bad luck, in a process that ends anywhere and begins again.
+//! Schedules of the write path by seed, in virtual time. The product's own pipeline, index, reader and GC run between
+//! clients, a store and an index that have faults. Their process may end anywhere and start again.
 //!
 //! A seed decides everything, and a schedule runs on one thread, so that it is the same each time.
-//! `FULLBORE_SCHEDULES=20` runs twenty times as many; `FULLBORE_SEED=7` runs that one alone and tells what happens.
+//! `FULLBORE_SCHEDULES=20` runs twenty times as many; `FULLBORE_SEED=7` runs that one alone and prints its events.
 //!
-//! Checked, in [`check`] where not said otherwise: what was acknowledged is at its offset, once, with its bytes, and
-//! its row and its object were there before the answer; per producer, partition and epoch sequences have no gap,
-//! nothing is there twice, and batches are in the order in which they were sent; what surely was not written is not
-//! there; offsets are dense; what was read once stays ([`consumer`]); no row is without its object, and after its grace
-//! no object without a row; every request is answered within ten seconds of the last fault
-//! ([`producer`]), and a batch that is next is not refused ([`lane`]).
+//! Checked, in [`check`] unless another module is named:
 //!
-//! The checks themselves are tested: with each [`Fault`] they find schedules that break a promise.
+//! - An acknowledged batch is at its offset, once, with its bytes. Its row and its object were there before the answer.
+//! - Sequences have no gap per producer, partition and epoch. No batch is there twice, and batches are in the order in
+//!   which they were sent.
+//! - A batch that certainly was not written is not there. Offsets are dense.
+//! - A record that was read stays ([`consumer`]).
+//! - No row is without its object, and after its grace period no object is without a row.
+//! - Every request is answered within ten seconds of the last fault ([`producer`]). A batch that is next is not refused
+//!   ([`lane`]).
+//!
+//! The checks are tested as well: with each [`Fault`] they find schedules that break a promise.
 
 mod check;
 mod consumer;
@@ -40,34 +44,34 @@ use fullbore_log::partition::reorder_buffer::ReorderBuffer;
 use index::{Driver, PolledChanges};
 use world::{Setup, World, ms, random};
 
-/// What is broken on purpose.
+/// Mutations of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Of the objects of a commit the last is committed first.
+    /// The last of a commit's objects is committed first.
     CommitsOutOfOrder,
-    /// A batch is answered, and then committed.
+    /// A batch is answered before it is committed.
     AnswersBeforeCommit,
-    /// What was admitted behind a failed batch is committed.
+    /// Batches admitted behind a failed one are committed.
     CommitsTheDead,
-    /// A broker takes what it knows of producers for all that there is.
+    /// A broker takes its known state of producers as current.
     AsksNobody,
     /// The coordinator writes no markers.
     LeavesOpen,
     /// Markers have the opposite of the decision.
     MarksOtherwise,
-    /// A batch that begins a transaction is committed before the coordinator's word.
+    /// A batch that begins a transaction is committed before its confirmation.
     CommitsUnconfirmed,
 }
 
 const TOPIC: &str = "topic";
 const CLUSTER: &str = "cluster";
-/// After that a schedule hangs.
+/// Time after which a schedule hangs.
 const LASTS_MAX: Duration = Duration::from_secs(400);
 
-/// The brokers of a process, which begin and end together.
+/// Brokers of a process, which begin and end together.
 pub type Brokers = Arc<[Arc<Life>]>;
 
-/// One broker in one life of the process.
+/// Broker in one life of the process.
 pub struct Life {
     world: Arc<World>,
     diskless: Diskless,
@@ -77,7 +81,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// Starts the process; to be called in its runtime.
+    /// Starts the brokers of the process. The caller is in the process's runtime.
     fn start_all(world: &Arc<World>, life: u64) -> Brokers {
         (0..world.setup.brokers as u64).map(|broker| Life::start(world, life + 1000 * broker)).collect()
     }
@@ -109,7 +113,7 @@ impl Life {
             let topic = world.topic.lock();
             (topic.current, topic.deleted.clone())
         };
-        // What was decided is carried out again.
+        // Deletions that were decided are carried out again.
         deleted.into_iter().for_each(|id| _ = life.diskless.delete_topic(id, Box::new(|| {})));
         if let Some(id) = current {
             life.put_topic(id);
@@ -121,7 +125,7 @@ impl Life {
         self.diskless.put_topic((TOPIC, id), self.world.setup.partitions, &self.config, Box::new(|_| Stops::default()));
     }
 
-    /// Lets go of what it can, as a broker that is stopped.
+    /// Stops the broker in an orderly way.
     async fn stop(&self, by: &mut Random) {
         self.world.tell(|| "stops".into());
         self.reordering.close();
@@ -132,7 +136,7 @@ impl Life {
     }
 }
 
-/// Clients come, until all is produced.
+/// Runs the clients, until all batches are produced.
 async fn until_produced(world: &Arc<World>, brokers: &Brokers) {
     for partition in 0..world.setup.partitions {
         let max_bytes = [1, 300, 1 << 20][(world.setup.seed as usize + partition as usize) % 3];
@@ -151,7 +155,7 @@ async fn until_produced(world: &Arc<World>, brokers: &Brokers) {
     }
 }
 
-/// Brokers follow the metadata one after the other.
+/// Applies a change of the metadata at one broker after the other.
 async fn follow(brokers: &Brokers, by: &mut Random, change: impl Fn(&Life)) {
     for (at, broker) in brokers.iter().enumerate() {
         if at > 0 {
@@ -161,7 +165,7 @@ async fn follow(brokers: &Brokers, by: &mut Random, change: impl Fn(&Life)) {
     }
 }
 
-/// Deletes topics and records, makes topics, sets the clock.
+/// Deletes and creates topics, and deletes records.
 async fn administer(world: Arc<World>, brokers: Brokers) {
     let world = &world;
     let mut by = random(world.setup.seed, 6 + world.now().as_millis() as u64);
@@ -201,13 +205,13 @@ async fn administer(world: Arc<World>, brokers: Brokers) {
     }
 }
 
-/// Sleeps so long, or until less has passed: whether it was the first.
+/// Sleeps for the shorter of two times. Returns true if that was `first`.
 async fn sleep_less(first: Duration, other: Duration) -> bool {
     sleep(first.min(other)).await;
     first <= other
 }
 
-/// In a runtime of its own, whose time passes at once. When it ends, everything ends where it is.
+/// Runs `body` in a runtime of its own, whose time passes at once. All tasks end with it, wherever they are.
 fn in_runtime<T>(world: &World, body: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");
@@ -221,7 +225,7 @@ fn in_runtime<T>(world: &World, body: impl Future<Output = T>) -> T {
     done
 }
 
-/// What a schedule has come to.
+/// Outcome of a schedule.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
     digest: u64,
@@ -278,7 +282,7 @@ async fn live(world: &Arc<World>, number: u64, end: Option<(Duration, bool)>) {
 }
 
 #[test]
-fn whatever_happens_what_was_acknowledged_is_there_once_and_in_order() {
+fn faults_happen_acknowledged_batches_are_there_once_and_in_order() {
     let is_told = only_seed().is_some();
     let outcomes = run_each(200, 2, |seed| run(seed, None, is_told));
     let mean = outcomes.iter().map(|outcome| outcome.acknowledged).sum::<usize>() / outcomes.len();
@@ -287,7 +291,7 @@ fn whatever_happens_what_was_acknowledged_is_there_once_and_in_order() {
 }
 
 #[test]
-fn whatever_happens_transactions_end_as_decided_and_everything_becomes_stable() {
+fn faults_happen_transactions_end_as_decided_and_all_records_become_stable() {
     let is_told = only_seed().is_some();
     let outcomes = run_each(150, 2, |seed| run_with(seed, None, is_told, 3));
     let mean = outcomes.iter().map(|outcome| outcome.acknowledged).sum::<usize>() / outcomes.len();
@@ -314,7 +318,7 @@ fn a_seed_repeats_itself() {
 
 #[test]
 fn each_planted_fault_is_found() {
-    // One in hundreds of schedules has what the dead can be seen by: the first is near here.
+    // Only one schedule in hundreds shows a commit of dead batches: the first is near here.
     let first = |fault| if fault == Fault::CommitsTheDead { 520 } else { 0 };
     let faults = [Fault::CommitsOutOfOrder, Fault::AnswersBeforeCommit, Fault::CommitsTheDead, Fault::AsksNobody];
     let faults = faults.map(|fault| (fault, first(fault)..first(fault) + 2_000));

@@ -1,5 +1,5 @@
-//! Clients that produce, with their connections: what is sent over one arrives in order, or is lost with everything
-//! behind it.
+//! Clients that produce, with their connections: requests on one connection arrive in order, or are lost with all
+//! behind them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::partition::terms::EarlyBatches;
 use fullbore_log::validation::ValidBatch;
 
-/// How long a request waits for a partition that is being made.
+/// Time for which a request waits for a partition that is being created.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);
 /// `request.timeout.ms`
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Tells the client, if only that the connection is gone.
+/// Reply to the client. If it is dropped unanswered, the connection is gone.
 struct Reply {
     attempt: u64,
     to: UnboundedSender<(u64, Heard)>,
@@ -48,12 +48,12 @@ struct Request {
     reply: Reply,
 }
 
-/// A client's lane, as long as the process lives; with everything resolved it ends.
+/// Runs a client's lane as long as the process lives. Returns once all batches are resolved.
 pub async fn produce(brokers: Brokers, lane: Arc<Mutex<Lane>>) {
     let world = &brokers[0].world;
     let (to, mut from) = unbounded_channel();
     let stripes = lane.lock().stripes();
-    // To each broker as many.
+    // The same number to each broker.
     let mut connections: Vec<Option<UnboundedSender<Request>>> = vec![None; stripes * brokers.len()];
     let mut broker = 0;
     lane.lock().lose_all(world);
@@ -69,17 +69,17 @@ pub async fn produce(brokers: Brokers, lane: Arc<Mutex<Lane>>) {
                 };
                 let copy = if is_twice { lane.lock().copy(&sent) } else { None };
                 for sent in [Some(sent), copy].into_iter().flatten() {
-                    // Another broker serves the partition from now on; what was sent to the one before is on its way
-                    // there.
+                    // The lane goes on at another broker from now on; earlier requests are still under way to the one
+                    // before.
                     if brokers.len() > 1 && lane.lock().moves(world) {
                         broker = lane.lock().by.below(brokers.len());
                     }
                     let to_broker = &mut connections[broker * stripes..][..stripes];
                     send(&brokers[broker], &lane, to_broker, sent, &to);
                 }
-                // Without sequences, what comes over another connection may overtake it.
+                // A batch without a sequence may be overtaken by those over another connection.
                 if (is_lost || dies) && lane.lock().is_idempotent() {
-                    // What was sent is on its way, and nobody hears of it.
+                    // Requests under way go on without an answer.
                     connections.iter_mut().for_each(|connection| *connection = None);
                     if dies { lane.lock().die() } else { lane.lock().lose_all(world) }
                 }
@@ -90,7 +90,7 @@ pub async fn produce(brokers: Brokers, lane: Arc<Mutex<Lane>>) {
         let wait = until.map_or(Duration::from_secs(3600), |until| until.saturating_sub(world.now()) + ms(1));
         if let Ok(Some((attempt, heard))) = timeout(wait, from.recv()).await {
             lane.lock().heard(attempt, heard, world);
-            // All that a connection had is gone with it.
+            // All requests of a connection are gone with it.
             while let Ok((attempt, heard)) = from.try_recv() {
                 lane.lock().heard(attempt, heard, world);
             }
@@ -118,17 +118,17 @@ fn send(
     });
     let reply = Reply { attempt: sent.attempt, to: to.clone(), heard: Heard::Nothing };
     let request = Request { sent, partition, at: life.world.now(), reply };
-    // One that is closed has lost it.
+    // A closed connection has lost the request.
     let _ = connection.send(request);
 }
 
-/// What a request has come to at its admission.
+/// Outcome of a request at its admission.
 enum Answer {
     Known(Result<Appended, AppendError>),
     Later(AppendTicket, Instant),
 }
 
-/// A connection at the broker: requests are taken in order, and answered in order.
+/// Serves a connection at a broker: requests are admitted and answered in their order.
 async fn serve(life: Arc<Life>, mut requests: UnboundedReceiver<Request>, client: String, mut by: Random) {
     let (answers, to_answer) = unbounded_channel();
     let answering = tokio::spawn(answer(Arc::clone(&life), to_answer));

@@ -1,5 +1,5 @@
-//! An object store that has bad luck: slow, hanging, refusing, putting late or without saying so, giving what is not
-//! there or is wrong.
+//! Object store with faults: it is slow, hangs or refuses. PUTs arrive late or without an answer, and GETs return wrong
+//! bytes or none.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use super::world::{Setup, World, ms, random};
 
-/// The store of a schedule.
+/// Object store of a schedule.
 pub struct Troubled {
     inner: InMemory,
     world: Weak<World>,
@@ -32,23 +32,23 @@ pub struct Troubled {
 struct State {
     puts: Random,
     gets: Random,
-    /// Puts that are on their way, and when they arrive, whoever waits for them.
+    /// PUTs that were given up and have not arrived: time, key and bytes.
     late: Vec<(Duration, Path, PutPayload)>,
 }
 
-/// What becomes of a request.
+/// Fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Luck {
     Good,
     Slow,
     Hangs,
     Fails,
-    /// It is done, and the answer is lost.
+    /// The request is carried out, and the answer is lost.
     DoneButFails,
     Denied,
-    /// A GET: it is not there, this time.
+    /// A GET finds no object, this time.
     NotFound,
-    /// A GET: a bit is another.
+    /// A GET returns one wrong bit.
     Wrong,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Troubled {
     }
 }
 
-/// A PUT that is given up may arrive all the same.
+/// PUT under way, which may arrive even if it is given up.
 struct OnItsWay<'a> {
     store: &'a Troubled,
     world: &'a World,
@@ -89,7 +89,7 @@ impl Troubled {
         Arc::new(Troubled { inner: InMemory::new(), world, put_ms: setup.put_ms, state: Mutex::new(state) })
     }
 
-    /// Every object there is, with its size.
+    /// Returns every object in the store, with its size.
     pub async fn objects(&self) -> Vec<(Path, u64)> {
         self.arrive().await;
         let mut objects: Vec<_> = self
@@ -102,7 +102,7 @@ impl Troubled {
         objects
     }
 
-    /// What is on its way arrives at once.
+    /// Lets all PUTs under way arrive at once.
     pub async fn hurry(&self) {
         self.state.lock().late.iter_mut().for_each(|(due, ..)| *due = Duration::ZERO);
         self.arrive().await;
@@ -112,7 +112,7 @@ impl Troubled {
         self.world.upgrade().expect("a schedule has its world")
     }
 
-    /// Puts what has arrived meanwhile.
+    /// Puts the objects that have arrived meanwhile.
     async fn arrive(&self) {
         let now = self.world().now();
         let mut late = std::mem::take(&mut self.state.lock().late);
@@ -136,7 +136,7 @@ impl Troubled {
         }
     }
 
-    /// A request takes its time, or for ever.
+    /// Waits for the duration of a request, or forever.
     async fn wait(&self, world: &Arc<World>, luck: Luck, takes: Duration) -> Result<()> {
         match luck {
             Luck::Good => tokio::time::sleep(takes).await,
@@ -240,7 +240,7 @@ impl ObjectStore for Troubled {
 }
 
 impl Troubled {
-    /// What is there, with one bit that is another.
+    /// Returns the bytes of an object with one wrong bit.
     async fn get_wrong(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let right = self.inner.get_opts(location, options.clone()).await?;
         let range: Range<u64> = right.range.clone();
@@ -249,7 +249,7 @@ impl Troubled {
             let bit = self.state.lock().gets.below(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        // A store of its own has the wrong bytes at the same place.
+        // The wrong bytes are read from a second store, where they have the same position.
         let (other, mut whole) = (InMemory::new(), vec![0; range.start as usize]);
         whole.extend(bytes);
         other.put(location, PutPayload::from_bytes(Bytes::from(whole))).await?;

@@ -1,9 +1,11 @@
-//! Clients that write transactions, each with a coordinator that outlives every process: what it has decided is on
-//! record, and the marker is written, over any broker, until it is known to be there or its partition is gone.
+//! Clients that write transactions, each with a coordinator that outlives every process. The coordinator records its
+//! decision, and writes the marker over any broker until the marker is there or its partition is gone.
 //!
-//! Transaction version 2: a transaction begins with sequence 0 of the next epoch. What a process leaves undecided when
-//! it ends is aborted. Checked at the end: no transaction is open; what is committed is there, and not aborted; all
-//! else that is there is aborted.
+//! Transaction version 2: a transaction begins with sequence 0 of the next epoch. Transactions without a decision at
+//! the end of a process are aborted.
+//!
+//! Checked at the end: no transaction is open. Batches of committed transactions are there and not aborted, and all
+//! others that are there are aborted.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -31,26 +33,26 @@ use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
 use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, VerificationTime};
 use fullbore_log::validation::ValidBatch;
 
-/// Ids of their producers are from here on.
+/// First of the producers' ids.
 const FIRST_PRODUCER: i64 = 10_000;
 const VERSION: i8 = 2;
-/// How long a request waits for a partition that is being made.
+/// Time for which a request waits for a partition that is being created.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);
 /// `request.timeout.ms`
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A transaction of a client.
+/// Transaction of a client.
 #[derive(Clone, Copy, Debug)]
 struct Transaction {
     topic: Uuid,
     epoch: i16,
-    /// Batches that are acknowledged.
+    /// Number of acknowledged batches.
     batches: i32,
-    /// True if it is committed, once that is decided.
+    /// True if the transaction is committed; `None` before the decision.
     decision: Option<bool>,
 }
 
-/// A client of one partition.
+/// Client of one partition.
 pub struct Transactional {
     index: usize,
     partition: i32,
@@ -64,7 +66,7 @@ pub struct Transactional {
 /// Outcome of a batch.
 enum Written {
     Acknowledged,
-    /// The transaction is to be aborted; the batch may be written.
+    /// The transaction must be aborted; the batch may be written.
     No,
 }
 
@@ -84,7 +86,7 @@ impl Transactional {
         FIRST_PRODUCER + self.index as i64
     }
 
-    /// Transactions without an outcome, for the report of a failure.
+    /// Returns the transaction without an outcome, for the report of a failure.
     pub fn open(&self) -> String {
         let last = self.transactions.last().filter(|_| self.is_under_way);
         format!("client {} has {} transactions left, and {last:?}", self.index, self.left)
@@ -105,7 +107,7 @@ impl Transactional {
         }
     }
 
-    /// Committed transactions.
+    /// Returns the number of committed transactions.
     pub fn committed(&self) -> usize {
         self.transactions.iter().filter(|of| of.decision == Some(true)).count()
     }
@@ -119,10 +121,10 @@ impl Transactional {
     }
 }
 
-/// Writes transactions as long as the process lives; with all of them ended it ends.
+/// Writes transactions as long as the process lives. Returns once all have ended.
 pub async fn transact(brokers: Brokers, client: Arc<Mutex<Transactional>>) {
     let world = &brokers[0].world;
-    // State that the process before has left.
+    // The process before has left an undecided transaction.
     client.lock().decide(false);
     loop {
         if client.lock().is_under_way {
@@ -159,7 +161,7 @@ pub async fn transact(brokers: Brokers, client: Arc<Mutex<Transactional>>) {
     }
 }
 
-/// Any of the brokers.
+/// Returns any of the brokers.
 fn any(brokers: &Brokers, client: &Mutex<Transactional>) -> Arc<Life> {
     Arc::clone(&brokers[client.lock().by.below(brokers.len())])
 }
@@ -170,7 +172,7 @@ async fn partition_at(life: &Life, client: &Mutex<Transactional>, topic: Uuid) -
     Some(partition)
 }
 
-/// Sends a batch until it is known to be written, or refused for good; sometimes the client does not wait for that.
+/// Sends a batch until it is known to be written, or refused for good. Sometimes the client gives up before.
 async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction, number: i32) -> Written {
     let world = &brokers[0].world;
     let bytes = client.lock().batch(of.epoch, number);
@@ -211,10 +213,10 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
     }
 }
 
-/// Word of the coordinator on a batch that begins a transaction.
+/// Confirmation by the coordinator of a batch that begins a transaction.
 #[derive(Clone, Copy, Debug)]
 struct Word {
-    /// The batch goes ahead of the word, which comes after this time; `None`: the word comes first.
+    /// Time of the confirmation after the batch was offered; `None`: it comes before.
     after: Option<Duration>,
     is_given: bool,
 }
@@ -226,7 +228,7 @@ impl Word {
     }
 }
 
-/// Offers a batch in a transaction that the coordinator has, and waits until it is committed.
+/// Offers a batch in a transaction that the coordinator has, and waits for its commit.
 async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, word: Word) -> Result<(), AppendError> {
     let batch = ValidBatch::unchecked(bytes);
     let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -257,7 +259,7 @@ async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, w
     }
 }
 
-/// Gives a word after a time, and notes it if it is no refusal.
+/// Sends the confirmation, or a refusal, after a time. Notes a confirmation in `given`.
 fn give_later(after: Duration, is_given: bool, given: Arc<AtomicBool>) -> AwaitedWord {
     let (sender, awaited) = AwaitedWord::new();
     task::spawn(async move {
@@ -284,7 +286,7 @@ async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     while world.topic.lock().current == Some(topic) && world.setup.fault != Some(Fault::LeavesOpen) {
         let life = any(brokers, client);
         if let Some(partition) = partition_at(&life, client, topic).await {
-            // A coordinator that gives up writes it again, and both may be written.
+            // A coordinator that gives up writes the marker again, and both may be written.
             let patience = if client.lock().by.below(8) == 0 { ms(100) } else { TIMEOUT };
             let written = timeout(patience, partition.write_marker(&marker, VERSION)).await;
             world.tell(|| format!("{marker:?}: {written:?}"));
@@ -307,14 +309,14 @@ async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     client.lock().is_under_way = false;
 }
 
-/// The batches of transactions in a log, with their offsets.
+/// Batches of transactions in a log, with their offsets.
 #[derive(Default)]
 pub struct Logged {
     batches: Vec<(i64, (usize, i16, i32))>,
 }
 
 impl Logged {
-    /// Takes a batch at this offset, if it is a marker or in a transaction. Nothing is known of those before `begin`.
+    /// Takes a batch at `base`, if it is a marker or in a transaction. Batches before `begin` are unknown.
     pub fn take(&mut self, base: i64, begin: i64, view: &BatchView<'_>) -> bool {
         if base >= begin
             && view.is_transactional()
@@ -326,7 +328,7 @@ impl Logged {
         view.is_transactional() || view.is_control()
     }
 
-    /// Checks what was committed and aborted in a partition of this topic.
+    /// Checks the committed and aborted batches in a partition of this topic.
     pub fn check(&self, world: &World, (topic, partition): (Uuid, i32), aborted: &[AbortedTransaction]) {
         let is_aborted = |base: i64, client: usize| {
             let is_of = |of: &&AbortedTransaction| of.producer_id == FIRST_PRODUCER + client as i64;
@@ -355,7 +357,7 @@ impl Logged {
     }
 }
 
-/// Client, epoch and number of a batch.
+/// Returns client, epoch and number of a batch.
 fn name(view: &BatchView<'_>) -> Option<(usize, i16, i32)> {
     let first = RecordIter::new(view.payload(), view.record_count()).next()?.ok()?;
     let mut numbers = std::str::from_utf8(first.value?).ok()?.strip_prefix('T')?.split(['.', ' ']);
@@ -363,7 +365,7 @@ fn name(view: &BatchView<'_>) -> Option<(usize, i16, i32)> {
 }
 
 impl Life {
-    /// Checks a log, of which these batches were read: every transaction has ended.
+    /// Checks that every transaction in a partition has ended, and the batches that were read of its log.
     pub async fn check_transactions(&self, partition: &DisklessPartition, topic: Uuid, logged: &Logged, end: i64) {
         let Some(number) = partition.known.number() else { return };
         let row = self.finder.partitions(vec![number]).await.expect("found").pop();

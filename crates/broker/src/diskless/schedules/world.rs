@@ -1,6 +1,6 @@
-//! What outlives a process: the clock, the store, the topic, what clients know, and what was found to be wrong.
+//! State that outlives a process: the clock, the store, the topic, the clients' state, and the first broken promise.
 //!
-//! Each part takes its chances from a generator of its own, so that a schedule is the same each time.
+//! Each part draws from a generator of its own, so that a schedule is the same each time.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,21 +17,21 @@ use super::consumer::Seen;
 use super::lane::Lane;
 use super::transactional::Transactional;
 
-/// The wall clock when a schedule begins, in ms.
+/// Wall clock when a schedule begins, in ms.
 const WALL_MS: i64 = 1_700_000_000_000;
-/// Within what time after the last fault everything is answered.
+/// Time after the last fault within which all requests are answered.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 pub fn ms(ms: usize) -> Duration {
     Duration::from_millis(ms as u64)
 }
 
-/// A generator of its own for each part.
+/// Returns the generator of a part.
 pub fn random(seed: u64, part: u64) -> Random {
     Random::new(Random::new(seed ^ (part << 48)).next())
 }
 
-/// What a seed decides before anything happens.
+/// Settings of a schedule, which its seed decides before it begins.
 #[derive(Debug)]
 pub struct Setup {
     pub seed: u64,
@@ -39,23 +39,23 @@ pub struct Setup {
     pub partitions: i32,
     /// Brokers of the cluster, in one process.
     pub brokers: usize,
-    /// A client goes on at another broker one time in so many.
+    /// Moves of a client: it goes on at another broker one time in this number.
     pub moves: usize,
-    /// Number of requests of which one meets with a fault; 0: none does.
+    /// Requests of which one has a fault; 0: none has.
     pub store_trouble: usize,
     pub index_trouble: usize,
     pub client_trouble: usize,
-    /// What a PUT takes at the least.
+    /// Shortest duration of a PUT.
     pub put_ms: usize,
-    /// Until when there are misfortunes.
+    /// Time from which on there are no faults.
     pub calm_from: Duration,
-    /// When the process ends, and how.
+    /// Times at which the process ends; true if it is stopped in an orderly way.
     pub ends: Vec<(Duration, bool)>,
-    /// When the store, or the index if it is set, is out, and until when.
+    /// Outages: begin, end, and true if the index is down instead of the store.
     pub outages: Vec<(Duration, Duration, bool)>,
-    /// When the topic is deleted, and made again.
+    /// Deletions of the topic: time, and the pause until it is created again.
     pub deletions: Vec<(Duration, Duration)>,
-    /// True if producers of the partitions were forgotten for want of room.
+    /// True if producers of the partitions were forgotten for lack of room.
     pub has_forgotten: bool,
     pub window: usize,
     pub commit_interval_ms: u64,
@@ -117,27 +117,27 @@ impl Setup {
     }
 }
 
-/// The time of a schedule, which goes on from life to life.
+/// Time of a schedule, which goes on from life to life.
 #[derive(Debug)]
 struct Clock {
-    /// When this life began.
+    /// Time at which this life began.
     base: Duration,
     began: Option<Instant>,
-    /// By how much the wall clock was set.
+    /// Sum of the changes of the wall clock.
     skew_ms: i64,
 }
 
-/// Misfortunes, as far as what they delay is concerned.
+/// Faults under way, and the end of the last one.
 #[derive(Debug, Default)]
 struct Troubles {
     under_way: usize,
     last_end: Duration,
 }
 
-/// The topic: one name, and each time it is made another id.
+/// The topic: one name, and another id each time it is created.
 #[derive(Debug, Default)]
 pub struct TopicState {
-    /// The current one, if there is one.
+    /// Id of the existing topic, if there is one.
     pub current: Option<Uuid>,
     pub deleted: Vec<Uuid>,
     made: u8,
@@ -153,10 +153,10 @@ pub struct World {
     pub lanes: Vec<Arc<Mutex<Lane>>>,
     pub transactional: Vec<Arc<Mutex<Transactional>>>,
     pub seen: Mutex<Seen>,
-    /// Before which offset records of a partition may be deleted, as far as somebody wanted that.
+    /// Offset before which records of a partition may be deleted, by the requests so far.
     pub deleted_to: Mutex<HashMap<(Uuid, i32), i64>>,
     wrong: Mutex<Option<String>>,
-    /// What happened, for a seed that is looked at; and a sum of all of it.
+    /// True if events are printed, a digest of all events, and their number.
     told: Mutex<(bool, u64, u64)>,
 }
 
@@ -178,14 +178,14 @@ impl World {
         })
     }
 
-    /// A process begins; to be called in its runtime.
+    /// Begins a life of the process. The caller is in its runtime.
     pub fn begin_life(&self) {
         let base = self.now();
         let mut clock = self.clock.lock();
         (clock.base, clock.began) = (base, Some(Instant::now()));
     }
 
-    /// The process is about to end, with its runtime.
+    /// Ends a life of the process, just before its runtime ends.
     pub fn end_life(&self) {
         let base = self.now();
         let mut clock = self.clock.lock();
@@ -202,7 +202,7 @@ impl World {
         WALL_MS + now + self.clock.lock().skew_ms
     }
 
-    /// Sets the wall clock.
+    /// Moves the wall clock by `by_ms`.
     pub fn skew(&self, by_ms: i64) {
         self.clock.lock().skew_ms += by_ms;
     }
@@ -216,7 +216,7 @@ impl World {
         one_in > 0 && !self.is_calm() && by.below(one_in) == 0
     }
 
-    /// Until when the store, or the index, is out.
+    /// Returns the end of an outage of the store, or of the index, that is under way.
     pub fn out_until(&self, of_index: bool) -> Option<Duration> {
         let now = self.now();
         let of = |(from, until, is_index): &(Duration, Duration, bool)| {
@@ -225,18 +225,18 @@ impl World {
         self.setup.outages.iter().filter_map(of).max()
     }
 
-    /// A fault that is over at once.
+    /// Notes a fault that is over at once.
     pub fn trouble(&self) {
         self.troubles.lock().last_end = self.now();
     }
 
-    /// One that lasts.
+    /// Notes a fault that lasts until the result is dropped.
     pub fn lasting_trouble(self: &Arc<Self>) -> Trouble {
         self.troubles.lock().under_way += 1;
         Trouble(Arc::clone(self))
     }
 
-    /// Since when there is no fault; `None` while there is.
+    /// Returns the time since which there is no fault; `None` during one.
     pub fn untroubled_since(&self) -> Option<Duration> {
         let now = self.now();
         let troubles = self.troubles.lock();
@@ -245,15 +245,15 @@ impl World {
         (troubles.under_way == 0 && !is_out).then(|| outages.fold(troubles.last_end, Duration::max))
     }
 
-    /// Returns true if what was begun at this time has taken too long by now, since nothing hindered it.
+    /// Returns true if a request begun at this time has taken too long by now, without a fault that delays it.
     pub fn is_late(&self, begun: Duration) -> bool {
-        // Where there is room for hardly more than one batch, each waits for all that were there before it.
+        // Where memory has room for hardly more than one batch, each waits for all those before it.
         let is_narrow = self.setup.memory_bytes <= self.setup.object_bytes_max + 200;
         let within = if is_narrow { ANSWERED_WITHIN * 4 } else { ANSWERED_WITHIN };
         self.untroubled_since().is_some_and(|since| self.now() > since.max(begun) + within)
     }
 
-    /// The topic is made, for the first time or again.
+    /// Creates the topic, for the first time or again.
     pub fn make_topic(&self) -> Uuid {
         let mut topic = self.topic.lock();
         topic.made += 1;
@@ -262,7 +262,7 @@ impl World {
         id
     }
 
-    /// It is deleted.
+    /// Deletes the topic.
     pub fn delete_topic(&self) -> Option<Uuid> {
         let mut topic = self.topic.lock();
         let id = topic.current.take()?;
@@ -270,7 +270,7 @@ impl World {
         Some(id)
     }
 
-    /// Something is not as it should be: the first of it counts.
+    /// Notes a broken promise. Only the first one counts.
     pub fn wrong(&self, what: impl FnOnce() -> String) {
         let now = self.now();
         let mut wrong = self.wrong.lock();
@@ -287,7 +287,7 @@ impl World {
         self.wrong.lock().clone()
     }
 
-    /// Something happens.
+    /// Notes an event.
     pub fn tell(&self, what: impl FnOnce() -> String) {
         let now = self.now().as_millis();
         let mut told = self.told.lock();
@@ -299,13 +299,13 @@ impl World {
         }
     }
 
-    /// A sum of everything that happened.
+    /// Returns the digest of all events.
     pub fn digest(&self) -> u64 {
         self.told.lock().1
     }
 }
 
-/// A fault that lasts until it is dropped.
+/// Fault that lasts until this is dropped.
 pub struct Trouble(Arc<World>);
 
 impl Drop for Trouble {

@@ -6,9 +6,9 @@ use fullbore_control::{CreatePartitions, GrowTopic};
 use fullbore_rules::group::consumer;
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 
-/// Somebody must not take back what was committed after the topic was made again.
+/// A commit to the recreated topic must not be taken back.
 #[tokio::test]
-async fn what_is_forgotten_of_a_deleted_topic_is_not_what_was_committed_to_the_next_of_its_name() {
+async fn deletion_of_a_topics_offsets_keeps_those_of_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = unstarted(folder.path(), GroupClock::start(), "");
     opened.groups.prepare(Missing::Create, []).await.expect("there is room");
@@ -17,7 +17,7 @@ async fn what_is_forgotten_of_a_deleted_topic_is_not_what_was_committed_to_the_n
     opened.delete(&old).await;
     let new = opened.topic("t").await;
     opened.commit("g", vec![one(&new, 0, committed(3, 2))]).await;
-    // Whoever sees to deleted topics comes late, as behind many groups.
+    // The task for deleted topics comes late, as behind many groups.
     opened.groups.forget_topic(old.id).await;
     assert_eq!(opened.held(), 1);
     let opened = reopened(opened, folder.path()).await;
@@ -25,16 +25,16 @@ async fn what_is_forgotten_of_a_deleted_topic_is_not_what_was_committed_to_the_n
 }
 
 #[tokio::test]
-async fn a_group_whose_first_commit_is_on_its_way_is_not_forgotten() {
+async fn group_with_its_first_commit_under_way_is_not_forgotten() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
-    // As a heartbeat of nobody does.
+    // As a heartbeat without a member does.
     opened.groups.put_to(&"g".into(), Missing::Refuse(ErrorCode::NONE), |group, ticket, now, effects| {
         group.leave(&[], ticket, now, effects);
     });
-    // The client is gone before its answer.
+    // The client is gone before its response.
     drop(commit);
     while opened.held() == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -43,7 +43,7 @@ async fn a_group_whose_first_commit_is_on_its_way_is_not_forgotten() {
 }
 
 #[tokio::test]
-async fn offsets_of_a_deleted_topic_that_nobody_could_forget_go_with_the_next_expiry() {
+async fn offsets_of_a_deleted_topic_that_were_left_go_with_the_next_expiry() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = unstarted(folder.path(), GroupClock::start(), "");
     opened.groups.prepare(Missing::Create, []).await.expect("there is room");
@@ -56,7 +56,7 @@ async fn offsets_of_a_deleted_topic_that_nobody_could_forget_go_with_the_next_ex
 }
 
 #[tokio::test]
-async fn groups_stay_where_they_are_since_their_topic_does_not_grow() {
+async fn partitions_added_to_the_offsets_topic_are_refused() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let topics = vec![GrowTopic { name: "__consumer_offsets".into(), count: 8, assignments: None }];
@@ -66,7 +66,7 @@ async fn groups_stay_where_they_are_since_their_topic_does_not_grow() {
 
 /// A short request must not become gigabytes of records, each with the group's id.
 #[tokio::test]
-async fn a_commit_is_bounded_by_what_its_records_take() {
+async fn commit_is_bounded_by_the_bytes_of_its_records() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -81,7 +81,7 @@ async fn a_commit_is_bounded_by_what_its_records_take() {
 
 /// A request waits for the shard of its group, and for no other.
 #[tokio::test]
-async fn a_shard_that_takes_long_to_load_keeps_only_its_own_groups_waiting() {
+async fn shard_that_takes_long_to_load_delays_only_its_own_groups() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let t = opened.topic("t").await;
@@ -104,7 +104,7 @@ async fn a_shard_that_takes_long_to_load_keeps_only_its_own_groups_waiting() {
 }
 
 #[tokio::test]
-async fn a_shard_that_could_not_be_read_is_read_once_it_can_be() {
+async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
@@ -125,7 +125,7 @@ async fn a_shard_that_could_not_be_read_is_read_once_it_can_be() {
     assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
 }
 
-/// Where there are many topics, logs are opened before groups are looked for.
+/// With many topics, logs are opened before groups are loaded.
 #[tokio::test]
 async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -148,10 +148,10 @@ async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() 
     assert_eq!(opened.groups.check("g"), Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
 }
 
-/// A request may be old when it gets its turn: its topic was deleted and made again, and somebody has committed to
-/// that.
+/// A request may be old when it is handled: its topic was deleted and recreated, and another client has committed to
+/// the new one.
 #[tokio::test]
-async fn a_commit_for_a_deleted_topic_does_not_displace_one_for_the_next_of_its_name() {
+async fn commit_for_a_deleted_topic_does_not_replace_one_for_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let old = opened.topic("t").await;
@@ -164,9 +164,9 @@ async fn a_commit_for_a_deleted_topic_does_not_displace_one_for_the_next_of_its_
     assert_eq!(opened.get("g", &new, 0), Some(committed(2, 2)));
 }
 
-/// Clients that go away leave what they asked for behind, and the disk may be slower than they are.
+/// Clients that disconnect leave their requests behind, and the disk may be slower than they are.
 #[tokio::test]
-async fn commits_on_their_way_are_bounded_whoever_asked_for_them() {
+async fn commits_under_way_are_bounded_across_all_clients() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -184,9 +184,9 @@ async fn commits_on_their_way_are_bounded_whoever_asked_for_them() {
     assert_eq!(ask().expect("there is room again").done().await, Ok(vec![]));
 }
 
-/// What is due in groups is done by one task for all of them.
+/// A single task handles the deadlines of all groups.
 #[tokio::test]
-async fn an_event_that_panics_costs_its_own_group_all_members_and_nothing_else() {
+async fn panicking_event_removes_only_the_members_of_its_own_group() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
@@ -199,7 +199,7 @@ async fn an_event_that_panics_costs_its_own_group_all_members_and_nothing_else()
     for group in ["bad", "good"] {
         let id = Text::from(group);
         let (request, member_id, image) = (join_request("consumer"), Text::from("m"), opened.control.image());
-        // It is answered once the time for others to come is over.
+        // The join is answered once the time for other members is over.
         let joined = opened.groups.put_to(&id, Missing::Create, |group, ticket, now, effects| {
             group.join(joining(&request, &member_id), &*image, ticket, now, effects);
         });
@@ -209,7 +209,7 @@ async fn an_event_that_panics_costs_its_own_group_all_members_and_nothing_else()
 }
 
 #[tokio::test]
-async fn members_of_the_consumer_protocol_join_anew_after_a_panic() {
+async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
@@ -252,9 +252,9 @@ async fn members_of_the_consumer_protocol_join_anew_after_a_panic() {
     opened.close();
 }
 
-/// Nobody could list it, and it would not expire.
+/// An unlisted group could not be deleted, and would not expire.
 #[tokio::test]
-async fn a_group_that_panics_while_its_first_commit_is_on_its_way_is_still_listed() {
+async fn group_that_panics_with_its_first_commit_under_way_is_still_listed() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;

@@ -1,4 +1,4 @@
-//! Groups whose partition of the topic another broker leads, for a while.
+//! Groups whose partition of the topic is led by another broker for a while.
 
 use super::*;
 use crate::coordinator::{Coordinator, MarkedCoordinator};
@@ -38,7 +38,7 @@ impl Opened {
         self.register(|registered| led_by(registered, leader));
     }
 
-    /// Fetches as a follower that has all of the shard's log, once that ends there.
+    /// Fetches as a follower that has the whole log of the shard, once its end is `log_end`.
     async fn replicate(&self, group: &str, log_end: i64) {
         let shard = self.groups.serving(group).expect("it serves");
         let partition = shard.partition();
@@ -59,14 +59,14 @@ fn led_by(registered: &mut PartitionRegistration, leader: i32) {
 }
 
 #[tokio::test]
-async fn groups_are_read_anew_where_another_broker_led_between_two_looks() {
+async fn groups_are_loaded_again_if_another_broker_led_between_two_images() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
     let before = opened.groups.serving("g").expect("it serves");
     opened.publish(|registered| led_by(registered, OTHER));
-    // Meanwhile this broker may have fetched what the other has written.
+    // This broker may have fetched the other leader's records meanwhile.
     opened.publish(|registered| led_by(registered, 1));
     CoordinatorTopic::adopt(&opened.groups);
     opened.groups.topic.loaded().await;
@@ -76,7 +76,7 @@ async fn groups_are_read_anew_where_another_broker_led_between_two_looks() {
 }
 
 #[tokio::test]
-async fn what_is_read_for_a_shard_whose_partition_has_moved_is_not_put_in_place() {
+async fn log_read_for_a_shard_that_has_moved_is_not_installed() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
@@ -97,7 +97,7 @@ async fn what_is_read_for_a_shard_whose_partition_has_moved_is_not_put_in_place(
 }
 
 #[tokio::test]
-async fn another_broker_leads_pending_offsets_are_read_anew_once_this_one_leads_again() {
+async fn pending_offsets_are_loaded_again_once_this_broker_leads_again() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
@@ -110,7 +110,7 @@ async fn another_broker_leads_pending_offsets_are_read_anew_once_this_one_leads_
     assert_eq!(refused, Some(ErrorCode::NOT_COORDINATOR));
     opened.elect(1);
     opened.groups.topic.loaded().await;
-    // The shard that was left writes nothing behind the one that has its place.
+    // The shard that was left writes nothing after its successor.
     let late = before.write(Records::Marker(marker, 2), |kept| kept).kept().await.expect("told");
     assert_eq!(late.map_err(not_kept), Err(ErrorCode::NOT_COORDINATOR));
     assert!(opened.is_pending("g", &t, 0));
@@ -120,7 +120,7 @@ async fn another_broker_leads_pending_offsets_are_read_anew_once_this_one_leads_
 }
 
 #[tokio::test]
-async fn a_coordinator_knows_nothing_of_groups_elsewhere_and_reads_them_when_it_leads_again() {
+async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let t = opened.topic("t").await;
@@ -128,7 +128,7 @@ async fn a_coordinator_knows_nothing_of_groups_elsewhere_and_reads_them_when_it_
         assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
     }
     let before = opened.groups.serving("g").expect("it serves");
-    // An election that this broker wins changes nothing for anybody.
+    // An election that this broker wins changes nothing for the groups.
     opened.elect(1);
     assert!(Arc::ptr_eq(&before, &opened.groups.serving("g").expect("it serves")));
     assert_eq!(opened.commit("g", vec![one(&t, 1, committed(2, 2))]).await, []);
@@ -148,9 +148,9 @@ async fn a_coordinator_knows_nothing_of_groups_elsewhere_and_reads_them_when_it_
     opened.close();
 }
 
-/// They go one after the other, and nothing tells a group that is gone already from one that never was.
+/// Groups leave one after the other, and a group that is gone looks like one that never was.
 #[tokio::test]
-async fn what_is_looked_for_while_the_groups_leave_is_not_said_to_be_missing() {
+async fn group_requested_while_the_groups_leave_is_not_reported_missing() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
@@ -176,7 +176,7 @@ async fn what_is_looked_for_while_the_groups_leave_is_not_said_to_be_missing() {
 }
 
 #[tokio::test]
-async fn offsets_of_groups_that_are_not_listed_leave_with_their_shard() {
+async fn offsets_of_unlisted_groups_leave_with_their_shard() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
@@ -193,7 +193,7 @@ async fn offsets_of_groups_that_are_not_listed_leave_with_their_shard() {
 }
 
 #[tokio::test]
-async fn an_answer_behind_a_snapshot_that_nobody_keeps_is_refused() {
+async fn answer_after_an_unreplicated_snapshot_becomes_a_refusal() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     opened.register(|registered| {
@@ -213,7 +213,7 @@ async fn an_answer_behind_a_snapshot_that_nobody_keeps_is_refused() {
     while log_end() == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // The follower has neither of them.
+    // The follower has neither of the snapshots.
     let second = ask();
     opened.elect(OTHER);
     for pending in [first, second] {
@@ -223,7 +223,7 @@ async fn an_answer_behind_a_snapshot_that_nobody_keeps_is_refused() {
 }
 
 #[tokio::test]
-async fn a_shard_that_moves_does_not_wait_for_what_is_forgotten_of_deleted_topics() {
+async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let t = opened.topic("t").await;
@@ -231,7 +231,7 @@ async fn a_shard_that_moves_does_not_wait_for_what_is_forgotten_of_deleted_topic
     for group in &groups {
         assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
     }
-    // No write is answered any more, so that nothing can be forgotten.
+    // Writes get no acknowledgement any more, so that no deletion ends.
     opened.register(|registered| {
         registered.replicas = vec![1, OTHER];
         registered.isr = vec![1, OTHER];
@@ -244,7 +244,7 @@ async fn a_shard_that_moves_does_not_wait_for_what_is_forgotten_of_deleted_topic
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let began = std::time::Instant::now();
-    // The other partition keeps its leader, whose writes wait on.
+    // The other partition keeps its leader, and its writes still wait.
     let (moves, index) = (opened.groups.serving("g0").expect("it serves").partition().index(), Cell::new(0));
     opened.publish(|registered| {
         if index.replace(index.get() + 1) == moves {
@@ -260,7 +260,7 @@ async fn a_shard_that_moves_does_not_wait_for_what_is_forgotten_of_deleted_topic
 }
 
 #[tokio::test]
-async fn a_commit_is_seen_and_answered_once_every_replica_in_sync_has_it() {
+async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
@@ -273,7 +273,7 @@ async fn a_commit_is_seen_and_answered_once_every_replica_in_sync_has_it() {
     let first = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
     let mut first = std::pin::pin!(first.done());
     assert!(is_pending(&mut first).await);
-    // Asked for what is behind it in the log; a deletion is of what is true by then.
+    // Queued after it in the log; the deletion applies to the offsets at that time.
     let second = opened.ask("g", vec![one(&t, 1, committed(2, 2))]);
     let mut second = std::pin::pin!(second.done());
     assert!(is_pending(&mut second).await);
@@ -287,7 +287,7 @@ async fn a_commit_is_seen_and_answered_once_every_replica_in_sync_has_it() {
     opened.replicate("g", 3).await;
     deleted.await.expect("kept").expect("kept");
     assert_eq!((opened.held(), opened.get("g", &t, 0)), (1, None));
-    // What is on its way when another broker is elected is refused, and may be there after all.
+    // A commit under way at the election of another broker is refused, and may exist after all.
     let mut third = std::pin::pin!(opened.ask("g", vec![one(&t, 2, committed(3, 3))]).done());
     assert!(is_pending(&mut third).await);
     opened.elect(OTHER);
@@ -296,7 +296,7 @@ async fn a_commit_is_seen_and_answered_once_every_replica_in_sync_has_it() {
 }
 
 #[tokio::test]
-async fn who_leads_next_serves_once_what_it_found_is_on_every_replica_in_sync() {
+async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
@@ -316,7 +316,7 @@ async fn who_leads_next_serves_once_what_it_found_is_on_every_replica_in_sync() 
     opened.register(|registered| in_sync(registered, OTHER));
     assert_eq!(unanswered.await, Err(ErrorCode::NOT_COORDINATOR));
     opened.register(|registered| in_sync(registered, 1));
-    // What is in the log may be cut off as long as the follower has not said that it has it.
+    // Records may be truncated as long as the follower has not confirmed them.
     let topic = opened.groups.topic.read().clone().expect("there");
     let shard = Arc::clone(&topic.shards()[0]);
     assert!(is_pending(&mut std::pin::pin!(shard.loaded())).await);
@@ -330,15 +330,15 @@ async fn who_leads_next_serves_once_what_it_found_is_on_every_replica_in_sync() 
     opened.close();
 }
 
-/// It is in the log, and whoever leads next has read it by the time that it is told here.
+/// The commit is in the log, and the next leader has read it by the time of its callback here.
 #[tokio::test]
-async fn a_commit_that_is_told_once_its_shard_was_left_is_not_put_behind_it() {
+async fn commit_with_a_callback_after_its_shard_was_left_is_not_shown() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = Arc::new(open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await);
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1)), one(&t, 1, committed(1, 1))]).await;
     let (left, moves) = (opened.groups.serving("g").expect("it serves"), Arc::clone(&opened));
-    // Both are in one batch, and the partition moves after the first of them is told.
+    // Both are in one batch, and the partition moves after the callback of the first.
     let first = left.write(Records::Known(vec![records::group("other", None)]), move |_| moves.elect(OTHER));
     let late = opened.ask("g", vec![one(&t, 0, committed(2, 2))]);
     assert_eq!(late.done().await.expect("kept"), []);

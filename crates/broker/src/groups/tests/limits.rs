@@ -1,15 +1,15 @@
-//! Bounds of what all groups together may have committed.
+//! Limits of the offsets that all groups together may have committed.
 
 use super::*;
 
 #[tokio::test]
-async fn past_the_limit_only_new_partitions_are_refused() {
+async fn offsets_at_their_limit_refuse_only_new_partitions() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "fullbore.offsets.max=3").await;
     let t = opened.topic("t").await;
     let all = (0..5).map(|partition| one(&t, partition, committed(1, 1))).collect();
     let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
-    // Those on their way take their places already.
+    // Commits under way already count.
     let (first, second) = (opened.ask("g", all), opened.ask("h", vec![one(&t, 0, committed(2, 2))]));
     assert_eq!(first.done().await, Ok(vec![(3, full), (4, full)]));
     assert_eq!(second.done().await, Ok(vec![(0, full)]));
@@ -20,7 +20,7 @@ async fn past_the_limit_only_new_partitions_are_refused() {
 }
 
 #[tokio::test]
-async fn metadata_of_all_groups_is_at_its_limit_longer_metadata_is_refused() {
+async fn metadata_at_its_limit_refuses_only_longer_metadata() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "fullbore.offsets.metadata.bytes.max=10").await;
     let t = opened.topic("t").await;
@@ -29,13 +29,13 @@ async fn metadata_of_all_groups_is_at_its_limit_longer_metadata_is_refused() {
         one(&t, partition, OffsetAndMetadata { metadata, ..committed(1, 1) })
     };
     let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
-    // What is on its way takes its bytes already.
+    // Commits under way already count with their bytes.
     let (first, second) = (opened.ask("g", vec![with(0, 4), with(1, 7)]), opened.ask("h", vec![with(0, 7)]));
     assert_eq!((first.done().await, second.done().await), (Ok(vec![(1, full)]), Ok(vec![(0, full)])));
     assert_eq!(opened.commit("h", vec![with(0, 6), with(1, 0)]).await, []);
     assert_eq!(opened.commit("g", vec![with(0, 5), with(1, 1), with(2, 0)]).await, [(0, full), (1, full)]);
     assert_eq!(opened.commit("g", vec![with(0, 4)]).await, [], "as long as before");
-    // Room that a commit on its way gives back is taken by one behind it in the same place, or by another, and not by
+    // Bytes that a commit under way frees are taken by a later one for the same partition, or by another, and not by
     // both.
     let (shorter, longer) = (opened.ask("g", vec![with(0, 0)]), opened.ask("g", vec![with(0, 4)]));
     shorter.done().await.expect("kept");

@@ -1,4 +1,4 @@
-//! Offsets in transactions: pending, committed, aborted, and what a restart finds of them.
+//! Offsets in transactions: pending, committed, aborted, and after a restart.
 
 use super::*;
 use crate::coordinator::{MarkedCoordinator, MarkersSeen, VerifiedProducer};
@@ -16,7 +16,7 @@ impl Opened {
         self.ask_verified(producer, (seen, at), group, offsets)
     }
 
-    /// Queues a commit in a transaction that was verified when these markers were seen.
+    /// Queues a commit in a transaction that was verified when `seen` were the last markers.
     fn ask_verified(
         &self,
         (id, epoch): (i64, i16),
@@ -38,7 +38,7 @@ impl Opened {
         assert_eq!(self.ask_in(producer, group, offsets).done().await, Ok(vec![]));
     }
 
-    /// Ends a transaction in the partition that the group is in, with the next epoch.
+    /// Ends a transaction in the partition of the group, with the next epoch.
     pub(super) async fn end(&self, producer: (i64, i16), group: &str, is_commit: bool) {
         let (producer_id, producer_epoch) = (producer.0, producer.1 + 1);
         let marker = Marker { producer_id, producer_epoch, coordinator_epoch: 0, is_commit };
@@ -57,7 +57,7 @@ impl Opened {
 }
 
 #[tokio::test]
-async fn transaction_is_open_its_offsets_hold_after_the_marker_alone() {
+async fn offsets_of_an_open_transaction_become_valid_with_its_marker() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -77,7 +77,7 @@ async fn transaction_is_open_its_offsets_hold_after_the_marker_alone() {
 }
 
 #[tokio::test]
-async fn plain_commit_comes_later_in_the_log_it_wins_over_the_transaction() {
+async fn plain_commit_later_in_the_log_wins_over_the_transaction() {
     let folder = tempfile::tempdir().expect("tempdir");
     let mut opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -92,7 +92,7 @@ async fn plain_commit_comes_later_in_the_log_it_wins_over_the_transaction() {
 }
 
 #[tokio::test]
-async fn broker_is_killed_amid_transactions_their_offsets_are_pending_again() {
+async fn offsets_of_open_transactions_are_pending_again_after_a_kill() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -115,7 +115,7 @@ async fn broker_is_killed_amid_transactions_their_offsets_are_pending_again() {
 }
 
 #[tokio::test]
-async fn offsets_are_pending_neither_they_nor_their_group_expire() {
+async fn pending_offsets_and_their_group_do_not_expire() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let (t, g) = (opened.topic("t").await, Text::from("g"));
@@ -137,7 +137,7 @@ async fn offsets_are_pending_neither_they_nor_their_group_expire() {
 }
 
 #[tokio::test]
-async fn pending_offsets_are_deleted_with_their_group_topic_or_by_hand() {
+async fn pending_offsets_are_deleted_with_their_group_their_topic_or_by_request() {
     let folder = tempfile::tempdir().expect("tempdir");
     let mut opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let (t, gone) = (opened.topic("t").await, opened.topic("gone").await);
@@ -157,9 +157,9 @@ async fn pending_offsets_are_deleted_with_their_group_topic_or_by_hand() {
     }
 }
 
-/// The same of the next topic of the name: records go by the name, and a tombstone would be its.
+/// The next topic of the name has the same records: a tombstone would delete its offsets.
 #[tokio::test]
-async fn topic_is_deleted_and_made_again_what_is_pending_of_the_next_one_stays() {
+async fn deletion_of_a_recreated_topic_keeps_pending_offsets_of_the_next_one() {
     let folder = tempfile::tempdir().expect("tempdir");
     let mut opened = unstarted(folder.path(), GroupClock::start(), "");
     opened.groups.prepare(Missing::Create, []).await.expect("there is room");
@@ -186,7 +186,7 @@ async fn topic_is_deleted_and_made_again_what_is_pending_of_the_next_one_stays()
 }
 
 #[tokio::test]
-async fn producer_is_fenced_or_there_is_no_room_its_offsets_are_refused() {
+async fn offsets_of_a_fenced_producer_or_past_the_limit_are_refused() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "fullbore.offsets.max=2").await;
     let t = opened.topic("t").await;
@@ -204,7 +204,7 @@ async fn producer_is_fenced_or_there_is_no_room_its_offsets_are_refused() {
 }
 
 #[tokio::test]
-async fn transaction_ends_after_it_was_verified_its_offsets_are_sent_back() {
+async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -213,7 +213,7 @@ async fn transaction_ends_after_it_was_verified_its_offsets_are_sent_back() {
     opened.end((8, 0), "g", true).await;
     let offsets = |offset| vec![one(&t, 0, committed(offset, 1))];
     assert_eq!(opened.ask_verified((7, 0), seen, "g", offsets(1)).done().await, Ok(vec![]), "another has ended");
-    // With transaction version 1 the epoch stays, and would not fence it.
+    // With transaction version 1 the epoch stays, and would not fence the commit.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     let partition = opened.groups.partition_of("g").expect("the topic is there");
     let write = Arc::clone(&opened.groups).write_marker(partition, marker, 1).expect("it serves");
@@ -227,10 +227,10 @@ async fn transaction_ends_after_it_was_verified_its_offsets_are_sent_back() {
     assert_eq!(opened.ask_verified((7, 1), seen, "g", offsets(4)).done().await, Ok(vec![]));
 }
 
-/// With transaction version 1 the epoch stays, and offsets have no sequence: a commit that is late, or sent twice,
+/// With transaction version 1 the epoch stays, and offsets have no sequence. A commit that is late, or sent twice,
 /// would open a transaction that no marker ends.
 #[tokio::test]
-async fn coordinator_that_verified_was_replaced_before_the_marker_offsets_are_sent_back() {
+async fn offsets_are_refused_if_their_verifying_coordinator_was_replaced() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -252,9 +252,9 @@ async fn coordinator_that_verified_was_replaced_before_the_marker_offsets_are_se
     assert_eq!(ask(Some(4)).done().await, Ok(vec![]), "the transaction that is open ends by its marker");
 }
 
-/// A forgotten producer leaves no proof that the coordinator which verified was replaced.
+/// A forgotten producer leaves no trace that the verifying coordinator was replaced.
 #[tokio::test]
-async fn producer_is_forgotten_after_its_commit_was_verified_offsets_are_sent_back() {
+async fn offsets_are_refused_if_their_producer_was_forgotten_after_verification() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -281,7 +281,7 @@ async fn producer_is_forgotten_after_its_commit_was_verified_offsets_are_sent_ba
 }
 
 #[tokio::test]
-async fn commit_in_a_transaction_is_under_way_whoever_settles_the_group_finds_it() {
+async fn settling_a_group_waits_for_its_transactional_commit_under_way() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
@@ -317,7 +317,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Key = (u8, i32);
 
-/// The log as Kafka's coordinator replays it: each offset has its place, and the later place wins.
+/// Model of Kafka's replay of the log: each offset has its position, and the later one wins.
 #[derive(Debug, Default)]
 struct Model {
     places: usize,
@@ -412,7 +412,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn memory_log_and_a_model_of_kafkas_replay_agree(steps in prop::collection::vec(step(), 0..60)) {
+    fn random_events_keep_memory_log_and_a_model_of_kafkas_replay_equal(steps in prop::collection::vec(step(), 0..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
         runtime.block_on(run_transactions(steps));
     }

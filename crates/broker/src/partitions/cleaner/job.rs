@@ -1,9 +1,9 @@
-//! Cleaning of one log: collects the newest offset of every key in the dirty part, then writes everything up to there
-//! anew without superseded records. Records of aborted transactions supersede nothing, and go; a marker goes after the
-//! data of its transaction.
+//! Compaction of one log: collects the newest offset of every key in the dirty part, then rewrites the segments up to
+//! there without superseded records. Records of aborted transactions supersede nothing, and are removed. A marker is
+//! removed after the data of its transaction.
 //!
 //! Not here: the schedule and failures, which are the cleaner's. The partition is locked only to read and to change its
-//! list of segments. Invariant: whatever ends a cleaning early, the log holds every record that survives.
+//! list of segments. Invariant: however a cleaning ends, the log holds every record that survives.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -57,12 +57,12 @@ pub struct Cleaning<'a> {
     pub now_ms: i64,
 }
 
-/// How fast a cleaning may go. What is said here ends it, where the log is not to be cleaned any more.
+/// Pace of a cleaning. An error ends the cleaning, as when the log must not be cleaned any more.
 pub trait Pace {
-    /// To be called before so many bytes are read.
+    /// Waits before `bytes` are read.
     fn before_read(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
 
-    /// To be called before so many bytes are written.
+    /// Waits before `bytes` are written.
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
 }
 
@@ -72,11 +72,11 @@ struct Found {
     segments: Vec<DirtySegment>,
     /// Transactions aborted in these segments and behind them.
     aborted: AbortedLookup,
-    /// Times that the log had been cut off before.
+    /// Number of times that the log had been truncated before.
     cuts: u32,
 }
 
-/// The newest offset of each key, known for offsets before `mapped_to`.
+/// Newest offset of each key, for offsets before `mapped_to`.
 struct Mapped {
     map: OffsetMap,
     mapped_to: i64,
@@ -91,7 +91,7 @@ enum Fate {
 }
 
 impl Cleaning<'_> {
-    /// Cleans; how far the log is clean then.
+    /// Cleans the log. Returns the offset up to which it is clean then.
     pub fn run(&self) -> Result<(i64, Tally), CleanError> {
         let found = self.find_segments()?;
         let mapped = self.map_keys(&found)?;
@@ -118,8 +118,8 @@ impl Cleaning<'_> {
         Ok(Found { dir: log.dir().clone(), segments, aborted, cuts: log.cuts() })
     }
 
-    /// Returns the aborted transactions with records in a part of a segment. Their markers may be behind it. A marker
-    /// has 78 bytes and its entry 32, so that this is less than half of a segment.
+    /// Returns the aborted transactions with records in `part` of a segment. Their markers may be after it. A marker
+    /// has 78 bytes and its entry 32, so that the result is less than half of a segment.
     fn aborted(
         &self,
         found: &Found,
@@ -127,7 +127,7 @@ impl Cleaning<'_> {
         part: Range<i64>,
     ) -> Result<Vec<AbortedTransaction>, CleanError> {
         found.aborted.read_within(part).map_err(|error| match error {
-            // Retention takes the segments before first. A log that was cut off is another one.
+            // Retention has removed the segment, or the log was truncated.
             error if is_gone(&error) && (!self.has(segment.source.base_offset) || self.cuts() != Some(found.cuts)) => {
                 CleanError::Changed
             }
@@ -142,7 +142,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Reads the dirty part.
+    /// Reads the dirty part, and maps its keys until the map is full.
     fn map_keys(&self, found: &Found) -> Result<Mapped, CleanError> {
         let first_dirty = self.dirty.first_dirty;
         let mut transactions = TransactionScan::default();
@@ -183,7 +183,7 @@ impl Cleaning<'_> {
         opened.map_err(|error| self.why(found, error.into()))
     }
 
-    /// The next batch of a segment; `None` at its end.
+    /// Returns the next batch of a segment; `None` at its end.
     fn next<'r>(
         &self,
         found: &DirtySegment,
@@ -193,8 +193,7 @@ impl Cleaning<'_> {
         read.map_err(|error| self.why(found, error))
     }
 
-    /// Returns [`CleanError::Changed`] for the errors of a segment that retention has removed meanwhile, and others as
-    /// they are.
+    /// Returns [`CleanError::Changed`] if retention has removed the segment meanwhile, or `error` unchanged.
     fn why(&self, found: &DirtySegment, error: CleanError) -> CleanError {
         match error {
             CleanError::Io(error) if is_gone(&error) && !self.has(found.source.base_offset) => CleanError::Changed,
@@ -256,8 +255,8 @@ impl Cleaning<'_> {
         Ok(())
     }
 
-    /// The batch that every producer that is remembered goes on from. Ends the cleaning where it is not wanted any
-    /// more.
+    /// Returns the last batch of each known producer, from which it continues. Ends the cleaning if it is not wanted
+    /// any more.
     fn last_batches(&self) -> Result<HashMap<i64, LastBatch>, CleanError> {
         let state = self.partition.lock();
         match &state.log {
@@ -268,7 +267,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Old files are removed later; their pages are of no use to anyone.
+    /// Schedules the removal of the old files, and drops their pages from the page cache.
     fn remove_after(&self, retired: Vec<PathBuf>) {
         let delay = Duration::from_millis(self.config.file_delete_delay_ms);
         for path in retired {
@@ -280,7 +279,7 @@ impl Cleaning<'_> {
     }
 }
 
-/// A group on its way into its output.
+/// Rewriting of a group of segments into its output.
 struct Rewriting<'a> {
     job: &'a Cleaning<'a>,
     found: &'a Found,
@@ -288,15 +287,15 @@ struct Rewriting<'a> {
     transactions: &'a mut TransactionScan,
     last_batches: HashMap<i64, LastBatch>,
     scratch: BytesMut,
-    /// The aborted transaction that the batch that was judged last ends, if data of it was left.
+    /// Aborted transaction that the last judged batch ends, if data of it was left.
     ended: Option<AbortedTransaction>,
-    /// The last batch, as it is without records, if nothing of it was written; and whether it had none before.
+    /// Last batch without its records, if it was not written; and whether it had no records before.
     left: Option<(BytesMut, bool)>,
     removed: u64,
 }
 
 impl Rewriting<'_> {
-    /// Writes what survives; whether anything has changed, and how many records are gone.
+    /// Writes the surviving records. Returns true if anything has changed, and the number of removed records.
     fn run(mut self, group: &[DirtySegment], output: &mut Output) -> Result<(bool, u64), CleanError> {
         let (pace, partition) = (self.job.pace, self.job.partition);
         let mut is_changed = false;
@@ -323,7 +322,7 @@ impl Rewriting<'_> {
                 output.push(bytes, self.ended, &mut |bytes| pace.before_write(partition, bytes))?;
             }
         }
-        // What a segment covers is said by its last batch, after a crash too.
+        // The last batch of a segment shows its end offset, also after a crash.
         if let Some((empty, was_empty)) = self.left.take() {
             is_changed |= !was_empty;
             output.push(&empty, None, &mut |bytes| pace.before_write(partition, bytes))?;
@@ -331,10 +330,10 @@ impl Rewriting<'_> {
         Ok((is_changed, self.removed))
     }
 
-    /// Decides on a batch; `scratch` has a rewritten one.
+    /// Decides on a batch. Puts a rewritten one into `scratch`.
     fn judge(&mut self, batch: &BatchView<'_>) -> Result<Fate, BatchError> {
         self.ended = None;
-        // A producer goes on from its last batch, whatever became of the records.
+        // A producer continues from its last batch, which stays even without records.
         let last = self.last_batches.get(&batch.producer_id());
         let is_last = last.is_some_and(|last| last.is(batch.last_offset(), batch.producer_epoch(), batch.is_control()));
         if batch.is_control() {
@@ -357,7 +356,7 @@ impl Rewriting<'_> {
             let offset = batch.base_offset() + i64::from(record.offset_delta);
             let is_known = offset < mapped_to;
             let newest = record.key.filter(|_| is_known).and_then(|key| self.mapped.map.get(key));
-            // A record without a key was written before the topic was compacted, and goes.
+            // A record without a key was written before the topic was compacted, and is removed.
             let stays = (record.key.is_some() || !is_known)
                 && survives(offset, newest, mapped_to, record.has_value, horizon, now_ms);
             if stays {
@@ -403,7 +402,7 @@ impl Rewriting<'_> {
         }
     }
 
-    /// Decides on a batch of which no record stays.
+    /// Decides on a batch without surviving records.
     fn emptied(&mut self, batch: &BatchView<'_>, is_last: bool) -> Fate {
         if !is_last {
             return Fate::Gone;
@@ -413,7 +412,7 @@ impl Rewriting<'_> {
         Fate::Rewritten
     }
 
-    /// Time from which what this cleaning finds due may go, in ms.
+    /// Returns the time from which tombstones and markers found by this cleaning may be removed, in ms.
     fn next_horizon_ms(&self) -> i64 {
         self.job.now_ms.saturating_add(self.job.config.delete_retention_ms)
     }
@@ -427,8 +426,8 @@ fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool
     transactions.is_aborted(batch.producer_id(), batch.last_offset(), batch.is_transactional())
 }
 
-/// Takes note of a control batch; returns what is left of the transaction that it ends. One that is no marker ends
-/// none, and stays; one without a record has been emptied once no data was left.
+/// Notes a control batch. Returns the data left of the transaction that it ends. A control batch that is no marker ends
+/// none, and stays. One without records has been emptied once no data was left.
 fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
     match EndTransactionMarker::read(batch) {
         Ok(Some(marker)) => transactions.ended_by(marker.producer_id, batch.last_offset(), marker.is_commit),
@@ -437,7 +436,7 @@ fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> Mar
     }
 }
 
-/// Takes note of the keys from an offset on; the offset where the map was full.
+/// Adds the keys of records from `first_dirty` on. Returns the offset at which the map was full.
 fn put_keys(map: &mut OffsetMap, batch: &BatchView<'_>, first_dirty: i64) -> Result<Option<i64>, BatchError> {
     if batch.record_count() == 0 {
         return Ok(None);
@@ -461,7 +460,7 @@ fn open<'a>(batch: &BatchView<'a>) -> Result<Cow<'a, [u8]>, BatchError> {
     }
 }
 
-/// A key that nobody can know, for one cleaning.
+/// Returns a secret key for one cleaning.
 fn hash_key() -> HashKey {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new();

@@ -1,11 +1,11 @@
-//! The cleaner: threads that compact, one log at a time each, the dirtiest first (Kafka's `LogCleaner`).
+//! Cleaner: threads that compact, each one log at a time, the dirtiest first (Kafka's `LogCleaner`).
 //!
-//! What it is not: the decisions, which are in `fullbore_rules::compaction`. `pick` looks how dirty a log is,
-//! `job` reads it and writes it anew with `reader` and `output`, `swap` puts the new segments in place. Memory: the
-//! maps of all threads share log.cleaner.dedupe.buffer.size and are given back after each cleaning, the buffers
-//! log.cleaner.io.buffer.size; a thread holds two more batches as they are opened and written.
+//! Not the decisions, which are in `fullbore_rules::compaction`. `pick` finds how dirty a log is, `job` reads and
+//! rewrites it, `replace` exchanges its segments. Memory: the maps of all threads share log.cleaner.dedupe.buffer.size,
+//! and are freed after each cleaning; the buffers share log.cleaner.io.buffer.size. A thread also holds two batches, as
+//! they are opened and written.
 //!
-//! Who is clean up to where, and who is being cleaned, is in [`crate::replica::data_dir::cleanings`].
+//! [`crate::replica::data_dir::cleanings`] has the offset up to which each log is clean, and the cleanings under way.
 
 mod job;
 mod pick;
@@ -32,9 +32,9 @@ use fullbore_host::files::{give_way, is_full, now_ms};
 use fullbore_log::cleaner::error::CleanError;
 use job::{Cleaning, Pace, Tally};
 
-/// How long a partition is left alone after the system refused something.
+/// Time for which a partition is not cleaned after an I/O error.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
-/// The most threads.
+/// Limit of the threads.
 const THREADS_MAX: usize = 64;
 
 /// State that all threads share.
@@ -55,7 +55,7 @@ struct Counts {
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     records_removed: AtomicU64,
-    /// The bits of an f64.
+    /// Bits of an f64.
     max_dirty_ratio: AtomicU64,
 }
 
@@ -69,14 +69,14 @@ pub struct CleanerStatus {
     pub bytes_read: u64,
     pub bytes_written: u64,
     pub records_removed: u64,
-    /// The dirty share of the dirtiest log at the last look.
+    /// Dirty share of the dirtiest log when a log was last picked.
     pub max_dirty_ratio: f64,
-    /// Partitions left alone because cleaning them has failed.
+    /// Partitions that are not cleaned because a cleaning has failed.
     pub uncleanable_partitions: usize,
 }
 
 impl Cleaner {
-    /// Starts nothing.
+    /// Creates a cleaner without threads.
     pub fn new(registry: Arc<Registry>, settings: CleanerSettings) -> Cleaner {
         Cleaner {
             registry,
@@ -92,17 +92,17 @@ impl Cleaner {
         &self.registry.log_dir().cleanings
     }
 
-    /// Puts settings in force, from the next log on; the rate at once.
+    /// Applies settings from the next log on, and the rate at once.
     pub fn configure(&self, settings: CleanerSettings) {
         *self.settings.lock() = settings;
     }
 
-    /// The settings in force.
+    /// Returns the settings in force.
     fn settings(&self) -> CleanerSettings {
         *self.settings.lock()
     }
 
-    /// Starts threads up to the number configured; they end when there are to be fewer, and when the cleaner stops.
+    /// Starts threads up to the configured number. They end when fewer are configured, and when the cleaner stops.
     pub fn start_threads(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
         let wanted = self.settings().threads.min(THREADS_MAX);
         let mut threads = self.threads.lock();
@@ -116,7 +116,7 @@ impl Cleaner {
         Ok(started)
     }
 
-    /// Makes threads end, and cleanings give up.
+    /// Requests the threads and the cleanings to end.
     pub fn stop(&self) {
         self.cleanings().stop();
     }
@@ -142,7 +142,7 @@ impl Cleaner {
         is_too_many
     }
 
-    /// Cleans the dirtiest log that is due; false if none is.
+    /// Cleans the dirtiest log that is due. Returns false if no log is due.
     pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
         let Some((partition, dirty, config)) = self.pick(now_ms) else {
             return false;
@@ -159,7 +159,7 @@ impl Cleaner {
         let within_room = (!space.is_full()).then(|| cleaning(self).run());
         let result = match within_room {
             Some(result) if !result.as_ref().is_err_and(is_full_error) => result,
-            // Compaction is all that makes room among compacted topics.
+            // Among compacted topics, only compaction frees space.
             _ => space.freeing(is_full_error, || cleaning(&making_room).run()),
         };
         if let Ok((clean_to, tally)) = &result {
@@ -183,7 +183,7 @@ impl Cleaner {
         true
     }
 
-    /// The dirtiest log that is due, marked as being cleaned.
+    /// Returns the dirtiest log that is due, marked as being cleaned.
     fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
         let mut best: Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> = None;
         let mut max_ratio = 0.0_f64;
@@ -197,9 +197,9 @@ impl Cleaner {
             }
         }
         self.counts.max_dirty_ratio.store(max_ratio.to_bits(), Relaxed);
-        // Another thread may have been faster; then there is another round at once.
+        // Another thread may have begun this log; this thread then pauses for the backoff.
         let (partition, ..) = best.filter(|(of, ..)| self.cleanings().begin(of.key(), of.topic_id(), of.as_ref()))?;
-        // Of a log that was cut off since the look, this one tells, and a later cut is noted.
+        // The log may have been truncated since; the mark notes later truncations.
         match partition.dirty(self.cleanings().checkpoint(&partition.key()), now_ms) {
             Some((dirty, config)) => Some((partition, dirty, config)),
             None => {
@@ -236,11 +236,11 @@ impl Cleaner {
         let again = if matches!(error, CleanError::Io(_)) { "in a minute" } else { "at the next start" };
         if !matches!(error, CleanError::Io(error) if self.registry.log_dir().space.note(error)) {
             let (topic, partition) = (partition.topic(), partition.index());
-            tracing::error!(topic, partition, %error, again, "compaction failed; the log is as it was");
+            tracing::error!(topic, partition, %error, again, "cannot compact a log: it is unchanged; `again` names the next try");
         }
     }
 
-    /// Pauses as the rate wants it.
+    /// Pauses to keep to the configured rate.
     fn throttle(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
         let rate = self.settings().io_max_bytes_per_second;
         let pause = self.throttle.lock().pause_after(self.started.elapsed(), bytes, rate);
@@ -254,7 +254,7 @@ impl Cleaner {
         }
     }
 
-    /// Counts bytes that are about to be written, and pauses as the rate wants it.
+    /// Counts bytes that are about to be written, and pauses to keep to the configured rate.
     fn write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
         self.counts.bytes_written.fetch_add(bytes, Relaxed);
         self.throttle(partition, bytes)
@@ -283,14 +283,14 @@ impl Pace for Cleaner {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // What is freed by compaction comes after it has taken as much. Looked at, and not held: cleaning may wait here
-        // for its pace.
+        // Compaction frees space only after it has taken as much. The permit is checked and not held, since a cleaning
+        // may pause here.
         self.registry.log_dir().space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
         self.write(partition, bytes)
     }
 }
 
-/// The pace on a full disk, where a cleaning has the reserve.
+/// Pace on a full disk, on which a cleaning may use the reserve.
 struct MakingRoom<'a>(&'a Cleaner);
 
 impl Pace for MakingRoom<'_> {
@@ -299,7 +299,7 @@ impl Pace for MakingRoom<'_> {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // A cleaning may last, and need not keep others from the room that it has made.
+        // A cleaning may take long, and must not keep others from the space that it has freed.
         self.0.registry.log_dir().space.regain();
         self.0.write(partition, bytes)
     }

@@ -1,4 +1,4 @@
-//! How dirty a partition is, looked up without opening it where its files' sizes tell enough.
+//! Dirty part of a partition's log, found without opening it if the sizes of its files suffice.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use fullbore_config::TopicConfig;
 use fullbore_log::cleaner::dirty::may_be_due;
 
 impl Replica {
-    /// Returns the dirty part of the log; `None` if the partition is not compacted or there is none.
-    /// A segment with records past max.compaction.lag.ms is closed first.
+    /// Returns the dirty part of the log; `None` if the partition is not compacted or nothing is dirty. Closes a
+    /// segment with records past max.compaction.lag.ms first.
     pub(crate) fn dirty(self: &Arc<Self>, checkpoint: Option<i64>, now_ms: i64) -> Option<(Dirty, Arc<TopicConfig>)> {
         let mut state = self.lock();
         let config = self.config();
@@ -37,7 +37,7 @@ impl Replica {
                 Some((dirty, config))
             }
             Err(error) => {
-                tracing::error!(dir = %self.dir().display(), %error, "not looked at for compaction");
+                tracing::error!(dir = %self.dir().display(), %error, "cannot find the dirty part of a log: this round does not compact it");
                 None
             }
         }

@@ -1,9 +1,9 @@
-//! Puts cleaned segments in the place of those they were made of, while others use the partition.
+//! Replacement of segments by cleaned ones, while others use the partition.
 //!
-//! Which names say how far it has come is told in [`fullbore_log::cleaner::swap`]. The partition is locked while the
-//! list of segments changes, which is no I/O, and while the new files get their last names; not while the old ones, of
-//! which there may be hundreds, are renamed. The log is not cut off meanwhile: it could go on in files of the old ones'
-//! names.
+//! [`fullbore_log::cleaner::swap`] explains which file names stand for which stage. The partition is locked while the
+//! list of segments changes, which is no I/O, and while the new files get their final names. It is not locked while the
+//! old files are renamed, of which there may be hundreds. The log is not truncated meanwhile: it could continue in
+//! files with the old names.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,13 @@ use fullbore_log::files::sync_dir;
 use fullbore_log::segment::{Segment, Stage};
 use fullbore_log::steps::step;
 
-/// Replaces the segments with these base offsets, neighbours, by `cleaned`, which are whole and on the disk, unless the
-/// log has been cut off more than `cuts` times. The files to be removed after file.delete.delay.ms.
+/// Replaces the neighbouring segments with base offsets `sources` by `cleaned`, which are whole and on the disk.
+/// Refuses if the log has been truncated more than `cuts` times. Returns the files to remove after
+/// file.delete.delay.ms.
 ///
 /// # Errors
-/// [`CleanError::Changed`] if they are not there any more; nothing has happened then. With any other error the rest
-/// is done at the next start.
+/// [`CleanError::Changed`] if the segments are no longer there; nothing has changed then. After any other error the
+/// next start completes the replacement.
 pub fn replace(
     partition: &Replica,
     dir: &Path,
@@ -29,7 +30,7 @@ pub fn replace(
     sources: &[i64],
     cuts: u32,
 ) -> Result<Vec<PathBuf>, CleanError> {
-    // The first comes last: as long as one is not renamed, a start takes none for whole.
+    // The first is renamed last: until then, a start does not take the segments for whole.
     let renamed = cleaned.iter_mut().rev().try_for_each(|segment| segment.rename_to(Stage::Swap));
     if let Err(error) = renamed.and_then(|()| sync_dir(dir)) {
         cleaned.into_iter().rev().for_each(Segment::discard);
@@ -48,7 +49,7 @@ pub fn replace(
     settle(partition, &bases)?;
     step();
     match sync_dir(dir) {
-        // The next flush of the partition does it.
+        // The next flush of the partition syncs the names.
         Err(error) if is_momentary(&error) => note_new_names(partition),
         result => result.map_err(CleanError::Unsettled)?,
     }
@@ -70,7 +71,7 @@ fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
     Ok(retired)
 }
 
-/// Changes the list of segments; those that are out of it, or the new ones back if there is no such list.
+/// Changes the list of segments. Returns those taken out of it, or `cleaned` if the list has no such segments.
 fn exchange(
     partition: &Replica,
     cleaned: Vec<Segment>,
@@ -82,7 +83,7 @@ fn exchange(
     log.exchange(cleaned, sources, cuts)
 }
 
-/// Gives the new files their last names.
+/// Gives the new files their final names.
 fn settle(partition: &Replica, bases: &[i64]) -> Result<(), CleanError> {
     let mut state = partition.lock();
     let LogState::Open(log) = &mut state.log else { return Err(CleanError::Changed) };

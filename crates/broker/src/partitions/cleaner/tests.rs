@@ -28,14 +28,14 @@ mod transactions;
 const NOW: i64 = 1_700_000_000_000;
 const KEYS: u8 = 7;
 
-/// By offset: key and value.
+/// Keys and values by offset.
 type Rows = BTreeMap<i64, (u8, Vec<u8>)>;
 
 fn settings() -> (BrokerConfig, TopicConfig) {
     let (mut broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let settings = &mut broker.storage;
     settings.cleaner.threads = 0;
-    // Partitions are opened by the thread whose steps are looked at.
+    // The thread whose steps are watched opens the partitions.
     settings.recovery_threads = 0;
     settings.cleaner.io_buffer_bytes = 0;
     let config = TopicConfig {
@@ -57,7 +57,7 @@ fn open(dir: &Path, segment_bytes: u64) -> (Arc<Partitions>, Arc<Replica>) {
     (logs, partition)
 }
 
-/// Appends batches of an idempotent producer and of none; what was written.
+/// Appends batches with and without an idempotent producer. Returns their rows.
 fn fill(partition: &Arc<Replica>) -> Rows {
     let mut rows = Rows::new();
     let (mut sequence, mut offset) = (0, 0);
@@ -106,7 +106,7 @@ fn read(partition: &Replica) -> Rows {
     }
 }
 
-/// Nothing that survives is lost, nothing has changed, and the producer is known.
+/// Checks that every surviving record is there, nothing has changed, and the producer is known.
 fn check(partition: &Replica, written: &Rows) {
     let found = read(partition);
     for (offset, row) in &found {
@@ -137,7 +137,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs `done`, and gives copies of `dir` as it was between any two changes of its files.
+/// Runs `done`. Returns copies of `dir` as it was between any two changes of its files.
 fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<PathBuf>) {
     let made = Rc::new(RefCell::new(Vec::new()));
     let (dir, copies, list) = (dir.to_owned(), copies.to_owned(), made.clone());
@@ -152,9 +152,9 @@ fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<Pa
 
 #[test]
 fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
-    // With the second size, what was one segment becomes several.
+    // With the second size, one segment becomes several.
     for segment_bytes in [4000, 700] {
-        // In memory where there is such a place: this is about names, and every one of them would be flushed.
+        // In memory if possible: the test is about names, and a disk would flush each of them.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let folder = tempfile::tempdir_in(parent).expect("temporary folder");
@@ -195,8 +195,8 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
     }
 }
 
-/// Cuts the whole log off and writes it again, with the same keys and sizes and other values, by a thread whose steps
-/// nobody looks at.
+/// Truncates the whole log and writes it again, with the same keys and sizes but other values, on a thread whose steps
+/// are not watched.
 fn write_again(partition: &Arc<Replica>) -> JoinHandle<Rows> {
     let partition = Arc::clone(partition);
     std::thread::spawn(move || {
@@ -222,14 +222,14 @@ fn write_again(partition: &Arc<Replica>) -> JoinHandle<Rows> {
 }
 
 #[test]
-fn a_log_cut_off_and_written_again_while_it_is_cleaned_keeps_what_is_new() {
+fn log_truncated_and_written_again_during_a_cleaning_keeps_the_new_records() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (logs, partition) = open(folder.path(), 1500);
     fill(&partition);
     let again = Rc::new(RefCell::new(None));
     let (dir, of, rows) = (folder.path().to_owned(), Arc::clone(&partition), Rc::clone(&again));
     let look = move || {
-        // Something was read before, and is to take the place of what it was read from.
+        // The cleaner has read segments, and is about to replace them.
         let is_read = |name: &String| {
             let len = fs::metadata(dir.join("t-0").join(name)).map(|file| file.len());
             name.ends_with(".log.cleaned") && len.is_ok_and(|len| len > 0)
@@ -273,7 +273,7 @@ fn a_log_cleaned_twice_within_the_delay_keeps_each_of_its_old_files() {
 }
 
 #[test]
-fn a_log_whose_segments_are_removed_for_good_while_it_is_cleaned_is_not_uncleanable() {
+fn log_whose_segments_are_removed_during_a_cleaning_stays_cleanable() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (logs, partition) = open(folder.path(), 1500);
     let end = fill(&partition).len() as i64;
@@ -302,7 +302,7 @@ fn a_log_whose_segments_are_removed_for_good_while_it_is_cleaned_is_not_uncleana
 }
 
 #[test]
-fn a_log_cut_off_while_cleaned_segments_take_their_place_keeps_what_is_new() {
+fn log_truncated_while_cleaned_segments_replace_others_keeps_the_new_records() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (logs, partition) = open(folder.path(), 1500);
     fill(&partition);
@@ -312,7 +312,7 @@ fn a_log_cut_off_while_cleaned_segments_take_their_place_keeps_what_is_new() {
         let is_old = |name: &String| is_old_log(name);
         if writes.borrow().is_none() && names_in(&dir).iter().any(is_old) {
             let writes_again = write_again(&of);
-            // It ends only where nothing keeps it from cutting the log off in the middle of this.
+            // The thread ends only if nothing keeps it from truncating the log during the replacement.
             let until = Instant::now() + Duration::from_millis(300);
             while !writes_again.is_finished() && Instant::now() < until {
                 sleep(Duration::from_millis(5));
@@ -329,7 +329,7 @@ fn a_log_cut_off_while_cleaned_segments_take_their_place_keeps_what_is_new() {
 }
 
 #[test]
-fn a_log_whose_file_is_missing_is_left_alone_for_a_while() {
+fn log_with_a_missing_file_is_not_cleaned_for_a_while() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (logs, partition) = open(folder.path(), 1500);
     fill(&partition);
@@ -341,7 +341,7 @@ fn a_log_whose_file_is_missing_is_left_alone_for_a_while() {
 }
 
 #[test]
-fn what_became_of_a_deleted_topic_is_not_said_of_the_next_of_its_name() {
+fn deleted_topic_leaves_no_state_of_compaction_to_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (logs, partition) = open(folder.path(), 1500);
     fill(&partition);
@@ -355,7 +355,7 @@ fn what_became_of_a_deleted_topic_is_not_said_of_the_next_of_its_name() {
 }
 
 #[test]
-fn a_log_is_clean_no_further_than_it_was_cut_off() {
+fn truncated_log_is_clean_up_to_its_new_end_at_most() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (logs, partition) = open(folder.path(), 1500);
     let end = fill(&partition).len() as i64;
@@ -366,12 +366,12 @@ fn a_log_is_clean_no_further_than_it_was_cut_off() {
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to)));
     cleanings.cut_off(&key, clean_to - 1);
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to - 1)));
-    // The same of one that is being cleaned.
+    // The same with a cleaning under way.
     assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
     cleanings.cut_off(&key, 3);
     cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end)));
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(3)));
-    // A kill between the cut and the file that says so.
+    // State after a kill between the truncation and the write of the checkpoint.
     assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
     cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end + 1)));
     drop((logs, partition));
@@ -380,13 +380,13 @@ fn a_log_is_clean_no_further_than_it_was_cut_off() {
     assert_eq!(logs.cleaner.cleanings().checkpoint_if_free(&key), Some(Some(end)));
 }
 
-/// Files of the partition.
+/// Returns the files of the partition.
 fn names_in(dir: &Path) -> Vec<String> {
     let names = fs::read_dir(dir.join("t-0")).expect("listed").map(|entry| entry.expect("listed").file_name());
     names.map(|name| name.into_string().expect("text")).collect()
 }
 
-/// Files of an unfinished cleaning.
+/// Returns the files of an unfinished cleaning.
 fn names_left(dir: &Path) -> Vec<String> {
     names_in(dir).into_iter().filter(|name| name.ends_with(".cleaned") || name.ends_with(".swap")).collect()
 }

@@ -1,12 +1,12 @@
-//! The data folder's checkpoint files: what is known of partitions whose logs are not open.
+//! Checkpoint files of the data directory: offsets of partitions whose logs are not open.
 //!
-//! Not the formats, which are in [`fullbore_log::files`]. Entries are by name and number, as in Kafka, and names come
-//! back: what is said of a deleted partition is out of the files before the next of its name has a folder
-//! ([`Checkpoints::purge`]).
+//! Not the formats, which are in [`fullbore_log::files`]. Entries are by name and number, as in Kafka, and a new topic
+//! may reuse a name. Entries of a deleted partition leave the files before the next partition of its name has a
+//! directory ([`Checkpoints::purge`]).
 //!
-//! Locks: `writing` is held from when a log is asked for its offsets until they are written, so that the newest stay: a
-//! log start never goes back. Partitions are locked meanwhile, and nobody who has one locked waits for
-//! `writing`. `entries` is never held while anything blocks, since whoever is told of a partition may need it.
+//! Locks: `writing` is held from the collection of the offsets until they are written, so that a log start never goes
+//! back. Partitions are locked meanwhile, so a thread that has locked a partition must not take `writing`. `entries` is
+//! not held across blocking calls, except in `finish` at shutdown, since threads that apply metadata take it.
 
 use std::collections::HashSet;
 use std::io;
@@ -27,11 +27,11 @@ use fullbore_log::recovery::RecoveryHint;
 /// A partition's name and number.
 pub type TopicPartition = (String, i32);
 
-/// Marks of partitions not opened since a crash: the process was killed, or the machine has booted.
+/// Values in the list of unrecovered partitions: the process was killed, or the machine has booted since.
 const KILLED: i64 = 0;
 const REBOOTED: i64 = 1;
 
-/// The checkpoint files and what they say.
+/// Checkpoint files and their entries.
 #[derive(Debug)]
 pub struct Checkpoints {
     dir: Arc<Path>,
@@ -44,18 +44,17 @@ pub struct Checkpoints {
 struct Entries {
     clean: bool,
     recovery_points: OffsetsByPartition,
-    /// True if their file could be read; otherwise any record may have been flushed.
+    /// True if the file of recovery points could be read or does not exist. Otherwise any record may have been flushed.
     knows_flushed: bool,
     log_starts: OffsetsByPartition,
     high_watermarks: OffsetsByPartition,
-    /// True if one of them differs from their file.
+    /// True if a high watermark differs from its file.
     has_moved: bool,
-    /// True if their file could be read: then a partition that is not in it begins with its first segment.
+    /// True if the file of log starts could be read. A partition that is not in it then begins with its first segment.
     knows_log_starts: bool,
-    /// Partitions not opened since a crash, though the broker was shut down cleanly in between; [`REBOOTED`] or
-    /// [`KILLED`] for each.
+    /// Partitions not opened since a crash, even if a clean shutdown came between; [`REBOOTED`] or [`KILLED`] for each.
     unrecovered: OffsetsByPartition,
-    /// Partitions of those that have been opened since.
+    /// Partitions of `unrecovered` that have been opened since.
     recovered: HashSet<TopicPartition>,
     /// Deleted partitions that are still in the files.
     stale: HashSet<TopicPartition>,
@@ -74,18 +73,19 @@ pub struct Noted {
 pub struct CleanShutdown {
     pub key: TopicPartition,
     pub log_start: i64,
-    /// End of the log, if all of it is in its files.
+    /// End of the log; `None` if its files may lack records.
     pub finished: Option<i64>,
 }
 
 impl Checkpoints {
-    /// Reads the files of a data folder, and takes note of the machine's boot.
+    /// Reads the files of a data directory, and records the machine's boot.
     pub fn read(dir: &Arc<Path>, space: Arc<DiskSpace>) -> Checkpoints {
         let mut entries = Entries::read(dir);
         if let Err(error) = entries.note_boot(dir) {
-            // A full disk keeps no broker from starting. The next start takes this run for one of an earlier boot.
+            // A full disk must not keep the broker from starting. The next start takes this run for one of an earlier
+            // boot.
             space.note(&error);
-            tracing::error!(dir = %dir.display(), %error, "not written in which boot the folder is used");
+            tracing::error!(dir = %dir.display(), %error, "cannot record the machine's boot in the data directory: the next start recovers logs as after a power loss; check the disk and the directory's permissions");
         }
         Checkpoints { dir: dir.clone(), space, entries: Mutex::new(entries), writing: Mutex::default() }
     }
@@ -102,22 +102,22 @@ impl Checkpoints {
         }
     }
 
-    /// The high watermark as it was last written; 0 where nothing was.
+    /// Returns the high watermark last written; 0 if there is none.
     pub fn high_watermark(&self, key: &TopicPartition) -> i64 {
         self.entries.lock().high_watermarks.get(key).copied().unwrap_or(0)
     }
 
-    /// Writes the high watermarks of those of these partitions that are open, if any has moved.
+    /// Writes the high watermark of each of `partitions` that is open, if one has moved.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn write_high_watermarks(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
         let high_watermarks = {
             let mut entries = self.entries.lock();
             for (partition, Noted { high_watermark, .. }) in noted {
-                // As with the others: a deletion is announced first.
+                // As in `write`: a deletion sets `leaving` before it calls `forget`.
                 if !partition.phase().is_leaving() {
                     let before = entries.high_watermarks.insert(partition.key(), high_watermark);
                     entries.has_moved |= before != Some(high_watermark);
@@ -128,13 +128,14 @@ impl Checkpoints {
             }
             entries.high_watermarks.clone()
         };
-        // One that is lost is a smaller one, which is as true.
+        // No fsync: a lost write leaves an older, lower high watermark, which is still valid.
         files::write_offsets_unsynced(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)?;
         self.entries.lock().has_moved = false;
         Ok(())
     }
 
-    /// The partition's log is open: what damages it from now on is judged by itself.
+    /// Notes that the partition's log has been opened since the crash. [`Checkpoints::forget_recovered`] updates the
+    /// list.
     pub fn note_recovered(&self, key: TopicPartition) {
         let mut entries = self.entries.lock();
         if entries.unrecovered.contains_key(&key) {
@@ -142,16 +143,16 @@ impl Checkpoints {
         }
     }
 
-    /// The partition is deleted. The files still have it until they are next written.
+    /// Removes the entries of a deleted partition. The files keep them until the next write.
     pub fn forget(&self, key: TopicPartition) {
         self.entries.lock().forget(key);
     }
 
-    /// To be called before a partition's folder is made: nothing in the files speaks of an older one with its name when
-    /// this returns.
+    /// Removes the entries of a deleted partition from the files. Call it before a new partition of the name creates
+    /// its directory.
     ///
     /// # Errors
-    /// What the system says; the folder must not be made then.
+    /// I/O errors; the caller must not create the directory then.
     pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         {
             let mut entries = self.entries.lock();
@@ -166,17 +167,17 @@ impl Checkpoints {
         files::sync_dir(&self.dir)
     }
 
-    /// Writes the files anew, with the offsets of those of these partitions that are open and still in use.
+    /// Rewrites the files, with the offsets of each of `partitions` that is open and not deleted.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn write(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
         {
             let mut entries = self.entries.lock();
             for (partition, Noted { recovery_point, log_start, .. }) in noted {
-                // A deletion is announced first and has the entries forgotten then.
+                // A deletion sets `leaving` before it calls `forget`.
                 if !partition.phase().is_leaving() {
                     entries.recovery_points.insert(partition.key(), recovery_point);
                     entries.log_starts.insert(partition.key(), log_start);
@@ -186,7 +187,7 @@ impl Checkpoints {
         self.write_files()
     }
 
-    /// Writes the files as the entries are. The caller holds `writing`.
+    /// Writes the entries to the files. The caller holds `writing`.
     fn write_files(&self) -> io::Result<()> {
         let (recovery_points, log_starts, unrecovered, stale) = {
             let entries = self.entries.lock();
@@ -204,10 +205,10 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the checkpoints for one partition that was cut off, with its high watermark.
+    /// Writes the checkpoints of one truncated partition, with its high watermark.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn write_of(&self, partition: &Replica) -> io::Result<()> {
         let _writing = self.writing.lock();
         let Some(noted) = partition.noted() else { return Ok(()) };
@@ -226,11 +227,11 @@ impl Checkpoints {
         files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
     }
 
-    /// The partition's log ends here: no record after it is on the disk. What is appended next would else be taken for
-    /// what was there before, after another crash.
+    /// Lowers the partition's recovery point to `log_end`, since no record after it is on the disk. Otherwise the next
+    /// crash would take new records for the flushed ones that were there before.
     ///
     /// # Errors
-    /// What the system says. A full disk is none: what is said then is written with the next checkpoint.
+    /// I/O errors, except a full disk: the next checkpoint then writes the lower recovery point.
     pub fn lower(&self, key: &TopicPartition, log_end: i64) -> io::Result<()> {
         let _writing = self.writing.lock();
         let mut recovery_points = {
@@ -243,16 +244,16 @@ impl Checkpoints {
         recovery_points.insert(key.clone(), log_end);
         let write = || files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points);
         self.space.freeing(is_full, write).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })?;
-        // No other is written meanwhile; a deletion may have come.
+        // `writing` excludes other writes, but a deletion may have come meanwhile.
         let mut entries = self.entries.lock();
         entries.recovery_points.entry(key.clone()).and_modify(|point| *point = log_end.min(*point));
         Ok(())
     }
 
-    /// Writes the log starts of these partitions to the disk.
+    /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
@@ -266,10 +267,10 @@ impl Checkpoints {
         files::sync_dir(&self.dir)
     }
 
-    /// Takes partitions that were recovered off the list of those that were not.
+    /// Removes recovered partitions from the list of unrecovered ones.
     ///
     /// # Errors
-    /// What the system says; it is tried again with the next call.
+    /// I/O errors; the next call tries again.
     pub fn forget_recovered(&self) -> io::Result<()> {
         let recovered = self.entries.lock().recovered.clone();
         if recovered.is_empty() {
@@ -285,11 +286,11 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the files of a clean shutdown but for the marker that vouches for them. `all` are the partitions with a
-    /// folder.
+    /// Writes the files of a clean shutdown, except the marker that vouches for them. `all` are the partitions with a
+    /// directory.
     ///
     /// # Errors
-    /// What the system says.
+    /// I/O errors.
     pub fn finish(&self, left: Vec<CleanShutdown>, all: Vec<TopicPartition>) -> io::Result<()> {
         let _writing = self.writing.lock();
         let mut entries = self.entries.lock();
@@ -312,14 +313,14 @@ impl Checkpoints {
             (LOG_STARTS, &entries.log_starts),
             (UNRECOVERED, &unrecovered),
         ];
-        // The reserve is for this, too: a stop on a full disk is as clean as any other.
+        // On a full disk the reserve is freed, so that this shutdown is clean as well.
         written.into_iter().try_for_each(|(name, offsets)| {
             self.space.freeing(is_full, || files::write_offsets(&self.dir.join(name), offsets))
         })
     }
 }
 
-/// The offsets of those of these partitions that are open, as they are now.
+/// Returns the current offsets of each of `partitions` that is open.
 fn noted(partitions: &[Arc<Replica>]) -> impl Iterator<Item = (&Replica, Noted)> {
     partitions.iter().filter_map(|partition| Some((partition.as_ref(), partition.noted()?)))
 }
@@ -332,7 +333,7 @@ impl Entries {
         Entries {
             // The marker is written after the list of partitions it does not vouch for.
             clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
-            // Without the file nothing was ever said to be flushed.
+            // Without the file, no record was ever checkpointed as flushed.
             knows_flushed: recovery_points.is_some() || !dir.join(RECOVERY_POINTS).exists(),
             recovery_points: recovery_points.unwrap_or_default(),
             knows_log_starts: log_starts.is_some(),
@@ -345,15 +346,15 @@ impl Entries {
         }
     }
 
-    /// To be called at start. After a crash in another boot, every partition is listed as one that a power cut may have
-    /// damaged; the list is on the disk before the boot of this run is, so that a kill of this run changes nothing.
+    /// Called at start. After a crash in another boot, lists every partition as one that a power loss may have damaged.
+    /// The list is on the disk before the boot of this run is, so that a kill of this run changes nothing.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();
         if !self.knows_flushed {
             self.unrecovered.values_mut().for_each(|since| *since = KILLED);
         } else if !self.clean && boots.differ() {
-            // What was only killed before a clean stop had everything written: of that the power cut took nothing.
+            // `KILLED` stays: the clean stop after the kill has written everything, so the power loss took nothing.
             let since = |key: &_| if before.get(key) == Some(&KILLED) { KILLED } else { REBOOTED };
             self.unrecovered = files::list_partitions(dir)?.into_iter().map(|key| (key.clone(), since(&key))).collect();
         }
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_deleted_partition_is_out_of_the_files_before_the_next_of_its_name_has_a_folder() {
+    fn deleted_partition_is_purged_from_the_files_before_the_next_of_its_name_has_a_directory() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let dir: Arc<Path> = folder.path().into();
         let offsets = OffsetsByPartition::from([(key("kept"), 7), (key("deleted"), 9)]);
@@ -426,7 +427,7 @@ mod tests {
             assert_eq!((in_file(name, "deleted"), in_file(name, "kept").is_some()), (None, true), "{name}");
         }
 
-        // A deletion that an earlier run did not live to write.
+        // State after a kill between a deletion and its write.
         for name in [RECOVERY_POINTS, LOG_STARTS] {
             files::write_offsets(&dir.join(name), &offsets).expect("written");
         }

@@ -1,11 +1,11 @@
-//! State of compaction of each partition: the offset up to which it is compacted, a cleaning under way, a log that
-//! cannot be cleaned. It is there before the partition's directory is made, and after that goes.
+//! State of compaction of each partition: the offset up to which it is compacted, a cleaning under way, or a log that
+//! cannot be cleaned. It exists before the partition's directory is created and after the directory is gone.
 //!
 //! Not here: the threads that compact ([`crate::partitions::cleaner`]).
 //!
-//! Locks: `tracking` is never taken while a partition is locked; the other way round it may be.
+//! Locks: a partition's lock may be held when `tracking` is taken, never the other way round.
 //!
-//! Invariant: one log is cleaned by one thread at a time, and the checkpoint never passes what is clean.
+//! Invariant: one thread at a time cleans a log, and the checkpoint never passes the end of the clean part.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -27,42 +27,42 @@ use fullbore_log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 pub enum Ending {
     /// The log is clean up to this offset.
     CleanTo(i64),
-    /// The log is not cleaned until then; `None` is until the next start.
+    /// The log is not cleaned before this time; `None` is until the next start.
     Uncleanable(Option<Instant>),
 }
 
-/// The cleanings of one data folder.
+/// Cleanings of one data directory.
 #[derive(Debug)]
 pub struct Cleanings {
     checkpoint_path: PathBuf,
     space: Arc<DiskSpace>,
     tracking: Mutex<Tracking>,
-    /// Told when a cleaning has ended.
+    /// Notified when a cleaning has ended.
     left: Condvar,
     stopping: Mutex<bool>,
-    /// Told when the cleaner stops, or a partition is to be left.
+    /// Notified when the cleaner stops or a partition is leaving.
     stop: Condvar,
 }
 
 #[derive(Debug)]
 struct Tracking {
     checkpoints: OffsetsByPartition,
-    /// True if the file differs, since it could not be written.
+    /// True if the checkpoints differ from the file, after a failed write.
     is_unsaved: bool,
     in_progress: HashMap<TopicPartition, InProgress>,
-    /// With the time from which it is tried again; `None` is at the next start.
+    /// Time of the next try for each; `None` is at the next start.
     uncleanable: HashMap<TopicPartition, Option<Instant>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct InProgress {
     topic_id: Uuid,
-    /// The lowest end that the log was cut off at meanwhile.
+    /// Lowest offset to which the log was truncated meanwhile.
     cut_to: i64,
 }
 
 impl Cleanings {
-    /// Reads the checkpoint of a data folder.
+    /// Reads the checkpoint of a data directory.
     pub fn read(data_dir: &Path, space: Arc<DiskSpace>) -> Cleanings {
         let checkpoint_path = data_dir.join(CLEANER_OFFSETS);
         let checkpoints = files::read_offsets(&checkpoint_path).unwrap_or_default();
@@ -78,13 +78,13 @@ impl Cleanings {
         }
     }
 
-    /// Makes cleanings give up.
+    /// Requests all cleanings to end.
     pub fn stop(&self) {
         *self.stopping.lock() = true;
         self.stop.notify_all();
     }
 
-    /// Waits, unless it is `over`; whether the cleaner stops.
+    /// Waits for `pause`, or until `over` or a stop. Returns true if the cleaner stops.
     pub fn pause(&self, pause: Duration, over: impl Fn() -> bool) -> bool {
         let mut stopping = self.stopping.lock();
         let until = Instant::now().checked_add(pause);
@@ -102,7 +102,7 @@ impl Cleanings {
     pub fn begin(&self, key: TopicPartition, topic_id: Uuid, partition: &Replica) -> bool {
         let mut tracking = self.tracking.lock();
         match tracking.in_progress.entry(key) {
-            // Who has it leave looks here afterwards.
+            // A deletion sets `leaving` before it calls `wait_until_left`, which then finds this entry.
             Entry::Vacant(place) if !partition.phase().is_leaving() => {
                 place.insert(InProgress { topic_id, cut_to: i64::MAX });
                 true
@@ -111,7 +111,7 @@ impl Cleanings {
         }
     }
 
-    /// Up to where the partition is clean, if that is known.
+    /// Returns the offset up to which the partition is clean, if that is known.
     pub fn checkpoint(&self, key: &TopicPartition) -> Option<i64> {
         self.tracking.lock().checkpoints.get(key).copied()
     }
@@ -121,7 +121,8 @@ impl Cleanings {
         self.tracking.lock().in_progress.contains_key(key)
     }
 
-    /// `None` if the partition is being cleaned or cannot be; else its checkpoint, if it has one.
+    /// Returns the checkpoint of a partition that may be cleaned now. The outer `None` if it is being cleaned or cannot
+    /// be.
     pub fn checkpoint_if_free(&self, key: &TopicPartition) -> Option<Option<i64>> {
         let mut tracking = self.tracking.lock();
         match tracking.uncleanable.get(key) {
@@ -132,13 +133,13 @@ impl Cleanings {
         (!tracking.in_progress.contains_key(key)).then(|| tracking.checkpoints.get(key).copied())
     }
 
-    /// A cleaning has ended; `ending` is kept of it, unless the partition has gone meanwhile.
+    /// Ends a cleaning and keeps `ending`, unless the partition is deleted.
     pub fn ended(&self, key: TopicPartition, has_gone: impl FnOnce() -> bool, ending: Option<Ending>) {
         let mut tracking = self.tracking.lock();
         let cut_to = tracking.in_progress.remove(&key).map_or(i64::MAX, |cleaning| cleaning.cut_to);
         self.left.notify_all();
-        // A deletion takes the log away first and then has it forgotten: that was before this, and nothing may be said
-        // of the next topic of that name, or it comes after this.
+        // A deletion takes the log away before it calls `forget`. If the log is gone, `forget` may be over, and the
+        // name may be the next topic's; otherwise `forget` comes after this.
         if has_gone() {
             return;
         }
@@ -163,12 +164,11 @@ impl Cleanings {
         if let Err(error) = saved
             && !self.space.note(&error)
         {
-            tracing::error!(path = %self.checkpoint_path.display(), %error, "checkpoint of compaction not written");
+            tracing::error!(path = %self.checkpoint_path.display(), %error, "cannot write the compaction checkpoint: logs may be compacted again after a restart; check the disk and the file's permissions");
         }
     }
 
-    /// The log ends at `log_end` now, as it was cut off: it is clean up to there at most, and what comes behind that is
-    /// dirty.
+    /// Lowers the checkpoint to `log_end` after a truncation: the log is clean up to there at most.
     pub fn cut_off(&self, key: &TopicPartition, log_end: i64) {
         let mut tracking = self.tracking.lock();
         if let Some(cleaning) = tracking.in_progress.get_mut(key) {
@@ -185,12 +185,12 @@ impl Cleanings {
         self.tell(self.purge(key));
     }
 
-    /// To be called before a partition's folder is made: the file says nothing of an older one with its name when this
-    /// returns. To be clean up to an offset is to have no older value of a key before it, which a removed tombstone
-    /// would bring back.
+    /// Removes a deleted partition's entry from the file. Call it before a new partition of the name creates its
+    /// directory. Its checkpoint would mark records as clean that are not, and a removed tombstone would bring back an
+    /// older value of its key.
     ///
     /// # Errors
-    /// What the system says; the folder must not be made then.
+    /// I/O errors; the caller must not create the directory then.
     pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         let mut tracking = self.tracking.lock();
         tracking.uncleanable.remove(key);
@@ -198,11 +198,11 @@ impl Cleanings {
         if was_known || tracking.is_unsaved { self.save(&mut tracking) } else { Ok(()) }
     }
 
-    /// Waits until no thread is at the files of a partition that is leaving: it writes by their
-    /// names, which are the next topic's then.
+    /// Waits until no thread works on the files of a partition that is leaving. The thread writes by file names, which
+    /// the next topic may use.
     pub fn wait_until_left(&self, key: &TopicPartition, topic_id: Uuid) {
         {
-            // With the lock, or a pause that has just looked would not be told.
+            // Under the lock: a pause that has just checked would miss the notification.
             let _stopping = self.stopping.lock();
             self.stop.notify_all();
         }
@@ -212,7 +212,7 @@ impl Cleanings {
         }
     }
 
-    /// Partitions left alone because cleaning them has failed.
+    /// Returns the number of partitions that are not cleaned because a cleaning has failed.
     pub fn uncleanable_partitions(&self) -> usize {
         self.tracking.lock().uncleanable.len()
     }

@@ -11,29 +11,29 @@ use parking_lot::RwLock;
 pub struct ClusterView {
     pub node_id: i32,
     pub replica_lag_time_max_ms: i64,
-    /// Zero of its milliseconds.
+    /// Zero of the milliseconds in `Now`.
     began: Instant,
     brokers: RwLock<Arc<Brokers>>,
 }
 
 impl ClusterView {
-    /// This broker, before it has heard of any.
+    /// Creates the view before the first image, without any broker.
     pub fn new(node_id: i32, lag_time_max: Duration) -> ClusterView {
         let replica_lag_time_max_ms = i64::try_from(lag_time_max.as_millis()).unwrap_or(i64::MAX);
         ClusterView { node_id, replica_lag_time_max_ms, began: Instant::now(), brokers: RwLock::default() }
     }
 
-    /// Replaces the brokers that are known.
+    /// Replaces the known brokers.
     pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
         *self.brokers.write() = Arc::clone(brokers);
     }
 
-    /// Returns the time since the broker's start, which no step of the clock changes.
+    /// Returns the time since the broker's start, which no step of the wall clock changes.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Calls `what` with the time and the brokers of this moment.
+    /// Calls `what` with the current time and brokers.
     pub fn at_this_moment<T>(&self, what: impl FnOnce(&Now<'_>) -> T) -> T {
         let brokers = Arc::clone(&self.brokers.read());
         let broker_epoch = brokers.get(&self.node_id).map_or(replica::NO_BROKER_EPOCH, |own| own.epoch);
@@ -42,7 +42,7 @@ impl ClusterView {
     }
 }
 
-/// Partitions of a new topic, all on this broker and led by it.
+/// Returns registrations for the partitions of a new topic, all on this broker and led by it.
 pub fn led_by(node_id: i32, partitions: i32) -> Vec<Arc<PartitionRegistration>> {
     let registered = PartitionRegistration {
         replicas: vec![node_id],
@@ -50,7 +50,7 @@ pub fn led_by(node_id: i32, partitions: i32) -> Vec<Arc<PartitionRegistration>> 
         leader: Some(node_id),
         ..PartitionRegistration::default()
     };
-    // They are alike, and share one.
+    // All partitions share one registration.
     let registered = Arc::new(registered);
     (0..partitions).map(|_| Arc::clone(&registered)).collect()
 }

@@ -1,12 +1,12 @@
-//! How many partitions are out of service, for whoever watches the broker: those that a failed write or fsync has
-//! stopped, and, counted apart, those whose files are damaged.
+//! Count of partitions out of service: those that a failed write or fsync has stopped and, counted apart, those with
+//! damaged files.
 //!
-//! Not why: the broker's log says it. Invariant: the count is that of the marks alive.
+//! Not the cause, which is in the broker's log. Invariant: the count is the number of marks that exist.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The count, shared by every partition.
+/// Count that every partition shares.
 #[derive(Debug, Clone, Default)]
 pub struct Failures(Arc<AtomicUsize>);
 
@@ -21,7 +21,7 @@ impl Failures {
         Mark(self.clone())
     }
 
-    /// How many there are.
+    /// Returns the number of marked partitions.
     pub fn count(&self) -> usize {
         self.0.load(Relaxed)
     }

@@ -1,8 +1,8 @@
-//! The few threads that bring to the disk what was written, whatever the number of partitions: those that fsync, and
-//! the one of the page cache.
+//! Threads that bring written records to the disk, a fixed number for all partitions: those that fsync, and one for the
+//! page cache.
 //!
-//! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition stands in the queue once, so the
-//! queue is bounded by the number of partitions; what is asked for while it is flushed makes one more flush.
+//! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition is in the queue once, so the number
+//! of partitions bounds the queue. Requests during a flush lead to one more flush.
 //!
 //! Locks: a partition's state, then the queue; never the other way round.
 
@@ -32,7 +32,7 @@ pub struct Flusher {
     pub refused: Failures,
     /// Page cache of written records.
     pub page_cache: Arc<PageCache>,
-    /// Room for all of it.
+    /// Space on the disk.
     pub space: Arc<DiskSpace>,
 }
 
@@ -44,15 +44,15 @@ struct FlushQueue {
     stopping: bool,
 }
 
-/// When something is due, and a number to tell equal times apart.
+/// Time at which an entry is due, and a number that distinguishes equal times.
 pub type Due = (Instant, u64);
 
-/// Why a partition is to be flushed at a time.
+/// Cause of a timed flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// flush.ms.
     FlushMs,
-    /// A flush could not open what it needed.
+    /// A flush could not open a file that it needed.
     Again,
 }
 
@@ -64,7 +64,7 @@ impl FlushQueue {
 }
 
 impl Flusher {
-    /// Returns one with nothing to flush, for this page cache.
+    /// Creates a flusher with an empty queue.
     pub fn new(page_cache: PageCache, space: Arc<DiskSpace>) -> Flusher {
         Flusher {
             queue: Mutex::default(),
@@ -98,8 +98,8 @@ impl Flusher {
         self.changed.notify_one();
     }
 
-    /// Queues a flush that is due after `delay`. The caller queues one at a time, and takes it back once it is not
-    /// needed. `None` if the time never comes.
+    /// Queues a flush that is due after `delay`; `None` if that time never comes. The caller queues one of each reason
+    /// at a time, and cancels it once it is not needed.
     pub fn push_after(&self, partition: Arc<Replica>, reason: Reason, delay: Duration) -> Option<Due> {
         let time = Instant::now().checked_add(delay)?;
         let mut queue = self.queue.lock();
@@ -113,7 +113,7 @@ impl Flusher {
     /// Cancels a timed flush that has not fired.
     pub fn take_back(&self, due: Due) {
         let taken = self.queue.lock().timed.remove(&due);
-        // Not under the lock: it may be the last of its partition.
+        // Dropped after the lock is released: it may be the partition's last reference.
         drop(taken);
     }
 

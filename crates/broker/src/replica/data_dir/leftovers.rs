@@ -1,10 +1,10 @@
 //! Directories of deleted partitions that still have their names, since the system has refused to rename them.
 //!
-//! Not here: directories of topic ids that this run has not seen deleted, whose records may still be wanted, and the
-//! removal of the files.
+//! Not here: directories of topic ids whose deletion this run has not seen, since their records may still be wanted;
+//! and the removal of the files.
 //!
 //! Invariant: under the lock, a directory is renamed only if it has the topic id that was deleted. A partition of the
-//! same name makes its own directory after [`LogDir::retire_leftover`].
+//! same name creates its own directory after [`LogDir::retire_leftover`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -26,7 +26,7 @@ pub struct Leftovers(Mutex<HashMap<TopicPartition, Leftover>>);
 #[derive(Debug, Clone, Copy)]
 struct Leftover {
     topic_id: Uuid,
-    /// Time between the new name and the removal.
+    /// Time between the renaming and the removal.
     delay: Duration,
 }
 
@@ -36,10 +36,10 @@ impl LogDir {
         self.leftovers.0.lock().insert(key, Leftover { topic_id, delay });
     }
 
-    /// Renames the directory with the partition's name if it is of a deleted partition, and has it removed later.
+    /// Renames the directory with the partition's name if it belongs to a deleted partition, and schedules its removal.
     ///
     /// # Errors
-    /// The system's refusal. The directory is still noted then.
+    /// I/O errors of the renaming; the directory then stays noted.
     pub fn retire_leftover(&self, key: &TopicPartition) -> io::Result<()> {
         let mut leftovers = self.leftovers.0.lock();
         if let Some(leftover) = leftovers.get(key) {
@@ -61,11 +61,11 @@ impl LogDir {
         }
         let away = |unique| retired_dir(&self.path, topic, *index, unique, files::DELETED_DIR);
         let by_id = away(u128::from_be_bytes(leftover.topic_id.0));
-        // Something else may have the first name.
+        // The first name may be taken.
         let by_time = away(u128::from(now_ms().unsigned_abs()));
         let renamed = fs::rename(&dir, &by_id).map(|()| by_id);
         let renamed = renamed.or_else(|_| fs::rename(&dir, &by_time).map(|()| by_time))?;
-        tracing::warn!(dir = %dir.display(), "the directory of a deleted partition is out of the way");
+        tracing::warn!(dir = %dir.display(), "renamed the directory of a deleted partition after a failure");
         self.remove_after(leftover.delay, renamed);
         Ok(())
     }

@@ -45,23 +45,23 @@ pub struct LogDir {
     pub opener: Arc<Opener>,
     pub succession: Succession,
     pub cleanings: Cleanings,
-    /// Files that power cuts have left beside the logs.
+    /// Files that power losses have left beside the logs.
     pub aside: aside::SetAsideFolders,
-    /// Files and folders out of use, and when they may be removed.
+    /// Files and directories out of use, and when they may be removed.
     pub pending_removal: Mutex<Vec<(Instant, PathBuf)>>,
     /// Directories of deleted partitions that could not be renamed.
     pub leftovers: Leftovers,
-    /// The line of reads that fail for what will pass, as a want of descriptors.
+    /// Rate limit of the log line for reads that fail for a passing cause, such as a lack of descriptors.
     pub transient_read: LogRateLimit,
-    /// The line of what leaders sent and the disk did not take.
+    /// Rate limit of the log line for fetched records that the disk did not take.
     pub not_replicated: LogRateLimit,
-    /// Reads around the page cache.
+    /// Direct reads, around the page cache.
     pub cold: Arc<DirectReads>,
     /// Count of partitions whose appends or reads fail, for however short a time.
     pub failing: Failures,
     /// Count of partitions whose appends or reads have failed for seconds.
     pub unwritable: Failures,
-    /// Room on the disk.
+    /// Space on the disk.
     pub space: Arc<DiskSpace>,
     /// True if batches of transactions are flushed before they are acknowledged (`fullbore.transaction.flush` in a
     /// cluster).
@@ -71,8 +71,8 @@ pub struct LogDir {
 }
 
 impl LogDir {
-    /// Leaves stops of unknown producers for each partition whose folder an earlier run has put out of the way and not
-    /// removed: topics of its name may have come and gone while this broker was down.
+    /// Notes partial stops for each partition whose directory an earlier run has renamed and not yet removed. Topics of
+    /// its name may have come and gone while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());
@@ -82,7 +82,7 @@ impl LogDir {
         }
     }
 
-    /// Removes a file or folder after a while.
+    /// Removes a file or directory after `delay`.
     pub fn remove_after(&self, delay: Duration, path: PathBuf) {
         let now = Instant::now();
         let due = now.checked_add(delay).unwrap_or(now + Duration::from_secs(u64::from(u32::MAX)));

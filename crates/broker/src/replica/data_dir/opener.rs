@@ -1,10 +1,10 @@
-//! The threads that open logs, off the threads that serve connections: a log that a crash has left may take seconds.
+//! Threads that open logs, apart from those that serve connections: after a crash, a log may take seconds to open.
 //!
-//! Not how a log is opened ([`crate::replica::opening`], [`fullbore_log::recovery`]). Partitions that somebody asks for
-//! come first, in the order in which they are asked for; the others, those that a crash may have left torn and those
-//! where retention is due, are opened while nobody asks.
+//! Not how a log is opened ([`crate::replica::opening`], [`fullbore_log::recovery`]). Partitions that a caller needs
+//! come first, in the order of the requests. The others are those that a crash may have damaged and those where
+//! retention is due.
 //!
-//! Invariant: a partition stands in each queue once, so the queues are bounded by the number of partitions.
+//! Invariant: a partition is in each queue once, so the number of partitions bounds the queues.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,7 +21,7 @@ use crate::replica::Replica;
 use fullbore_host::files::CHANGES;
 use fullbore_host::files::give_way;
 
-/// In which of the opener's queues a replica stands: in that for somebody, and in that for nobody.
+/// Flags of the opener's two queues: true if the replica is in the one for callers, and in the one without.
 #[derive(Debug, Default)]
 pub struct OpeningMarks {
     by_somebody: AtomicBool,
@@ -46,26 +46,26 @@ pub struct Opener {
 #[derive(Debug, Default)]
 struct OpeningQueue {
     asked: VecDeque<Arc<Replica>>,
-    /// Nobody waits for them, and they may be deleted meanwhile.
+    /// Openings that no caller waits for. The partitions may be deleted meanwhile.
     rest: VecDeque<Weak<Replica>>,
     recovery: Recovery,
     is_stopping: bool,
 }
 
-/// The recovery of what a crash may have left torn, for the log.
+/// Progress of the recovery after a crash, for the broker's log.
 #[derive(Debug, Default)]
 struct Recovery {
-    /// Partitions, and how many of them are not done.
+    /// Number of partitions, and of those not yet recovered.
     partitions: usize,
     left: usize,
-    /// Partitions of those that could not be opened.
+    /// Number of partitions that could not be opened.
     failed: usize,
-    /// When all were known.
+    /// Time at which all partitions were queued.
     began: Option<Instant>,
 }
 
 impl OpeningQueue {
-    /// Counts a partition that is opened in time, or could not be. Those of a crash are the first.
+    /// Counts a partition of `rest` that was opened or has failed. Partitions of a crash come first there.
     fn note_opened(&mut self, is_of_use: bool) {
         if self.recovery.left > 0 {
             self.recovery.left -= 1;
@@ -95,7 +95,7 @@ impl Default for Opener {
 }
 
 impl Opener {
-    /// Starts so many threads; they end after [`Opener::stop`]. Without any, only who blocks opens.
+    /// Starts `threads` threads, which end after [`Opener::stop`]. Without threads, callers that block open the logs.
     pub fn start(self: &Arc<Self>, threads: usize) -> impl Iterator<Item = io::Result<JoinHandle<()>>> {
         (0..threads).map(|number| {
             let opener = self.clone();
@@ -120,12 +120,12 @@ impl Opener {
         *self.stopping.borrow()
     }
 
-    /// Becomes true when nothing more is opened.
+    /// Returns a receiver that becomes true when the opener stops.
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()
     }
 
-    /// Somebody waits for this one.
+    /// Queues an opening that a caller waits for.
     pub fn ask(&self, partition: &Arc<Replica>) {
         if partition.asked.by_somebody.swap(true, AcqRel) {
             return;
@@ -137,7 +137,7 @@ impl Opener {
         }
     }
 
-    /// Is to be opened while nobody waits for another.
+    /// Queues an opening that no caller waits for. Requested ones come first.
     pub fn ask_in_time(&self, partition: &Arc<Replica>) {
         if partition.asked.in_time.swap(true, AcqRel) {
             return;
@@ -153,13 +153,13 @@ impl Opener {
         }
     }
 
-    /// All that is to be opened in time is known. Says how much that is, and later that it is done.
+    /// Notes that all partitions of a crash are queued. Logs their number, and later the end of the recovery.
     pub fn all_told(&self) {
         let mut queue = self.queue.lock();
         queue.recovery.began = Some(Instant::now());
         if queue.recovery.partitions > 0 {
             let partitions = queue.recovery.partitions;
-            tracing::info!(target: CHANGES, partitions, "the broker was not stopped cleanly since they were last open: recovering");
+            tracing::info!(target: CHANGES, partitions, "recovering partitions after an unclean shutdown");
         }
         queue.recovery.tell_if_done();
     }
@@ -167,7 +167,7 @@ impl Opener {
     fn run(&self) {
         give_way();
         while let Some((partition, is_asked_for)) = self.next() {
-            // Before it is looked at: who asks from now on may ask for another try.
+            // Cleared before the opening, so that a caller may request another try.
             let asked = if is_asked_for { &partition.asked.by_somebody } else { &partition.asked.in_time };
             asked.store(false, Release);
             if is_asked_for {
@@ -179,7 +179,7 @@ impl Opener {
         }
     }
 
-    /// The next one, and whether somebody asks for it.
+    /// Returns the next partition, and true if a caller waits for it. `None` once the opener stops.
     fn next(&self) -> Option<(Arc<Replica>, bool)> {
         let mut queue = self.queue.lock();
         loop {

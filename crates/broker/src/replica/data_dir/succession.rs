@@ -1,21 +1,20 @@
-//! Stops of producers on deleted partitions, for the next partition of the same name.
+//! Producer state of deleted partitions (stops), carried to the next partition of the same name.
 //!
-//! A client whose topic is deleted and made again while it produces goes on with the sequence that it has come to. On a
-//! partition that was never written that would be refused, since it may have overtaken others; here it is known which
-//! one is next, and which may be sent again. Where the deleted one was on other brokers, or this one was behind, any
-//! sequence of a producer is taken whose id was given out before the new topic was made, as Kafka does of all
-//! producers.
+//! A client whose topic is deleted and recreated while it produces continues its sequence. An empty partition would
+//! refuse that sequence, since the batch may have overtaken others. The stops show the next sequence, and the batches
+//! that may be sent again. If the deleted partition was on other brokers, or this broker lagged, a producer may begin
+//! anywhere if its id was allocated before the new topic was created. Kafka allows that for all producers.
 //!
-//! Diskless topics are among them. The index has the stops on deleted diskless partitions for the next diskless one of
-//! the name, and gets those on classic partitions from here.
+//! Diskless topics are included. The index has the stops of deleted diskless partitions for the next diskless one of
+//! the name, and gets the stops of classic partitions from here.
 //!
-//! In memory only: the new partition's folder is made for the stops at once, and its first producer snapshot has them
-//! (`Replica::keep_stops`). After a restart the metadata shows which partitions there were ([`PastTopic`]). Where a
-//! deletion was not followed by this process, the producers of that topic go on with any sequence, unless stops of the
-//! same topic are here.
+//! In memory only: a new partition that inherits stops creates its directory at once, and its first producer snapshot
+//! has them (`Replica::keep_stops`). After a restart the metadata shows the deleted topics ([`PastTopic`]). If this
+//! process has not followed a deletion, producers of that topic may begin anywhere, unless stops of the same topic are
+//! here.
 //!
-//! Invariant: never more than [`BYTES_MAX`]; what was deleted longest ago is forgotten first, its producers before its
-//! name. Stops of topics deleted after `complete_since` are here, but for partitions that no producer has written to.
+//! Invariant: at most [`BYTES_MAX`]. The oldest deletion loses its stops first, then its name. Stops of topics deleted
+//! after `complete_since` are here, except those of partitions that no producer has written to.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicI64;
@@ -27,18 +26,18 @@ use parking_lot::Mutex;
 
 use super::checkpoints::TopicPartition;
 
-/// Memory for all of it, as far as it is counted: 150,000 producers of a few partitions, 20,000 partitions of a few
-/// producers, the names of 14,000.
+/// Memory for all stops, as they are counted: 150,000 producers of a few partitions, 20,000 partitions of a few
+/// producers, or the names of 14,000.
 const BYTES_MAX: usize = 8 << 20;
-/// Bytes that a partition takes, besides its name twice, and that a producer takes in a map that is half full.
+/// Bytes of a partition besides twice its name, and of a producer in a map that is half full.
 const OF_PARTITION: usize = 256;
 const OF_PRODUCER: usize = 48;
 
-/// Stops on deleted partitions.
+/// Stops of deleted partitions.
 #[derive(Debug)]
 pub struct Succession {
     left: Mutex<DeletedStops>,
-    /// Producer ids below this one were given out, as far as the newest image shows.
+    /// Bound of the producer ids that are allocated in the newest image.
     producer_ids_below: AtomicI64,
 }
 
@@ -50,7 +49,7 @@ impl Default for Succession {
 
 #[derive(Debug, Default)]
 struct DeletedStops {
-    /// By when they were deleted, the longest ago first.
+    /// Stops in the order of the deletions, oldest first.
     by_age: BTreeMap<u64, LeftStops>,
     by_key: HashMap<TopicPartition, u64>,
     deleted: u64,
@@ -59,9 +58,9 @@ struct DeletedStops {
     /// Version of the metadata after which this process has followed every deletion, and has forgotten none.
     complete_since: u64,
     bytes: usize,
-    /// End of the turns whose partitions have left their names alone.
+    /// End of the keys of `by_age` whose partitions have only their names left.
     shortened_below: u64,
-    /// Bytes of those, at most half of all.
+    /// Bytes of those names, at most half of all.
     name_bytes: usize,
 }
 
@@ -78,13 +77,13 @@ struct LeftStops {
 }
 
 impl Succession {
-    /// Notes the stops on a classic partition that was deleted in the image of version `deleted_at`. They are dropped
-    /// if those of a later partition of its name are here: a partition may be retired long after its deletion.
+    /// Notes the stops of a classic partition that was deleted in the image of version `deleted_at`. Drops them if
+    /// those of a later partition of its name are here: a partition may be retired long after its deletion.
     pub fn leave(&self, key: TopicPartition, topic_id: Uuid, stops: Stops, deleted_at: u64) {
         self.put(LeftStops { key, topic_id, stops, deleted_at, are_indexed: false });
     }
 
-    /// Notes the stops on a diskless partition that is deleted in the newest image.
+    /// Notes the stops of a diskless partition that is deleted in the newest image.
     pub fn leave_indexed(&self, key: TopicPartition, topic_id: Uuid, stops: Stops) {
         self.put(LeftStops { key, topic_id, stops, deleted_at: self.epoch(), are_indexed: true });
     }
@@ -112,8 +111,8 @@ impl Succession {
         while left.bytes > BYTES_MAX && left.shorten() {}
     }
 
-    /// Takes the stops on the last partition of this name, which was that of `past` as the metadata has it, for the
-    /// next one.
+    /// Removes and returns the stops of the last partition of this name, for the next one. `past` is its topic in the
+    /// metadata.
     pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> Stops {
         let mut left = self.left.lock();
         let unknown = past.filter(|past| left.lacks(key, past));
@@ -121,7 +120,7 @@ impl Succession {
         unknown.map_or(taken, |past| Stops::partial().of_ids_below(past.producer_ids_below))
     }
 
-    /// Returns the stops on the last partition of this name, which stay for a classic one, unless that was diskless.
+    /// Returns the stops of the last partition of this name if that was classic, and keeps them.
     pub fn of_classic(&self, key: &TopicPartition, past: Option<PastTopic>) -> Stops {
         let left = self.left.lock();
         let bound = past.map_or(i64::MAX, |past| past.producer_ids_below);
@@ -132,8 +131,8 @@ impl Succession {
         last.map(|last| last.stops.clone().of_ids_below(bound)).unwrap_or_default()
     }
 
-    /// Returns true if producers may have written to the last partition of this name, which was that of `past`, and
-    /// their stops are not here.
+    /// Returns true if producers may have written to the last partition of this name, whose topic is `past`, and their
+    /// stops are not here.
     pub fn lacks(&self, key: &TopicPartition, past: Option<PastTopic>) -> bool {
         past.is_some_and(|past| self.left.lock().lacks(key, &past))
     }
@@ -143,8 +142,8 @@ impl Succession {
         self.left.lock().by_key.contains_key(key)
     }
 
-    /// Notes the version of the image whose topics follow, and its next producer id. `is_gap` where deletions before it
-    /// were not followed.
+    /// Notes the version of the newest image and its next producer id. `is_gap` if this process has not followed the
+    /// deletions before it.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
         self.producer_ids_below.store(next_producer_id, Relaxed);
         let mut left = self.left.lock();
@@ -154,15 +153,15 @@ impl Succession {
         }
     }
 
-    /// Returns a bound of the producer ids that were given out before a partition that is new in the newest image.
+    /// Returns a bound of the producer ids that were allocated before a partition that is new in the newest image.
     pub fn producer_ids_below(&self) -> i64 {
         self.producer_ids_below.load(Relaxed)
     }
 }
 
 impl DeletedStops {
-    /// Forgets the stops of the partition deleted longest ago, of which the name stays: its producers may go on
-    /// anywhere. Then names, the eldest first. Returns false if nothing is left.
+    /// Forgets the stops of the oldest deletion and keeps its name: its producers may then begin anywhere. Once names
+    /// have half of the memory, forgets the oldest name. Returns false if nothing is left.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_partition_leaves_is_there_for_the_next_one_of_its_name_once() {
+    fn stops_of_a_deleted_partition_are_taken_once_by_the_next_of_its_name() {
         let succession = Succession::default();
         let key = ("t".to_owned(), 0);
         succession.leave(key.clone(), ID, stops(3), 0);
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn stops_of_a_classic_partition_are_left_for_a_diskless_one_and_those_of_a_diskless_one_are_not() {
+    fn stops_of_a_classic_partition_stay_for_a_diskless_one_and_indexed_stops_do_not() {
         let succession = Succession::default();
         let key = ("t".to_owned(), 0);
         succession.leave(key.clone(), ID, stops(3), 0);
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn deletion_before_the_start_left_nothing_producers_of_then_may_go_on_anywhere() {
+    fn deletion_before_the_start_lets_older_producers_begin_anywhere() {
         let succession = Succession::default();
         succession.note_image(7, 9, true);
         let key = ("t".to_owned(), 0);
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn partition_retires_after_a_later_one_of_its_name_stops_of_the_later_one_stay() {
+    fn partition_retired_after_a_later_one_of_its_name_keeps_the_later_stops() {
         let succession = Succession::default();
         succession.note_image(1, 9, true);
         let (key, later) = (("t".to_owned(), 0), Uuid([2; 16]));
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn topic_came_and_went_unseen_stops_of_the_one_before_it_count_no_more() {
+    fn unfollowed_topic_of_the_name_invalidates_the_stops_before_it() {
         let succession = Succession::default();
         succession.note_image(1, 9, true);
         succession.note_image(4, 9, true);
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_forgotten_what_was_deleted_until_then_is_unknown() {
+    fn forgotten_names_make_all_earlier_deletions_unknown() {
         let succession = Succession::default();
         succession.note_image(1, 9, true);
         succession.note_image(9, 9, false);
@@ -307,7 +306,7 @@ mod tests {
 
     /// Two hundred producers of each of a thousand partitions.
     #[test]
-    fn more_producers_than_there_is_room_for_those_of_the_eldest_partitions_may_go_on_anywhere() {
+    fn stops_over_the_budget_let_producers_of_the_oldest_partitions_begin_anywhere() {
         let succession = Succession::default();
         (0..1_000).for_each(|n| succession.leave(("t".to_owned(), n), ID, stops(200), 0));
         let taken: Vec<_> = (0..1_000).map(|n| succession.take(&("t".to_owned(), n), None)).collect();
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_made_and_deleted_for_ever_take_bounded_memory_and_the_last_ones_are_known() {
+    fn endless_deletions_take_bounded_memory_and_keep_the_last_topics() {
         let succession = Succession::default();
         for n in 0..100_000 {
             succession.leave(("t".repeat(200), n), ID, stops(1), 0);

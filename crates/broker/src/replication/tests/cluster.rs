@@ -1,4 +1,4 @@
-//! The brokers, a client, and what is in the logs.
+//! Cluster of brokers, a client, and the contents of the logs.
 
 use crate::node::Node;
 use crate::partitions::Replica;
@@ -20,10 +20,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-/// How long a test waits for what is to come.
+/// Limit of a test's wait for an event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Brokers 1 to a few.
+/// Brokers with the ids from 1 on.
 pub struct Cluster {
     memory: Memory,
     settings: String,
@@ -32,7 +32,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts them with these settings.
+    /// Starts `brokers` brokers with `settings`.
     pub async fn start(brokers: i32, settings: &str) -> Cluster {
         let folders = (1..=brokers).map(|id| (id, tempfile::tempdir().expect("temporary folder"))).collect();
         let mut cluster =
@@ -43,12 +43,12 @@ impl Cluster {
         cluster
     }
 
-    /// Starts one that does not run.
+    /// Starts a broker that does not run.
     pub async fn start_one(&mut self, id: i32) {
         self.start_with(id, "").await;
     }
 
-    /// Starts one with more settings than the others have.
+    /// Starts a broker with `more` settings than the others.
     pub async fn start_with(&mut self, id: i32, more: &str) {
         self.folders.entry(id).or_insert_with(|| tempfile::tempdir().expect("temporary folder"));
         let text = format!(
@@ -66,7 +66,7 @@ impl Cluster {
         self.hear().await;
     }
 
-    /// Lets a broker read what others commit, as in a cluster.
+    /// Lets a broker read other brokers' commits, as in a cluster.
     pub fn listen(&mut self, id: i32) {
         let (broker, hears) = self.running.get_mut(&id).expect("it runs");
         let control = broker.node().control.clone();
@@ -78,31 +78,31 @@ impl Cluster {
         }));
     }
 
-    /// Keeps a broker from reading what others commit.
+    /// Keeps a broker from reading other brokers' commits.
     pub async fn deafen(&mut self, id: i32) {
         let (broker, hears) = self.running.get_mut(&id).expect("it runs");
         let hears = hears.take().expect("it has heard");
         hears.abort();
         let _ = hears.await;
-        // What it asked for last would else be answered with what is committed after this.
+        // Its last request would otherwise be answered with later commits.
         broker.node().control.settle();
     }
 
-    /// Stops one; the others are told nothing.
+    /// Stops a broker without notifying the others.
     pub async fn stop_one(&mut self, id: i32) {
         self.deafen(id).await;
         let (broker, _) = self.running.remove(&id).expect("it runs");
         broker.shutdown().await;
     }
 
-    /// Stops all.
+    /// Stops all brokers.
     pub async fn stop(mut self) {
         for id in self.running.keys().copied().collect::<Vec<_>>() {
             self.stop_one(id).await;
         }
     }
 
-    /// Its data folder.
+    /// Returns a broker's data directory.
     pub fn folder(&self, id: i32) -> &std::path::Path {
         self.folders[&id].path()
     }
@@ -112,18 +112,18 @@ impl Cluster {
         self.running[&id].0.node()
     }
 
-    /// Returns a broker that reads what others commit.
+    /// Returns a broker that reads other brokers' commits.
     pub fn any(&self) -> &Arc<Node> {
         self.running.values().find(|(_, hears)| hears.is_some()).expect("one runs").0.node()
     }
 
-    /// Deletes it.
+    /// Deletes a topic.
     pub async fn delete(&self, topic: &Topic) {
         self.any().control.delete_topics(vec![TopicRef::Id(topic.id)]).await.remove(0).expect("deleted");
         self.hear().await;
     }
 
-    /// A topic whose partitions have three replicas, the first led by broker 1.
+    /// Creates a topic with a replica on each broker; broker 1 leads the first partition.
     pub async fn topic(&self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> Arc<Topic> {
         let brokers = i32::try_from(self.folders.len()).expect("few");
         let replicas = |partition: i32| (0..brokers).map(|at| 1 + (partition + at) % brokers).collect();
@@ -140,7 +140,7 @@ impl Cluster {
         topic
     }
 
-    /// Waits until every broker has the newest metadata.
+    /// Waits until every reading broker has the newest metadata.
     pub async fn hear(&self) {
         let newest = self.memory.commits().len();
         for (broker, _) in self.running.values().filter(|(_, hears)| hears.is_some()) {
@@ -150,7 +150,7 @@ impl Cluster {
         }
     }
 
-    /// The partition as the metadata has it.
+    /// Returns the partition's registration in the metadata.
     pub fn registered(&self, topic: &str, index: i32) -> Arc<PartitionRegistration> {
         Arc::clone(self.any().control.image().topic(topic).expect("there").partition(index).expect("there"))
     }
@@ -166,7 +166,7 @@ impl Cluster {
         eventually(&format!("the ISR of {topic}-{index} is {isr:?}"), is_so).await;
     }
 
-    /// A broker is held for dead.
+    /// Fences a broker, as the failure detector does.
     pub async fn fence(&self, id: i32) {
         let any = self.any();
         let (broker_id, registration) = (id, any.control.image().node(id).expect("known").registration);
@@ -182,14 +182,14 @@ impl Cluster {
         self.hear().await;
     }
 
-    /// The first of the replicas leads again.
+    /// Elects the first of the replicas.
     pub async fn elect_preferred(&self, topic: &str, index: i32) {
         let asked = ElectLeaders::new(ElectionKind::Preferred, [(topic, index)]);
         self.any().control.elect_leaders(asked).await.remove(0).expect("elected");
         self.hear().await;
     }
 
-    /// This broker's copy.
+    /// Returns a broker's replica.
     pub fn replica(&self, id: i32, topic: &Topic, index: i32) -> Arc<Replica> {
         self.node(id).partitions.find(&topic.id, index).expect("it has it")
     }
@@ -199,13 +199,13 @@ impl Cluster {
         self.running[&id].0.addr().to_string()
     }
 
-    /// A client of one broker's other listener.
+    /// Returns a client of a broker's second listener.
     pub async fn client_between(&self, id: i32) -> Connection {
         let (_, _, (host, port)) = &self.running[&id].0.listeners()[1];
         Connection::connect(&host_port(host, port), &ClientConfig::default()).await.expect("connected")
     }
 
-    /// The store is out of reach for a while, and nobody knows whether what was committed last is.
+    /// Makes the store unreachable for a while, so that the outcome of the next commit is unknown.
     pub fn lose_the_next_commit(&self) {
         let memory = self.memory.clone();
         memory.next_commit(Fault::ForLong);
@@ -215,12 +215,12 @@ impl Cluster {
         });
     }
 
-    /// A client of one broker.
+    /// Returns a client of one broker.
     pub async fn client(&self, id: i32) -> Connection {
         Connection::connect(&self.address(id), &ClientConfig::default()).await.expect("connected")
     }
 
-    /// Waits until the logs of all that run are equal, and all of that is below the high watermark of each.
+    /// Waits until the logs of all running brokers are equal and committed at each.
     pub async fn are_equal(&self, topic: &Topic, index: i32) {
         let ids: Vec<i32> = self.running.keys().copied().collect();
         let is_so = || {
@@ -236,14 +236,14 @@ impl Cluster {
     }
 }
 
-/// The value of a metric of a broker.
+/// Returns the value of a broker's metric.
 pub fn metric(node: &Node, name: &str) -> f64 {
     let page = crate::exposition::page(&node.metrics, crate::exposition::Gauges::read(node, Default::default()));
     let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}"));
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
 }
 
-/// Waits until it is so.
+/// Waits until `is_so` returns true.
 pub async fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let until = tokio::time::Instant::now() + PATIENCE;
     while !is_so() {
@@ -252,7 +252,7 @@ pub async fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// All below the high watermark.
+/// Returns all bytes below the high watermark.
 pub fn bytes_of(replica: &Replica) -> Vec<u8> {
     let (mut bytes, mut offset) = (Vec::new(), replica.offsets().expect("open").log_start);
     loop {
@@ -277,12 +277,12 @@ pub fn bytes_of(replica: &Replica) -> Vec<u8> {
     }
 }
 
-/// A batch of one record.
+/// Returns a batch of one record.
 pub fn batch(value: &[u8]) -> Bytes {
     batch_of(&[value])
 }
 
-/// A batch of a record of each of these values.
+/// Returns a batch with a record of each of `values`.
 pub fn batch_of(values: &[&[u8]]) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     values.iter().for_each(|value| builder.append(1, None, Some(value), &[]));
@@ -294,8 +294,8 @@ pub async fn produce(client: &Connection, topic: &str, index: i32, acks: i16, ba
     produce_within(client, topic, index, acks, batch, 10_000).await
 }
 
-/// Produces a batch until a whole ISR acknowledges it, which it may not be at first: a follower may take longer than a
-/// short `replica.lag.time.max.ms` to its first fetch.
+/// Produces a batch until the ISR acknowledges it. At first it may not, since a follower may take longer than a short
+/// `replica.lag.time.max.ms` to its first fetch.
 pub async fn acknowledged(client: &Connection, topic: &str, index: i32, batch: &Bytes) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -311,7 +311,7 @@ pub async fn acknowledged(client: &Connection, topic: &str, index: i32, batch: &
     }
 }
 
-/// Produces one batch, for which the broker has `timeout_ms`.
+/// Produces one batch with a request timeout of `timeout_ms`.
 pub async fn produce_within(
     client: &Connection,
     topic: &str,

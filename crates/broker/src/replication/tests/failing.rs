@@ -1,4 +1,4 @@
-//! Brokers that stop, lag, are cut off and come back.
+//! Brokers that stop, lag, are partitioned and come back.
 
 use super::*;
 use fullbore_wire::ErrorCode;
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 const SHORT_LAG: &str = "replica.lag.time.max.ms=400\nreplica.fetch.wait.max.ms=100";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn too_few_in_sync_and_a_follower_that_comes_back() {
+async fn returning_follower_ends_a_lack_of_in_sync_replicas() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;
     let topic = cluster.topic("t", 1, &[("min.insync.replicas", "3")]).await;
     let client = cluster.client(1).await;
     acknowledged(&client, "t", 0, &batch(b"a")).await;
     cluster.stop_one(3).await;
-    // With too few in sync the high watermark stands still (KIP-966).
+    // With too few replicas in sync the high watermark stays (KIP-966).
     let late = produce_within(&client, "t", 0, -1, batch(b"b"), 1_000).await;
     assert_eq!(late, Err(ErrorCode::REQUEST_TIMED_OUT));
     cluster.isr_is("t", 0, vec![1, 2]).await;
@@ -31,8 +31,7 @@ async fn too_few_in_sync_and_a_follower_that_comes_back() {
     cluster.stop().await;
 }
 
-/// Produces with acks=all to whoever leads, until it is told to stop; what was acknowledged.
-/// `count` is how many so far.
+/// Produces with acks=all to the current leader until `stop`, and counts in `count`. Returns the acknowledged values.
 async fn go_on(cluster: &Cluster, topic: &str, stop: &AtomicBool, count: &AtomicUsize) -> Vec<String> {
     let mut clients = BTreeMap::new();
     for id in 1..=3 {
@@ -56,13 +55,13 @@ fn values(cluster: &Cluster, id: i32, topic: &fullbore_control::Topic) -> String
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_leader_cuts_off_what_nobody_else_has_while_the_producer_goes_on() {
-    // Without a short lag: else it would soon ask for an ISR without the others, and hear so that it leads no more.
+async fn deposed_leader_truncates_unreplicated_records_while_the_producer_continues() {
+    // No short lag: the old leader would soon request an ISR without the others, and learn that it is deposed.
     let mut cluster = Cluster::start(3, "replica.fetch.wait.max.ms=100").await;
     let topic = cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
     produce(&client, "t", 0, -1, batch(b"first")).await.expect("acknowledged");
-    // It does not hear that it leads no more, and takes what nobody fetches.
+    // The leader does not learn that it is deposed, and takes records that no follower fetches.
     cluster.deafen(1).await;
     cluster.fence(1).await;
     assert_ne!(cluster.registered("t", 0).leader, Some(1));
@@ -102,7 +101,7 @@ async fn an_old_leader_cuts_off_what_nobody_else_has_while_the_producer_goes_on(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_is_deleted_and_made_again_while_a_follower_hears_nothing() {
+async fn topic_recreated_while_a_follower_gets_no_metadata_reaches_that_follower() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;
     let old = cluster.topic("t", 1, &[]).await;
     let client = cluster.client(1).await;
@@ -123,7 +122,7 @@ async fn a_topic_is_deleted_and_made_again_while_a_follower_hears_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_whose_end_the_leader_has_no_more_begins_where_that_begins() {
+async fn follower_that_ends_before_the_leaders_log_start_restarts_there() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;
     let topic = cluster.topic("t", 1, &[]).await;
     let client = cluster.client(1).await;
@@ -145,9 +144,9 @@ async fn a_follower_whose_end_the_leader_has_no_more_begins_where_that_begins() 
     cluster.stop().await;
 }
 
-/// As where there are no descriptors: nobody else asks for the log of a partition that rests.
+/// As without descriptors: no other request opens the log of an idle partition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_could_not_be_opened_at_its_leader_is_followed_once_it_can_be() {
+async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
     let topic = cluster.topic("t", 1, &[]).await;
     let client = cluster.client(1).await;
@@ -163,7 +162,7 @@ async fn a_log_that_could_not_be_opened_at_its_leader_is_followed_once_it_can_be
     let began = std::time::Instant::now();
     cluster.start_one(1).await;
     cluster.start_one(2).await;
-    // The follower has asked for it, which is the second time.
+    // The follower's request is the second one.
     let failed = |since| cluster.replica(1, &topic, 0).open_failure_since(since).is_some();
     eventually("it cannot be opened", || failed(began)).await;
     let again = std::time::Instant::now();
@@ -174,9 +173,9 @@ async fn a_log_that_could_not_be_opened_at_its_leader_is_followed_once_it_can_be
     cluster.stop().await;
 }
 
-/// Streams has records of its repartition topics deleted at any offset.
+/// Streams deletes records of its repartition topics at any offset.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_begins_with_the_batch_of_which_the_leader_has_deleted_a_part() {
+async fn follower_restarts_with_the_whole_batch_that_its_leader_has_deleted_in_part() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;
     let topic = cluster.topic("t", 1, &[]).await;
     let client = cluster.client(1).await;
@@ -198,7 +197,7 @@ async fn a_follower_begins_with_the_batch_of_which_the_leader_has_deleted_a_part
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_isr_change_of_unknown_outcome_is_asked_for_again() {
+async fn isr_change_of_unknown_outcome_is_requested_again() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;
     cluster.topic("t", 1, &[]).await;
     let client = cluster.client(1).await;

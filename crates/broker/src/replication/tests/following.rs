@@ -1,4 +1,4 @@
-//! Followers have what their leader has.
+//! Logs of followers, which must equal their leader's.
 
 use super::*;
 use fullbore_wire::ErrorCode;
@@ -7,7 +7,7 @@ use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, Repli
 use std::time::{Duration, Instant};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_acknowledged_with_acks_all_is_in_all_three_logs() {
+async fn batches_acknowledged_with_acks_all_are_in_all_three_logs() {
     let cluster = Cluster::start(3, "").await;
     let topic = cluster.topic("t", 2, &[("min.insync.replicas", "3")]).await;
     let client = cluster.client(1).await;
@@ -23,7 +23,7 @@ async fn what_is_acknowledged_with_acks_all_is_in_all_three_logs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_large_batches_at_once_and_topics_that_come_meanwhile() {
+async fn large_concurrent_batches_and_new_topics_reach_all_logs() {
     let settings = "replica.fetch.max.bytes=100000\nreplica.fetch.response.max.bytes=300000\nnum.replica.fetchers=2";
     let cluster = Cluster::start(3, settings).await;
     let topic = cluster.topic("t", 3, &[("segment.bytes", "2000000")]).await;
@@ -58,7 +58,7 @@ async fn many_large_batches_at_once_and_topics_that_come_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_flush_messages_what_is_acknowledged_is_on_the_disk_of_all() {
+async fn flush_messages_puts_acknowledged_batches_on_the_disk_of_all_replicas() {
     let wait = Duration::from_secs(5);
     let cluster = Cluster::start(3, "replica.fetch.wait.max.ms=5000").await;
     let topic = cluster.topic("t", 1, &[("flush.messages", "1"), ("min.insync.replicas", "3")]).await;
@@ -77,10 +77,10 @@ async fn with_flush_messages_what_is_acknowledged_is_on_the_disk_of_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_partitions_that_rest_cost_few_requests() {
+async fn thousand_idle_partitions_cost_few_requests() {
     let cluster = Cluster::start(3, "").await;
     let topic = cluster.topic("t", 1000, &[]).await;
-    // Once the last one is replicated, all were named.
+    // Once the last ones are replicated, all partitions were named.
     for index in 990..1000 {
         let client = cluster.client(cluster.registered("t", index).leader.expect("it is led")).await;
         produce(&client, "t", index, -1, batch(b"v")).await.expect("acknowledged");
@@ -89,7 +89,7 @@ async fn a_thousand_partitions_that_rest_cost_few_requests() {
     let count = |name: &str| (1..=3).map(|id| metric(cluster.node(id), name)).sum::<f64>();
     let fetches = || count("fullbore_request_duration_seconds_count{api=\"Fetch\"}");
     let bytes = || count("fullbore_response_bytes_total{api=\"Fetch\"}");
-    // What was under way may still come.
+    // Requests in flight may still come.
     let (mut before, mut since) = ((fetches(), bytes()), Instant::now());
     let until = since + Duration::from_secs(20);
     loop {
@@ -102,14 +102,14 @@ async fn a_thousand_partitions_that_rest_cost_few_requests() {
         }
         assert!(Instant::now() < until, "there is no rest");
     }
-    // Six lanes, each with an answer in half a second.
+    // Six fetchers, each with a response in half a second.
     assert!(fetches() - before.0 <= 40.0, "{}", fetches() - before.0);
     assert!(bytes() - before.1 <= 20_000.0, "{}", bytes() - before.1);
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stranger_moves_no_high_watermark() {
+async fn unauthorized_replica_fetches_do_not_move_the_high_watermark() {
     let settings = "listeners=PLAINTEXT://127.0.0.1:0,IN://127.0.0.1:0\nlistener.security.protocol.map=IN:PLAINTEXT\n\
                     inter.broker.listener.name=IN";
     let mut cluster = Cluster::start(2, settings).await;
@@ -147,7 +147,7 @@ async fn a_stranger_moves_no_high_watermark() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn over_a_listener_of_its_own_with_tls() {
+async fn replication_over_a_tls_listener_of_its_own_makes_logs_equal() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let key = rcgen::KeyPair::generate().expect("a key");
     let names = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("an address");
@@ -172,9 +172,9 @@ async fn over_a_listener_of_its_own_with_tls() {
     cluster.stop().await;
 }
 
-/// A survivor has the partitions settled first that producers wait for.
+/// A surviving broker first opens the partitions that producers wait for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn partition_written_at_its_leader_followers_know_that_it_is_in_use() {
+async fn partition_written_at_its_leader_is_in_use_at_its_followers() {
     let cluster = Cluster::start(3, "").await;
     let topic = cluster.topic("t", 3, &[]).await;
     let leader = cluster.registered("t", 1).leader.expect("it is led");

@@ -1,11 +1,11 @@
-//! What replication costs, measured: cargo test --release -p fullbore-broker --lib replication::tests::measure --
-//! --ignored --nocapture
+//! Measurements of replication: cargo test --release -p fullbore-broker --lib replication::tests::measure -- --ignored
+//! --nocapture
 
 use super::*;
 use fullbore_client::tokio::Connection;
 use std::time::{Duration, Instant};
 
-/// The median time of one record at a time, in microseconds, and the 99th percentile.
+/// Returns the median and the 99th percentile of the time of one record at a time, in us.
 async fn one_at_a_time(client: &Connection, acks: i16, records: usize) -> (u128, u128) {
     let mut took = Vec::with_capacity(records);
     for _ in 0..records {
@@ -32,7 +32,7 @@ async fn one_record_at_a_time() {
     cluster.stop().await;
 }
 
-/// A relay that delivers each byte after `delay`, in both directions.
+/// Delivers each byte after `delay`, in both directions.
 fn relay(listener: tokio::net::TcpListener, to: String, delay: Duration) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     tokio::spawn(async move {
@@ -65,7 +65,7 @@ fn relay(listener: tokio::net::TcpListener, to: String, delay: Duration) {
     });
 }
 
-/// Bytes a second, and the median latency in us, with so many records under way.
+/// Returns bytes a second and the median latency in us, with `window` records in flight.
 async fn throughput(client: &Connection, acks: i16, size: usize, window: usize, total: usize) -> (f64, u128) {
     let began = Instant::now();
     let mut under_way = tokio::task::JoinSet::new();
@@ -88,7 +88,7 @@ async fn throughput(client: &Connection, acks: i16, size: usize, window: usize, 
 
 #[ignore = "a measurement"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_20_ms_away() {
+async fn follower_20_ms_away() {
     let mut cluster = Cluster::start(0, "").await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let far = listener.local_addr().expect("bound");
@@ -114,7 +114,7 @@ async fn a_follower_20_ms_away() {
     cluster.stop().await;
 }
 
-/// The median time and the 99th percentile of records that are sent so far apart, in us.
+/// Returns the median and the 99th percentile of the time of records sent `every` interval, in us.
 async fn paced(client: &Connection, every: Duration, records: usize) -> (u128, u128) {
     let mut under_way = tokio::task::JoinSet::new();
     let mut next = tokio::time::interval(every);

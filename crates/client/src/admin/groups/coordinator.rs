@@ -1,8 +1,7 @@
-//! A question goes to the group's coordinator, which is looked up; where that is loading or has moved it is asked
-//! again, for `patience`.
+//! Requests to the coordinators of groups: each coordinator is found first. While it is loading or has moved, the
+//! request is retried for `patience`.
 //!
-//! Invariant: a change is sent again only where the coordinator said that it did not carry it out, or where carrying it
-//! out twice is the same as once.
+//! Invariant: a change is repeated only if the coordinator has not carried it out, or if it is idempotent.
 
 use crate::blocking::{BrokerAddress, Cluster};
 use crate::error::ClientError;
@@ -12,31 +11,32 @@ use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Between two attempts.
+/// Time between two attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 
-/// A cluster asked about its groups.
+/// Cluster for requests about its groups.
 pub struct GroupAdmin<'a> {
     cluster: &'a mut Cluster,
     patience: Duration,
 }
 
 impl<'a> GroupAdmin<'a> {
-    /// The groups of a cluster; a coordinator that is loading or moving is asked again for `patience`.
+    /// Makes the administration of a cluster's groups. Requests are retried for `patience` while a coordinator loads or
+    /// moves.
     ///
     /// # Errors
-    /// When no broker of the list answers; that is not waited for.
+    /// No broker of the list answers; this is not retried.
     pub fn of(cluster: &'a mut Cluster, patience: Duration) -> Result<Self, ClientError> {
         cluster.any()?;
         Ok(GroupAdmin { cluster, patience })
     }
 
-    /// The cluster, for what is not about groups.
+    /// Returns the cluster, for requests that are not about groups.
     pub fn cluster(&mut self) -> &mut Cluster {
         self.cluster
     }
 
-    /// Does something with the coordinator of a group, as often as patience allows.
+    /// Does `action` with the coordinator of a group, repeated while patience lasts.
     pub(super) fn at_coordinator<T>(
         &mut self,
         id: &Text,
@@ -49,8 +49,8 @@ impl<'a> GroupAdmin<'a> {
         })
     }
 
-    /// Asks the coordinators of these groups, each about all of its own at a time, until every group has an outcome.
-    /// Groups whose coordinator is loading or has moved are asked for again, as long as patience allows.
+    /// Sends each coordinator one request about all of its groups, until every group has an outcome. Groups whose
+    /// coordinator is loading or has moved are tried again while patience lasts.
     pub(super) fn at_coordinators<T>(
         &mut self,
         ids: &[Text],
@@ -104,20 +104,20 @@ impl<'a> GroupAdmin<'a> {
     }
 }
 
-/// Outcomes of groups by their id.
+/// Outcomes of groups, by id.
 #[derive(Debug)]
 pub struct GroupOutcomes<T> {
     of_groups: BTreeMap<Text, Result<T, ClientError>>,
-    /// Why groups without an outcome were not answered.
+    /// Error of the groups without an outcome.
     broken: Option<ClientError>,
 }
 
 impl<T> GroupOutcomes<T> {
-    /// Takes the outcome of a group. Groups that were not answered have the reason, the first of them in the
-    /// coordinator's words.
+    /// Removes the outcome of a group. The first group without one gets the coordinator's error, the others a general
+    /// one.
     ///
     /// # Errors
-    /// The group's, or its coordinator's.
+    /// The error of the group, or of its coordinator.
     pub fn take(&mut self, id: &Text) -> Result<T, ClientError> {
         match self.of_groups.remove(id) {
             Some(outcome) => outcome,
@@ -126,20 +126,20 @@ impl<T> GroupOutcomes<T> {
     }
 }
 
-/// Answers of one coordinator about its groups.
+/// Response of one coordinator about its groups.
 pub(super) struct CoordinatorAnswer<T> {
     pub of_groups: Vec<(Text, Result<T, ClientError>)>,
-    /// Why other groups were not answered.
+    /// Error of the groups that are not in the response.
     pub broken: Option<ClientError>,
 }
 
 /// Coordinators with their groups, and the errors of groups without one.
 type Coordinators = (BTreeMap<BrokerAddress, Vec<Text>>, Vec<(Text, ClientError)>);
 
-/// The coordinators of these groups, each with its own.
+/// Returns the coordinators of these groups, each with its groups.
 ///
 /// # Errors
-/// The first group's without a coordinator, or that no broker answers.
+/// The error of the first group without a coordinator, or no broker answers.
 pub(super) fn coordinators(
     cluster: &mut Cluster,
     ids: &[Text],
@@ -175,7 +175,7 @@ fn no_coordinator(id: &Text) -> ClientError {
     ClientError::kafka(what, ErrorCode::COORDINATOR_NOT_AVAILABLE, None)
 }
 
-/// Returns true if the coordinator is on its way, so that asking again helps and nothing was changed.
+/// Returns true if the coordinator is loading, moving or unreachable, so that a retry may succeed.
 fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::Connect { .. } | ClientError::Io { .. } | ClientError::Silent { .. } => true,
@@ -191,7 +191,7 @@ pub(super) fn check(what: String, code: ErrorCode, message: Option<&str>) -> Res
     if code.is_err() { Err(ClientError::kafka(what, code, message)) } else { Ok(()) }
 }
 
-/// Returns a coordinator's error about a group, with the next step, if there is one.
+/// Returns the coordinator's error about a group, with the next step if there is one.
 pub(super) fn check_group(id: &Text, action: &str, code: ErrorCode, message: Option<&str>) -> Result<(), ClientError> {
     let what = format!("cannot {action} group '{id}'");
     match code {

@@ -1,7 +1,7 @@
-//! Description of groups and their members, of either protocol.
+//! Descriptions of groups and their members, of either protocol.
 //!
-//! Requests each group as one of the consumer protocol (KIP-848) first, and those that are none as classic ones, as
-//! Kafka's own client does.
+//! Each group is requested as one of the consumer protocol (KIP-848) first, and then, if it is not, as a classic one,
+//! as in Kafka's own client.
 
 use super::coordinator::{GroupAdmin, check, coordinators};
 use crate::blocking::{BrokerAddress, Cluster};
@@ -13,17 +13,17 @@ use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment};
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::HashMap;
 
-/// The protocol a group speaks.
+/// Protocol of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupProtocol {
-    /// JoinGroup and SyncGroup.
+    /// Classic protocol: JoinGroup and SyncGroup.
     Classic,
-    /// ConsumerGroupHeartbeat.
+    /// Consumer protocol: ConsumerGroupHeartbeat.
     Consumer,
 }
 
 impl GroupProtocol {
-    /// Returns the name in Kafka's `group.protocol`.
+    /// Returns its name in Kafka's `group.protocol`.
     pub fn name(self) -> &'static str {
         match self {
             GroupProtocol::Classic => "classic",
@@ -49,7 +49,7 @@ pub struct GroupDescription {
     pub epoch: Option<i32>,
     /// The epoch that the target assignment is for; `None` for a classic group.
     pub target_epoch: Option<i32>,
-    /// By id.
+    /// Members, by id.
     pub members: Vec<GroupMember>,
 }
 
@@ -66,19 +66,19 @@ pub struct GroupMember {
     pub host: Text,
     /// The member's epoch; `None` in a classic group.
     pub epoch: Option<i32>,
-    /// Topic and partition of all it reads, in order.
+    /// Assigned partitions, in order.
     pub assignment: Vec<(Text, i32)>,
     /// Target partitions; `None` in a classic group.
     pub target: Option<Vec<(Text, i32)>>,
-    /// In a group of the consumer protocol, whether the member speaks it too; `None` where the broker does not tell.
+    /// True if the member speaks the consumer protocol, like its group. `None` if the broker does not report it.
     pub is_upgraded: Option<bool>,
 }
 
 impl GroupAdmin<'_> {
-    /// Each of these groups, in that order, or why not: [`ClientError::NoGroup`], or the coordinator's.
+    /// Describes these groups in this order. A group's error is [`ClientError::NoGroup`], or the coordinator's.
     ///
     /// # Errors
-    /// When a coordinator cannot be found or asked.
+    /// A coordinator that cannot be found or reached.
     pub fn describe(&mut self, ids: &[Text]) -> Result<Vec<Result<GroupDescription, ClientError>>, ClientError> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -137,8 +137,8 @@ fn describe_at(
     Ok(described)
 }
 
-/// Refuses a group of another protocol type than that of consumers, as Kafka's client does. A group that was only
-/// committed to has none.
+/// Refuses a group whose protocol type is not that of consumers, as Kafka's client does. A group that has only
+/// committed offsets has no protocol type.
 fn check_consumers(group: &classic::DescribedGroup) -> Result<(), ClientError> {
     match &*group.protocol_type {
         "" | "consumer" => Ok(()),
@@ -146,7 +146,7 @@ fn check_consumers(group: &classic::DescribedGroup) -> Result<(), ClientError> {
     }
 }
 
-/// The error of one group; the outer one is of the coordinator, which may be asked again.
+/// Returns the error of one group. An outer error is the coordinator's, and the request may be retried.
 fn outcome(id: &Text, code: ErrorCode, message: Option<&str>) -> Result<Result<(), ClientError>, ClientError> {
     let outcome = check(format!("cannot describe group '{id}'"), code, message);
     if code.is_retriable() { outcome.map(Ok) } else { Ok(outcome) }
@@ -221,7 +221,8 @@ fn of_classic(group: classic::DescribedGroup, coordinator: &BrokerAddress) -> Gr
     }
 }
 
-/// Reads a classic member's assignment, which its leader wrote. Empty where the bytes have another form.
+/// Decodes a classic member's assignment, which the group's leader wrote. Returns nothing if the bytes have another
+/// form.
 fn assigned(bytes: Bytes) -> Vec<(Text, i32)> {
     let Ok((_, assignment)) = consumer_protocol::decode::<ConsumerProtocolAssignment>(bytes) else { return Vec::new() };
     let of_topic = |topic: consumer_protocol::TopicPartition| {

@@ -1,4 +1,4 @@
-//! Which groups there are, and the end of one.
+//! List of groups, and deletion of a group.
 
 use super::coordinator::{GroupAdmin, check, check_group};
 use crate::error::ClientError;
@@ -11,22 +11,22 @@ use fullbore_wire::apis::list_groups::{ListGroupsRequest, ListedGroup};
 pub struct GroupListing {
     /// The group.
     pub id: Text,
-    /// The group's type: `classic`, `consumer`; empty from brokers that do not tell (before 3.7).
+    /// Type of the group: `classic`, `consumer`; empty from brokers before 3.7.
     pub kind: Text,
-    /// The group's state; empty from brokers that do not tell (before 2.6).
+    /// State of the group; empty from brokers before 2.6.
     pub state: Text,
 }
 
 impl GroupAdmin<'_> {
-    /// Every group of consumers in one of these states and of one of these types, by name; all where a list is empty.
+    /// Returns the consumer groups in one of these states and of one of these types, by name. An empty list means all.
     ///
     /// # Errors
-    /// The first broker's.
+    /// The error of the first broker that fails.
     pub fn list(&mut self, states: &[String], kinds: &[String]) -> Result<Vec<GroupListing>, ClientError> {
         let texts = |words: &[String]| words.iter().map(|word| word.as_str().into()).collect::<Vec<Text>>();
         let request =
             ListGroupsRequest { states_filter: texts(states), types_filter: texts(kinds), ..Default::default() };
-        // All of them anew where one does not answer: it may have gone, and its groups to others.
+        // A failure repeats the whole list: the broker may be gone, and its groups have moved to others.
         let mut found = self.patiently(|cluster| {
             let mut found: Vec<GroupListing> = Vec::new();
             for broker in cluster.brokers()? {
@@ -40,7 +40,7 @@ impl GroupAdmin<'_> {
             }
             Ok(found)
         })?;
-        // Older brokers do not filter.
+        // Older brokers ignore the filters.
         let is_asked = |asked: &[String], found: &str| {
             asked.is_empty() || found.is_empty() || asked.iter().any(|word| word.eq_ignore_ascii_case(found))
         };
@@ -53,13 +53,13 @@ impl GroupAdmin<'_> {
     /// Deletes a group with its offsets.
     ///
     /// # Errors
-    /// [`ClientError::NoGroup`], or the coordinator's.
+    /// [`ClientError::NoGroup`], or the coordinator's error.
     pub fn delete(&mut self, id: &Text) -> Result<(), ClientError> {
         let request = DeleteGroupsRequest { groups_names: vec![id.clone()], ..Default::default() };
         let mut may_be_done = false;
         self.at_coordinator(id, |cluster, coordinator| {
             let answer = cluster.ask_at(&coordinator.address(), &request, i16::MAX);
-            // Whether it was carried out before the connection broke is not known.
+            // The deletion may have been done before the connection broke.
             may_be_done |= matches!(answer, Err(ClientError::Io { .. } | ClientError::Silent { .. }));
             let result = answer?.results.into_iter().find(|result| result.group_id == *id).unwrap_or_default();
             match check_group(id, "delete", result.error_code, result.error_message.as_deref()) {
@@ -70,7 +70,7 @@ impl GroupAdmin<'_> {
     }
 }
 
-/// Kafka's tool shows groups of consumers, and those that only have offsets.
+/// Returns true for groups of consumers, and for those that only have offsets, as in Kafka's tool.
 fn is_of_consumers(group: &ListedGroup) -> bool {
     let of_kind = group.group_type.is_empty()
         || ["classic", "consumer"].iter().any(|kind| group.group_type.eq_ignore_ascii_case(kind));

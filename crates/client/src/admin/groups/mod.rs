@@ -1,6 +1,6 @@
-//! Consumer groups from outside: list, describe, delete, and their committed offsets.
+//! Administration of consumer groups: list, describe, delete, and their committed offsets.
 //!
-//! Not a member: nothing here joins a group.
+//! Nothing here joins a group.
 
 mod coordinator;
 mod describe;

@@ -1,4 +1,4 @@
-//! The offsets a group has committed: read, set from outside, forget.
+//! Committed offsets of groups: read, set by a tool, delete.
 
 use super::coordinator::{CoordinatorAnswer, GroupAdmin, GroupOutcomes, check, check_group};
 use crate::blocking::{BrokerAddress, Cluster};
@@ -13,25 +13,25 @@ use fullbore_wire::apis::offset_fetch::{
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// From the next version on topics have ids instead of names.
+/// Last version with names of topics; later ones have ids.
 const NAMED_VERSION_MAX: i16 = 9;
-/// The coordinator takes so many partitions in one commit from a tool.
+/// Largest number of partitions in one commit by a tool.
 const COMMIT_PARTITIONS_MAX: usize = 10_000;
-/// OffsetFetch from this version on takes several groups.
+/// First version of OffsetFetch with several groups.
 const FETCH_SEVERAL_VERSION: i16 = 8;
-/// Groups whose offsets are asked for in one request.
+/// Largest number of groups in one OffsetFetch.
 const FETCH_GROUPS_MAX: usize = 100;
-/// Weight of a commit beside its partitions, and of commits under way: 32 of a partition each, or one of many. A broker
-/// that still writes answers may not read the next request.
+/// Weight of a commit without its partitions, and largest weight of commits under way: 32 of one partition each, or one
+/// of many. A broker that still writes responses may not read the next request.
 const COMMIT_WEIGHT: usize = 31;
 const COMMITS_WEIGHT_MAX: usize = 1024;
 
 /// Committed offset of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedOffset {
-    /// The record to be read next.
+    /// Offset of the record to read next.
     pub offset: i64,
-    /// The epoch of the record before it.
+    /// Leader epoch of the record before it.
     pub leader_epoch: Option<i32>,
     /// Metadata of the client.
     pub metadata: Text,
@@ -39,28 +39,28 @@ pub struct CommittedOffset {
 
 /// New offsets of a group.
 pub type OffsetsToCommit = BTreeMap<(Text, i32), i64>;
-/// A partition and its new offset.
+/// Partition and its new offset.
 type NewOffset<'a> = (&'a (Text, i32), &'a i64);
 /// Committed offsets of a group.
 pub type CommittedOffsets = BTreeMap<(Text, i32), CommittedOffset>;
 
 impl GroupAdmin<'_> {
-    /// Every offset the group has committed; none where nobody knows the group.
+    /// Returns every offset that the group has committed; none if the group does not exist.
     ///
     /// # Errors
-    /// The coordinator's.
+    /// The coordinator's error.
     pub fn committed(&mut self, id: &Text) -> Result<CommittedOffsets, ClientError> {
         self.committed_each(std::slice::from_ref(id)).take(id)
     }
 
-    /// Reads offsets as [`GroupAdmin::committed`] does, of many groups in a request.
+    /// Reads offsets as [`GroupAdmin::committed`] does, of many groups in one request.
     pub fn committed_each(&mut self, ids: &[Text]) -> GroupOutcomes<CommittedOffsets> {
         self.at_coordinators(ids, committed_at)
     }
 
-    /// Sets offsets of groups without members, with a bounded number of requests under way.
+    /// Sets offsets of groups without members, with a limited number of requests under way.
     ///
-    /// The outcome of a group is an error where one of its partitions was refused; others may have been set.
+    /// The outcome of a group is an error if one of its partitions was refused; others may have been set.
     pub fn commit_each(&mut self, groups: &BTreeMap<Text, OffsetsToCommit>) -> GroupOutcomes<()> {
         let ids: Vec<Text> = groups.keys().cloned().collect();
         self.at_coordinators(&ids, |cluster, coordinator, ids| {
@@ -69,10 +69,10 @@ impl GroupAdmin<'_> {
         })
     }
 
-    /// Forgets offsets; the outcome of each partition.
+    /// Deletes offsets. Returns the outcome of each partition.
     ///
     /// # Errors
-    /// The coordinator's for the whole group.
+    /// The coordinator's error for the whole group.
     pub fn delete_offsets(
         &mut self,
         id: &Text,
@@ -101,7 +101,7 @@ impl GroupAdmin<'_> {
     }
 }
 
-/// Reads the committed offsets of groups at their coordinator.
+/// Reads the committed offsets of groups from their coordinator.
 fn committed_at(
     cluster: &mut Cluster,
     coordinator: &BrokerAddress,
@@ -115,7 +115,7 @@ fn committed_at(
         Err(error) => return CoordinatorAnswer { broken: Some(error), ..answer },
     };
     for ids in ids.chunks(at_once) {
-        // The fields of both layouts, of which each version sends its own.
+        // Fills the fields of both layouts; each version sends its own.
         let group = |id: &Text| OffsetFetchRequestGroup { group_id: id.clone(), topics: None, ..Default::default() };
         let (group_id, groups) = (ids[0].clone(), ids.iter().map(group).collect());
         let request = OffsetFetchRequest { group_id, topics: None, groups, ..Default::default() };
@@ -155,7 +155,7 @@ fn commit_at(
     CoordinatorAnswer { of_groups: answered.map(|(id, outcome)| (id.clone(), outcome)).collect(), broken }
 }
 
-/// Returns the first refusal of a partition.
+/// Returns the first error of a partition.
 fn check_committed(id: &Text, answer: &OffsetCommitResponse) -> Result<(), ClientError> {
     for topic in &answer.topics {
         for partition in topic.partitions.iter().filter(|partition| partition.error_code.is_err()) {
@@ -166,7 +166,7 @@ fn check_committed(id: &Text, answer: &OffsetCommitResponse) -> Result<(), Clien
     Ok(())
 }
 
-/// Returns the offsets of each group in an answer; without groups in it, as in older versions, it is about `id`.
+/// Returns the offsets of each group in a response. Older versions have no groups in it, and are about `id`.
 fn read(id: &Text, response: OffsetFetchResponse) -> Vec<(Text, Result<CommittedOffsets, ClientError>)> {
     if response.groups.is_empty() {
         let partitions = response.topics.into_iter().flat_map(|topic| {

@@ -3,21 +3,21 @@
 use super::*;
 use std::collections::VecDeque;
 
-/// The rate at which a consumer reads what came, in bytes a second.
+/// Rate at which a consumer reads records, in bytes a second.
 const READING: f64 = 2e9;
 const RUN: f64 = 20.0;
 const PARTITIONS: [usize; 3] = [1, 6, 100];
 const ROUND_TRIPS: [f64; 3] = [0.0001, 0.02, 0.15];
 const MEMORY: u64 = 64 << 20;
 
-/// A link: answers leave the leader one after the other, as fast as it carries them once TCP has doubled its window
-/// often enough.
+/// Link. Responses leave the leader one after another, at the rate of the link once TCP has doubled its window up to
+/// it.
 struct Link {
     round_trip: f64,
     bytes_s: f64,
-    /// When the last byte that was sent has left.
+    /// Time at which the last byte has left.
     free_at: f64,
-    /// Bytes a round trip that TCP has under way at most, and since when.
+    /// Largest number of bytes that TCP sends in a round trip, and the time since which it is so.
     window: f64,
     window_since: f64,
 }
@@ -27,7 +27,8 @@ impl Link {
         Link { round_trip, bytes_s, free_at: 0.0, window: 14_480.0, window_since: 0.0 }
     }
 
-    /// When the first and the last byte of an answer arrive, of a fetch sent then.
+    /// Returns the times at which the first and the last byte arrive of the response to a fetch that was sent at
+    /// `sent`.
     fn answer(&mut self, sent: f64, bytes: u64) -> (f64, f64) {
         let mut at = self.free_at.max(sent + self.round_trip / 2.0);
         let began = at;
@@ -48,8 +49,8 @@ impl Link {
     }
 }
 
-/// Bytes a second that a lane reads in the second half of a run, whose leader reads ahead and has records of as many
-/// as `busy` of its partitions.
+/// Returns the bytes a second in the second half of a run at a leader that reads ahead and has records for `busy` of
+/// the partitions.
 fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
     let start = Instant::now();
     let time = |seconds: f64| start + Duration::from_secs_f64(seconds);
@@ -69,7 +70,7 @@ fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
             ended: time(ended),
             bytes,
         });
-        // The next fetches leave before the answer is read.
+        // The next fetches leave before the response is read.
         while (under_way.len() as u64) < pace.fetches(MEMORY) {
             under_way.push_back(ended);
         }
@@ -79,7 +80,7 @@ fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
     read_late / (now - RUN / 2.0)
 }
 
-/// The same of a lane whose leader does not read ahead.
+/// Returns the bytes a second in the second half of a run at a leader that does not read ahead.
 fn by_size(link: &mut Link, partitions: usize) -> f64 {
     let start = Instant::now();
     let time = |seconds: f64| start + Duration::from_secs_f64(seconds);
@@ -93,7 +94,7 @@ fn by_size(link: &mut Link, partitions: usize) -> f64 {
         let answer =
             AnswerTimes { sent: time(sent), awaited: time(awaited), began: time(began), ended: time(ended), bytes };
         pace.answered(&answer, of_a_partition as usize);
-        // The next fetch leaves before the answer is read.
+        // The next fetch leaves before the response is read.
         sent = ended;
         now = ended + bytes as f64 / READING;
         read_late += if now > RUN / 2.0 { bytes as f64 } else { 0.0 };
@@ -104,7 +105,7 @@ fn by_size(link: &mut Link, partitions: usize) -> f64 {
 }
 
 #[test]
-fn a_lane_whose_leader_reads_ahead_fills_the_link_at_every_distance_and_with_any_number_of_partitions() {
+fn reading_ahead_fills_the_link_at_every_distance_and_number_of_partitions() {
     for round_trip in ROUND_TRIPS {
         for partitions in PARTITIONS {
             for bytes_s in [1e6, 17e6, 100e6] {
@@ -116,7 +117,7 @@ fn a_lane_whose_leader_reads_ahead_fills_the_link_at_every_distance_and_with_any
 }
 
 #[test]
-fn a_lane_of_many_partitions_of_which_one_has_records_fills_the_link() {
+fn reading_ahead_fills_the_link_with_one_busy_partition_of_many() {
     for (round_trip, bytes_s) in [(0.02, 100e6), (0.15, 17e6), (0.15, 50e6)] {
         for partitions in [12, 100] {
             let carried = ahead(&mut Link::new(round_trip, bytes_s), partitions, 1);
@@ -126,7 +127,7 @@ fn a_lane_of_many_partitions_of_which_one_has_records_fills_the_link() {
 }
 
 #[test]
-fn a_lane_whose_leader_does_not_read_ahead_nearly_fills_the_link_by_larger_answers() {
+fn larger_responses_nearly_fill_the_link_without_reading_ahead() {
     for round_trip in ROUND_TRIPS {
         for partitions in PARTITIONS {
             for bytes_s in [1e6, 17e6] {
@@ -138,7 +139,7 @@ fn a_lane_whose_leader_does_not_read_ahead_nearly_fills_the_link_by_larger_answe
 }
 
 #[test]
-fn a_near_leader_is_asked_for_one_answer_while_one_is_read_and_for_no_larger_ones() {
+fn a_near_leader_gets_one_fetch_at_a_time_and_no_larger_ones() {
     let start = Instant::now();
     let at = |us: u64| start + Duration::from_micros(us);
     let (mut ahead, mut size) = (AheadPace::new(1 << 20, 50 << 20), SizePace::new(1 << 20, 50 << 20));
@@ -158,7 +159,7 @@ fn a_near_leader_is_asked_for_one_answer_while_one_is_read_and_for_no_larger_one
 }
 
 #[test]
-fn what_is_under_way_stays_within_the_share_of_the_memory_and_is_never_nothing() {
+fn fetches_stay_within_the_share_of_the_memory_but_for_one() {
     let mut pace = AheadPace::new(1 << 20, 50 << 20);
     let start = Instant::now();
     let answer = AnswerTimes {

@@ -1,4 +1,4 @@
-//! A session against the answers of leaders that read ahead, that do not, and that lose it.
+//! A session with leaders that read ahead, that do not, and that lose it.
 
 use super::*;
 use fullbore_wire::apis::fetch::FetchableTopicResponse;
@@ -31,7 +31,7 @@ fn changes(named: Vec<PartitionKey>, forgotten: Vec<PartitionKey>) -> Named {
 }
 
 #[test]
-fn a_leader_that_reads_ahead_has_as_many_fetches_as_there_is_room_for_which_name_only_changes() {
+fn a_session_ahead_has_several_fetches_which_name_only_changes() {
     let mut session = opened();
     for epoch in 1..=3 {
         assert!(session.has_room(3));
@@ -51,7 +51,7 @@ fn a_leader_that_reads_ahead_has_as_many_fetches_as_there_is_room_for_which_name
 }
 
 #[test]
-fn a_leader_that_does_not_say_from_where_it_read_is_asked_for_offsets_and_its_session_is_closed() {
+fn a_leader_without_from_offsets_gets_offsets_and_its_session_is_closed() {
     let mut session = FetchSession::new(true);
     session.next(Instant::now(), std::iter::empty());
     session.answered();
@@ -65,7 +65,7 @@ fn a_leader_that_does_not_say_from_where_it_read_is_asked_for_offsets_and_its_se
 }
 
 #[test]
-fn an_answer_counts_only_from_the_fetch_that_named_the_partition_on_and_leaves_no_offset_out() {
+fn a_response_counts_from_the_naming_fetch_on_and_without_gaps() {
     let mut session = opened();
     assert!(session.accepts(1, &key(0), &data(0, 5), 5) && session.accepts(1, &key(0), &data(0, 3), 5));
     session.next(Instant::now(), std::iter::empty());
@@ -82,7 +82,7 @@ fn an_answer_counts_only_from_the_fetch_that_named_the_partition_on_and_leaves_n
 }
 
 #[test]
-fn a_lost_session_is_opened_again_once_no_answer_of_it_can_come_and_not_for_ever() {
+fn a_lost_session_is_reopened_a_limited_number_of_times() {
     let mut session = opened();
     for lost in 1..=LOST_MAX {
         session.next(Instant::now(), std::iter::empty());
@@ -105,7 +105,7 @@ fn a_lost_session_is_opened_again_once_no_answer_of_it_can_come_and_not_for_ever
 }
 
 #[test]
-fn a_leader_without_room_for_a_session_is_asked_for_one_again_after_a_while() {
+fn a_leader_without_room_for_a_session_gets_a_new_request_after_a_while() {
     let (mut session, start) = (FetchSession::new(true), Instant::now());
     session.next(start, [key(0)].into_iter());
     session.answered();
@@ -124,7 +124,7 @@ fn a_leader_without_room_for_a_session_is_asked_for_one_again_after_a_while() {
 }
 
 #[test]
-fn a_leader_that_does_not_know_the_field_is_asked_for_offsets_for_good() {
+fn a_leader_without_the_field_gets_offsets_for_good() {
     let (mut session, start) = (FetchSession::new(true), Instant::now());
     session.next(start, [key(0)].into_iter());
     session.answered();

@@ -1,4 +1,4 @@
-//! Java's assignments, and properties of the sticky one.
+//! Examples of Java's assignments, and properties of the sticky one.
 
 use super::*;
 use proptest::prelude::*;
@@ -19,8 +19,8 @@ fn shown(assignor: Assignor, members: &[Subscriber], of: &[(&str, i32)]) -> Vec<
 }
 
 #[test]
-fn range_and_round_robin_are_javas() {
-    // The examples of the documentation of Java's classes.
+fn range_and_round_robin_assign_as_java_does() {
+    // Examples of the documentation of Java's classes.
     let two = [member("C0", &["a", "b"]), member("C1", &["a", "b"])];
     assert_eq!(shown(Assignor::Range, &two, &[("a", 3), ("b", 3)]), ["C0: a0 a1 b0 b1", "C1: a2 b2"]);
     assert_eq!(shown(Assignor::RoundRobin, &two, &[("a", 3), ("b", 3)]), ["C0: a0 a2 b1", "C1: a1 b0 b2"]);
@@ -36,7 +36,7 @@ fn range_and_round_robin_are_javas() {
 }
 
 #[test]
-fn names_are_the_wires_and_javas_classes() {
+fn an_assignor_is_found_by_its_name_and_its_class_in_java() {
     for assignor in Assignor::ALL {
         assert_eq!(Assignor::named(assignor.name()), Some(assignor));
     }
@@ -46,7 +46,7 @@ fn names_are_the_wires_and_javas_classes() {
 }
 
 #[test]
-fn what_moves_is_withheld_until_it_is_let_go() {
+fn a_moving_partition_is_withheld_until_its_owner_gives_it_up() {
     let owned = |n: i32| (0..n).map(|p| (Text::from("a"), p)).collect::<Vec<_>>();
     let mut members = [Subscriber { owned: owned(4), generation: 1, ..member("A", &["a"]) }, member("B", &["a"])];
     let of = [("a", 4)];
@@ -55,16 +55,16 @@ fn what_moves_is_withheld_until_it_is_let_go() {
     members[0].owned.clone_from(&first["A"]);
     let second = Assignor::CooperativeSticky.assign(&members, &counts(&of));
     assert_eq!((&second["A"], second["B"].len()), (&first["A"], 2));
-    // Two that claim the same by the same generation: both may have it, so neither is given it yet.
+    // Two members claim the same partitions by the same generation. Both may own them, so neither gets them yet.
     let twice = [members[0].clone(), Subscriber { id: "C".into(), ..members[0].clone() }];
     let given = Assignor::CooperativeSticky.assign(&twice, &counts(&[("a", 4)]));
     assert_eq!(given.values().map(Vec::len).sum::<usize>(), 2, "{given:?}");
 }
 
 #[test]
-fn a_partition_that_somebody_keeps_does_not_move_while_a_free_one_can() {
-    // A's come last in the order of names, after the free ones: given in that order, A has three for a while, as many
-    // as B, and one that B keeps would be moved, and so be withheld.
+fn an_owned_partition_does_not_move_while_a_free_one_can() {
+    // The partitions of A come last in the order of names, after the free ones. Assigned in that order, A would have
+    // three for a while, as many as B. One that B owns would then be moved, and so be withheld.
     let owned = |of: &[i32]| of.iter().map(|p| (Text::from("a"), *p)).collect::<Vec<_>>();
     let holder = |id, of: &[i32]| Subscriber { owned: owned(of), generation: 1, ..member(id, &["a"]) };
     let members = [holder("A", &[5, 6]), holder("B", &[0, 1, 2]), holder("C", &[])];
@@ -74,7 +74,7 @@ fn a_partition_that_somebody_keeps_does_not_move_while_a_free_one_can() {
 }
 
 #[test]
-fn thousands_of_partitions_are_balanced_before_the_leaders_session_is_over() {
+fn thousands_of_partitions_are_balanced_before_the_leaders_session_expires() {
     let owned: Vec<TopicPartition> = (0..5000).map(|partition| ("a".into(), partition)).collect();
     let members = [Subscriber { owned, generation: 1, ..member("A", &["a"]) }, member("B", &["a"])];
     let (tells, told) = std::sync::mpsc::channel();
@@ -83,7 +83,7 @@ fn thousands_of_partitions_are_balanced_before_the_leaders_session_is_over() {
     assert_eq!((given["A"].len(), given["B"].len()), (2500, 0), "B waits");
 }
 
-/// The topics a member wants, what it says it has, and since when.
+/// Topics to which a member subscribes, partitions that it claims, and their generation.
 type Drawn = (Vec<usize>, Vec<(usize, i32)>, i32);
 
 fn groups() -> impl Strategy<Value = (Vec<Subscriber>, BTreeMap<Text, i32>)> {
@@ -104,7 +104,7 @@ fn groups() -> impl Strategy<Value = (Vec<Subscriber>, BTreeMap<Text, i32>)> {
 
 proptest! {
     #[test]
-    fn every_partition_has_one_owner_who_wants_it((members, counts) in groups(), assignor in 0..3usize) {
+    fn every_partition_has_one_owner_that_subscribes_to_it((members, counts) in groups(), assignor in 0..3usize) {
         let assignor = Assignor::ALL[assignor];
         let given = assignor.assign(&members, &counts);
         let mut seen = BTreeSet::new();
@@ -125,13 +125,13 @@ proptest! {
     }
 
     #[test]
-    fn members_with_the_same_topics_get_the_same_share_and_keep_theirs(
+    fn members_with_equal_topics_get_equal_shares_and_keep_their_partitions(
         (mut members, counts) in groups(),
     ) {
         let all: Vec<Text> = counts.keys().cloned().collect();
         members.iter_mut().for_each(|member| member.topics.clone_from(&all));
-        // Once everybody has let go of what moves, a second round gives out the rest, and none after it changes
-        // anything.
+        // After all members have given up the moving partitions, a second round assigns the rest, and later rounds
+        // change nothing.
         let mut rounds = Vec::new();
         for generation in 5..8 {
             let given = Assignor::CooperativeSticky.assign(&members, &counts);

@@ -1,7 +1,7 @@
-//! The task that reads responses and hands each to the request it answers.
+//! Task that reads responses and passes each to its request.
 //!
-//! It also notices what takes too long: a request without a response within request.timeout.ms ends the
-//! connection, since every later response would queue behind it.
+//! Also ends the connection if a request has no response within request.timeout.ms, since every later response would
+//! queue behind it.
 
 use super::shared::ConnectionState;
 use super::socket::Reading;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Read at once where responses are short, and most where they are long: as much as the last one had.
+/// Least and greatest capacity for one read. Between them, it is the length of the last response.
 const READ_BYTES: usize = 16 * 1024;
 const READ_BYTES_MAX: usize = 256 * 1024;
 
-/// The reason where the broker ended the connection.
+/// Reason if the broker ended the connection.
 pub(super) const CLOSED: &str = "the broker closed the connection";
 
 pub(super) async fn run(mut socket: Reading, shared: Arc<ConnectionState>) {
@@ -58,7 +58,7 @@ async fn read_some(socket: &mut Reading, buffer: &mut BytesMut) -> io::Result<()
     }
 }
 
-/// Hands every whole response in the buffer on, and makes room for the rest of the next.
+/// Passes on each whole response in the buffer, and makes room for the next read.
 fn dispatch(
     buffer: &mut BytesMut,
     next_read: &mut usize,
@@ -69,7 +69,7 @@ fn dispatch(
         *next_read = (frame::PREFIX + frame.len()).clamp(READ_BYTES, READ_BYTES_MAX);
         deliver(frame, shared, now)?;
     }
-    // Room for a response that has begun was made for it alone.
+    // `frame::next` has made room for the rest of a response that has begun.
     if buffer.len() < frame::PREFIX {
         buffer.reserve(*next_read);
     }

@@ -1,7 +1,6 @@
-//! What the writing side of a connection and its reader share: the requests whose answers are due, and whether it has
-//! ended.
+//! State that the writing side of a connection and its reader share: the requests whose responses are due, and the end.
 //!
-//! Invariant: who ends the connection answers every request that waits.
+//! Invariant: the side that ends the connection gives every waiting request its outcome.
 
 use crate::config::ClientConfig;
 use crate::error::ConnectionError;
@@ -12,18 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// What becomes of a request: its response frame without the length prefix, or why there is none.
+/// Outcome of a request: its response frame without the length, or an error.
 pub(super) type RequestOutcome = Result<Bytes, ConnectionError>;
 pub(super) type Handler = Box<dyn FnOnce(RequestOutcome) + Send>;
 
-/// What the writing side and the reader share.
+/// Shared state of a connection.
 pub(super) struct ConnectionState {
     pub(super) address: String,
     pub(super) request_timeout: Duration,
     idle_max: Duration,
     pub(super) response_bytes_max: usize,
     pub(super) due: Mutex<Due<Handler>>,
-    /// When a request that has no response was last written; of others the response tells.
+    /// Time at which a request without a response was last written. For all others, the response counts as traffic.
     pub(super) unanswered_at: Mutex<Option<Instant>>,
     pub(super) closed: AtomicBool,
     pub(super) close: Notify,
@@ -43,17 +42,17 @@ impl ConnectionState {
         }
     }
 
-    /// Registers a request before its first byte leaves, unless the connection has ended.
+    /// Adds a request before its first byte leaves; returns the handler if the connection has ended or too many wait.
     pub(super) fn await_answer(&self, asked: SentRequest, handler: Handler) -> Result<(), Handler> {
         let mut due = self.due.lock();
-        // Read under the lock: `fail` sets it before it empties the queue, so nothing is left behind there.
+        // Read under the lock: `fail` sets it before it empties the queue, so no request is left behind there.
         if self.closed.load(Ordering::Acquire) {
             return Err(handler);
         }
         due.push(asked, handler)
     }
 
-    /// Ends the connection and answers every request that waits, oldest first.
+    /// Ends the connection and gives every waiting request its outcome, oldest first.
     pub(super) fn fail(&self, reason: &str) {
         self.closed.store(true, Ordering::Release);
         self.close.notify_one();
@@ -64,7 +63,8 @@ impl ConnectionState {
         }
     }
 
-    /// Why the connection should end, if it should; `read_at` is when something last came.
+    /// Returns the reason why the connection must end, if there is one. `read_at` is the time of the last received
+    /// bytes.
     pub(super) fn overdue(&self, read_at: Instant) -> Option<String> {
         let active_at = self.unanswered_at.lock().map_or(read_at, |written| written.max(read_at));
         match self.due.lock().oldest() {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_without_an_answer_is_traffic_too() {
+    fn a_request_without_a_response_counts_as_traffic() {
         let config = ClientConfig { connections_max_idle: Duration::from_secs(30), ..Default::default() };
         let shared = ConnectionState::new("h:1", &config);
         let read_at = Instant::now().checked_sub(Duration::from_secs(31)).expect("the machine runs for longer");

@@ -1,7 +1,7 @@
-//! A socket to a broker, plain or TLS, in two halves. Nobody else knows which it is.
+//! Socket to a broker, plain or TLS, in two halves; only this module knows which it is.
 //!
-//! Invariant: a frame is written whole, and at once: its pieces are gathered, and with TLS they become records as large
-//! as they may be.
+//! Invariant: a frame is written whole and at once: its pieces are gathered into few calls, and with TLS into records
+//! of the largest size.
 
 use crate::config::ClientConfig;
 use crate::error::unknown_host;
@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-/// Pieces of a frame handed to the kernel in one call (IOV_MAX is 1024).
+/// Pieces of a frame in one call to the kernel (IOV_MAX is 1024).
 const SLICES_MAX: usize = 128;
 
 pub(super) enum Reading {
@@ -27,21 +27,21 @@ pub(super) enum Writing {
     Tls(Arc<fullbore_tls::Stream>),
 }
 
-/// A socket after its TLS handshake, if it has one.
+/// Socket after its TLS handshake, if it has one.
 pub(super) struct Opened {
     pub(super) reading: Reading,
     pub(super) writing: Writing,
-    /// The address that the name resolved to.
+    /// Address that the name resolved to.
     pub(super) peer: SocketAddr,
 }
 
-/// Why a socket could not be opened.
+/// Error of a socket that could not be opened.
 pub(super) enum SocketFailure {
     Connect(io::Error),
     Tls(io::Error),
 }
 
-/// Connects to `host:port`, through the TLS handshake where there is one, within connect_timeout together.
+/// Connects to `host:port`, including the TLS handshake, within connect_timeout for both.
 pub(super) async fn open(address: &str, config: &ClientConfig) -> Result<Opened, SocketFailure> {
     let connector = config.security.connector().map_err(|error| SocketFailure::Tls(io::Error::other(error)))?;
     let within = config.connect_timeout;
@@ -66,7 +66,7 @@ pub(super) async fn open(address: &str, config: &ClientConfig) -> Result<Opened,
     Ok(Opened { reading, writing, peer })
 }
 
-/// The addresses that `host:port` stands for now.
+/// Returns the addresses that `host:port` resolves to now.
 pub(super) async fn resolve(address: &str, config: &ClientConfig) -> io::Result<Vec<SocketAddr>> {
     let address = config.detours.get(address).map_or(address, String::as_str);
     let place = split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?;
@@ -77,7 +77,7 @@ async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStre
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for target in resolve(address, config).await? {
         let socket = if target.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
-        // Setting a size turns the kernel's autotuning off, so nothing is set unless the user asks for it.
+        // A size would turn the kernel's autotuning off, so it is set only if the user set one.
         if let Some(bytes) = config.send_buffer_bytes {
             socket.set_send_buffer_size(bytes)?;
         }
@@ -96,7 +96,7 @@ async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStre
 }
 
 impl Reading {
-    /// Adds what comes to the buffer; 0 at the end. May be dropped between two polls without losing anything.
+    /// Adds received bytes to the buffer; returns 0 at the end. Cancel safe.
     pub(super) async fn read_buf(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
         match self {
             Reading::Plain(socket) => socket.read_buf(buffer).await,
@@ -106,7 +106,7 @@ impl Reading {
 }
 
 impl Writing {
-    /// Writes a whole frame; batch bytes are not copied in this process but to be encrypted.
+    /// Writes a whole frame. Bytes of batches are copied only to be encrypted.
     pub(super) async fn write_frame(&mut self, frame: &Frame) -> io::Result<()> {
         match self {
             Writing::Plain(socket) => write_plain(socket, frame).await,
@@ -162,7 +162,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpSocket};
 
     #[tokio::test]
-    async fn nagle_is_off_and_buffers_are_the_systems_unless_configured() {
+    async fn a_socket_has_nagle_off_and_the_systems_buffers_unless_configured() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let target = listener.local_addr().expect("bound");
         let sizes = |socket: TcpStream| {
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(of(&ClientConfig::default()).await, (true, sent, received));
         let sized =
             ClientConfig { send_buffer_bytes: Some(20_000), receive_buffer_bytes: Some(30_000), ..Default::default() };
-        // Linux adds as much again for its own use.
+        // Linux doubles the size for its own use.
         assert_eq!(of(&sized).await, (true, 40_000, 60_000));
     }
 }

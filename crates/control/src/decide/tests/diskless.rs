@@ -1,4 +1,4 @@
-//! Which settings make a topic diskless, and what such a topic may have.
+//! Settings that make a topic diskless, and the limits of such a topic.
 
 use super::*;
 use crate::internal::CONSUMER_OFFSETS;
@@ -25,7 +25,7 @@ fn refusal_of(file: &str, wanted: &CreateTopic) -> (ErrorCode, String) {
     (refusal.code, refusal.message.into_owned())
 }
 
-/// A broker with the topic `t`, which sets this.
+/// Returns a broker with the topic `t`, which has these overrides.
 fn there(configs: &[(&str, &str)]) -> Image {
     let mut image = one_broker(1);
     image.put(create(&image, &broker(""), &with("t", configs), Uuid([1; 16])).expect("created"));
@@ -75,7 +75,7 @@ fn both_names_of_the_setting_have_one_value_in_a_request() {
 }
 
 #[test]
-fn the_brokers_default_counts_at_creation_and_is_written_down() {
+fn brokers_default_kind_is_stored_at_creation() {
     assert_eq!(made_by(BY_DEFAULT, &wanted("t")), Ok((true, Some("true".to_owned()))));
     for (made, later) in [(BY_DEFAULT, ""), ("", BY_DEFAULT)] {
         let wanted = CreateTopic { num_partitions: 1, ..wanted("t") };
@@ -103,7 +103,7 @@ fn internal_topics_stay_classic() {
 }
 
 #[test]
-fn what_a_topic_is_does_not_change() {
+fn kind_of_a_topic_cannot_be_changed() {
     let (diskless, classic, said) =
         (there(&[(ENABLE, "true")]), there(&[]), there(&[(ENABLE, "false"), ("retention.ms", "5")]));
     for name in [ENABLE, INKLESS] {
@@ -138,9 +138,9 @@ fn what_a_topic_is_does_not_change() {
     }
 }
 
-/// AlterConfigs, which is not incremental.
+/// AlterConfigs, which replaces all settings.
 #[test]
-fn who_sets_everything_anew_says_again_that_a_topic_is_diskless() {
+fn replaced_settings_of_a_diskless_topic_must_include_its_kind() {
     let anew = |image: &Image, file: &str, configs: &[(&str, ConfigChange)]| {
         let changes: Vec<_> = std::iter::once(("", ConfigChange::DeleteAll)).chain(configs.to_vec()).collect();
         changed(image, file, &changes)
@@ -184,7 +184,7 @@ fn a_diskless_topic_is_not_compacted() {
 }
 
 #[test]
-fn what_has_no_effect_on_a_diskless_topic_is_taken() {
+fn settings_without_effect_on_a_diskless_topic_are_accepted() {
     let configs = [
         (ENABLE, "true"),
         ("min.insync.replicas", "2"),
@@ -200,7 +200,7 @@ fn what_has_no_effect_on_a_diskless_topic_is_taken() {
 }
 
 #[test]
-fn the_object_store_replicates() {
+fn diskless_topic_has_one_replica_of_each_partition() {
     let mut image = one_broker(1);
     image.put_node(2, RegisteredBroker::default());
     let of = |wanted: CreateTopic| {
@@ -232,7 +232,7 @@ fn the_object_store_replicates() {
 }
 
 #[test]
-fn partitions_that_are_added_have_one_replica_too() {
+fn added_partitions_of_a_diskless_topic_have_one_replica() {
     let mut image = there(&[(ENABLE, "true")]);
     image.put_node(2, RegisteredBroker::default());
     let grown = |assignments| grow(&image, &GrowTopic { name: "t".into(), count: 2, assignments });
@@ -247,7 +247,7 @@ fn partitions_that_are_added_have_one_replica_too() {
 }
 
 #[test]
-fn a_cluster_makes_diskless_topics_where_the_broker_that_decides_has_a_store_for_all() {
+fn diskless_topic_needs_a_deciding_broker_with_an_object_store() {
     let without = "control.plane=postgres://ann@db/fullbore\nnode.id=3";
     for configs in [&[(ENABLE, "true")][..], &[(INKLESS, "true")]] {
         let (code, message) = refusal_of(without, &with("t", configs));
@@ -267,7 +267,7 @@ fn a_cluster_makes_diskless_topics_where_the_broker_that_decides_has_a_store_for
 }
 
 #[test]
-fn a_diskless_topic_remembers_as_many_batches_as_the_broker_says_for_such() {
+fn diskless_topic_retains_batches_by_the_broker_setting_for_diskless_topics() {
     let file = "diskless.producer.state.batches.to.retain=77\nmax.idempotence.batches.to.retain=9";
     let retained = |configs: &[(&str, &str)]| {
         let topic = create(&one_broker(1), &broker(file), &with("t", configs), Uuid::ZERO).expect("created");
@@ -280,9 +280,9 @@ fn a_diskless_topic_remembers_as_many_batches_as_the_broker_says_for_such() {
     }
 }
 
-/// Beside a classic topic that is registered alike, and that all of it moves.
+/// A classic topic with an equal registration, whose leader changes each time, is the comparison.
 #[test]
-fn brokers_that_come_and_go_leave_a_diskless_partition_as_it_was_registered() {
+fn diskless_partition_stays_registered_while_brokers_come_and_go() {
     let mut image = cluster();
     for (id, name, configs) in [(7, "classic", &[][..]), (8, "diskless", &[(ENABLE, "true")])] {
         let topic = create(&image, &broker(""), &with(name, configs), Uuid([id; 16])).expect("created");
@@ -304,7 +304,7 @@ fn brokers_that_come_and_go_leave_a_diskless_partition_as_it_was_registered() {
 }
 
 #[test]
-fn there_is_no_leader_of_a_diskless_partition_to_elect() {
+fn election_for_a_diskless_partition_is_refused() {
     let image = there(&[(ENABLE, "true")]);
     for kind in [ElectionKind::Preferred, ElectionKind::Unclean] {
         let (changes, outcomes) = elect(&image, &ElectLeaders::new(kind, [("t", 0), ("t", 1)]));

@@ -1,4 +1,4 @@
-//! Names of deleted topics, which the next topic of the name goes by.
+//! Names of deleted topics, on which the next topic of the name depends.
 
 use super::*;
 use crate::command::TopicsCommand;
@@ -31,14 +31,14 @@ fn deleting(name: &str) -> TopicsCommand {
     TopicsCommand::Delete(vec![TopicRef::Name(name.into())])
 }
 
-/// Deleted topics of a name: partitions, true for a diskless one, and the version that deleted it.
+/// Returns the deleted topics of a name: partitions, true for a diskless one, and the version that deleted it.
 fn past(image: &Image, name: &str) -> Vec<(i32, bool, u64)> {
     let shown = |topic: &PastTopic| (topic.partitions, topic.is_diskless, topic.deleted_at);
     image.past_topics(name).iter().map(shown).collect()
 }
 
 #[test]
-fn topic_is_deleted_the_next_of_its_name_finds_it() {
+fn deleted_topic_is_remembered_for_the_next_of_its_name() {
     let mut image = one_broker(1);
     let diskless = [("diskless.enable", "true")];
     for (count, configs) in [(8, &[][..]), (2, &diskless[..])] {
@@ -57,9 +57,9 @@ fn topic_is_deleted_the_next_of_its_name_finds_it() {
     assert_eq!(past(&image, "t"), [(8, false, 6)]);
 }
 
-/// No broker has seen it, and so no producer has written to it.
+/// The topic was never published, so no producer has written to it.
 #[test]
-fn topic_is_created_and_deleted_in_one_transaction_its_name_does_not_remember_it() {
+fn topic_created_and_deleted_in_one_transaction_is_not_remembered() {
     let mut image = one_broker(1);
     transacted(&mut image, &[creating("t", 3, &[]), deleting("t")]);
     assert_eq!(past(&image, "t"), []);
@@ -69,7 +69,7 @@ fn topic_is_created_and_deleted_in_one_transaction_its_name_does_not_remember_it
 }
 
 #[test]
-fn internal_topic_is_deleted_its_name_is_not_remembered() {
+fn deleted_internal_topic_is_not_remembered() {
     let mut image = one_broker(1);
     transacted(&mut image, &[creating(CONSUMER_OFFSETS, 3, &[])]);
     transacted(&mut image, &[deleting(CONSUMER_OFFSETS)]);
@@ -77,7 +77,7 @@ fn internal_topic_is_deleted_its_name_is_not_remembered() {
 }
 
 #[test]
-fn more_names_are_deleted_than_are_remembered_each_deletion_forgets_the_eldest_name() {
+fn deletion_past_the_limit_of_names_forgets_the_oldest_name() {
     const NAMES_MAX: usize = 10_000;
     let mut image = one_broker(1);
     let name = |n: usize| format!("t-{n:05}");
@@ -103,7 +103,7 @@ fn more_names_are_deleted_than_are_remembered_each_deletion_forgets_the_eldest_n
 
 /// A broker that is behind gets several versions at once.
 #[test]
-fn topic_comes_and_goes_between_two_images_the_later_one_shows_that_it_was_missed() {
+fn topic_created_and_deleted_between_two_images_counts_as_missed() {
     let mut image = one_broker(1);
     transacted(&mut image, &[creating("t", 3, &[]), creating("u", 3, &[])]);
     let first = image.clone();

@@ -1,8 +1,8 @@
-//! Failovers, stops and starts in pieces come to the same as in one piece, whatever happens between two of them.
+//! Failovers, stops and starts in pieces have the same result as in one piece, whatever happens between two pieces.
 
 use super::*;
 
-/// Three brokers, and topics of three replicas, two, and one, led in turn.
+/// Returns three brokers, and topics of three replicas, two, and one, led in rotation.
 fn many() -> Image {
     let mut image = cluster();
     let three = vec![vec![1, 2, 3], vec![2, 3, 1], vec![3, 1, 2]];
@@ -16,13 +16,13 @@ fn many() -> Image {
     image
 }
 
-/// All partitions by topic and number.
+/// Returns all partitions by topic and number.
 fn partitions(image: &Image) -> Vec<PartitionRegistration> {
     let of_topics = image.topics().flat_map(|topic| &topic.partitions);
     of_topics.map(|registered| PartitionRegistration::clone(registered)).collect()
 }
 
-/// Carries out pieces until none is left; returns how many there were.
+/// Carries out pieces until none is left; returns their number.
 fn finish(image: &mut Image, command: &ChangeCommand, room: usize) -> usize {
     for pieces in 1.. {
         if let Some(done) = changed(image, command, room) {
@@ -44,7 +44,7 @@ fn register(id: i32, process: u128, ended: PreviousShutdown) -> ChangeCommand {
 }
 
 #[test]
-fn broker_fenced_in_pieces_partitions_are_as_fenced_at_once() {
+fn broker_fenced_in_pieces_leaves_the_same_partitions_as_fenced_at_once() {
     for state in [BrokerChange::Fence, BrokerChange::ShutDown] {
         let (mut at_once, mut in_pieces) = (many(), many());
         change(&mut at_once, 1, state);
@@ -61,7 +61,7 @@ fn broker_fenced_in_pieces_partitions_are_as_fenced_at_once() {
 }
 
 #[test]
-fn broker_fenced_in_pieces_urgent_partitions_come_first() {
+fn broker_fenced_in_pieces_hands_over_urgent_partitions_first() {
     let mut image = many();
     let of = |name: &str, number| (image.topic(name).expect("there").id, number);
     let urgent = [of("b", 9), (Uuid([99; 16]), 0), of("a", 99), of("b", 8), of("b", 4)];
@@ -78,7 +78,7 @@ fn broker_fenced_in_pieces_urgent_partitions_come_first() {
 }
 
 #[test]
-fn process_registered_in_pieces_partitions_are_as_registered_at_once() {
+fn process_registered_in_pieces_leaves_the_same_partitions_as_at_once() {
     for ended in [PreviousShutdown::Killed, PreviousShutdown::Lost] {
         let (mut at_once, mut in_pieces) = (many(), many());
         done(&mut at_once, &register(1, 21, ended)).expect("registered");
@@ -90,9 +90,9 @@ fn process_registered_in_pieces_partitions_are_as_registered_at_once() {
     }
 }
 
-/// The former process lives where its data folder was copied.
+/// The former process is alive, and its data directory was copied.
 #[test]
-fn former_process_comes_back_between_pieces_of_a_registration_the_new_one_is_in_no_isr_that_it_did_not_join() {
+fn former_process_alive_between_pieces_of_a_registration_rejoins_no_isr() {
     let mut image = many();
     let command = register(1, 21, PreviousShutdown::Lost);
     assert_eq!(changed(&mut image, &command, 3), None);
@@ -122,7 +122,7 @@ fn former_process_comes_back_between_pieces_of_a_registration_the_new_one_is_in_
 }
 
 #[test]
-fn two_settle_in_one_transaction_they_share_its_room() {
+fn two_settling_commands_of_one_transaction_share_its_budget() {
     let mut image = many();
     let command = change_command(&image, 1, BrokerChange::Fence, &[]);
     changed(&mut image, &command, 1);

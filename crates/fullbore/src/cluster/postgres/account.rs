@@ -1,4 +1,4 @@
-//! The user that PostgreSQL runs as where this program runs as root, which PostgreSQL refuses.
+//! User that runs PostgreSQL if this program runs as root, as which PostgreSQL refuses to run.
 
 use crate::failure::Failure;
 use std::fs;
@@ -7,10 +7,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Who is looked for, in this order.
+/// Names of candidates, in the order of preference.
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
-/// A user of the system.
+/// User of the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub name: String,
@@ -19,22 +19,23 @@ pub struct Account {
 }
 
 impl Account {
-    /// Who runs PostgreSQL on data that belong to `owner`, if they are there; `None` for who runs this program.
+    /// Returns the user that runs PostgreSQL, whose data, if they exist, belong to `owner`; None for the user of this
+    /// program.
     ///
     /// # Errors
-    /// Root finds no user for it, or the data are somebody else's.
+    /// Root finds no user for it, or the data belong to another user.
     pub fn for_data(owner: Option<(u32, u32)>) -> Result<Option<Account>, Failure> {
         let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
         choose(&users, rustix::process::geteuid().as_raw(), owner)
     }
 
-    /// Has the command run as this user.
+    /// Makes the command run as this user.
     pub fn run(&self, command: &mut Command) {
-        // With another uid, the groups of root go, too.
+        // Another uid drops the groups of root, too.
         command.uid(self.uid).gid(self.gid);
     }
 
-    /// The first folder on the way to this one, from the root on, that the user cannot enter.
+    /// Returns the first directory on the path, from the root on, that the user cannot enter.
     pub fn kept_out_of(&self, folder: &Path) -> Option<PathBuf> {
         let way: Vec<&Path> = folder.ancestors().skip(1).collect();
         let closed =
@@ -52,7 +53,7 @@ impl Account {
     }
 }
 
-/// `users` is the text of /etc/passwd.
+/// Chooses the user; `users` is the text of /etc/passwd.
 fn choose(users: &str, me: u32, owner: Option<(u32, u32)>) -> Result<Option<Account>, Failure> {
     let mut accounts = users.lines().filter_map(account);
     match owner {
@@ -80,7 +81,7 @@ fn choose(users: &str, me: u32, owner: Option<(u32, u32)>) -> Result<Option<Acco
     }
 }
 
-/// A line of /etc/passwd.
+/// Parses a line of /etc/passwd.
 fn account(line: &str) -> Option<Account> {
     let mut fields = line.split(':');
     let name = fields.next()?.to_owned();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn root_runs_it_as_postgres_or_nobody_and_others_as_themselves() {
+    fn root_chooses_another_user_and_other_users_choose_themselves() {
         let named = |name: &str| Ok(Some(name.to_owned()));
         assert_eq!(chosen(USERS, 1000, None), Ok(None));
         assert_eq!(chosen(USERS, 1000, Some(1000)), Ok(None));
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_entered_by_the_first_permission_that_is_meant() {
+    fn the_first_applicable_permission_decides_about_entry() {
         let ann = Account { name: "ann".into(), uid: 1000, gid: 1000 };
         for (mode, uid, gid, may) in [
             (0o755, 0, 0, true),

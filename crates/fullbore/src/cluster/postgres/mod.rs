@@ -1,9 +1,9 @@
-//! A PostgreSQL of a cluster's own, from the programs that are installed: made, started, stopped.
+//! PostgreSQL of a cluster's own, from the installed programs: created, started, stopped.
 //!
-//! - `programs`: where they are; `account`: who they run as.
+//! - `programs`: their directories; `account`: the user that runs them.
 //!
-//! Invariant: it can be reached over a Unix socket alone, in a folder that only its user and root can enter; there it
-//! trusts everybody. What is in `data` is whole: it is made elsewhere and renamed.
+//! Invariant: it can be reached only over a Unix socket, in a directory that only its user and root can enter; there it
+//! trusts every client. The data in `data` are complete: they are made elsewhere and renamed.
 
 mod account;
 mod programs;
@@ -22,18 +22,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The role and the superuser, and the database that there is from the beginning.
+/// Superuser, and the database that exists from the start.
 const ROLE: &str = "fullbore";
 const DATABASE: &str = "postgres";
-/// The name of its socket has it.
+/// Port, which is part of the socket's name.
 const PORT: u16 = 5432;
-/// The longest path of a socket: `sockaddr_un` has 108 bytes, the last of which is a zero.
+/// Bytes of a socket's longest path: `sockaddr_un` has 108, the last of which is a zero.
 const SOCKET_PATH_MAX: usize = 107;
-/// How long it may take to come up, after a crash too.
+/// Longest time of a start, also after a crash.
 const UP_WITHIN: Duration = Duration::from_secs(60);
-/// For how long processes of a server that was killed may go on: each looks soon whether it is still there.
+/// Longest time for which processes of a killed server go on; they notice its end soon.
 const OUTLIVED_FOR: Duration = Duration::from_secs(10);
-/// Settings of a server that some dozens of connections use, and that should be small beside the brokers.
+/// Settings of a server for some dozens of connections, which must be small beside the brokers.
 const SETTINGS: [&str; 11] = [
     "listen_addresses=",
     "unix_socket_permissions=0700",
@@ -48,16 +48,16 @@ const SETTINGS: [&str; 11] = [
     "log_line_prefix=%m [%p] ",
 ];
 
-/// See the module.
+/// PostgreSQL of a cluster's own.
 pub struct OwnPostgres {
-    /// With `data` and `socket` in it.
+    /// Directory of `data` and `socket`.
     folder: PathBuf,
     socket: PathBuf,
     pub daemon: Daemon,
 }
 
 impl OwnPostgres {
-    /// That of a cluster's folder, whether it is there or not.
+    /// Returns the one of a cluster's directory, whether it exists or not.
     pub fn of(cluster: &Path) -> Self {
         let folder = cluster.join("postgres");
         let data = folder.join("data");
@@ -70,12 +70,12 @@ impl OwnPostgres {
         OwnPostgres { socket: socket_folder(&folder), folder, daemon }
     }
 
-    /// Returns true if it has been made.
+    /// Returns true if it has been created.
     pub fn is_there(&self) -> bool {
         self.data().exists()
     }
 
-    /// How brokers reach it.
+    /// Returns the URL for brokers.
     pub fn url(&self) -> String {
         let host: String = self
             .socket
@@ -89,11 +89,11 @@ impl OwnPostgres {
         format!("postgres://{ROLE}@{host}:{PORT}/{DATABASE}")
     }
 
-    /// Has it run: makes it if it is missing, starts it unless it runs, and waits until it takes connections. What was
-    /// started comes back, also by way of `started` where waiting fails.
+    /// Creates the server's data if they are missing, starts the server unless it runs, and waits until it accepts
+    /// connections. `started` gets its process, even if the wait fails.
     ///
     /// # Errors
-    /// What is missing or in the way, with the name of its log where it has something to say.
+    /// The missing part or the obstacle, with the name of the log if that has more.
     pub fn up(&self, stop: &Stop, started: &mut Option<StartedProcess>) -> Result<(), Failure> {
         if self.daemon.pid().is_some() {
             return Ok(());
@@ -105,7 +105,7 @@ impl OwnPostgres {
             account.as_ref().and_then(|found| Some((found, found.kept_out_of(&self.folder)?)))
         {
             return Err(Failure::new(format!(
-                "PostgreSQL runs as user {} where this program is root, and that user cannot enter {}; give another folder with \
+                "PostgreSQL runs as user {} where this program is root, and that user cannot enter {}; give another directory with \
                  --data-dir, as --data-dir /var/lib/fullbore-cluster",
                 account.name,
                 closed.display()
@@ -128,7 +128,7 @@ impl OwnPostgres {
         self.wait_until_ready(started.insert(begun), stop)
     }
 
-    /// Asks it to end at once, whoever is connected, with all on the disk; whether it ran.
+    /// Requests a fast shutdown, which disconnects clients. Returns true if it ran.
     pub fn end(&self) -> bool {
         self.daemon.signal(Signal::INT)
     }
@@ -137,25 +137,25 @@ impl OwnPostgres {
         self.folder.join("data")
     }
 
-    /// Takes away the lock that a kill has left. PostgreSQL does so itself, unless its pid is used again, or nobody has
-    /// waited for it. Only called if the server does not run; its processes, which may outlive it for a moment, all
-    /// work in its data.
+    /// Removes the locks that a kill has left. PostgreSQL does so itself, unless the pid is reused, or the process is a
+    /// zombie. The server does not run when this is called, but its processes may outlive it for a moment. All of them
+    /// work in its data directory.
     fn forget_lock(&self, outlived_for: Duration) {
         let Ok(data) = fs::canonicalize(self.data()) else { return };
         let until = Instant::now() + outlived_for;
         while has_process_in(&data) {
             if Instant::now() >= until {
-                // PostgreSQL says what is in its way.
+                // PostgreSQL will report the obstacle.
                 return;
             }
             std::thread::sleep(LOOK_EVERY);
         }
         let locks = [self.daemon.pid_file.clone(), self.socket.join(format!(".s.PGSQL.{PORT}.lock"))];
-        // One that stays is told by PostgreSQL.
+        // PostgreSQL will report a lock that stays.
         locks.iter().for_each(|lock| drop(fs::remove_file(lock)));
     }
 
-    /// A program of PostgreSQL, without what the environment has for other servers.
+    /// Returns the command of a PostgreSQL program, without environment variables for other servers.
     fn command(&self, programs: &Programs, name: &str, account: Option<&Account>) -> Command {
         let mut command = Command::new(programs.program(name));
         let others = std::env::vars_os().map(|(key, _)| key).filter(|key| key.to_string_lossy().starts_with("PG"));
@@ -169,7 +169,7 @@ impl OwnPostgres {
         command
     }
 
-    /// Makes the data: beside their place, so that a kill leaves none that are not whole.
+    /// Creates the data: in another directory, so that a kill leaves no incomplete ones.
     fn make(&self, programs: &Programs, account: Option<&Account>, stop: &Stop) -> Result<(), Failure> {
         let log = &self.daemon.log;
         let new = self.folder.join("data.new");
@@ -191,8 +191,8 @@ impl OwnPostgres {
             if stop.is_signalled()
                 && let Some(pid) = Pid::from_raw(child.id().cast_signed())
             {
-                // It takes away what it has made. If it has just ended, it is not waited for yet, so that the pid is
-                // its own.
+                // initdb removes its files. Even if it has just ended, the pid is its own, since it has not been
+                // reaped.
                 let _ = kill_process(pid, Signal::INT);
             }
             std::thread::sleep(LOOK_EVERY);
@@ -230,7 +230,7 @@ impl OwnPostgres {
         }
     }
 
-    /// As pg_ctl knows it: the server writes it into its pid file, of which this is the eighth line.
+    /// Returns true if the server is ready, as pg_ctl does: by the eighth line of its pid file.
     fn is_ready(&self, pid: u32) -> bool {
         let text = fs::read_to_string(&self.daemon.pid_file).unwrap_or_default();
         let mut lines = text.lines();
@@ -238,20 +238,20 @@ impl OwnPostgres {
     }
 }
 
-/// Returns true if any process works in this folder.
+/// Returns true if any process works in this directory.
 fn has_process_in(folder: &Path) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut places = processes.filter_map(|process| fs::read_link(process.path().join("cwd")).ok());
     places.any(|place| place == folder)
 }
 
-/// The major version that made the data; `None` where there are none.
+/// Returns the major version that made the data; None if there are none.
 fn version_of(data: &Path) -> Option<u32> {
     fs::read_to_string(data.join("PG_VERSION")).ok()?.trim().split('.').next()?.parse().ok()
 }
 
-/// Where the socket is: beside the data, or where a socket's name cannot be as long, in a place that the folder's name
-/// leads to.
+/// Returns the directory of the socket: beside the data, or, if that path is too long for a socket, one in /tmp that
+/// the path determines.
 fn socket_folder(folder: &Path) -> PathBuf {
     let beside = folder.join("socket");
     if beside.join(format!(".s.PGSQL.{PORT}")).as_os_str().len() <= SOCKET_PATH_MAX {
@@ -263,7 +263,7 @@ fn socket_folder(folder: &Path) -> PathBuf {
     PathBuf::from(format!("/tmp/fullbore-{hash:016x}"))
 }
 
-/// Makes a folder that its user and root alone can enter, unless it is there and is one.
+/// Makes a directory that only its user and root can enter, unless it is one already.
 fn own(folder: &Path, account: Option<&Account>) -> Result<(), Failure> {
     let shown = folder.display();
     let me = rustix::process::geteuid().as_raw();
@@ -272,19 +272,19 @@ fn own(folder: &Path, account: Option<&Account>) -> Result<(), Failure> {
         outcome => outcome,
     };
     let checked = made.and_then(|()| fs::symlink_metadata(folder)).and_then(|meta| {
-        // Of what others could have put there, under /tmp, nothing is taken over.
+        // Nothing is taken over that another user may have put under /tmp.
         let is_ours = meta.is_dir() && (meta.uid() == me || account.is_some_and(|account| account.uid == meta.uid()));
         match (is_ours, account) {
-            (false, _) => Err(io::Error::other("it is there and belongs to somebody else")),
+            (false, _) => Err(io::Error::other("it is not a directory of this user")),
             (true, Some(account)) if meta.uid() != account.uid => chown(folder, Some(account.uid), Some(account.gid)),
             (true, _) => Ok(()),
         }
     });
     let closed = checked.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o700)));
-    closed.map_err(|error| Failure::new(format!("cannot make PostgreSQL's folder {shown}: {error}")))
+    closed.map_err(|error| Failure::new(format!("cannot make PostgreSQL's directory {shown}: {error}")))
 }
 
-/// The value of a setting that is a list, as one element.
+/// Returns a setting's list with one element.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_socket_is_beside_the_data_unless_its_name_is_too_long() {
+    fn the_socket_is_beside_the_data_unless_its_path_is_too_long() {
         assert_eq!(
             OwnPostgres::of(Path::new("/a b")).url(),
             "postgres://fullbore@%2Fa%20b%2Fpostgres%2Fsocket:5432/postgres"
@@ -315,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_left_to_postgresql_while_a_process_works_in_the_data() {
+    fn a_lock_is_kept_while_a_process_works_in_the_data() {
         let cluster = tempfile::tempdir().expect("a folder");
         let postgres = OwnPostgres::of(cluster.path());
         fs::create_dir_all(postgres.data()).expect("made");
         fs::create_dir_all(&postgres.socket).expect("made");
         assert!(postgres.is_there());
         let locks = [postgres.daemon.pid_file.clone(), postgres.socket.join(".s.PGSQL.5432.lock")];
-        // A process that is no server of these data has the pid now.
+        // The pid now belongs to a process that is no server of these data.
         locks.iter().for_each(|lock| fs::write(lock, format!("{}\n", std::process::id())).expect("written"));
         let mut left = Command::new("sleep").arg("1000").current_dir(postgres.data()).spawn().expect("there");
         postgres.forget_lock(Duration::ZERO);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_its_users_alone_and_no_link_is_taken_for_it() {
+    fn a_directory_admits_its_user_only_and_a_link_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("socket");
         for _ in 0..2 {
@@ -345,6 +345,6 @@ mod tests {
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&socket, &link).expect("linked");
         let told = own(&link, None).expect_err("a link").to_string();
-        assert!(told.contains("belongs to somebody else"), "{told}");
+        assert!(told.contains("it is not a directory of this user"), "{told}");
     }
 }

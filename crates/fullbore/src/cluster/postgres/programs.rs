@@ -1,4 +1,4 @@
-//! Where PostgreSQL's programs are: on the PATH, or where packages put them that keep them off it.
+//! Search for PostgreSQL's programs: on the PATH, or in the directories of packages that are not on it.
 
 use crate::failure::Failure;
 use std::ffi::OsStr;
@@ -7,37 +7,38 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where packages put programs: a folder for each version, and what is below it. Debian, then Red Hat's from PostgreSQL
-/// itself.
+/// Directories of packages with a subdirectory for each version, and the path below that: Debian's, and those of Red
+/// Hat packages from PostgreSQL itself.
 const VERSIONED: [(&str, &str); 2] = [("/usr/lib/postgresql", "bin"), ("/usr", "bin")];
-/// Where PostgreSQL's own Makefile puts them.
+/// Directory of PostgreSQL's own Makefile.
 const OTHERS: [&str; 1] = ["/usr/local/pgsql/bin"];
 
-/// The programs of one version.
+/// Programs of one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     folder: PathBuf,
-    /// The major version, 15.
+    /// Major version, such as 15.
     pub version: u32,
 }
 
 impl Programs {
-    /// Those on the PATH, or else the newest; for data that there are, those of the version that made them.
+    /// Finds the programs on the PATH, or else the newest. For existing data, finds those of the version that made
+    /// them.
     ///
     /// # Errors
-    /// There are none, with what to do.
+    /// There are none, with the next step.
     pub fn find(of_data: Option<u32>) -> Result<Programs, Failure> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         choose(&candidates(&path, Path::new("/")), of_data)
     }
 
-    /// One of them.
+    /// Returns the path of a program.
     pub fn program(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 }
 
-/// The folders that have both programs, in the order of preference, each once.
+/// Returns the directories that have both programs, in the order of preference, each once.
 fn candidates(path: &OsStr, root: &Path) -> Vec<PathBuf> {
     let below = |place: &str| root.join(place.trim_start_matches('/'));
     let mut versioned = Vec::new();
@@ -54,7 +55,7 @@ fn candidates(path: &OsStr, root: &Path) -> Vec<PathBuf> {
     let folders = folders.chain(versioned.into_iter().map(|(_, bin)| bin)).chain(OTHERS.map(below));
     let mut found: Vec<PathBuf> = Vec::new();
     for folder in folders {
-        // Links lead to where they find the rest of what they need.
+        // Follows links, since the programs find their other files beside the real ones.
         let Some(folder) =
             fs::canonicalize(folder.join("postgres")).ok().and_then(|file| Some(file.parent()?.to_owned()))
         else {
@@ -85,8 +86,8 @@ fn choose(candidates: &[PathBuf], of_data: Option<u32>) -> Result<Programs, Fail
     }
 }
 
-/// As the server itself says it; `None` where it does not start. Ctrl-C at the terminal does not reach it, which is in
-/// a process group of its own: a server that was interrupted would look like none.
+/// Returns the version as the server prints it; None if it does not start. The server has a process group of its own,
+/// so that Ctrl-C at the terminal does not reach it: an interrupted server would look like none.
 fn version(folder: &Path) -> Option<u32> {
     let output = Command::new(folder.join("postgres")).arg("--version").process_group(0).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// A server that says this version.
+    /// Makes a server that prints this version.
     fn install(folder: &Path, version: &str) {
         fs::create_dir_all(folder).expect("made");
         fs::write(folder.join("initdb"), "").expect("written");
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn version_is_asked_for_ctrl_c_does_not_reach_the_server() {
+    fn the_server_that_prints_its_version_does_not_get_ctrl_c() {
         let folder = tempfile::tempdir().expect("a folder");
         install(folder.path(), "15");
         // The fifth field of proc(5)'s stat is the process group.
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_comes_before_the_newest_and_data_before_both() {
+    fn the_path_precedes_the_newest_version_and_that_of_the_data_both() {
         let root = tempfile::tempdir().expect("a folder");
         let root = fs::canonicalize(root.path()).expect("there");
         let find = |path: &Path, of_data| {

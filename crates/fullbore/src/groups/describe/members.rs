@@ -1,4 +1,4 @@
-//! Who is in a group.
+//! Table of a group's members.
 
 use crate::table::{fitted, or_dash};
 use fullbore_bench::report::json::{list, object, plain, string, text};
@@ -6,8 +6,8 @@ use fullbore_client::admin::{GroupDescription, GroupMember};
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 
-/// As kafka-consumer-groups.sh prints it: static names only where there are any, and who still speaks the older
-/// protocol only while a group moves from one to the other.
+/// Returns the table of kafka-consumer-groups.sh. It has static names only if there are any, and the column of members
+/// on the older protocol only while a group moves from one to the other.
 pub fn table(group: &GroupDescription, verbose: bool, limit: Option<usize>) -> Vec<String> {
     let members = &group.members;
     let with_instance = members.iter().any(|member| member.instance_id.is_some());
@@ -41,7 +41,7 @@ pub fn table(group: &GroupDescription, verbose: bool, limit: Option<usize>) -> V
     fitted(&rows, &widths, limit)
 }
 
-/// `t1:0,1;t2:0`.
+/// Formats partitions as `t1:0,1;t2:0`.
 fn assigned(partitions: &[(Text, i32)]) -> String {
     let mut by_topic: BTreeMap<&Text, Vec<String>> = BTreeMap::new();
     for (topic, partition) in partitions {
@@ -52,7 +52,7 @@ fn assigned(partitions: &[(Text, i32)]) -> String {
     or_dash((!topics.is_empty()).then(|| topics.join(";")))
 }
 
-/// As JSON.
+/// Returns the member as JSON.
 pub fn document(member: &GroupMember) -> String {
     let partition =
         |(topic, partition): &(Text, i32)| object([("topic", string(topic)), ("partition", partition.to_string())]);
@@ -104,7 +104,7 @@ mod tests {
 
     /// Captured from Kafka 4.3.1, without the blanks at the end of lines.
     #[test]
-    fn rows_are_kafkas_lines() {
+    fn rows_of_members_are_kafkas() {
         assert_eq!(
             table(&group(vec![member()]), true, None),
             [
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_say_nothing_are_left_out() {
+    fn columns_without_information_are_left_out() {
         let old = GroupMember { is_upgraded: Some(false), instance_id: Some("one".into()), ..member() };
         let heading = |members| table(&group(members), true, None)[0].clone();
         assert!(!heading(vec![old.clone()]).contains("UPGRADED") && heading(vec![old.clone()]).contains("INSTANCE"));

@@ -1,5 +1,5 @@
-//! `groups describe`: kafka-consumer-groups.sh's three tables, or one JSON document. What the tables hold is in
-//! `offsets` and `members`.
+//! `groups describe`: the three tables of kafka-consumer-groups.sh, or one JSON document. `offsets` and `members` have
+//! the contents of the tables.
 
 mod members;
 mod offsets;
@@ -29,11 +29,11 @@ pub struct DescribeGroupsArgs {
     /// Print the state and the coordinator.
     #[arg(long)]
     state: bool,
-    /// Print more columns: epochs, and what each member reads.
+    /// Print more columns: epochs and assignments.
     #[arg(long)]
     verbose: bool,
-    /// Print the table as wide as kafka-consumer-groups.sh, also where the terminal is narrower and would have cells
-    /// cut and columns left out.
+    /// Print the table as wide as kafka-consumer-groups.sh does, even if the terminal is narrower; otherwise cells are
+    /// cut and columns left out to fit it.
     #[arg(long)]
     wide: bool,
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub struct DescribeGroupsArgs {
     format: Format,
 }
 
-/// Describes them. Groups that do not exist do not keep the others.
+/// Describes the groups. One that does not exist does not stop the others.
 pub fn run(describe: &DescribeGroupsArgs) -> Result<(), Failure> {
     describe.format.choose();
     let mut cluster = describe.at.cluster(client_id::GROUPS)?;
@@ -52,7 +52,7 @@ pub fn run(describe: &DescribeGroupsArgs) -> Result<(), Failure> {
     for outcome in groups.describe(&ids)? {
         match outcome {
             Ok(group) => found.push(group),
-            // Of all groups one may go while they are described.
+            // With --all-groups, a group may be deleted meanwhile.
             Err(ClientError::NoGroup(_)) if describe.which.all_groups => {}
             Err(error) => missing.push(error),
         }
@@ -127,7 +127,7 @@ fn document(
     Ok(object([("groups", array(objects))]))
 }
 
-/// What should be known before the figures are read, as kafka-consumer-groups.sh says it.
+/// Returns the remark before the figures, as kafka-consumer-groups.sh prints it.
 fn remark(group: &GroupDescription) -> Option<String> {
     let id = name(&group.id);
     match &*group.state {
@@ -171,7 +171,7 @@ mod tests {
 
     /// Captured from Kafka 4.3.1.
     #[test]
-    fn states_are_kafkas_lines() {
+    fn rows_of_states_are_kafkas() {
         let group = GroupDescription {
             id: "gcons".into(),
             protocol: GroupProtocol::Consumer,

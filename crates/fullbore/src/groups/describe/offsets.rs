@@ -1,4 +1,4 @@
-//! What a group has read of each partition, and what it has not: committed offsets, ends and lag.
+//! Table of a group's partitions: committed offsets, ends and lag.
 
 use crate::table::{fitted, or_dash, row};
 use fullbore_bench::report::json::{object, plain, string, text};
@@ -8,7 +8,7 @@ use fullbore_client::blocking::LATEST;
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One partition.
+/// Row of one partition.
 #[derive(Clone, Debug)]
 pub struct Row {
     group: Text,
@@ -19,7 +19,7 @@ pub struct Row {
     reader: Option<PartitionOwner>,
 }
 
-/// The member that reads it.
+/// Member that reads a partition.
 #[derive(Clone, Debug)]
 struct PartitionOwner {
     id: Text,
@@ -28,12 +28,12 @@ struct PartitionOwner {
 }
 
 impl Row {
-    /// Records after the committed offset.
+    /// Returns the number of records after the committed offset.
     fn lag(&self) -> Option<i64> {
         Some(self.end? - self.committed.as_ref()?.offset)
     }
 
-    /// As JSON.
+    /// Returns the row as JSON.
     pub fn document(&self) -> String {
         let of_reader = |field: fn(&PartitionOwner) -> &Text| text(self.reader.as_ref().map(|reader| &**field(reader)));
         object([
@@ -50,8 +50,8 @@ impl Row {
     }
 }
 
-/// The rows of each group: first the partitions that members read, those of the busiest member first, then the others
-/// with offsets.
+/// Returns the rows of each group: first the partitions that members read, those of the member with most partitions
+/// first, then the others with offsets.
 pub fn of(groups: &mut GroupAdmin<'_>, described: &[GroupDescription]) -> Result<Vec<Vec<Row>>, ClientError> {
     let ids: Vec<Text> = described.iter().map(|group| group.id.clone()).collect();
     let mut committed = groups.committed_each(&ids);
@@ -89,7 +89,7 @@ fn of_group(group: &GroupDescription, mut committed: BTreeMap<(Text, i32), Commi
     rows
 }
 
-/// As kafka-consumer-groups.sh prints it; empty without rows.
+/// Returns the table of kafka-consumer-groups.sh; nothing without rows.
 pub fn table(rows: &[Row], verbose: bool, limit: Option<usize>) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
@@ -136,7 +136,7 @@ mod tests {
 
     /// Captured from Kafka 4.3.1.
     #[test]
-    fn rows_are_kafkas_lines() {
+    fn rows_of_offsets_are_kafkas() {
         let of = |partition, offset, end, reader| Row {
             group: "gclassic".into(),
             topic: "t1".into(),

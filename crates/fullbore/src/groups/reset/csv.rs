@@ -1,7 +1,7 @@
-//! The file of `--export` and `--from-file`: kafka-consumer-groups.sh's CSV, `topic,partition,offset`, or with several
-//! groups `group,topic,partition,offset`.
+//! File of `--export` and `--from-file`: the CSV of kafka-consumer-groups.sh,
+//! `topic,partition,offset`, or with several groups `group,topic,partition,offset`.
 //!
-//! Invariant: what is exported reads back as the same offsets.
+//! Invariant: an exported file reads back as the same offsets.
 
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use fullbore_wire::Text;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The lines of one group.
+/// Returns the lines of one group.
 pub fn rows(group: &str, offsets: &ResetOffsets, with_group: bool) -> Vec<String> {
     let row = |((topic, partition), offset): (&(Text, i32), &i64)| {
         let of_group = if with_group { format!("{},", quoted(group)) } else { String::new() };
@@ -19,15 +19,15 @@ pub fn rows(group: &str, offsets: &ResetOffsets, with_group: bool) -> Vec<String
     offsets.iter().map(row).collect()
 }
 
-/// Prints a row as it is: it may be read back.
+/// Prints a row unchanged, since `--from-file` may read it.
 pub fn print(row: String) {
     output::bytes(format!("{row}\n").as_bytes());
 }
 
-/// The offsets of each group in a file; lines without a group are of the one that the user named.
+/// Reads the offsets of each group from a file. Lines without a group belong to the one that the user named.
 ///
 /// # Errors
-/// A file that cannot be read, and the first line that is none.
+/// A file that cannot be read, or its first malformed line.
 pub fn read(path: &Path, groups: &[String]) -> Result<BTreeMap<Text, ResetOffsets>, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
@@ -45,7 +45,7 @@ fn parse(text: &str, groups: &[String]) -> Result<BTreeMap<Text, ResetOffsets>, 
                 _ => {
                     return Err((
                         number,
-                        "must be GROUP,TOPIC,PARTITION,OFFSET, since several groups are meant".into(),
+                        "must be GROUP,TOPIC,PARTITION,OFFSET, since several groups are selected".into(),
                     ));
                 }
             }
@@ -67,7 +67,7 @@ fn quoted(cell: &str) -> String {
     }
 }
 
-/// The cells of a line; quotes hold commas, two quotes within them are one.
+/// Splits a line into cells. Commas within quotes belong to the cell, and two quotes within quotes are one.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut within = false;
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_exported_reads_back() {
+    fn exported_offsets_read_back() {
         let offsets: ResetOffsets = [(("t".into(), 0), 5), (("t".into(), 2), 7)].into();
         for (group, with_group) in [("g", false), ("g", true), ("a, \"b\"", true)] {
             let text = rows(group, &offsets, with_group).join("\n");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_none_is_named() {
+    fn a_malformed_line_is_reported_with_its_number() {
         let one = ["g".to_owned()];
         for (text, line) in [("t,0,5\nt,x,5", 2), ("t,0", 1), ("t,-1,5", 1), ("g,t,0,5,6", 1)] {
             assert_eq!(parse(text, &one).expect_err(text).0, line, "{text}");

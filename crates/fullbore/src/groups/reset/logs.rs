@@ -1,7 +1,7 @@
-//! Where the logs of partitions start, end, or reach a time, asked once for all groups.
+//! Offsets at which the logs of partitions start, end, or reach a time, requested once for all groups.
 //!
-//! Not here: which of it a new offset depends on. Invariant: an offset that no leader gave is an error of the group
-//! that needs it, and of no other.
+//! Not here: the choice among them. Invariant: an offset that no leader returned is an error of the group that needs
+//! it, and of no other.
 
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;
@@ -10,18 +10,18 @@ use fullbore_client::blocking::Cluster;
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Offsets that leaders gave, by the time that was asked for.
+/// Offsets that leaders returned, by timestamp of the request.
 #[derive(Debug, Default)]
 pub struct LogOffsets {
     at: BTreeMap<i64, ResetOffsets>,
-    /// The error of each partition whose leader gave one.
+    /// Error of each partition whose leader returned one.
     refused: BTreeMap<(Text, i32), ClientError>,
-    /// Error of the leaders that were not reached, reported by the first group that needs one of their partitions.
+    /// Error of the leaders that were not reached, for the first group that needs one of their partitions.
     unreached: Option<ClientError>,
 }
 
 impl LogOffsets {
-    /// Asks the leaders of these partitions.
+    /// Requests the offsets of these partitions at `timestamp` from their leaders.
     pub fn ask(&mut self, cluster: &mut Cluster, of: &BTreeSet<(Text, i32)>, timestamp: i64) {
         if of.is_empty() {
             return;
@@ -42,7 +42,7 @@ impl LogOffsets {
     /// Returns the offset of a partition.
     ///
     /// # Errors
-    /// That its leader gave none.
+    /// The reason why its leader returned none.
     pub fn get(&mut self, key: &(Text, i32), timestamp: i64) -> Result<i64, Failure> {
         if let Some(offset) = self.at.get(&timestamp).and_then(|found| found.get(key)) {
             return Ok(*offset);
@@ -55,7 +55,7 @@ impl LogOffsets {
     /// Returns the offset of each of these partitions.
     ///
     /// # Errors
-    /// The first that has none.
+    /// The first error.
     pub fn each(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
         of.iter().map(|key| Ok((key.clone(), self.get(key, timestamp)?))).collect()
     }

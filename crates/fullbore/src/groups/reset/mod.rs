@@ -1,8 +1,8 @@
-//! `groups reset-offsets`: what the user types and sees. Where the offsets come from is in
-//! `scenario`, what logs have in `logs`, the file of `--export` and `--from-file` in `csv`, times in `time`.
+//! `groups reset-offsets`: flags and output. `scenario` finds the new offsets, `logs` those of the logs,
+//! `csv` has the file of `--export` and `--from-file`, and `time` parses times.
 //!
-//! All groups go through each step together, so that thousands of them cost few round trips.
-//! Invariant: without --execute nothing is changed; with it, only groups without members are.
+//! All groups go through each step together, so that thousands of them cost few round trips. Invariant: without
+//! --execute nothing is changed; with it, only groups without members are.
 
 mod csv;
 mod logs;
@@ -37,34 +37,36 @@ pub struct Reset {
     /// A topic, or some of its partitions: orders:0,1; may be repeated.
     #[arg(long, value_name = "TOPIC[:PARTITION,...]", value_parser = topic)]
     topic: Vec<SelectedTopic>,
-    /// Every partition the group has an offset of.
+    /// Every partition of which the group has an offset.
     #[arg(long)]
     all_topics: bool,
-    /// To the oldest record.
+    /// Set the offsets to the oldest records.
     #[arg(long)]
     to_earliest: bool,
-    /// To the end, so that only records that come from now on are read.
+    /// Set the offsets to the ends, so that only later records are read.
     #[arg(long)]
     to_latest: bool,
-    /// To where it is; to the end where it has no offset.
+    /// Keep the offsets; the end in partitions without one.
     #[arg(long)]
     to_current: bool,
-    /// To this offset.
+    /// Set the offsets to this one.
     #[arg(long, value_name = "OFFSET", allow_negative_numbers = true)]
     to_offset: Option<i64>,
-    /// So many records on, or back when negative.
+    /// Move the offsets by this many records, back if negative.
     #[arg(long, value_name = "RECORDS", allow_negative_numbers = true)]
     shift_by: Option<i64>,
-    /// To the first record of this time or later: 2026-11-21T08:00:00.000, UTC unless it ends like +01:00.
+    /// Set the offsets to the first records of this time or later: 2026-11-21T08:00:00.000, UTC unless it ends like
+    /// +01:00.
     #[arg(long, value_name = "TIME", value_parser = time::datetime)]
     to_datetime: Option<i64>,
-    /// To the first record of so long ago or later: P1DT2H30M, PT90S.
+    /// Set the offsets to the first records of this long ago or later: P1DT2H30M, PT90S.
     #[arg(long, value_name = "DURATION", value_parser = time::duration)]
     by_duration: Option<i64>,
-    /// To what this file says, as --export writes it: TOPIC,PARTITION,OFFSET, with several groups GROUP before it.
+    /// Set the offsets of this file, as --export writes it: TOPIC,PARTITION,OFFSET, with several groups GROUP before
+    /// it.
     #[arg(long, value_name = "FILE")]
     from_file: Option<PathBuf>,
-    /// Only show what would be done; the default.
+    /// Only show the new offsets; the default.
     #[arg(long)]
     dry_run: bool,
     /// Set the offsets.
@@ -79,7 +81,7 @@ pub struct Reset {
     format: Format,
 }
 
-/// Resets them. Groups that cannot be do not keep the others.
+/// Resets the offsets. A group that cannot be reset does not stop the others.
 pub fn run(reset: &Reset) -> Result<(), Failure> {
     reset.format.choose();
     let file = reset.from_file.as_deref().map(|path| csv::read(path, &reset.which.group)).transpose()?;
@@ -108,7 +110,7 @@ pub fn run(reset: &Reset) -> Result<(), Failure> {
     }
 }
 
-/// Returns what becomes of each group, without those that fail, which are added to `failed`.
+/// Returns the outcome of each group, without those that fail, which are added to `failed`.
 fn kept<A, B>(
     groups: impl IntoIterator<Item = (Text, A)>,
     failed: &mut BTreeMap<Text, Failure>,
@@ -137,7 +139,7 @@ fn check_inactive(id: &Text, state: &str) -> Result<(), Failure> {
 impl Reset {
     fn scenario(&self, file: Option<BTreeMap<Text, ResetOffsets>>) -> Scenario {
         let by_time = self.to_datetime.or(self.by_duration.map(|ago| time::now_ms().saturating_sub(ago)));
-        // Brokers take numbers below zero for names of offsets.
+        // Brokers take negative numbers for names of offsets.
         let by_time = by_time.map(|timestamp| timestamp.max(0));
         match (file, self.to_offset, self.shift_by, by_time) {
             (Some(plan), ..) => Scenario::File(plan),
@@ -150,7 +152,7 @@ impl Reset {
         }
     }
 
-    /// Returns the new offsets of these groups. Coordinators and leaders are asked for many groups at a time.
+    /// Returns the new offsets of these groups. Requests to coordinators and leaders are for many groups at a time.
     fn offsets(
         &self,
         groups: &mut GroupAdmin<'_>,
@@ -189,7 +191,7 @@ impl Reset {
             },
             (_, true) if committed.is_empty() => {
                 let next = "name them with --topic";
-                Err(Failure::new(format!("group '{id}' has no offsets, so --all-topics is none; {next}")))
+                Err(Failure::new(format!("group '{id}' has no offsets, so --all-topics selects none; {next}")))
             }
             (_, true) => Ok(committed.keys().map(only).collect()),
             (_, false) => Ok(self.topic.clone()),
@@ -197,7 +199,7 @@ impl Reset {
     }
 }
 
-/// One partition.
+/// Returns the selection of one partition.
 fn only((topic, partition): &(Text, i32)) -> SelectedTopic {
     SelectedTopic { name: topic.clone(), partitions: Some(vec![*partition]) }
 }
@@ -217,7 +219,7 @@ fn show(reset: &Reset, done: &[(Text, ResetOffsets)]) {
     }
 }
 
-/// As kafka-consumer-groups.sh prints it, in order.
+/// Returns the table of kafka-consumer-groups.sh, in order.
 fn table(done: &[(Text, ResetOffsets)]) -> Vec<String> {
     let mut rows = vec![row(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"])];
     for (id, offsets) in done {
@@ -248,7 +250,7 @@ mod tests {
 
     /// Captured from Kafka 4.3.1.
     #[test]
-    fn the_table_is_kafkas() {
+    fn the_table_of_new_offsets_is_kafkas() {
         let offsets = BTreeMap::from([(("t1".into(), 0), 956), (("t1".into(), 1), 15)]);
         assert_eq!(
             table(&[("gclassic".into(), offsets)]),
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn group_fails_the_others_are_kept_in_order() {
+    fn groups_without_failure_are_kept_in_order() {
         let (groups, mut failed) = (["a", "b", "c"].map(|id| (id.into(), id)), BTreeMap::new());
         let left = kept(groups, &mut failed, |id, group| match &**id {
             "b" => Err(ClientError::NoGroup(id.to_string()).into()),
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_group_without_members_is_reset() {
+    fn only_a_group_without_members_can_be_reset() {
         for state in ["Empty", "Dead"] {
             check_inactive(&"g".into(), state).expect(state);
         }

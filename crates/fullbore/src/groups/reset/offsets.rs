@@ -1,4 +1,4 @@
-//! What a group is reset to.
+//! New offsets of a reset.
 
 use fullbore_wire::Text;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
-//! Where the new offsets come from.
+//! Source of the new offsets.
 //!
-//! Invariant: every new offset is within its partition's log as it was when it was asked for.
+//! Invariant: every new offset is within its partition's log at the time of the request.
 
 use super::logs::LogOffsets;
 use super::offsets::ResetOffsets;
@@ -11,32 +11,32 @@ use fullbore_client::blocking::{Cluster, EARLIEST, LATEST};
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One of kafka-consumer-groups.sh's.
+/// Scenario of kafka-consumer-groups.sh.
 #[derive(Debug)]
 pub enum Scenario {
-    /// The oldest record.
+    /// Oldest record.
     Earliest,
-    /// The end.
+    /// End of the log.
     Latest,
-    /// Where it is.
+    /// Committed offset.
     Current,
-    /// An offset.
+    /// This offset.
     Offset(i64),
-    /// So many records on.
+    /// Committed offset, moved by this many records.
     ShiftBy(i64),
-    /// The first record of a time in milliseconds, or later.
+    /// First record of a time in milliseconds, or later.
     At(i64),
-    /// What a file says of each group.
+    /// Offsets of each group in a file.
     File(BTreeMap<Text, ResetOffsets>),
 }
 
 impl Scenario {
-    /// Returns true if new offsets depend on those that the group has committed.
+    /// Returns true if new offsets depend on the group's committed ones.
     pub fn needs_committed(&self) -> bool {
         matches!(self, Scenario::Current | Scenario::ShiftBy(_))
     }
 
-    /// Returns true if a new offset depends on the partition's log, where the group has committed these.
+    /// Returns true if a new offset depends on the partition's log. `committed` has the group's committed offsets.
     pub fn needs_log(&self, key: &(Text, i32), committed: &CommittedOffsets) -> bool {
         !matches!(self, Scenario::Current) || !committed.contains_key(key)
     }
@@ -60,10 +60,10 @@ impl Scenario {
         logs
     }
 
-    /// The new offset of each of these partitions.
+    /// Returns the new offset of each of these partitions.
     ///
     /// # Errors
-    /// A leader's; a shift of a partition without an offset.
+    /// A leader's error; a shift of a partition without an offset.
     pub fn offsets(
         &self,
         id: &Text,
@@ -103,17 +103,17 @@ impl Scenario {
     }
 }
 
-/// The end where no record is that late.
+/// Returns the offsets at a time, or the end if no record is that late.
 fn at(logs: &mut LogOffsets, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
     let mut offsets = logs.each(of, timestamp)?;
     for ((topic, partition), offset) in offsets.iter_mut().filter(|(_, offset)| **offset < 0) {
-        output::tell(format!("No record of partition {partition} of topic {topic} is that late; its end is taken."));
+        output::tell(format!("No record of partition {partition} of topic {topic} is that late; its end is used."));
         *offset = logs.get(&(topic.clone(), *partition), LATEST)?;
     }
     Ok(offsets)
 }
 
-/// Offsets beyond a log become its start or end, and that is said.
+/// Returns the offsets with those outside the log set to its start or end, which it reports.
 fn within(logs: &mut LogOffsets, offsets: ResetOffsets) -> Result<ResetOffsets, Failure> {
     let of: Vec<(Text, i32)> = offsets.keys().cloned().collect();
     let (starts, ends) = (logs.each(&of, EARLIEST)?, logs.each(&of, LATEST)?);

@@ -1,17 +1,17 @@
-//! Times and durations as kafka-consumer-groups.sh takes them, in milliseconds.
+//! Times and durations in the formats of kafka-consumer-groups.sh, in milliseconds.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Milliseconds since 1970 in UTC.
+/// Returns the milliseconds since 1970 in UTC.
 pub fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// `2026-11-21T08:00:00.000`, in UTC, or of a zone: `Z`, `+01:00`, `+0100`, `+01`. Seconds and their fraction may be
-/// left out.
+/// Parses `2026-11-21T08:00:00.000`, in UTC, or with a zone: `Z`, `+01:00`, `+0100`, `+01`. Seconds and their fraction
+/// are optional.
 pub fn datetime(text: &str) -> Result<i64, String> {
     let allowed = || "must be a time such as 2026-11-21T08:00:00.000, UTC unless it ends like +01:00".to_owned();
     let (date, clock) = text.split_once('T').ok_or_else(allowed)?;
@@ -27,7 +27,7 @@ pub fn datetime(text: &str) -> Result<i64, String> {
     Ok(days * DAY_MS + of_day - ahead)
 }
 
-/// `P1DT2H3M4.5S`, each part where it is wanted.
+/// Parses `P1DT2H3M4.5S`, of which each part is optional.
 pub fn duration(text: &str) -> Result<i64, String> {
     let allowed = || "must be a duration such as P1DT2H30M or PT90S".to_owned();
     let rest = text.strip_prefix('P').ok_or_else(allowed)?;
@@ -77,7 +77,7 @@ fn of_day(clock: &str) -> Option<i64> {
     is_valid.then_some(((hours * 60 + minutes) * 60 + seconds) * 1000 + ms)
 }
 
-/// How far a zone is ahead of UTC.
+/// Returns the milliseconds by which a zone is ahead of UTC.
 fn zone_ms(zone: &str) -> Option<i64> {
     if zone == "Z" {
         return Some(0);
@@ -96,7 +96,7 @@ fn zone_ms(zone: &str) -> Option<i64> {
     (hours < 24 && minutes < 60).then_some(sign * (hours * 60 + minutes) * 60_000)
 }
 
-/// Days since 1970-01-01 (Hinnant's `days_from_civil`); `None` for a day that no month has.
+/// Returns the days since 1970-01-01 (Hinnant's `days_from_civil`); None for a day that its month does not have.
 fn days(year: i64, month: i64, day: i64) -> Option<i64> {
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let length = match month {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times() {
+    fn times_are_parsed_with_zone_and_fraction() {
         // 2026-11-20 22:26:17.590 UTC.
         const MS: i64 = 1_795_213_577_590;
         for text in [
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn durations_are_parsed_in_days_hours_minutes_and_seconds() {
         for (text, ms) in [
             ("PT1S", 1_000),
             ("PT0.5S", 500),

@@ -1,34 +1,34 @@
-//! Where and how a sweep was made: machine, versions, command. A figure without these says nothing.
+//! Circumstances of a sweep: machine, versions, command. Figures are meaningless without them.
 //!
-//! Invariant: nothing secret is among them; the values of properties that may be secret are left out.
+//! Invariant: they contain no secret; values of properties that may be secret are left out.
 
 use crate::output::shell_word;
 use fullbore_bench::report::DateFormat;
 use fullbore_bench::sweep::setting::is_secret_key;
 use std::time::SystemTime;
 
-/// As reports write a time, UTC.
+/// Format of times in reports, UTC.
 const TIME: &str = "yyyy-MM-dd HH:mm:ss 'UTC'";
-/// As the folder of a report is called.
+/// Format of the name of a report's directory.
 const FOLDER: &str = "'sweep-'yyyyMMdd-HHmmss";
 
-/// A time for people.
+/// Formats a time for people.
 pub fn shown(time: SystemTime) -> String {
     DateFormat::parse(TIME).expect("the pattern is valid").format(time)
 }
 
-/// The name of a report's folder.
+/// Returns the name of a report's directory.
 pub fn folder_name(time: SystemTime) -> String {
     DateFormat::parse(FOLDER).expect("the pattern is valid").format(time)
 }
 
-/// This program, and whether it is one to measure with.
+/// Returns this program's version, and a warning if it is a debug build.
 pub fn program() -> String {
     let build = if cfg!(debug_assertions) { " (a debug build: figures are low)" } else { "" };
     format!("fullbore {}{build}, {} {}", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH)
 }
 
-/// Processor, memory and kernel, as far as the system tells.
+/// Returns processor, memory and kernel, as far as the system reports them.
 pub fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -47,14 +47,14 @@ fn described(cpuinfo: &str, cores: usize, meminfo: &str, kernel: &str) -> String
     format!("{model}, {cores} cores for this process{memory}{kernel}")
 }
 
-/// The command as it was typed, so that it can be typed again, without what may be secret.
+/// Returns the command so that it can be typed again, without values that may be secret.
 pub fn command(arguments: impl Iterator<Item = String>) -> String {
     arguments.map(|argument| shell_word(&public(&argument))).collect::<Vec<_>>().join(" ")
 }
 
 fn public(argument: &str) -> String {
     match argument.split_once('=') {
-        // --set=name=value as well as name=value.
+        // Handles --set=name=value as well as name=value.
         Some((name, value)) if name.starts_with("--") => format!("{name}={}", public(value)),
         Some((name, _)) if is_secret_key(&name.replace('-', ".")) => format!("{name}=(left out)"),
         _ => argument.to_owned(),
@@ -67,7 +67,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     #[test]
-    fn a_command_can_be_typed_again_but_has_no_secrets() {
+    fn the_shown_command_can_be_typed_again_without_secrets() {
         let typed = ["fullbore", "--set", "ssl.key.password=x", "--set=sasl.jaas.config=y z", "--note", "it's me", ""];
         let shown = command(typed.into_iter().map(str::to_owned));
         let expected = "fullbore --set 'ssl.key.password=(left out)' '--set=sasl.jaas.config=(left out)' \
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_described_as_far_as_it_is_known() {
+    fn a_machine_is_described_by_the_known_figures() {
         let cpu = "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: again\n";
         let found = described(cpu, 2, "MemTotal:       25165824 kB\nMemFree: 1 kB\n", "6.18.1");
         assert_eq!(found, "Some CPU @ 2 GHz, 2 cores for this process, 24.0 GiB, Linux 6.18.1");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn times_are_formatted_in_utc() {
         assert_eq!(shown(UNIX_EPOCH), "1970-01-01 00:00:00 UTC");
         assert_eq!(folder_name(UNIX_EPOCH), "sweep-19700101-000000");
     }

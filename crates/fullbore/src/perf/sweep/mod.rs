@@ -1,8 +1,8 @@
-//! `fullbore perf sweep`: what the user types, and what they see. Measuring is in `fullbore_bench::sweep`, reports in
-//! `fullbore_bench::report::sweep`.
+//! `fullbore perf sweep`: flags and output. `fullbore_bench::sweep` measures, `fullbore_bench::report::sweep` writes
+//! reports.
 //!
-//! Invariant: however a sweep ends - done, interrupted, a broker gone - what was measured is written, and a broker of
-//! its own is stopped and its data removed.
+//! Invariant: however a sweep ends (done, interrupted, a broker gone), the measurements so far are written, its own
+//! broker is stopped, and the broker's data are removed.
 
 mod facts;
 mod own;
@@ -30,35 +30,36 @@ use progress::{SweepProgress, duration};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How long a measurement sends, unless told.
+/// Default time of a measurement.
 const DURATION: Duration = Duration::from_secs(2);
-/// How often a point is measured, unless told.
+/// Default number of measurements of a point.
 const REPEATS: u32 = 3;
-/// How long the broker's end and the report may take after Ctrl-C.
+/// Longest time for the broker's stop and the report after Ctrl-C.
 const REPORT_WITHIN: Duration = Duration::from_secs(30);
-/// As a target's address: the broker of the sweep's own.
+/// Address of a target that stands for the sweep's own broker.
 const OWN: &str = "own";
-/// The longest name of a target.
+/// Largest number of letters of a target's name.
 const NAME_LETTERS_MAX: usize = 40;
 
 /// Measure the producer at every point of a product of settings, and draw the curves.
 ///
-/// Each --over names a setting and the values it takes. The first is what the curves run over, the
-/// second tells them apart, each further one multiplies the plots. A setting is
-///   any producer setting by Kafka's name, or max.in.flight, linger, compression, idempotence for short;
-///   a topic's: partitions, replication-factor, topic.<config>;
-///   the workload's: record-size (1000), records, throughput (-1: as fast as it goes);
-///   the link's: rtt (milliseconds), bandwidth (200mbit): a relay in this process before each broker.
-///   It shows what waiting for answers costs, not what a distance costs TCP (see `perf link --help`).
+/// Each --over names a setting and its values. The first one is the axis of the curves, the second
+/// one distinguishes them, and each further one multiplies the plots. Settings:
+///   Producer: any by Kafka's name, or max.in.flight, linger, compression, idempotence for short.
+///   Topic: partitions, replication-factor, topic.<config>.
+///   Workload: record-size (1000), records, throughput (-1: no limit).
+///   Link: rtt (milliseconds), bandwidth (200mbit), by a relay in this process before each broker.
+///   It shows what waiting for responses costs, not what a distance costs TCP (see `perf link --help`).
 ///
 /// Without --bootstrap-server or --against the sweep starts a broker of its own in a temporary
-/// folder, which remembers as many batches of a producer as a point has requests in flight (128 for
-/// auto, which is also the default). Each measurement makes a topic (1 partition unless told), warms
-/// up, measures and deletes the topic. Repeats are rounds over all points, every second one backwards.
+/// directory. It retains as many batches of a producer as a point has requests in flight (128 for
+/// auto, which is also the default). Each measurement creates a topic (by default with 1 partition),
+/// warms up, measures and deletes the topic. Repeats are rounds over all points, every second one
+/// backwards.
 ///
-/// Into --output go runs.csv (each measurement), points.csv (medians and spread), sweep.json (both),
-/// and report.html: one page with tables and curves that needs no network. --json prints sweep.json in
-/// place of tables and progress; with `--table list`, {"tables": [{"name", "title", "about"}]}.
+/// Files in --output: runs.csv (each measurement), points.csv (medians and spread), sweep.json (both),
+/// and report.html, one page with tables and curves that needs no network. --json prints sweep.json
+/// instead of tables and progress; with `--table list`, {"tables": [{"name", "title", "about"}]}.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
@@ -70,48 +71,48 @@ Examples:
   fullbore perf sweep --table list
   fullbore perf sweep --table seed-001-wan --against kafka=a:9092 --against fullbore=own")]
 pub struct Sweep {
-    /// A setting and the values it takes, such as max.in.flight=1,5,20; may be repeated.
+    /// A setting and its values, such as max.in.flight=1,5,20; may be repeated.
     #[arg(long, value_name = "NAME=VALUE,...", value_parser = Axis::parse)]
     over: Vec<Axis>,
     /// A setting that is the same for every point, such as partitions=9; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = fixed)]
     set: Vec<(Setting, String)>,
     /// A ready-made sweep, printed in the layout of its document; --over and --set replace parts of it. `list` shows
-    /// them.
+    /// all.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
     /// A cluster to measure [default: a broker of the sweep's own].
     #[arg(short, long, value_name = "HOST:PORT,...", conflicts_with = "against")]
     bootstrap_server: Option<String>,
-    /// A cluster and its name in the report; repeated, clusters are measured side by side. `own` for HOST:PORT is the
-    /// broker of the sweep's own.
+    /// A cluster and its name in the report; repeated, clusters are measured side by side. HOST:PORT may be `own` for
+    /// the sweep's own broker.
     #[arg(long, value_name = "NAME=HOST:PORT,...", value_parser = target)]
     against: Vec<Target>,
     /// A file of producer properties.
     #[arg(long, value_name = "FILE")]
     command_config: Option<PathBuf>,
-    /// A producer property of every point, before those of the file; may be repeated.
+    /// A producer property of every point, which overrides the file; may be repeated.
     #[arg(short = 'X', long, value_name = "KEY=VALUE", value_parser = key_value)]
     producer_property: Vec<(String, String)>,
     /// A setting of the sweep's own broker, by its name in a broker's properties; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     broker_set: Vec<(String, String)>,
-    /// How long each measurement sends: 500ms, 10s [default: 2s, or the table's].
+    /// The time for which each measurement sends: 500ms, 10s [default: 2s, or the table's].
     #[arg(long, value_name = "TIME", value_parser = positive, conflicts_with = "num_records")]
     duration: Option<Duration>,
-    /// How many records each measurement sends, instead of a time.
+    /// The number of records that each measurement sends, instead of a time.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     num_records: Option<u64>,
-    /// How long each measurement's producer sends before it, about; not in the figures. 0 for none.
+    /// The approximate time for which each producer warms up, which is not in the figures; 0 for none.
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
     warmup: Duration,
-    /// How often each point is measured [default: 3, or the table's].
+    /// The number of measurements of each point [default: 3, or the table's].
     #[arg(long, value_name = "COUNT")]
     repeats: Option<u32>,
-    /// Where to write the report and the raw files; made if it does not exist [default: ./sweep-DATE-TIME].
-    #[arg(long, value_name = "FOLDER")]
+    /// The directory of the report and the raw files; created if it does not exist [default: ./sweep-DATE-TIME].
+    #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// What the report should say besides, such as the versions of the clusters.
+    /// A note in the report, such as the versions of the clusters.
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
     #[command(flatten)]
@@ -133,7 +134,7 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     let folder = args.folder()?;
     let temporary = if args.needs_own(&plan) { Some(own::folder()?) } else { None };
     let data = temporary.as_ref().map(|folder| folder.path().to_owned());
-    // What cannot be removed at a second signal is in the temporary folder, where the system removes it some day.
+    // After a second signal, data that cannot be removed is in the temporary directory, which the system cleans.
     let stop = Stop::at_signal(Box::new(move || data.iter().for_each(|data| drop(std::fs::remove_dir_all(data)))))?;
     let settings = own::settings(plan.in_flight_max(), &args.broker_set);
     let own = temporary.map(|folder| Own::start(folder, settings)).transpose()?;
@@ -148,7 +149,7 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     outcome
 }
 
-/// Measures everything, writes the report, and says how it went.
+/// Measures all points, writes the report, and returns the result.
 fn measure(
     args: &Sweep,
     table: Option<&Table>,
@@ -160,10 +161,10 @@ fn measure(
 ) -> Result<(), Failure> {
     let begun = SystemTime::now();
     let facts = args.facts(&plan, own, begun)?;
-    // Only now is there anything to report: a cluster that does not answer delays no Ctrl-C.
+    // Allowed only now that there is something to report: before, a silent cluster must not delay Ctrl-C.
     stop.allow(REPORT_WITHIN);
     std::fs::create_dir_all(folder)
-        .map_err(|error| Failure::new(format!("cannot make the folder {}: {error}", folder.display())))?;
+        .map_err(|error| Failure::new(format!("cannot make the directory {}: {error}", folder.display())))?;
     words(&intention(&plan));
     let results = turns(plan, refusals, stop)?;
     let lead =
@@ -225,11 +226,11 @@ fn turns(plan: SweepPlan, refusals: &[Option<String>], stop: &Stop) -> Result<Re
     Ok(Results { plan, runs, interrupted })
 }
 
-/// The end of the story: whoever interrupts is told so, and a sweep with a failed measurement has failed, although its
-/// report is written.
+/// Returns the result of the command. An interrupted sweep, and one with a failed measurement, has failed, even though
+/// its report is written.
 fn verdict(results: &Results, folder: &Path) -> Result<(), Failure> {
     if results.interrupted && output::is_lost() {
-        // Nobody is told, since nobody reads.
+        // The output has no reader, so nothing is reported.
         return Ok(());
     }
     if results.interrupted {
@@ -246,7 +247,9 @@ fn verdict(results: &Results, folder: &Path) -> Result<(), Failure> {
         }
         Some(first) => {
             let (failed, all) = (errors.len(), results.runs.len());
-            Err(Failure::new(format!("{failed} of {all} measurements failed; the first: {first}; the report says why")))
+            Err(Failure::new(format!(
+                "{failed} of {all} measurements failed; the first: {first}; the report has the reasons"
+            )))
         }
         None => Ok(()),
     }
@@ -290,7 +293,7 @@ fn list_tables(as_json: bool) {
     line("\nExample: fullbore perf sweep --table seed-001-localhost");
 }
 
-/// `NAME=HOST:PORT,...`
+/// Parses `NAME=HOST:PORT,...`.
 fn target(typed: &str) -> Result<Target, String> {
     match typed.split_once('=') {
         Some((name, servers)) if !name.trim().is_empty() && !servers.trim().is_empty() => {
@@ -321,7 +324,7 @@ impl Sweep {
         }
         let mut axes = table.map_or_else(|| self.over.clone(), |table| table.axes(&self.over));
         for axis in &mut axes {
-            // A table keeps its layout when one value is chosen of an axis.
+            // A table keeps its layout if one value of an axis is chosen.
             if let Some((_, value)) = self.set.iter().rev().find(|(setting, _)| *setting == axis.setting) {
                 axis.values = vec![value.clone()];
             }
@@ -337,7 +340,7 @@ impl Sweep {
             _ => None,
         });
         let typed: Vec<(String, String)> = self.producer_property.iter().cloned().chain(of_points).collect();
-        // Not the profile: a sweep without a cluster named starts a broker of its own.
+        // The profile is not used: without a named cluster, the sweep starts a broker of its own.
         let file = read_properties(self.command_config.as_deref())?;
         let properties = checked_properties(file, &typed, &config::notice)?;
         let targets = self.targets(properties.get(BOOTSTRAP_SERVERS))?;
@@ -390,17 +393,18 @@ impl Sweep {
         plan.targets.iter().any(|target| target.bootstrap_servers == OWN)
     }
 
-    /// The folder of the report, which has none in it yet.
+    /// Returns the directory of the report, which contains no report yet.
     fn folder(&self) -> Result<PathBuf, Failure> {
         let folder = self.output.clone().unwrap_or_else(|| PathBuf::from(facts::folder_name(SystemTime::now())));
         if let Some(there) = FILES.iter().find(|name| folder.join(name).exists()) {
             let shown = folder.display();
-            return Err(Failure::new(format!("{shown} has a {there} already; name another folder with --output")));
+            return Err(Failure::new(format!("{shown} has a {there} already; name another directory with --output")));
         }
         Ok(folder)
     }
 
-    /// What a reader needs to know; asks every cluster, so that one that is not there is noticed before anything.
+    /// Returns the circumstances of the report. Connects to every cluster, so that an unreachable one is noticed at
+    /// once.
     fn facts(&self, plan: &SweepPlan, own: Option<&Own>, begun: SystemTime) -> Result<Vec<(String, String)>, Failure> {
         let note = self.note.iter().map(|note| ("Note".to_owned(), note.clone()));
         let mut facts = vec![
@@ -436,7 +440,7 @@ impl Sweep {
     }
 }
 
-/// `key=value key=value`, without what may be secret.
+/// Formats `key=value key=value`, without values that may be secret.
 fn pairs(pairs: &[(String, String)]) -> String {
     let shown = |(key, value): &(String, String)| match is_secret_key(key) {
         true => format!("{key}=(left out)"),
@@ -468,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_a_default() {
+    fn flags_have_defaults() {
         let plan = plan(&["--over", "acks=1,all"]).expect("valid");
         assert_eq!((plan.repeats, plan.amount), (REPEATS, Amount::Time(DURATION)));
         assert_eq!(plan.warmup, Duration::from_secs(1));
@@ -521,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_says_beforehand_how_long_it_takes() {
+    fn a_sweep_prints_its_expected_time_first() {
         let of = |flags: &[&str]| intention(&plan(flags).expect("valid"));
         assert_eq!(
             of(&["--over", "acks=1,all", "--against", "a=h:1", "--against", "b=i:1"]),
@@ -554,7 +558,7 @@ mod tests {
         };
         let some = [Run { outcome: Ok(figures), ..runs[0].clone() }, runs[1].clone()];
         let failed = of(&some, false).expect_err("one failed");
-        let told = "1 of 2 measurements failed; the first: no luck; the report says why";
+        let told = "1 of 2 measurements failed; the first: no luck; the report has the reasons";
         assert_eq!((failed.status, failed.to_string().as_str()), (1, told));
         let ended = of(&runs[..1], true).expect_err("interrupted");
         assert_eq!(ended.status, 130);

@@ -1,6 +1,6 @@
-//! The broker of the sweep's own: in this process, on a free port, with its data in a temporary folder.
+//! Broker of the sweep's own: in this process, on a free port, with its data in a temporary directory.
 //!
-//! Invariant: when [`Own::stop`] returns, the broker has stopped and its folder is gone.
+//! Invariant: when [`Own::stop`] returns, the broker has stopped and its directory is gone.
 
 use crate::failure::Failure;
 use crate::output;
@@ -10,21 +10,21 @@ use std::path::Path;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// How many batches of a producer a broker remembers.
+/// Setting of the batches of a producer that a broker retains.
 const RETAIN: &str = "max.idempotence.batches.to.retain";
-/// What a broker remembers at least, and unless told otherwise.
+/// Least and default value of that setting.
 const RETAIN_MIN: u64 = 5;
 
-/// A broker that runs.
+/// Broker that runs.
 pub struct Own {
     folder: TempDir,
     runtime: Runtime,
     broker: Broker,
-    /// What differs from the defaults and matters to who reads the figures.
+    /// Settings that differ from the defaults and affect the figures.
     pub settings: Vec<(String, String)>,
 }
 
-/// The settings of a broker that lets a producer have so many requests in flight; `more` replaces them.
+/// Returns the settings of a broker for `in_flight_max` requests of a producer in flight; `more` overrides them.
 pub fn settings(in_flight_max: u64, more: &[(String, String)]) -> Vec<(String, String)> {
     let pair = |key: &str, value: String| (key.to_owned(), value);
     let retain = (in_flight_max > RETAIN_MIN).then(|| pair(RETAIN, in_flight_max.to_string()));
@@ -38,16 +38,16 @@ pub fn settings(in_flight_max: u64, more: &[(String, String)]) -> Vec<(String, S
     settings
 }
 
-/// A folder for its data, not yet in use.
+/// Makes a directory for its data.
 pub fn folder() -> Result<TempDir, Failure> {
     tempfile::Builder::new().prefix("fullbore-sweep-").tempdir().map_err(|error| {
         let place = std::env::temp_dir();
-        Failure::new(format!("cannot make a folder in {}: {error}; set TMPDIR to one that exists", place.display()))
+        Failure::new(format!("cannot make a directory in {}: {error}; set TMPDIR to one that exists", place.display()))
     })
 }
 
 impl Own {
-    /// Starts it in this folder.
+    /// Starts the broker in this directory.
     pub fn start(folder: TempDir, settings: Vec<(String, String)>) -> Result<Own, Failure> {
         let config = config(folder.path(), &settings)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -55,12 +55,12 @@ impl Own {
         Ok(Own { folder, runtime, broker, settings })
     }
 
-    /// The broker's address.
+    /// Returns the broker's address.
     pub fn address(&self) -> String {
         self.broker.addr().to_string()
     }
 
-    /// Stops it and removes its data.
+    /// Stops the broker and removes its data.
     pub fn stop(self) -> Result<(), Failure> {
         self.runtime.block_on(self.broker.shutdown());
         drop(self.runtime);
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_is_opened_as_far_as_the_sweep_needs() {
+    fn the_broker_retains_as_many_batches_as_the_sweep_needs() {
         let of = |max| settings(max, &[]).into_iter().find(|(key, _)| key == RETAIN).map(|(_, value)| value);
         assert_eq!((of(1), of(5), of(100)), (None, None, Some("100".to_owned())));
         let own = settings(100, &[(RETAIN.to_owned(), "7".to_owned())]);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stays() {
+    fn a_stopped_broker_leaves_no_data() {
         let folder = folder().expect("a folder");
         let path = folder.path().to_owned();
         let own = Own::start(folder, settings(20, &[])).expect("started");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_broker_remembers_is_refused_with_its_limit() {
+    fn more_batches_than_a_broker_retains_are_refused_with_the_limit() {
         let refusal = Own::start(folder().expect("a folder"), settings(20_000, &[])).err().expect("refused");
         assert!(refusal.to_string().contains("max.idempotence.batches.to.retain=20000: must be"), "{refusal}");
     }

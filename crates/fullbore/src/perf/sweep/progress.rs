@@ -1,4 +1,4 @@
-//! How far a sweep is: a bar with the time left on a terminal, a line for each measurement everywhere.
+//! Progress of a sweep: a bar with the time left on a terminal, and a line for each measurement.
 
 use crate::demo::figures::grouped;
 use crate::output::words;
@@ -8,22 +8,22 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// The largest error shown in a line, in letters; the report has it whole.
+/// Largest number of letters of an error in a line; the report has the whole error.
 const ERROR_LETTERS_MAX: usize = 160;
 
-/// The progress of one sweep.
+/// Progress of one sweep.
 pub struct SweepProgress {
     bar: Option<ProgressBar>,
     turns: usize,
     done: usize,
-    /// Turns that took time, and how long.
+    /// Number of turns that took time, and the time at which they began.
     measured: usize,
     begun: Instant,
     expected: Option<Duration>,
 }
 
 impl SweepProgress {
-    /// A sweep of so many measurements, each of about this time if that is known.
+    /// Makes the progress of `turns` measurements, each of about the `expected` time if that is known.
     pub fn new(turns: usize, expected: Option<Duration>) -> Self {
         let bar = (std::io::stdout().is_terminal() && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos} of {len}  {msg}").expect("the template is valid");
@@ -34,14 +34,14 @@ impl SweepProgress {
         SweepProgress { bar, turns, done: 0, measured: 0, begun: Instant::now(), expected }
     }
 
-    /// A measurement begins.
+    /// Notes the begin of a measurement.
     pub fn begins(&self, label: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(format!("{label}{}", self.left()));
         }
     }
 
-    /// A measurement is over.
+    /// Notes the end of a measurement.
     pub fn ended(&mut self, label: &str, outcome: &Result<Figures, String>, was_measured: bool) {
         self.done += 1;
         self.measured += usize::from(was_measured);
@@ -65,7 +65,7 @@ impl SweepProgress {
         }
     }
 
-    /// No more measurements.
+    /// Ends the display.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -84,7 +84,7 @@ impl SweepProgress {
     }
 }
 
-/// 42 s, 3 min 20 s, 2 h 5 min.
+/// Formats a duration: 42 s, 3 min 20 s, 2 h 5 min.
 pub fn duration(time: Duration) -> String {
     match time.as_secs() {
         seconds if seconds < 60 => format!("{} s", seconds.max(1)),
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_for_people() {
+    fn durations_are_shown_in_two_units() {
         let shown = [0, 42, 60, 200, 7_500].map(|seconds| duration(Duration::from_secs(seconds)));
         assert_eq!(shown, ["1 s", "42 s", "1 min", "3 min 20 s", "2 h 5 min"]);
     }

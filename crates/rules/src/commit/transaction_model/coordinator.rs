@@ -1,9 +1,9 @@
-//! The coordinator of transactions, with the markers that it sends to brokers.
+//! Coordinator of transactions, with the markers that it sends to brokers.
 
 use super::*;
 
 impl World {
-    /// The coordinator aborts a transaction that takes too long. Its client takes a new epoch.
+    /// Aborts a transaction that takes too long. Its client takes a new epoch.
     pub(super) fn time_out(&mut self, at: usize) {
         let client = &mut self.clients[at];
         let Some(transaction) = client.transaction.take() else { return };
@@ -14,8 +14,8 @@ impl World {
         client.base_sequence = 0;
     }
 
-    /// Sends markers of what is decided. With transaction version 2 one may be sent twice; else the outcome of the last
-    /// one is awaited.
+    /// Sends markers of decided transactions. With transaction version 2 a marker may be sent twice; otherwise the
+    /// outcome of the last one is awaited.
     pub(super) fn send_markers(&mut self) {
         let epoch = self.coordinator_epoch;
         for at in 0..self.transactions.len() {
@@ -37,7 +37,7 @@ impl World {
         }
     }
 
-    /// The coordinator has the outcome of a marker.
+    /// Records the outcome of a marker at the coordinator.
     pub(super) fn marked(&mut self, admitted: &Admitted, at: usize, verdict: CommitVerdict) -> Result<(), String> {
         let BatchKind::Marker { coordinator_epoch, .. } = admitted.batch.kind else { return Ok(()) };
         let of = &mut self.transactions[at];

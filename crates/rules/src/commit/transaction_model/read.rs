@@ -1,23 +1,24 @@
-//! The log as a consumer at read_committed reads it.
+//! Reads of the log like those of a consumer at read_committed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{DisklessPartitionId, Entry, World};
 use crate::sequence::AbortedTransaction;
 
-/// Log of a partition, read from end to end.
+/// Result of reading a partition's log from end to end.
 #[derive(Default)]
 struct Reading {
-    /// The sequences that are delivered of each transaction.
+    /// Sequences that are delivered of each transaction.
     delivered: BTreeMap<usize, Vec<i32>>,
-    /// Transactions that have ended, with the offset of their first marker.
+    /// Transactions that have ended, each with the offset of its first marker.
     ended: HashMap<usize, i64>,
-    /// Others, with the offset of their first record.
+    /// Transactions that have not ended, each with the offset of its first record.
     open: HashMap<usize, i64>,
 }
 
 impl World {
-    /// Reads a log up to its last stable offset: transactions are decided there, and delivered if they were committed.
+    /// Reads a log up to its last stable offset. Checks that transactions are decided there, and delivered if they were
+    /// committed.
     pub(super) fn read(&self, partition: DisklessPartitionId, stable: i64) -> Result<(), String> {
         let aborted: Vec<_> =
             self.aborted.iter().filter(|of| of.partition == partition).map(|of| of.transaction).collect();

@@ -6,7 +6,7 @@ use fullbore_wire::consumer_protocol::{self, ConsumerProtocolSubscription};
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeSet;
 
-/// The protocol type of consumers; others' metadata means nothing to us.
+/// Protocol type of consumers, the only one whose metadata this module decodes.
 const CONSUMER: &str = "consumer";
 
 impl Classic {
@@ -35,7 +35,8 @@ impl Classic {
         Ok(())
     }
 
-    /// Checks that offsets may be deleted one by one while there are members: only where we know what they read.
+    /// Checks that offsets may be deleted one by one. While there are members, that needs a group of consumers, whose
+    /// topics are known.
     pub(in crate::group) fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         match self.state {
             GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
@@ -52,7 +53,7 @@ impl Classic {
         }
     }
 
-    /// Takes note of what the generation's members read: `None` if that cannot be told.
+    /// Records the topics that the generation's members read; None if their metadata cannot be decoded.
     pub(super) fn note_topics(&mut self) {
         self.topics = self.subscribed();
     }

@@ -1,4 +1,4 @@
-//! Heartbeat: a member is alive, and learns whether it must join again.
+//! Heartbeat: a live member learns whether it must rejoin.
 
 use super::Classic;
 use crate::group::GroupState;
@@ -6,7 +6,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 
 impl Classic {
-    /// Answers a Heartbeat.
+    /// Handles a Heartbeat; returns the code of its response.
     pub fn heartbeat(&mut self, request: &HeartbeatRequest, now: i64) -> ErrorCode {
         if self.state == GroupState::Dead {
             return ErrorCode::COORDINATOR_NOT_AVAILABLE;

@@ -1,4 +1,4 @@
-//! JoinGroup: a member comes, comes again, or comes back under its static name.
+//! JoinGroup: a new member joins, a known one rejoins, or a static one returns under its instance id.
 
 use super::member::{ClassicGroupMember, NEW_MEMBER_JOIN_MAX_MS, Profile};
 use super::{Classic, JoinEnd, pending_bytes, refuse_join};
@@ -7,13 +7,13 @@ use bytes::Bytes;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember};
 use fullbore_wire::{ErrorCode, Text};
 
-/// The first version in which a member without an id is given one and joins again with it (KIP-394).
+/// First version in which a member without an id gets one, and joins again with it (KIP-394).
 const MEMBER_ID_REQUIRED_FROM: i16 = 4;
-/// The first version in which a leader can be told that the assignment stands (KIP-814).
+/// First version in which a leader can skip the assignment (KIP-814).
 const SKIP_ASSIGNMENT_FROM: i16 = 9;
 
 impl Joining<'_> {
-    /// Why the client joins, for the log.
+    /// Returns the client's reason to join, for the log.
     fn reason(&self) -> &str {
         self.request.reason.as_deref().filter(|reason| !reason.is_empty()).unwrap_or("not provided")
     }
@@ -24,7 +24,7 @@ impl Joining<'_> {
 }
 
 impl Classic {
-    /// A JoinGroup. Its answer may be long in coming.
+    /// Handles a JoinGroup. The response may take as long as a rebalance.
     pub fn join(&mut self, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let request = joining.request;
         let is_unknown = request.member_id.is_empty();
@@ -51,7 +51,8 @@ impl Classic {
         }
     }
 
-    /// While members join, those count that have: so a group above the limit loses who comes last.
+    /// Returns true if the group has room for the member. In a rebalance only members that have joined count, so that a
+    /// group above the limit loses the last ones to join.
     fn has_room_for(&self, member_id: &str) -> bool {
         let known = self.members.get(member_id);
         match self.state {
@@ -63,7 +64,7 @@ impl Classic {
         }
     }
 
-    /// Returns true if the member is for the same as the others, and offers a protocol that all of them offer.
+    /// Returns true if the member has the group's protocol type, and offers a protocol that all members offer.
     fn supports(&self, request: &JoinGroupRequest) -> bool {
         if self.state == GroupState::Empty {
             return !request.protocol_type.is_empty() && !request.protocols.is_empty();
@@ -71,7 +72,7 @@ impl Classic {
         let all = self.members.len();
         self.protocol_type.as_ref() == Some(&request.protocol_type)
             && request.protocols.iter().any(|protocol| {
-                // In a group whose members have all gone while it was waiting for them, anything goes.
+                // A group in rebalance whose members have all left accepts any protocol.
                 all == 0 || self.offered.get(&protocol.name).is_some_and(|count| *count == all)
             })
     }
@@ -109,11 +110,11 @@ impl Classic {
                 self.rejoin(&member_id, joining, ticket, effects);
                 self.complete_join_if_all_there(now, effects);
             }
-            // It may not have got the answer to its first JoinGroup.
+            // The member may have lost the response to its first JoinGroup.
             GroupState::CompletingRebalance if is_same => {
                 effects.push(Effect::Answer(ticket, self.generation_for(&member_id, true, false)));
             }
-            // A leader joins again when something changed that only it knows of, such as a topic's partitions.
+            // A leader rejoins when something changed that only it knows of, such as a topic's partitions.
             GroupState::Stable if is_same && !self.is_leader(&member_id) => {
                 effects.push(Effect::Answer(ticket, self.generation_for(&member_id, false, false)));
             }
@@ -154,16 +155,16 @@ impl Classic {
         }
     }
 
-    /// Takes what a member says anew, and lets it wait.
+    /// Replaces the member's profile by that of its new JoinGroup, which then waits.
     fn rejoin(&mut self, member_id: &str, joining: Joining<'_>, ticket: RequestTicket, effects: &mut Effects) {
         let Some((id, mut member)) = self.take(member_id) else { return };
-        // A client that asks again has given the first answer up.
+        // A client that repeats its JoinGroup has given up the first one.
         refuse_join(&id, member.joining.replace(ticket), ErrorCode::REBALANCE_IN_PROGRESS, effects);
         member.profile = Profile::of(joining.request);
         self.insert(id, member);
     }
 
-    /// A static member that comes without its id is a new incarnation: the old one is fenced.
+    /// Replaces a static member that joins without its id: a new incarnation, which fences the old one.
     fn replace(&mut self, old_id: &str, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let new_id = joining.new_member_id;
         let Some((old_id, mut member)) = self.take(old_id) else { return };
@@ -195,8 +196,8 @@ impl Classic {
         }
     }
 
-    /// The generation stands, with the successor in its predecessor's place. Before version 9 a leader must not learn
-    /// that it is one, or it would assign: it is told its old id instead.
+    /// Responds to the new incarnation of a static member with the present generation. Before version 9 a leader that
+    /// knew of its role would assign, so that the response names its old id as the leader's.
     fn take_up_again(&mut self, id: &MemberId, led_as: Option<MemberId>, version: i16, effects: &mut Effects) {
         effects.push(Effect::Keep(self.keep()));
         let can_skip = version >= SKIP_ASSIGNMENT_FROM;
@@ -210,7 +211,7 @@ impl Classic {
         effects.push(Effect::Answer(ticket, answer));
     }
 
-    /// Returns the answer of a generation to a member. `with_members` is for leaders only.
+    /// Returns the response to a member with the present generation. `with_members` matters for the leader only.
     pub(super) fn generation_for(&self, id: &MemberId, with_members: bool, skip_assignment: bool) -> GroupAnswer {
         let is_leader = self.is_leader(id);
         let protocol = self.protocol.clone().unwrap_or_default();

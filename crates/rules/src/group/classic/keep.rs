@@ -1,7 +1,7 @@
-//! A classic group's snapshot: the generation, its members and what was assigned to them.
+//! Snapshot of a classic group: the generation, its members and their assignments.
 //!
-//! Not in it: who waits for what, pending ids, deadlines. A group is kept when it becomes stable or empty, so it comes
-//! back as one of the two.
+//! Not in it: waiting requests, pending ids, deadlines. A snapshot is taken when the group becomes stable or empty, so
+//! that the group is restored in one of these states.
 
 use super::member::{ClassicGroupMember, Profile};
 use super::{Classic, ClassicGroupSettings, GroupState};
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use fullbore_wire::{DecodeError, Text};
 
 impl Classic {
-    /// Its snapshot; from now on there is one.
+    /// Returns a snapshot, and records that there is one.
     pub(super) fn keep(&mut self) -> Snapshot {
         self.was_kept = true;
         self.snapshot()

@@ -6,31 +6,31 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use std::collections::HashSet;
 
-/// A new member's JoinGroup is answered at the latest after so long: it has no id yet to heartbeat with, and a client
-/// that went away and came back would otherwise be there many times. As in Kafka.
+/// Longest wait, ms, of a new member's JoinGroup, as in Kafka. The member has no id for heartbeats yet, and a client
+/// that left and returned would otherwise be in the group many times.
 pub(super) const NEW_MEMBER_JOIN_MAX_MS: i64 = 5 * 60 * 1000;
 
-/// A deadline that never comes.
+/// Deadline that never comes.
 pub(super) const NEVER: i64 = i64::MAX;
 
-/// Fields of a member's JoinGroup. None of them keeps the frame it came in.
+/// Fields of a member's JoinGroup, copied so that none keeps the request's buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Profile {
     pub session_timeout_ms: i32,
     pub rebalance_timeout_ms: i32,
-    /// Protocol names with what the member says in each, its favourite first.
+    /// Protocol names, each with the member's metadata, in the order of the member's preference.
     pub protocols: Vec<(Text, Bytes)>,
 }
 
 impl Profile {
     pub fn of(request: &JoinGroupRequest) -> Self {
-        // A name said twice counts once: a vote per member and protocol.
+        // A repeated name counts once: a member has one vote for each protocol.
         let mut seen = HashSet::new();
         let own = |protocol: &JoinGroupRequestProtocol| {
             let is_first = seen.insert(protocol.name.clone());
             is_first.then(|| (Text::from(&*protocol.name), Bytes::copy_from_slice(&protocol.metadata)))
         };
-        // Version 0 has one timeout for both.
+        // Version 0 has one timeout for sessions and rebalances.
         let rebalance_timeout_ms = match request.rebalance_timeout_ms {
             -1 => request.session_timeout_ms,
             ms => ms.max(0),
@@ -49,22 +49,22 @@ pub(super) struct ClassicGroupMember {
     pub client_id: Text,
     pub client_host: Text,
     pub profile: Profile,
-    /// Assignment by the leader; empty until then.
+    /// Assignment by the leader; empty before it.
     pub assignment: Bytes,
-    /// The member's JoinGroup that waits for the others.
+    /// Waiting JoinGroup of the member.
     pub joining: Option<RequestTicket>,
-    /// The member's SyncGroup that waits for the leader.
+    /// Waiting SyncGroup of the member.
     pub syncing: Option<RequestTicket>,
-    /// True if the member waits for the answer to its first JoinGroup.
+    /// True if the member waits for the response to its first JoinGroup.
     pub is_new: bool,
-    /// True if the member's SyncGroup of this generation has not come.
+    /// True if the member's SyncGroup of this generation has not arrived.
     pub owes_sync: bool,
-    /// When its session ends; [`NEVER`] while a request of its own waits.
+    /// End of its session; [`NEVER`] while one of its requests waits.
     pub deadline: i64,
 }
 
 impl ClassicGroupMember {
-    /// Returns its metadata in this protocol.
+    /// Returns the member's metadata in this protocol.
     pub fn metadata(&self, protocol: &str) -> Bytes {
         let of = self.profile.protocols.iter().find(|(name, _)| *name == protocol);
         of.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
@@ -78,7 +78,7 @@ impl ClassicGroupMember {
         self.instance_id.is_some()
     }
 
-    /// Bytes it holds, apart from a fixed part.
+    /// Returns the memory that the member takes, in bytes.
     pub fn bytes(&self, id: &MemberId) -> usize {
         let protocols = self.profile.protocols.iter().map(|(name, metadata)| name.len() + metadata.len() + 64);
         let instance = self.instance_id.as_deref().map_or(0, str::len);
@@ -86,5 +86,5 @@ impl ClassicGroupMember {
     }
 }
 
-/// About what a member costs beside its texts.
+/// Approximate bytes of a member without its texts.
 pub(super) const MEMBER_BYTES: usize = 512;

@@ -1,6 +1,6 @@
-//! A classic group in other words: as a group of the consumer protocol, and back.
+//! Conversion of a classic group to a group of the consumer protocol, and back.
 //!
-//! Invariant: what a member holds it holds after the change, in the generation that the group had.
+//! Invariant: each member keeps its partitions, in the group's generation.
 
 use super::member::{ClassicGroupMember, Profile};
 use super::{Classic, ClassicGroupSettings, GroupState};
@@ -12,17 +12,17 @@ use fullbore_wire::consumer_protocol::{
 };
 use std::collections::BTreeSet;
 
-/// Clients' own assignors: what they add to an assignment is theirs to lose. Kafka refuses the change for any addition,
+/// Clients' own assignors, whose additions to an assignment may be lost. Kafka refuses the conversion for any addition,
 /// and librdkafka's `cooperative-sticky` makes one.
 const BUILT_IN: [&str; 4] = ["range", "roundrobin", "sticky", "cooperative-sticky"];
 
 impl Classic {
-    /// An empty group that goes on after this generation.
+    /// Returns an empty group that continues after this generation.
     pub(in crate::group) fn after(generation: i32, settings: ClassicGroupSettings, now: i64) -> Classic {
         Classic { generation, was_kept: true, ..Classic::new(settings, now) }
     }
 
-    /// Returns the group as [`Classic::after`] its generation; one that never had any is as new.
+    /// Returns the group without members, see [`Classic::after`]. A group that never had a generation is as new.
     pub(in crate::group) fn emptied(&self, now: i64) -> Classic {
         let was_kept = self.was_kept || self.generation > 0;
         Classic { was_kept, ..Classic::after(self.generation, self.settings, now) }
@@ -36,16 +36,17 @@ impl Classic {
         self.members.len()
     }
 
-    /// Begins a rebalance.
+    /// Starts a rebalance.
     pub(in crate::group) fn rebalance(&mut self, reason: String, now: i64, effects: &mut Effects) {
         self.prepare_rebalance(reason, now, effects);
     }
 
-    /// The group under the consumer protocol, whose members all speak the classic one. Where the group is between two
-    /// assignments, what a member says it owns counts beside what it was assigned.
+    /// Returns the group under the consumer protocol, while all its members still use the classic one. In a rebalance,
+    /// partitions that a member claims to own count beside its assignment.
     ///
     /// # Errors
-    /// Why it cannot be said in that protocol.
+    ///
+    /// Reason for which the consumer protocol cannot represent the group.
     pub(in crate::group) fn to_consumer(&self, topics: &dyn Topics, now: i64) -> Result<ConsumerGroup, &'static str> {
         const MALFORMED: &str = "the embedded consumer protocol is malformed";
         let mut members = Vec::with_capacity(self.members.len());
@@ -99,8 +100,8 @@ impl Classic {
         }
     }
 
-    /// The classic group of a group whose members all speak the classic protocol: stable, with what they have, in the
-    /// generation they know, so that they may still commit while they are asked to join again.
+    /// Returns the classic group of a group whose members all use the classic protocol. It is stable with their present
+    /// assignments, in the generation that they know. So they may still commit until they rejoin.
     pub(in crate::group) fn from_consumer(group: &ConsumerGroup, settings: ClassicGroupSettings, now: i64) -> Classic {
         let generation = group.members().map(|member| member.epoch).max().unwrap_or(0).max(0);
         let mut classic = Classic::after(generation, settings, now);

@@ -1,19 +1,19 @@
-//! A group of the classic protocol (JoinGroup, SyncGroup; KIP-62, 345, 394, 559, 814): the members meet, one of them,
-//! the leader, decides who reads what, and the group passes its decision on without reading it.
+//! Group of the classic protocol (JoinGroup, SyncGroup; KIP-62, 345, 394, 559, 814). The members join, their leader
+//! assigns the partitions, and the group passes the assignment on without reading it.
 //!
 //! ```text
 //!            a member joins                 all joined, or time is up
 //!   Empty ------------------> Preparing ------------------------------> Completing
 //!     ^  <--------------------   ^  ^                                      |
-//!     |      nobody joined       |  `------- a member comes, goes, --------'
+//!     |      no member joined    |  `------- a member joins, leaves, ------'
 //!     |                          |          or does not sync               | the leader's assignment
 //!     |                          `------------------------------------- Stable
 //! ```
 //!
-//! What it is not: it knows no topics, and draws no member ids: the caller brings a new one along with each join.
+//! Not here: topics, and new member ids, of which the caller passes one with each join.
 //!
-//! Invariants: who is a member of a generation was told the same generation, protocol and leader as the others; a
-//! member waits with at most one JoinGroup and one SyncGroup; `joined` is the number of members whose JoinGroup waits.
+//! Invariants: all members of a generation got the same generation, protocol and leader. A member has at most one
+//! waiting JoinGroup and one waiting SyncGroup. `joined` is the number of members with a waiting JoinGroup.
 //!
 //! The rules are those of Kafka's group coordinator (classes GroupMetadataManager and ClassicGroup of Kafka 4.3).
 
@@ -39,7 +39,6 @@ use fullbore_wire::{ErrorCode, Text};
 use member::{ClassicGroupMember, NEVER};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Settings of a classic group.
 #[derive(Clone, Copy, Debug)]
 pub struct ClassicGroupSettings {
     /// `group.min.session.timeout.ms`.
@@ -52,18 +51,18 @@ pub struct ClassicGroupSettings {
     pub members_max: usize,
 }
 
-/// When members that have not joined are given up.
+/// Time at which members that have not joined are removed.
 #[derive(Clone, Copy, Debug)]
 enum JoinEnd {
-    /// The group was empty: it waits for more to come.
+    /// The group was empty, and waits for more members.
     Initial {
         at: i64,
-        /// How much longer it may be put off.
+        /// Time, ms, by which the end may still be postponed.
         left_ms: i64,
-        /// Somebody joined since it was last put off.
+        /// True if a member has joined since the last postponement.
         somebody_came: bool,
     },
-    /// Members were asked to join again.
+    /// Members must rejoin until then.
     Timeout { at: i64 },
 }
 
@@ -72,39 +71,39 @@ enum JoinEnd {
 pub struct Classic {
     settings: ClassicGroupSettings,
     state: GroupState,
-    /// When it came into this state, by the clock on the wall: it outlives the process.
+    /// Time at which the group entered its state, by the wall clock, since it outlives the process.
     since: i64,
-    /// How far that is ahead of the clock of events.
+    /// Lead of the wall clock over the clock of events.
     clock_ahead_ms: i64,
     protocol_type: Option<Text>,
     generation: i32,
-    /// The protocol of the generation.
+    /// Protocol of the generation.
     protocol: Option<Text>,
     leader: Option<MemberId>,
     members: BTreeMap<MemberId, ClassicGroupMember>,
-    /// Member ids by static name.
+    /// Member ids by instance id.
     instances: HashMap<Text, MemberId>,
-    /// Ids given out that have not joined yet (KIP-394), and until when they may.
+    /// Ids assigned to clients that have not joined with them yet (KIP-394), each with its deadline.
     pending: BTreeMap<MemberId, i64>,
-    /// How many members offer each protocol.
+    /// Number of members that offer each protocol.
     offered: HashMap<Text, usize>,
-    /// Topics that the members of the generation read, if they are known.
+    /// Topics that the members of the generation read; None if unknown.
     topics: Option<BTreeSet<Text>>,
     joined: usize,
-    /// In PreparingRebalance.
+    /// Set in PreparingRebalance.
     join_end: Option<JoinEnd>,
-    /// From CompletingRebalance until every member has synced.
+    /// Set from CompletingRebalance until every member has synced.
     sync_end: Option<i64>,
-    /// No deadline of a member or a pending id is earlier. Heartbeats move deadlines back and leave this as it is.
+    /// Lower bound of the deadlines of members and pending ids. A heartbeat postpones a deadline and leaves this bound.
     sessions_from: i64,
-    /// True if a snapshot of it was ever to be kept.
+    /// True once a snapshot was taken.
     was_kept: bool,
-    /// Memory of the members and pending ids, about.
+    /// Approximate memory of the members and pending ids, in bytes.
     bytes: usize,
 }
 
 impl Classic {
-    /// An empty group.
+    /// Creates an empty group.
     pub fn new(settings: ClassicGroupSettings, now: i64) -> Self {
         Classic {
             settings,
@@ -129,17 +128,16 @@ impl Classic {
         }
     }
 
-    /// The group's state.
     pub fn state(&self) -> GroupState {
         self.state
     }
 
-    /// Returns the protocol type; `None` when the group never had a member.
+    /// Returns the protocol type; None if the group never had a member.
     pub fn protocol_type(&self) -> Option<&str> {
         self.protocol_type.as_deref()
     }
 
-    /// Memory it holds for its members, about.
+    /// Returns the approximate memory of its members, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -173,7 +171,7 @@ impl Classic {
         self.leader.as_deref() == Some(member_id)
     }
 
-    /// Checks that the member is the one that has this id and, if it says so, this static name.
+    /// Checks that a member has this id and, if there is one, this instance id.
     fn check_member(&self, member_id: &str, instance_id: Option<&str>) -> Result<(), ErrorCode> {
         if let Some(instance_id) = instance_id {
             match self.instances.get(instance_id) {
@@ -185,7 +183,7 @@ impl Classic {
         if self.members.contains_key(member_id) { Ok(()) } else { Err(ErrorCode::UNKNOWN_MEMBER_ID) }
     }
 
-    /// The member's session begins anew.
+    /// Restarts the member's session.
     fn renew(&mut self, member_id: &str, now: i64) {
         if let Some(member) = self.members.get_mut(member_id) {
             member.deadline = member.session_end(now);
@@ -207,7 +205,7 @@ impl Classic {
         self.members.insert(id, member);
     }
 
-    /// Takes the member out; who asked for it is still to be answered.
+    /// Takes the member out of the group. The caller responds to its waiting requests.
     fn take(&mut self, member_id: &str) -> Option<(MemberId, ClassicGroupMember)> {
         let (id, member) = self.members.remove_entry(member_id)?;
         self.withdraw_offers(&member);
@@ -232,8 +230,7 @@ impl Classic {
         }
     }
 
-    /// Removes the member for good. Whatever it waited for is answered UNKNOWN_MEMBER_ID, so that it joins anew if it
-    /// is still there.
+    /// Removes the member for good. Its waiting requests get UNKNOWN_MEMBER_ID, so that a live client joins again.
     fn remove(&mut self, member_id: &str, effects: &mut Effects) {
         self.forget_pending(member_id);
         let Some((_, member)) = self.take(member_id) else { return };
@@ -255,7 +252,7 @@ impl Classic {
         was_there
     }
 
-    /// Without members: emptied maps keep kilobytes for the next ones, and there may be many groups that were left.
+    /// Frees the maps of a group without members. Emptied maps keep kilobytes, and there may be many abandoned groups.
     fn give_room_back(&mut self) {
         self.members = BTreeMap::new();
         self.instances = HashMap::new();
@@ -268,7 +265,7 @@ fn pending_bytes(member_id: &str) -> usize {
     member_id.len() + 128
 }
 
-/// Answers a JoinGroup that failed.
+/// Responds with an error to a JoinGroup.
 fn refuse_join(member_id: &Text, ticket: Option<RequestTicket>, error_code: ErrorCode, effects: &mut Effects) {
     let Some(ticket) = ticket else { return };
     let response =
@@ -276,7 +273,7 @@ fn refuse_join(member_id: &Text, ticket: Option<RequestTicket>, error_code: Erro
     effects.push(Effect::Answer(ticket, GroupAnswer::Join(Box::new(response))));
 }
 
-/// Answers a SyncGroup that failed.
+/// Responds with an error to a SyncGroup.
 fn refuse_sync(ticket: Option<RequestTicket>, error_code: ErrorCode, effects: &mut Effects) {
     let Some(ticket) = ticket else { return };
     let response = SyncGroupResponse { error_code, ..Default::default() };

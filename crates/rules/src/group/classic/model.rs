@@ -1,9 +1,11 @@
-//! Many members, random events, a clock: whatever they do, the group keeps its promises.
+//! Model of a classic group: random events of many clients, and time.
 //!
-//! A client of the model does what a real one may do at that point, or something stale: it joins with whatever id it
-//! has, syncs the generation it was last told, crashes, comes back under its static name. Checked after each event:
-//! nobody is answered twice; everybody told of a generation was told the same protocol and leader; an assignment is of
-//! the generation asked for; the sums the machine keeps are right. At the end time passes, and everybody was answered.
+//! A client of the model does what a real one may do at that point, or something stale. It joins with any id that it
+//! has, syncs its last known generation, crashes, returns under its instance id.
+//!
+//! Checks after each event: no request gets two responses, and all members of a generation got the same protocol and
+//! leader. An assignment is of the requested generation, and the machine's sums are right. At the end time passes, and
+//! every request has its response.
 
 use super::member::NEW_MEMBER_JOIN_MAX_MS;
 use super::tests::{REBALANCE_MS, SESSION_MS, SETTINGS, join_request, protocol};
@@ -20,7 +22,7 @@ const CLIENTS: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    /// Joins with the id it has; may say something new, may like another protocol better.
+    /// Joins with its id, possibly with new metadata or another preferred protocol.
     Join {
         client: usize,
         is_new_metadata: bool,
@@ -39,18 +41,18 @@ enum Action {
     Leave {
         client: usize,
     },
-    /// An administrator removes it by its static name.
+    /// An administrator removes the client by its instance id.
     Remove {
         client: usize,
     },
-    /// Forgets all it knew; its requests stay unheard.
+    /// The client forgets its state, and never reads the responses to its requests.
     Crash {
         client: usize,
     },
     Pass {
         ms: i64,
     },
-    /// The coordinator is killed and comes back as it was last kept.
+    /// The coordinator is killed, and restored from the last snapshot.
     Restart,
 }
 
@@ -73,7 +75,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(one, 1..120)
 }
 
-/// What a client knows.
+/// State of a client.
 #[derive(Clone, Debug, Default)]
 struct Client {
     id: Text,
@@ -90,7 +92,7 @@ enum Asked {
     Other,
 }
 
-/// What everybody told of a generation must have been told.
+/// Contents that all responses of a generation must share.
 #[derive(Debug)]
 struct Told {
     protocol: Option<Text>,
@@ -115,7 +117,7 @@ impl World {
         World { group, now: 0, tickets: 0, asked: BTreeMap::new(), clients, told: HashMap::new(), kept: None }
     }
 
-    /// Half of the clients are static members; two of those share a name.
+    /// Returns the instance id: half of the clients are static members, two of which share an id.
     fn instance_of(client: usize) -> Option<Text> {
         client.is_multiple_of(2).then(|| Text::from(format!("i{}", client / 4)))
     }
@@ -176,7 +178,7 @@ impl World {
             protocols.swap(0, 1);
         }
         let group_instance_id = World::instance_of(client);
-        // Some stay away longer than a rebalance takes.
+        // Some sessions are longer than a rebalance.
         let session_timeout_ms = if client.is_multiple_of(4) { 90_000 } else { SESSION_MS };
         let request = JoinGroupRequest { protocols, group_instance_id, session_timeout_ms, ..join_request(id, "") };
         let new_member_id = Text::from(format!("m{client}-{}", ticket.0));
@@ -214,10 +216,10 @@ impl World {
         self.group.leave(&[identity], ticket, self.now, effects);
     }
 
-    /// The clients' connections break with the broker; who waited asks again later.
+    /// Restarts the broker: all connections break, and clients repeat their requests later.
     fn restart(&mut self) {
         self.asked.clear();
-        // Generations that were never stable were never kept, and their numbers come again.
+        // Generations that were never stable are not in the snapshot, and their numbers are used again.
         self.told.clear();
         self.group = match &self.kept {
             None => Classic::new(SETTINGS, self.now),
@@ -291,7 +293,7 @@ impl World {
                 known.id = response.member_id;
                 known.generation = response.generation_id;
                 known.members = response.members.into_iter().map(|member| member.member_id).collect();
-                // An old version is told its predecessor's id, so that it does not take itself for the leader.
+                // A client of an old version gets its predecessor's id, so that it does not act as the leader.
                 let leader = match self.group.members.contains_key(&response.leader) {
                     true => response.leader,
                     false => self.group.leader.clone().expect("there are members"),
@@ -339,7 +341,7 @@ impl World {
         assert!(group.state != GroupState::Empty || (group.members.is_empty() && group.protocol.is_none()));
     }
 
-    /// However it stands: once nobody says anything more, everybody is answered and the group is empty.
+    /// Lets time pass without further requests: every request has its response then, and the group is empty.
     fn end(&mut self) {
         let long = NEW_MEMBER_JOIN_MAX_MS + 4 * i64::from(SESSION_MS + REBALANCE_MS);
         self.pass(long);
@@ -352,7 +354,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
     #[test]
-    fn the_group_keeps_its_promises(actions in actions()) {
+    fn random_events_keep_the_groups_promises(actions in actions()) {
         let mut world = World::new();
         for action in actions {
             world.act(action);
@@ -361,12 +363,12 @@ proptest! {
     }
 }
 
-/// A schedule nobody disturbs ends with everybody in one stable generation.
+/// A schedule without disturbances ends with all members in one stable generation.
 #[test]
-fn members_that_behave_become_stable() {
+fn undisturbed_members_become_stable() {
     for members in 1..=SETTINGS.members_max {
         let mut world = World::new();
-        // The odd clients are dynamic members.
+        // Odd clients are dynamic members.
         let clients: Vec<usize> = (0..members).map(|at| 2 * at + 1).collect();
         for client in &clients {
             let has_old_version = true;

@@ -1,4 +1,4 @@
-//! From one generation to the next, and what time does: members that do not join, do not sync, or are not heard of.
+//! Transition to the next generation, and timeouts of members that do not join, sync or send heartbeats.
 
 use super::member::{ClassicGroupMember, NEVER};
 use super::{Classic, JoinEnd, refuse_sync};
@@ -6,7 +6,7 @@ use crate::group::{Effect, Effects, Event, GroupState, MemberId};
 use bytes::Bytes;
 use fullbore_wire::{ErrorCode, Text};
 
-/// How long a group none of whose members joined again waits for them at least, before it looks again.
+/// Least time, ms, that a group waits for its members to rejoin before it checks again.
 const NOBODY_JOINED_MS: i64 = 1000;
 
 impl Classic {
@@ -40,7 +40,7 @@ impl Classic {
         }
     }
 
-    /// Asks all members to join again, unless they are being asked already.
+    /// Requires all members to rejoin, and completes the rebalance at once if all have.
     pub(super) fn prepare_rebalance(&mut self, reason: String, now: i64, effects: &mut Effects) {
         if self.state == GroupState::CompletingRebalance {
             self.refuse_waiting_syncs(ErrorCode::REBALANCE_IN_PROGRESS, now, effects);
@@ -60,7 +60,7 @@ impl Classic {
         self.complete_join_if_all_there(now, effects);
     }
 
-    /// An empty group waits its time out, however many came.
+    /// Completes the rebalance if all members have joined. A group that was empty waits for its delay to end.
     pub(super) fn complete_join_if_all_there(&mut self, now: i64, effects: &mut Effects) {
         let all_there = self.joined == self.members.len() && self.pending.is_empty();
         if all_there && matches!(self.join_end, Some(JoinEnd::Timeout { .. })) {
@@ -68,7 +68,7 @@ impl Classic {
         }
     }
 
-    /// The members are those that joined, and static ones whose session has not ended.
+    /// Starts the next generation, with the members that joined and static ones whose session lasts.
     fn complete_join(&mut self, now: i64, effects: &mut Effects) {
         self.join_end = None;
         let late = |(id, member): (&MemberId, &ClassicGroupMember)| {
@@ -80,7 +80,8 @@ impl Classic {
             effects.push(Effect::Tell(Event::Expired { member_id, waited_for: "JoinGroup" }));
         }
         if !self.members.is_empty() && !self.elect_leader() {
-            // Only static members are left, none of which came: their sessions decide.
+            // Only static members are left, none of which has joined: the group waits until they join or their sessions
+            // end.
             let wait = self.rebalance_timeout().max(NOBODY_JOINED_MS);
             self.join_end = Some(JoinEnd::Timeout { at: now.saturating_add(wait) });
             return;
@@ -106,7 +107,7 @@ impl Classic {
         let ids: Vec<MemberId> = self.members.keys().cloned().collect();
         for id in ids {
             let Some(member) = self.members.get_mut(&id) else { continue };
-            // A static member that did not come has its session to do so, and nothing to be answered.
+            // A static member without a JoinGroup keeps its session, and has no request to respond to.
             let Some(ticket) = member.joining.take() else { continue };
             member.is_new = false;
             member.owes_sync = true;
@@ -116,7 +117,7 @@ impl Classic {
         }
     }
 
-    /// Keeps the leader if it joined; whether there is one that did.
+    /// Elects a leader among the members that joined, the present one if possible. Returns false if none joined.
     fn elect_leader(&mut self) -> bool {
         let has_joined = |id: &MemberId| self.members.get(id).is_some_and(|member| member.joining.is_some());
         if !self.leader.as_ref().is_some_and(has_joined) {
@@ -126,7 +127,8 @@ impl Classic {
         true
     }
 
-    /// The protocol most members like best of those all of them offer; among equals, the one the first member likes.
+    /// Returns the protocol preferred by most members, of those that all members offer. In a tie the first member's
+    /// preference wins.
     pub(super) fn choose_protocol(&self) -> Option<Text> {
         let all = self.members.len();
         let mut votes: Vec<(&Text, usize)> = Vec::new();
@@ -144,7 +146,7 @@ impl Classic {
         votes.iter().find(|(_, count)| *count == most).map(|(name, _)| (*name).clone())
     }
 
-    /// The longest any member asked for, in milliseconds.
+    /// Returns the longest rebalance timeout of a member, in milliseconds.
     fn rebalance_timeout(&self) -> i64 {
         let timeouts = self.members.values().map(|member| member.profile.rebalance_timeout_ms);
         i64::from(timeouts.max().unwrap_or(0))
@@ -163,7 +165,7 @@ impl Classic {
         }
     }
 
-    /// Members that got the generation and never asked for their part of it are gone (KAFKA-13452).
+    /// Removes members that got the generation, but sent no SyncGroup for it (KAFKA-13452).
     fn expire_syncs(&mut self, now: i64, effects: &mut Effects) {
         let owing: Vec<MemberId> =
             self.members.iter().filter(|(_, member)| member.owes_sync).map(|(id, _)| id.clone()).collect();
@@ -188,7 +190,7 @@ impl Classic {
         let mut dead = Vec::new();
         for (id, member) in self.members.iter_mut().filter(|(_, member)| member.deadline <= now) {
             match !member.is_new && (member.joining.is_some() || member.syncing.is_some()) {
-                // It cannot heartbeat while it waits for us. Its session begins anew when it is answered.
+                // A waiting member cannot send heartbeats. Its session restarts with the response.
                 true => member.deadline = NEVER,
                 false => dead.push(id.clone()),
             }

@@ -1,4 +1,4 @@
-//! SyncGroup: the leader brings everybody's assignment, the others wait for it.
+//! SyncGroup: the leader sends all assignments, the other members wait for theirs.
 
 use super::{Classic, refuse_sync};
 use crate::group::{Effect, Effects, Event, GroupAnswer, GroupState, MemberId, RequestTicket};
@@ -8,7 +8,7 @@ use fullbore_wire::{ErrorCode, Text};
 use std::collections::HashMap;
 
 impl Classic {
-    /// A SyncGroup. Its answer comes with the leader's.
+    /// Handles a SyncGroup. The response comes once the leader has sent the assignments.
     pub fn sync(&mut self, request: &SyncGroupRequest, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         if let Err(code) = self.check_sync(request) {
             return refuse_sync(Some(ticket), code, effects);
@@ -21,7 +21,7 @@ impl Classic {
             effects.push(Effect::Answer(ticket, self.assignment_of(member_id)));
             return;
         }
-        // A client that asks again has given the first answer up.
+        // A client that repeats its SyncGroup has given up the first one.
         refuse_sync(member.syncing.replace(ticket), ErrorCode::REBALANCE_IN_PROGRESS, effects);
         if self.is_leader(member_id) {
             self.assign(&request.assignments, now, effects);
@@ -46,8 +46,8 @@ impl Classic {
         }
     }
 
-    /// The group is stable from here on. The snapshot comes before the answers: after a restart the members find the
-    /// generation they are in.
+    /// Stores the leader's assignments, which makes the group stable. The snapshot precedes the responses, so that
+    /// members find their generation after a restart.
     fn assign(&mut self, assignments: &[SyncGroupRequestAssignment], now: i64, effects: &mut Effects) {
         let by_member: HashMap<&Text, &Bytes> =
             assignments.iter().map(|one| (&one.member_id, &one.assignment)).collect();

@@ -1,4 +1,4 @@
-//! The machine, request by request: what each state answers. Here joining and assigning.
+//! Responses of the machine in each state, request by request. This file: joining and assigning.
 
 mod keeping;
 mod staying;
@@ -20,7 +20,7 @@ pub(super) const SETTINGS: ClassicGroupSettings = ClassicGroupSettings {
 pub(super) const SESSION_MS: i32 = 10_000;
 pub(super) const REBALANCE_MS: i32 = 60_000;
 
-/// A JoinGroup with one timeout and one protocol for all.
+/// Returns a JoinGroup with one timeout and one protocol for all members.
 pub(super) fn join_request(member_id: &str, metadata: &str) -> JoinGroupRequest {
     JoinGroupRequest {
         group_id: Text::from("g"),
@@ -41,7 +41,7 @@ pub(super) fn protocol(name: &str, metadata: &str) -> JoinGroupRequestProtocol {
     }
 }
 
-/// A machine with its clock and what it has said.
+/// Machine with its clock and outputs.
 struct Bench {
     group: Classic,
     now: i64,
@@ -145,7 +145,7 @@ impl Bench {
         }
     }
 
-    /// Members with these instance ids, all in a stable generation; the first is the leader.
+    /// Adds members with these instance ids, all in a stable generation; the first is the leader.
     fn stable(&mut self, instances: &[Option<&str>]) -> Vec<Text> {
         let request = |instance: &Option<&str>| JoinGroupRequest {
             group_instance_id: instance.map(Text::from),
@@ -169,7 +169,7 @@ impl Bench {
         }
     }
 
-    /// Assigns each member its own id.
+    /// Sends a SyncGroup; the leader assigns each member its own id.
     fn sync_as(&mut self, id: &Text, leader: &Text, ids: &[Text]) -> RequestTicket {
         let one = |id: &Text| SyncGroupRequestAssignment {
             member_id: id.clone(),
@@ -191,7 +191,7 @@ fn identity(member_id: &str, instance_id: Option<&str>) -> MemberIdentity {
 }
 
 #[test]
-fn an_empty_group_waits_for_more_and_for_longer_when_they_come() {
+fn empty_group_waits_for_more_members_and_longer_when_they_join() {
     let mut bench = Bench::new();
     let first = bench.join(&join_request("", "x"), 3);
     bench.pass(2999);
@@ -208,7 +208,7 @@ fn an_empty_group_waits_for_more_and_for_longer_when_they_come() {
 }
 
 #[test]
-fn the_delay_ends_with_the_rebalance_timeout() {
+fn initial_delay_ends_with_the_rebalance_timeout() {
     let mut bench = Bench::with(ClassicGroupSettings { members_max: 100, ..SETTINGS });
     let first = bench.join(&join_request("", "x"), 3);
     for _ in 0..60 {
@@ -221,7 +221,7 @@ fn the_delay_ends_with_the_rebalance_timeout() {
 }
 
 #[test]
-fn a_member_without_an_id_is_given_one_and_counts_until_its_session_ends() {
+fn member_without_an_id_gets_one_that_counts_until_its_session_ends() {
     let mut bench = Bench::new();
     let ticket = bench.join(&join_request("", "x"), 4);
     let required = bench.joined(ticket);
@@ -240,7 +240,7 @@ fn a_member_without_an_id_is_given_one_and_counts_until_its_session_ends() {
 }
 
 #[test]
-fn a_blank_group_is_nothing_to_keep() {
+fn group_without_a_generation_is_not_kept() {
     let mut bench = Bench::new();
     bench.join(&join_request("", "x"), 4);
     bench.pass(i64::from(SESSION_MS));
@@ -249,7 +249,7 @@ fn a_blank_group_is_nothing_to_keep() {
 }
 
 #[test]
-fn refusals_of_a_join() {
+fn invalid_join_is_refused() {
     let mut bench = Bench::new();
     let mut code = |request: &JoinGroupRequest| {
         let ticket = bench.join(request, 3);
@@ -282,7 +282,7 @@ fn refusals_of_a_join() {
 }
 
 #[test]
-fn a_full_group_takes_nobody_more() {
+fn full_group_refuses_another_member() {
     let mut bench = Bench::new();
     bench.stable(&[None; 4]);
     let ticket = bench.join(&join_request("", "x"), 3);
@@ -291,7 +291,7 @@ fn a_full_group_takes_nobody_more() {
 }
 
 #[test]
-fn the_protocol_most_members_like_best_is_chosen() {
+fn protocol_preferred_by_most_members_is_chosen() {
     let mut bench = Bench::new();
     let likes = |names: [&str; 3]| JoinGroupRequest {
         protocols: names.iter().map(|name| protocol(name, name)).collect(),
@@ -305,7 +305,7 @@ fn the_protocol_most_members_like_best_is_chosen() {
 }
 
 #[test]
-fn members_come_again_when_another_comes_and_who_does_not_is_out() {
+fn new_member_joins_others_rejoin_or_are_removed() {
     let mut bench = Bench::new();
     let ids = bench.stable(&[None, None]);
     let third = bench.join(&join_request("", "x"), 3);
@@ -323,7 +323,7 @@ fn members_come_again_when_another_comes_and_who_does_not_is_out() {
 }
 
 #[test]
-fn a_join_said_again_is_answered_and_the_first_is_given_up() {
+fn repeated_join_is_answered_and_the_first_is_refused() {
     let mut bench = Bench::new();
     let ids = bench.stable(&[None, None]);
     let first = bench.join(&join_request(&ids[0], "new"), 3);
@@ -334,9 +334,9 @@ fn a_join_said_again_is_answered_and_the_first_is_given_up() {
     assert_eq!(&response.members.iter().find(|member| member.member_id == ids[0]).expect("me").metadata[..], b"newer");
 }
 
-/// State by state: the leader always begins a rebalance when stable, a follower only with something new.
+/// In a stable group the leader always starts a rebalance, a follower only with new metadata.
 #[test]
-fn a_member_that_joins_again() {
+fn member_rejoins_with_or_without_new_metadata() {
     for (who, metadata, after) in [
         (1, "x", GroupState::Stable),
         (1, "new", GroupState::PreparingRebalance),
@@ -350,7 +350,7 @@ fn a_member_that_joins_again() {
             assert_eq!((bench.joined(ticket).generation_id, bench.group.generation), (1, 1));
         }
     }
-    // Between join and sync the same request finds the generation as it is, with its members if it is the leader's.
+    // Between join and sync the same request returns the present generation, with the members if it is the leader's.
     let mut bench = Bench::new();
     let tickets = [bench.join(&join_request("", "x"), 3), bench.join(&join_request("", "x"), 3)];
     bench.pass(10_000);
@@ -364,7 +364,7 @@ fn a_member_that_joins_again() {
 }
 
 #[test]
-fn refusals_of_a_sync() {
+fn invalid_sync_is_refused() {
     let mut bench = Bench::new();
     let ids = bench.stable(&[None, Some("s")]);
     let right = SyncGroupRequest { generation_id: 1, member_id: ids[1].clone(), ..Default::default() };
@@ -392,9 +392,9 @@ fn refusals_of_a_sync() {
     assert_eq!(bench.synced(ticket).error_code, ErrorCode::REBALANCE_IN_PROGRESS);
 }
 
-/// KAFKA-13452.
+/// Regression: KAFKA-13452.
 #[test]
-fn a_member_that_never_syncs_is_out() {
+fn member_that_never_syncs_is_removed() {
     let mut bench = Bench::new();
     let tickets = [bench.join(&join_request("", "x"), 3), bench.join(&join_request("", "x"), 3)];
     bench.pass(10_000);

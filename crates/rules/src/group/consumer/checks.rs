@@ -5,10 +5,10 @@ use super::{ConsumerGroupSettings, GroupRefusal};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, TopicPartitions};
 
-/// From this version on the member makes its id itself (KIP-1082).
+/// First version in which the member chooses its id itself (KIP-1082).
 const MEMBER_MAKES_ID: i16 = 1;
 
-/// Checks that the fields of a request go together, whatever the group.
+/// Checks that the fields of a request are consistent, whatever the group.
 ///
 /// # Errors
 /// INVALID_REQUEST, UNSUPPORTED_ASSIGNOR.
@@ -62,8 +62,8 @@ pub fn check_request(
     Ok(())
 }
 
-/// Checks that a member may come with this epoch. The epoch before its own is taken if all that the member says it owns
-/// is assigned to it: the answer with the new epoch may have been lost.
+/// Checks that a member may send this epoch. Its previous epoch is accepted if all partitions that it claims to own are
+/// assigned to it: the response with the new epoch may have been lost.
 pub(super) fn check_epoch(
     member: &ConsumerGroupMember,
     epoch: i32,

@@ -1,10 +1,10 @@
-//! Members of a group on its way between the protocols, who speak the classic one (KIP-848, "online migration").
+//! Classic members of a group that is migrating between the protocols (KIP-848, "online migration").
 //!
-//! Such a member joins, syncs and heartbeats as it always did. Its generation is its member epoch; it is asked to join
-//! again when the group has moved on, when it must give something up, and when what it waits for has become free.
-//! Nobody is its leader: the coordinator assigns.
+//! Such a member joins, syncs and sends heartbeats of the classic protocol. Its generation is its member epoch. It must
+//! rejoin when the group has a newer epoch, when it must give partitions up, and when partitions that it waits for are
+//! free. No member leads: the coordinator assigns.
 //!
-//! What it is not: the change of a whole group from one protocol to the other; `group/migration.rs` does that.
+//! Not here: the conversion of a whole group between the protocols, which `group/migration.rs` does.
 
 use super::classic_member::ClassicMember;
 use super::heartbeat::unknown_member;
@@ -23,11 +23,11 @@ use fullbore_wire::consumer_protocol::{
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// The first version in which a member without an id is given one and joins again with it (KIP-394).
+/// First version in which a member without an id gets one, and joins again with it (KIP-394).
 const MEMBER_ID_REQUIRED_FROM: i16 = 4;
 
 impl ConsumerGroup {
-    /// A JoinGroup. It is answered at once.
+    /// Handles a JoinGroup; returns the response at once.
     pub fn classic_join(
         &mut self,
         joining: Joining<'_>,
@@ -100,8 +100,8 @@ impl ConsumerGroup {
         Ok(())
     }
 
-    /// Finds the joining member. A static member that comes without an id takes the place of its old self, whatever
-    /// that is doing.
+    /// Finds or creates the joining member. A static member without an id replaces its former incarnation, in any
+    /// state.
     fn find_joining(
         &mut self,
         id: &MemberId,
@@ -120,7 +120,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Partitions of topics by name, as the classic protocol says them.
+    /// Returns partitions by topic id, which the classic protocol has by topic name.
     fn by_id(&self, owned: &[TopicPartition], topics: &(impl Topics + ?Sized)) -> PartitionSet {
         let of = |topic: &TopicPartition| {
             let id = topics.find(&topic.topic).or_else(|| self.topics.get(&topic.topic).copied());
@@ -132,7 +132,7 @@ impl ConsumerGroup {
         owned.iter().flat_map(of).collect()
     }
 
-    /// A SyncGroup: what is assigned to the member.
+    /// Handles a SyncGroup; returns the member's assignment.
     pub fn classic_sync(&mut self, request: &SyncGroupRequest, now: i64) -> SyncGroupResponse {
         let refused = |error_code| SyncGroupResponse { error_code, ..SyncGroupResponse::default() };
         let instance_id = request.group_instance_id.as_deref();
@@ -167,7 +167,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// A Heartbeat: whether the member is to join again.
+    /// Handles a Heartbeat; the code is REBALANCE_IN_PROGRESS if the member must rejoin.
     pub fn classic_heartbeat(&mut self, request: &HeartbeatRequest, now: i64) -> ErrorCode {
         let instance_id = request.group_instance_id.as_deref();
         let id = match self.find_classic(&request.member_id, instance_id, request.generation_id) {
@@ -188,7 +188,7 @@ impl ConsumerGroup {
         ErrorCode::NONE
     }
 
-    /// Members that leave by LeaveGroup. One without an id leaves by its static name.
+    /// Removes members that leave by LeaveGroup. A member without an id leaves by its instance id.
     pub fn classic_leave(&mut self, identities: &[MemberIdentity], now: i64) -> Vec<MemberResponse> {
         let mut leaving: Vec<MemberId> = Vec::new();
         let mut responses = Vec::with_capacity(identities.len());
@@ -221,7 +221,8 @@ impl ConsumerGroup {
             },
         };
         let id = id.ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?;
-        // An operator removes static members by name, whatever they speak; others only by the protocol they speak.
+        // An operator removes static members by instance id, in either protocol. Other members leave by their own
+        // protocol only.
         let is_classic = self.members[&id].classic.is_some();
         if is_classic || identity.group_instance_id.is_some() { Ok(id) } else { Err(ErrorCode::UNKNOWN_MEMBER_ID) }
     }
@@ -245,7 +246,7 @@ impl ConsumerGroup {
         member.target.iter().any(|partition| !member.assigned.contains_key(partition) && held(partition))
     }
 
-    /// The member's time to join again runs, from when it was first told.
+    /// Starts the member's deadline to rejoin, unless it runs already.
     fn ask_to_join(&mut self, id: &MemberId, now: i64) {
         if let Some(member) = self.members.get_mut(id)
             && let Some(classic) = &mut member.classic
@@ -254,7 +255,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Returns the assignment of a member, as its client reads it. Deleted topics are left out.
+    /// Returns the assignment of a member in its client's encoding, without deleted topics.
     pub(in crate::group) fn assignment_of(&self, member: &ConsumerGroupMember) -> Bytes {
         let names: HashMap<Uuid, &Text> = self.topics.iter().map(|(name, (id, _))| (*id, name)).collect();
         let mut assigned: BTreeMap<&Text, Vec<i32>> = BTreeMap::new();
@@ -278,7 +279,7 @@ impl ConsumerGroup {
     }
 }
 
-/// Writes down what a JoinGroup says of its member.
+/// Returns the member with the fields of its JoinGroup.
 fn noted(
     mut member: ConsumerGroupMember,
     joining: &Joining<'_>,

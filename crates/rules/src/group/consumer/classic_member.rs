@@ -1,18 +1,18 @@
-//! How a member of the consumer protocol speaks the classic one, while its group is on its way between them.
+//! Classic protocol of a member, while its group is migrating between the protocols.
 
 use bytes::Bytes;
 use fullbore_wire::{Text, consumer_protocol};
 
-/// How a member speaks the classic protocol.
+/// State of a member that uses the classic protocol.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassicMember {
-    /// Its session timeout, which it chose itself, in milliseconds.
+    /// Session timeout, which the member chose itself, in milliseconds.
     pub session_timeout_ms: i32,
-    /// The assignors it knows, its favourite first, with its subscription as it sent it.
+    /// Assignors of the member in the order of its preference, each with its encoded subscription.
     pub protocols: Vec<(Text, Bytes)>,
-    /// When it is fenced unless it has joined again.
+    /// Time at which the member is fenced unless it has rejoined.
     pub join_by: Option<i64>,
-    /// When it is fenced unless it has asked for its assignment.
+    /// Time at which the member is fenced unless it has sent a SyncGroup.
     pub sync_by: Option<i64>,
 }
 
@@ -21,7 +21,7 @@ impl ClassicMember {
         self.join_by.into_iter().chain(self.sync_by).min()
     }
 
-    /// Returns the name of the deadline that the member has missed, if it has.
+    /// Returns the name of the deadline that the member has missed, if any.
     pub(super) fn overdue(&self, now: i64) -> Option<&'static str> {
         let passed = |by: Option<i64>| by.is_some_and(|by| by <= now);
         match () {
@@ -31,7 +31,7 @@ impl ClassicMember {
         }
     }
 
-    /// The version of its subscription, which it reads assignments in, too.
+    /// Returns the version of the member's subscription, in which it also decodes assignments.
     pub(super) fn version(&self) -> i16 {
         let metadata = self.protocols.first().map(|(_, metadata)| metadata);
         let version = metadata.and_then(|metadata| Some(i16::from_be_bytes(metadata.get(..2)?.try_into().ok()?)));

@@ -6,24 +6,24 @@ use super::{ConsumerGroup, GroupRefusal};
 use crate::group::Committer;
 use fullbore_wire::ErrorCode;
 
-/// From this version of OffsetCommit on a generation may be a member epoch.
+/// First version of OffsetCommit in which a generation may be a member epoch.
 const KNOWS_EPOCHS: i16 = 9;
 
-/// Which partitions a member may commit.
+/// Partitions that a member may commit.
 #[derive(Debug)]
 pub enum CommitPermission<'a> {
-    /// All.
+    /// All partitions.
     CommitAll,
-    /// Partitions that the member has had since the epoch it says or before (KIP-1251): the epoch has since gone on,
-    /// but nobody else can have had them in between.
+    /// Partitions that the member has had since the requested epoch or longer (KIP-1251). The member's epoch has risen
+    /// since, but no other member can have had these partitions meanwhile.
     CommitSince(&'a ConsumerGroupMember, i32),
 }
 
 impl CommitPermission<'_> {
-    /// Checks that it may commit this partition.
+    /// Checks that the permission includes this partition.
     ///
     /// # Errors
-    /// STALE_MEMBER_EPOCH; ILLEGAL_GENERATION to a member that speaks the classic protocol.
+    /// STALE_MEMBER_EPOCH; ILLEGAL_GENERATION for a member of the classic protocol.
     pub fn check(&self, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
         let CommitPermission::CommitSince(member, epoch) = self else { return Ok(()) };
         let since = member.assigned.get(partition).or_else(|| member.revoking.get(partition));
@@ -39,10 +39,10 @@ fn stale(member: &ConsumerGroupMember) -> ErrorCode {
 }
 
 impl ConsumerGroup {
-    /// Returns the offsets that may be committed by OffsetCommit or TxnOffsetCommit.
+    /// Returns the permission of an OffsetCommit or TxnOffsetCommit.
     ///
     /// # Errors
-    /// Errors of [`ConsumerGroup::check_commit`], as the client knows them.
+    /// Errors of [`ConsumerGroup::check_commit`], in codes that the client's version knows.
     pub fn check_committer(&self, committer: &Committer<'_>) -> Result<CommitPermission<'_>, ErrorCode> {
         if committer.is_unnamed_in_transaction() {
             return Ok(CommitPermission::CommitAll);
@@ -52,7 +52,7 @@ impl ConsumerGroup {
         checked.map_err(|refusal| committer.as_known(refusal.code))
     }
 
-    /// Returns the offsets that a member may commit.
+    /// Returns the permission of a member's commit.
     ///
     /// # Errors
     /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, UNSUPPORTED_VERSION.
@@ -80,7 +80,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Checks that a member may fetch offsets. One that gives no epoch may always.
+    /// Checks that a member may fetch offsets. A request without an epoch always may.
     ///
     /// # Errors
     /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.

@@ -1,4 +1,4 @@
-//! The way of a heartbeat: find the member, note what it wants, renew the target, bring the member a step nearer to it.
+//! Handling of a heartbeat: find the member, record its fields, renew the target, bring the member a step nearer to it.
 
 use super::checks::check_epoch;
 use super::member::{
@@ -13,32 +13,33 @@ use fullbore_wire::apis::consumer_group_heartbeat::{
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeSet;
 
-/// A regular expression and the topics it matches.
+/// Regular expression with the topics that it matches.
 pub type Resolved = (Text, BTreeSet<Text>);
 
-/// A heartbeat with what comes along.
+/// Heartbeat with its context.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// The request, as `check_request` lets it through.
+    /// Request that has passed `check_request`.
     pub request: &'a ConsumerGroupHeartbeatRequest,
-    /// The id for a member that comes without one.
+    /// Id for a member that joins without one.
     pub fresh_id: MemberId,
-    /// The client's id.
+    /// Client id of the request.
     pub client_id: &'a str,
-    /// The client's address.
+    /// Address of the client.
     pub client_host: &'a str,
-    /// The topics of the request's regular expression, if it is new to the group, and of all in use if they were due.
+    /// Topics of the request's regular expression if it is new to the group, and of all expressions in use if they were
+    /// due.
     pub resolved: Vec<Resolved>,
-    /// The version of the topics in which they were resolved.
+    /// Version of the topics at which the expressions were resolved.
     pub resolved_version: u64,
 }
 
 impl ConsumerGroup {
-    /// A member joins, lives or leaves.
+    /// Handles the heartbeat of a member that joins, stays or leaves.
     ///
     /// # Errors
     /// GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID; the
-    /// group is then as it was.
+    /// group is then unchanged.
     pub fn heartbeat(
         &mut self,
         call: Call<'_>,
@@ -87,7 +88,7 @@ impl ConsumerGroup {
         Ok(answer)
     }
 
-    /// Checks that there is room for who is not a member yet.
+    /// Checks that the group has room for another member, unless this one is a member already.
     pub(super) fn check_size(&self, member_id: &str, settings: &ConsumerGroupSettings) -> Result<(), GroupRefusal> {
         if self.members.len() < settings.members_max || self.members.contains_key(member_id) {
             return Ok(());
@@ -97,8 +98,8 @@ impl ConsumerGroup {
         Err(GroupRefusal::new(ErrorCode::GROUP_MAX_SIZE_REACHED, message))
     }
 
-    /// The member that a heartbeat comes from. One that joins is made up and not yet in the group; a static one that
-    /// comes back takes the place of its old self.
+    /// Finds the member of a heartbeat. A joining member is created, and not yet in the group. A returning static
+    /// member replaces its former incarnation.
     fn find_or_create(&mut self, call: &Call<'_>) -> Result<ConsumerGroupMember, GroupRefusal> {
         let request = call.request;
         let id = if request.member_id.is_empty() { &call.fresh_id } else { &request.member_id };
@@ -135,7 +136,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Puts a static member under its new id in place of the old one: it keeps its target and what it holds.
+    /// Puts a static member under its new id in place of the old one. It keeps its target and its partitions.
     pub(super) fn replace(&mut self, old: &MemberId, new: MemberId) -> ConsumerGroupMember {
         let mut member = self.members.remove(old).expect("a static name leads to a member");
         self.forget(&member);
@@ -147,7 +148,7 @@ impl ConsumerGroup {
         member
     }
 
-    /// Brings a member a step nearer to its target, if it is not there.
+    /// Brings a member a step nearer to its target, unless it has reached it.
     pub(super) fn reconcile(
         &mut self,
         id: &MemberId,
@@ -201,7 +202,8 @@ fn answer(
     }
 }
 
-/// Returns true if a heartbeat says nothing but that its member lives: nine in ten do, and cost no copy of the member.
+/// Returns true if a heartbeat changes nothing but its member's deadlines. Nine in ten are such heartbeats, and need no
+/// copy of the member.
 fn is_only_alive(call: &Call<'_>, member: &ConsumerGroupMember) -> bool {
     let request = call.request;
     request.member_epoch == member.epoch
@@ -219,7 +221,7 @@ fn is_only_alive(call: &Call<'_>, member: &ConsumerGroupMember) -> bool {
         && *member.client_host == *call.client_host
 }
 
-/// Writes down what a heartbeat says of its member. What it leaves out is as before.
+/// Copies the fields of a heartbeat to its member. Missing fields keep their values.
 fn note(member: &mut ConsumerGroupMember, call: &Call<'_>, settings: &ConsumerGroupSettings) {
     let request = call.request;
     if let Some(instance_id) = &request.instance_id {
@@ -257,7 +259,7 @@ fn partitions(owned: &[TopicPartitions]) -> PartitionSet {
     owned.iter().flat_map(of).collect()
 }
 
-/// Partitions, in order, topic by topic.
+/// Returns partitions, which are in order, grouped by topic.
 pub(super) fn by_topic<'a>(partitions: impl Iterator<Item = &'a TopicIdPartition>) -> Vec<TopicPartitions> {
     let mut topics: Vec<TopicPartitions> = Vec::new();
     for partition in partitions {

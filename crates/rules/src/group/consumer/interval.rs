@@ -1,35 +1,34 @@
-//! When a member is to come again: which heartbeat interval its answer tells.
+//! The heartbeat interval in a response: the time at which the member sends its next heartbeat.
 //!
-//! Members learn of a change by nothing but their heartbeats: an old owner hears that it is to give something up, a new
-//! one that it was given up. So those whom a change concerns are told a short interval while it lasts, and everybody
-//! else the configured one, which is also the longest that anybody is told.
+//! Members learn of a change only by their heartbeats: an old owner that it must give partitions up, a new one that
+//! they are free. So members that a change concerns get a short interval while it lasts. All others get the configured
+//! one, which is also the longest.
 //!
-//! What it is not: a time limit. Sessions and the time to revoke are the same whatever the interval.
+//! Not a time limit: sessions and the time to revoke are the same with any interval.
 //!
-//! Invariant: after a change a member sends a bounded number of heartbeats more than it would have, however long others
-//! take over it: 3 s of short intervals, and while it waits longer than that an eighth of the time since the change
-//! each.
+//! Invariant: a change costs each member a bounded number of additional heartbeats, however slow other members are.
+//! Short intervals last for 3 s; a longer wait has intervals of an eighth of the time since the change.
 
 use super::member::{ConsumerGroupMember, MemberState};
 use super::{ConsumerGroup, ConsumerGroupSettings};
 
-/// After a change others are likely, as when an application is rolled out: everybody who comes is told to come again
-/// soon.
+/// Time after a change in which further ones are likely, as in the rollout of an application: all members get a short
+/// interval.
 pub(super) const GRACE_MS: i64 = 3_000;
-/// Largest delay of a waiting member's heartbeat, as a part of the time since the change.
+/// Divisor of the time since a change that gives a waiting member's interval.
 const PART_OF_WAIT: i64 = 8;
 
 impl ConsumerGroup {
-    /// The interval for this member, which has just been brought as near to its target as it can be.
+    /// Returns the interval for this member, which has just been brought as near to its target as possible.
     pub(super) fn interval_ms(&self, member: &ConsumerGroupMember, settings: &ConsumerGroupSettings, now: i64) -> i32 {
         if member.state == MemberState::UnreleasedPartitions || self.group_epoch > self.assignment_epoch {
             return self.waiting_interval_ms(settings, now);
         }
-        // One that has to give something up says so of its own accord, as soon as it has.
+        // A member that must give partitions up sends a heartbeat of its own accord as soon as it has.
         self.settled_interval_ms(settings, now)
     }
 
-    /// The interval for a member that waits for nothing.
+    /// Returns the interval for a member that does not wait for other members.
     pub(super) fn settled_interval_ms(&self, settings: &ConsumerGroupSettings, now: i64) -> i32 {
         match self.changed_ms {
             Some(at) if now - at < GRACE_MS => self.short_interval_ms(settings),
@@ -37,14 +36,15 @@ impl ConsumerGroup {
         }
     }
 
-    /// The interval for a member to which nothing is left but to hear that others have moved.
+    /// Returns the interval for a member that waits for other members to give partitions up.
     fn waiting_interval_ms(&self, settings: &ConsumerGroupSettings, now: i64) -> i32 {
         let Some(at) = self.changed_ms else { return settings.heartbeat_interval_ms };
         let part = i32::try_from((now - at) / PART_OF_WAIT).unwrap_or(i32::MAX);
         self.short_interval_ms(settings).max(part).min(settings.heartbeat_interval_ms)
     }
 
-    /// A millisecond for each member at least: together they send no more than a thousand heartbeats a second.
+    /// Returns the short interval, at least a millisecond for each member: together they send at most a thousand
+    /// heartbeats a second.
     fn short_interval_ms(&self, settings: &ConsumerGroupSettings) -> i32 {
         let members = i32::try_from(self.members.len()).unwrap_or(i32::MAX);
         match settings.unsettled_interval_ms {

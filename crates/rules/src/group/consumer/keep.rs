@@ -1,7 +1,7 @@
 //! State of a group that survives restarts: epochs, members, their partitions and targets, resolved expressions.
 //!
-//! Times are not kept: every session begins anew. Invariant: a restored group answers every member as the one the
-//! snapshot was taken of, so that nothing a member holds is given away.
+//! Times are not in it: every session restarts. Invariant: a restored group responds to every member like the group of
+//! the snapshot, so that no member's partition is given to another one.
 
 use super::assignor::Assignor;
 use super::classic_member::ClassicMember;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use fullbore_wire::{DecodeError, Text, Uuid};
 
 impl ConsumerGroup {
-    /// Returns the state to keep.
+    /// Returns the snapshot of the group.
     pub fn snapshot(&self) -> Snapshot {
         let mut packer = Packer::new(CONSUMER);
         packer.put(&self.group_epoch);
@@ -37,10 +37,10 @@ impl ConsumerGroup {
         packer.finish()
     }
 
-    /// The group as it was kept; every member's time begins anew.
+    /// Returns the group of a snapshot; all deadlines restart.
     ///
     /// # Errors
-    /// [`SnapshotError`] when the bytes are none of ours.
+    /// [`SnapshotError`] if the bytes are not a valid snapshot.
     pub fn restore(bytes: Bytes, settings: &ConsumerGroupSettings, now: i64) -> Result<ConsumerGroup, SnapshotError> {
         let mut unpacker = Unpacker::new(bytes);
         let group_epoch: i32 = unpacker.take()?;
@@ -67,7 +67,7 @@ impl ConsumerGroup {
             group.empty_since = Some(if empty_since < 0 { now } else { empty_since });
         }
         if !matches!(group.state(), GroupState::Empty | GroupState::Stable) {
-            // What was going on goes on.
+            // A rebalance of the snapshot continues.
             group.changed_ms = Some(now);
         }
         group.dirty = false;
@@ -144,7 +144,7 @@ fn unpack_member(
     Ok(member)
 }
 
-/// Topic by topic: its id, the partitions, the epochs.
+/// Packs the partitions by topic: its id, the indexes, the epochs.
 fn pack_partitions(packer: &mut Packer, partitions: impl Iterator<Item = (TopicIdPartition, i32)>) {
     let mut topics: Vec<(Uuid, Vec<i32>, Vec<i32>)> = Vec::new();
     for (partition, epoch) in partitions {

@@ -1,4 +1,4 @@
-//! How members go: they leave, or are fenced because nothing came of them, or because they did not give up in time.
+//! Departure of members: by request, or fenced after a missed deadline.
 
 use super::heartbeat::{fenced_instance, unknown_member};
 use super::member::{HeldPartitions, LEAVING_TO_RETURN, MemberState};
@@ -7,17 +7,16 @@ use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatReques
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 
-/// A member that was fenced, and the time it let pass.
+/// Fenced member, with the deadline that it missed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fenced {
-    /// The member's id.
     pub member_id: MemberId,
-    /// The step that the member did not take in time.
+    /// Step that the member did not take in time.
     pub waited_for: &'static str,
 }
 
 impl ConsumerGroup {
-    /// A member leaves, for good or, if it is static, to come back under its name. The epoch it had does not matter.
+    /// Removes a member for good, or pauses a static one that will return under its instance id. Any epoch is accepted.
     pub(super) fn leave(
         &mut self,
         request: &ConsumerGroupHeartbeatRequest,
@@ -50,8 +49,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// A static member is away: it keeps what is assigned to it until its session ends. What it was to give up it has
-    /// given up.
+    /// Pauses a static member: it keeps its assigned partitions until its session ends, and gives up those being
+    /// revoked.
     fn pause(&mut self, id: &MemberId) {
         let mut member = self.members[id].clone();
         member.epoch = LEAVING_TO_RETURN;
@@ -62,7 +61,8 @@ impl ConsumerGroup {
         self.put(member);
     }
 
-    /// Takes members out of the group. Its epoch rises; the next heartbeat of anybody else works out a new target.
+    /// Removes members from the group, and raises the group epoch. The next heartbeat of another member computes a new
+    /// target.
     pub(super) fn remove(&mut self, ids: &[MemberId], now: i64) {
         for id in ids {
             if let Some(member) = self.members.remove(id) {
@@ -74,13 +74,13 @@ impl ConsumerGroup {
         self.bump(now);
         if self.members.is_empty() {
             self.empty_since = Some(now);
-            // Emptied maps keep kilobytes for the next members, and there may be many groups that were left.
+            // Emptied maps keep kilobytes for the next members, and there may be many abandoned groups.
             (self.members, self.statics) = (BTreeMap::new(), BTreeMap::new());
             (self.holders, self.regexes) = (BTreeMap::new(), BTreeMap::new());
         }
     }
 
-    /// Fences who is overdue, and says whom and why.
+    /// Fences overdue members. Returns each with its missed deadline.
     pub fn tick(&mut self, now: i64) -> Vec<Fenced> {
         let overdue: Vec<Fenced> = self
             .members

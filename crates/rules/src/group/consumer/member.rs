@@ -1,6 +1,6 @@
-//! A member of a group under the consumer protocol: what it asked for, what it has, and how far it is.
+//! Member of a group under the consumer protocol: its subscription, its partitions, its progress to the target.
 //!
-//! What it is not: decided here. Invariant: no partition is both assigned and being revoked.
+//! Not here: decisions on it. Invariant: no partition is both assigned and being revoked.
 
 use super::assignor::Assignor;
 use super::classic_member::ClassicMember;
@@ -8,84 +8,82 @@ use crate::group::MemberId;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The epoch of a member that joins.
+/// Epoch of a member that joins.
 pub const JOINING: i32 = 0;
-/// In a request: the member leaves.
+/// Epoch of a request by which the member leaves.
 pub const LEAVING: i32 = -1;
-/// In a request: a static member leaves and means to come back. Then it is the member's epoch.
+/// Epoch of a request by which a static member leaves to return later; then the member's epoch.
 pub const LEAVING_TO_RETURN: i32 = -2;
 
-/// A partition, by its topic's id: a topic created anew under the same name is another one.
+/// Partition by the id of its topic: a topic recreated under the same name is a different one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicIdPartition {
-    /// The topic's id.
+    /// Id of the topic.
     pub topic: Uuid,
-    /// The partition's index.
+    /// Index of the partition.
     pub index: i32,
 }
 
-/// Some partitions.
+/// Set of partitions.
 pub type PartitionSet = BTreeSet<TopicIdPartition>;
 
-/// Partitions a member holds, each with the epoch in which it got it (KIP-1251).
+/// Partitions of a member, each with the epoch in which the member got it (KIP-1251).
 pub type HeldPartitions = BTreeMap<TopicIdPartition, i32>;
 
-/// How far a member is on its way to its target.
+/// Progress of a member to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// The member has what it should have, as of its epoch.
+    /// The member has its target of its epoch.
     Stable,
-    /// The member must give partitions up first, and has not said that it did.
+    /// The member must first give partitions up, and has not confirmed it.
     UnrevokedPartitions,
-    /// The member waits for partitions that others have not given up.
+    /// The member waits for partitions that other members have not given up.
     UnreleasedPartitions,
 }
 
-/// Member of a consumer group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConsumerGroupMember {
-    /// The member's id.
     pub id: MemberId,
-    /// The static member's name (group.instance.id).
+    /// Instance id of a static member (group.instance.id).
     pub instance_id: Option<Text>,
-    /// The member's rack. Kept and shown; the assignors do not look at it.
+    /// Rack of the member, which is stored and described; the assignors ignore it.
     pub rack_id: Option<Text>,
-    /// The client id of its last heartbeat.
+    /// Client id of its last heartbeat.
     pub client_id: Text,
-    /// The address of its last heartbeat.
+    /// Client's address of its last heartbeat.
     pub client_host: Text,
-    /// How long it may take to give partitions up, in milliseconds.
+    /// Time, ms, within which the member must give partitions up.
     pub rebalance_timeout_ms: i32,
-    /// The topics it subscribes to by name.
+    /// Topics that the member subscribes to by name.
     pub topics: BTreeSet<Text>,
-    /// The regular expression of topics it subscribes to.
+    /// Regular expression of the topics that the member subscribes to.
     pub regex: Option<Text>,
-    /// The assignor it votes for.
+    /// Assignor that the member votes for.
     pub assignor: Option<Assignor>,
-    /// The member's epoch: the assignment epoch it has been brought to, or [`LEAVING_TO_RETURN`].
+    /// Assignment epoch that the member has been brought to, or [`LEAVING_TO_RETURN`].
     pub epoch: i32,
-    /// The epoch before that: the answer with the new one may have been lost.
+    /// Epoch before that: the response with the new one may have been lost.
     pub previous_epoch: i32,
-    /// How far it is.
+    /// Progress to the target.
     pub state: MemberState,
     /// Partitions that the member may read.
     pub assigned: HeldPartitions,
     /// Partitions that the member must give up, and may still read.
     pub revoking: HeldPartitions,
-    /// Partitions that the member gets in the end.
+    /// Partitions that the member finally gets.
     pub target: PartitionSet,
-    /// How it speaks the classic protocol; `None` under the consumer protocol.
+    /// State of the classic protocol; None under the consumer protocol.
     pub classic: Option<ClassicMember>,
-    /// When it is fenced unless it is heard of, in milliseconds since 1970.
+    /// Time at which the member is fenced without a heartbeat, in milliseconds since 1970.
     pub session_by: i64,
-    /// When its next heartbeat is expected by what it was told; the end of time if it was not told.
+    /// Time at which its next heartbeat is expected by its last interval; `i64::MAX` without one.
     pub expected_by: i64,
-    /// When it is fenced unless it has given up what it must.
+    /// Time at which the member is fenced unless it has given up the partitions being revoked.
     pub revoke_by: Option<i64>,
 }
 
 impl ConsumerGroupMember {
-    /// A member of which nothing is known but its id.
+    /// Returns a member with nothing but its id.
     pub(in crate::group) fn new(id: MemberId) -> ConsumerGroupMember {
         ConsumerGroupMember {
             id,
@@ -110,17 +108,17 @@ impl ConsumerGroupMember {
         }
     }
 
-    /// Returns true if it is where the assignment of this epoch wants it.
+    /// Returns true if the member has its target of this assignment epoch.
     pub fn is_reconciled_to(&self, assignment_epoch: i32) -> bool {
         self.state == MemberState::Stable && self.epoch == assignment_epoch
     }
 
-    /// Everything it may read from: what is assigned to it and what it has not given up.
+    /// Returns all partitions that the member may read: the assigned ones, and those that it has not given up.
     pub fn holds(&self) -> impl Iterator<Item = (&TopicIdPartition, &i32)> {
         self.assigned.iter().chain(&self.revoking)
     }
 
-    /// Returns true if only times differ.
+    /// Returns true if the members differ in times only.
     pub(super) fn is_same_but_for_time(&self, other: &ConsumerGroupMember) -> bool {
         let timeless = |member: &ConsumerGroupMember| {
             let ConsumerGroupMember { epoch, previous_epoch, state, rebalance_timeout_ms, assignor, .. } = *member;
@@ -139,7 +137,7 @@ impl ConsumerGroupMember {
             && self.classic.as_ref().map(|c| &c.protocols) == other.classic.as_ref().map(|c| &c.protocols)
     }
 
-    /// Returns its next deadline.
+    /// Returns the member's next deadline.
     pub(super) fn deadline(&self) -> i64 {
         let classic = self.classic.as_ref().and_then(ClassicMember::deadline);
         self.session_by.min(self.revoke_by.unwrap_or(i64::MAX)).min(classic.unwrap_or(i64::MAX))

@@ -1,22 +1,22 @@
-//! A group under the consumer protocol (KIP-848): the coordinator assigns, and each member is brought to its target on
-//! its own, heartbeat by heartbeat.
+//! Group under the consumer protocol (KIP-848): the coordinator assigns, and brings each member to its target by
+//! itself, heartbeat by heartbeat.
 //!
 //! Three epochs. The *group epoch* rises with each change of members, subscriptions or topics. The *assignment epoch*
-//! is the group epoch that the current target is for. A *member's epoch* is the assignment epoch it has been brought
-//! to.
+//! is the group epoch of the current target. A *member's epoch* is the assignment epoch that the member has been
+//! brought to.
 //!
-//! - `checks.rs`: what a heartbeat must look like, and which epochs are taken.
-//! - `heartbeat.rs`: the way of a heartbeat through the rest; `leave.rs`: how members go.
-//! - `target.rs`: subscriptions, topics, the group epoch, the target; [`assignor`]: who is to own what.
+//! - `checks.rs`: valid heartbeats, and accepted epochs.
+//! - `heartbeat.rs`: handling of a heartbeat; `leave.rs`: departure of members.
+//! - `target.rs`: subscriptions, topics, the group epoch, the target; [`assignor`]: target owners.
 //! - `reconcile.rs`: brings one member a step nearer to its target.
-//! - `interval.rs`: when a member is to come again.
-//! - `classic.rs`: members of a group on its way between the protocols, who speak the classic one.
+//! - `interval.rs`: heartbeat intervals.
+//! - `classic.rs`: classic members of a group that is migrating between the protocols.
 //!
-//! What it is not: the matching of regular expressions, which comes in as lists of topics; a random source for member
-//! ids; a timer. Nothing here waits: every request is answered at once.
+//! Not here: the matching of regular expressions, whose topics are passed in; a random source for member ids; a timer.
+//! Every request gets its response at once.
 //!
-//! Invariant: no partition is held by two members, where a member holds it from the answer that assigns it until the
-//! heartbeat that no longer has it among the owned ones, or until the member is fenced.
+//! Invariant: no two members hold one partition. A member holds a partition from the response that assigns it until a
+//! heartbeat without it among the owned ones, or until the member is fenced.
 
 pub mod assignor;
 mod checks;
@@ -50,32 +50,31 @@ use assignor::Assignor;
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The word for a consumer's protocol type.
+/// Protocol type of consumers.
 pub const PROTOCOL_TYPE: &str = "consumer";
 
-/// About what a member costs beside its partitions.
+/// Approximate bytes of a member without its partitions.
 const MEMBER_BYTES: usize = 1024;
-/// About what a text costs beside its characters.
+/// Approximate bytes of a text without its characters.
 const TEXT_BYTES: usize = 64;
-/// About what a partition that a member holds costs: in its target, among what it has, and in the books.
+/// Approximate bytes of a held partition: in the target, among the member's partitions, and among the holders.
 const PARTITION_BYTES: usize = 256;
 
-/// Settings of a consumer group.
 #[derive(Clone, Copy, Debug)]
 pub struct ConsumerGroupSettings {
-    /// True if there are groups of the consumer protocol (`group.coordinator.rebalance.protocols`).
+    /// True if the consumer protocol is enabled (`group.coordinator.rebalance.protocols`).
     pub is_enabled: bool,
     /// `group.consumer.session.timeout.ms`, or the group's own.
     pub session_timeout_ms: i32,
     /// `group.consumer.heartbeat.interval.ms`, or the group's own.
     pub heartbeat_interval_ms: i32,
-    /// `fullbore.group.consumer.unsettled.heartbeat.interval.ms`: for those whom a change concerns; 0 for none.
+    /// `fullbore.group.consumer.unsettled.heartbeat.interval.ms`: the short interval during a change; 0 for none.
     pub unsettled_interval_ms: i32,
-    /// `group.consumer.assignment.interval.ms`: a new target at most so often.
+    /// `group.consumer.assignment.interval.ms`: least time between two targets.
     pub assignment_interval_ms: i32,
     /// `group.consumer.max.size`.
     pub members_max: usize,
-    /// `group.consumer.assignors`; the first is for groups that do not vote.
+    /// `group.consumer.assignors`; the first one is for groups without votes.
     pub assignors: &'static [Assignor],
     /// `group.consumer.regex.refresh.interval.ms`.
     pub regex_refresh_ms: i32,
@@ -84,7 +83,7 @@ pub struct ConsumerGroupSettings {
 }
 
 impl Default for ConsumerGroupSettings {
-    /// Kafka's.
+    /// Returns Kafka's defaults.
     fn default() -> ConsumerGroupSettings {
         ConsumerGroupSettings {
             is_enabled: true,
@@ -100,7 +99,7 @@ impl Default for ConsumerGroupSettings {
     }
 }
 
-/// Which way a group may change its protocol while it has members.
+/// Direction in which a group with members may change its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Migration {
     /// To the consumer protocol and back.
@@ -109,7 +108,7 @@ pub enum Migration {
     Upgrade,
     /// From the consumer protocol to the classic one.
     Downgrade,
-    /// Neither way; and nobody speaks the other protocol than the group does.
+    /// No change; all members must use the group's protocol.
     Disabled,
 }
 
@@ -119,26 +118,25 @@ impl Migration {
         matches!(self, Migration::Bidirectional | Migration::Upgrade)
     }
 
-    /// Returns true if a group goes back when its last member of the consumer protocol has gone.
+    /// Returns true if a group returns to the classic protocol once its last member of the consumer protocol has left.
     pub fn downgrades(self) -> bool {
         matches!(self, Migration::Bidirectional | Migration::Downgrade)
     }
 }
 
-/// The topics there are.
+/// Existing topics.
 pub trait Topics {
-    /// Another number whenever a topic was created, deleted or grew.
+    /// Returns a number that grows whenever a topic is created, deleted or extended.
     fn version(&self) -> u64;
-    /// A topic's id and how many partitions it has.
+    /// Returns a topic's id and its number of partitions.
     fn find(&self, name: &str) -> Option<(Uuid, i32)>;
 }
 
-/// Why a request is refused.
+/// Reason for which a request is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupRefusal {
-    /// The code.
     pub code: ErrorCode,
-    /// Why, as a sentence.
+    /// Reason as a sentence.
     pub message: String,
 }
 
@@ -148,35 +146,35 @@ impl GroupRefusal {
     }
 }
 
-/// A group under the consumer protocol.
+/// Group under the consumer protocol.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConsumerGroup {
     group_epoch: i32,
     assignment_epoch: i32,
-    /// When the target was last worked out.
+    /// Time of the last target.
     assigned_ms: Option<i64>,
-    /// When the group epoch last rose, since the start of the broker.
+    /// Time at which the group epoch last rose; None if it has not since the start of the broker.
     changed_ms: Option<i64>,
     members: BTreeMap<MemberId, ConsumerGroupMember>,
-    /// Which member has a static name.
+    /// Member with each instance id.
     statics: BTreeMap<Text, MemberId>,
-    /// Which member holds a partition.
+    /// Member that holds each partition.
     holders: BTreeMap<TopicIdPartition, MemberId>,
-    /// The topics that each regular expression in use matches.
+    /// Topics that each regular expression in use matches.
     regexes: BTreeMap<Text, Matched>,
-    /// Memory they hold, about.
+    /// Approximate memory of the expressions, in bytes.
     regexes_bytes: usize,
-    /// When the expressions were last resolved.
+    /// Time at which the expressions were last resolved.
     resolved_ms: Option<i64>,
-    /// Subscribed topics as of the group epoch.
+    /// Subscribed topics at the group epoch.
     topics: BTreeMap<Text, (Uuid, i32)>,
-    /// The version of the topics that was last looked at.
+    /// Version of the topics at the last check.
     topics_version: Option<u64>,
-    /// Since when it has had no members.
+    /// Time since which the group has had no members.
     empty_since: Option<i64>,
-    /// Memory the members hold, about.
+    /// Approximate memory of the members, in bytes.
     bytes: usize,
-    /// True if something changed that is to be kept.
+    /// True if a change must be written.
     dirty: bool,
 }
 
@@ -184,12 +182,12 @@ pub struct ConsumerGroup {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Matched {
     topics: BTreeSet<Text>,
-    /// The version of the topics in which it was resolved, since the start of the broker.
+    /// Version of the topics at which the expression was resolved; None if it was not since the start of the broker.
     version: Option<u64>,
 }
 
 impl ConsumerGroup {
-    /// A group without members, that goes on after `epoch` of whatever it was before.
+    /// Creates a group without members that continues after `epoch`.
     pub fn new(epoch: i32, now: i64) -> ConsumerGroup {
         ConsumerGroup {
             group_epoch: epoch.max(0),
@@ -199,7 +197,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// A group that was classic until now, in the generation it had. A partition that several say they have stays with
+    /// Returns a group that was classic until now, in its generation. A partition claimed by several members stays with
     /// the first of them.
     pub(in crate::group) fn of_classic(
         generation: i32,
@@ -216,7 +214,6 @@ impl ConsumerGroup {
         group
     }
 
-    /// The group's state.
     pub fn state(&self) -> GroupState {
         if self.members.is_empty() {
             GroupState::Empty
@@ -229,37 +226,36 @@ impl ConsumerGroup {
         }
     }
 
-    /// The epoch of the group.
     pub fn group_epoch(&self) -> i32 {
         self.group_epoch
     }
 
-    /// The epoch of the target.
+    /// Returns the epoch of the target.
     pub fn assignment_epoch(&self) -> i32 {
         self.assignment_epoch
     }
 
-    /// Memory it holds for its members, about.
+    /// Returns the approximate memory of the group, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes + self.regexes_bytes
     }
 
-    /// Everybody, by id.
+    /// Returns all members, by id.
     pub fn members(&self) -> impl ExactSizeIterator<Item = &ConsumerGroupMember> {
         self.members.values()
     }
 
-    /// Returns a member.
+    /// Returns the member with this id.
     pub fn member(&self, id: &str) -> Option<&ConsumerGroupMember> {
         self.members.get(id)
     }
 
-    /// Since when it has had no members.
+    /// Returns the time since which the group has had no members.
     pub fn empty_since(&self) -> Option<i64> {
         self.empty_since
     }
 
-    /// The regular expressions in use.
+    /// Returns the regular expressions in use.
     pub fn regexes(&self) -> impl Iterator<Item = &Text> {
         self.regexes.keys()
     }
@@ -269,7 +265,7 @@ impl ConsumerGroup {
         self.regexes.contains_key(regex)
     }
 
-    /// Returns true if the regular expressions in use are to be resolved anew.
+    /// Returns true if the regular expressions in use must be resolved again.
     pub fn regexes_are_due(&self, topics_version: u64, settings: &ConsumerGroupSettings, now: i64) -> bool {
         let is_older = |matched: &Matched| matched.version.is_none_or(|version| version < topics_version);
         let is_long_ago = |at| now >= at + i64::from(settings.regex_refresh_ms);
@@ -284,7 +280,7 @@ impl ConsumerGroup {
         })
     }
 
-    /// The assignor that most members vote for, of those the broker has; its first one if nobody votes.
+    /// Returns the assignor with most votes among the configured ones; the first of these in a tie or without votes.
     pub fn assignor(&self, settings: &ConsumerGroupSettings) -> Assignor {
         let votes =
             |assignor: Assignor| self.members.values().filter(|member| member.assignor == Some(assignor)).count();
@@ -293,17 +289,17 @@ impl ConsumerGroup {
         settings.assignors.iter().copied().find(|&assignor| votes(assignor) == most).unwrap_or(first)
     }
 
-    /// When [`ConsumerGroup::tick`] has something to do, at the earliest.
+    /// Returns the earliest time at which [`ConsumerGroup::tick`] has something to do.
     pub fn next_deadline(&self) -> Option<i64> {
         self.members.values().map(ConsumerGroupMember::deadline).min()
     }
 
-    /// Returns true if something changed since this was last asked that must be kept before anybody learns of it.
+    /// Returns true if a change since the last call must be written before any response shows it.
     pub fn take_dirty(&mut self) -> bool {
         std::mem::take(&mut self.dirty)
     }
 
-    /// Puts a member in place of what it was, and keeps the books of who holds what.
+    /// Replaces or adds a member, and updates the holders of partitions.
     fn put(&mut self, member: ConsumerGroupMember) {
         if self.members.get(&member.id) == Some(&member) {
             return;
@@ -326,7 +322,7 @@ impl ConsumerGroup {
         self.empty_since = None;
     }
 
-    /// Strikes what a member holds and its static name.
+    /// Removes a member's partitions and instance id from the indexes.
     fn forget(&mut self, member: &ConsumerGroupMember) {
         self.bytes -= member_bytes(member);
         for (partition, _) in member.holds() {
@@ -340,7 +336,7 @@ impl ConsumerGroup {
     }
 }
 
-/// About what a member costs: what it said, and what it holds.
+/// Returns the approximate memory of a member and its partitions, in bytes.
 fn member_bytes(member: &ConsumerGroupMember) -> usize {
     let names: usize = member.topics.iter().map(|name| name.len() + TEXT_BYTES).sum();
     let metadata = |classic: &ClassicMember| {

@@ -1,11 +1,11 @@
-//! Members that join, leave, die, change their minds and lose requests and answers, against the group.
+//! Model of members that join, leave, die, change their subscriptions and lose requests and responses.
 //!
-//! A client *reads* a partition from the answer that assigns it until it has given it up, which its next heartbeat
-//! says; or until it is fenced. After every step nobody reads what somebody else reads. Once it is quiet, everybody
-//! reads what they should, and it is shared out evenly.
+//! A client *reads* a partition from the response that assigns it until a heartbeat without it, or until the client is
+//! fenced. After every step no two clients read one partition. Once nothing changes any more, the clients together read
+//! all subscribed partitions, shared out evenly.
 //!
-//! What it leaves out: a heartbeat that is processed after a later one of the same member. A client has one heartbeat
-//! on its way, and the broker keeps the order of a connection; KIP-848 has nothing that would tell the two apart.
+//! Left out: a heartbeat that is processed after a later one of the same member. A client has one heartbeat in flight,
+//! and the broker keeps the order of a connection. KIP-848 has no field that would distinguish the two.
 
 use super::assignor::Assignor;
 use super::*;
@@ -29,7 +29,7 @@ enum Step {
         fate: Fate,
         full: bool,
     },
-    /// The client gives up what it no longer should have.
+    /// The client gives up the partitions that are no longer assigned to it.
     Revoke {
         client: usize,
     },
@@ -62,8 +62,8 @@ enum Fate {
     Arrives,
     RequestLost,
     AnswerLost,
-    /// Processed twice, as when the connection broke and the client sent it again: the second answer arrives, and the
-    /// client says everything next time, since it saw the break.
+    /// The heartbeat is processed twice, since the connection broke and the client resent it. The second response
+    /// arrives, and the client sends a full heartbeat next, since it saw the break.
     Twice,
 }
 
@@ -104,24 +104,24 @@ impl Topics for Table {
 struct Client {
     id: Text,
     instance_id: Option<Text>,
-    /// It means to be in the group.
+    /// True if the client wants to be in the group.
     joined: bool,
     epoch: i32,
     topics: Vec<Text>,
     regex: Option<Text>,
-    /// What it reads from.
+    /// Partitions that the client reads.
     reads: PartitionSet,
-    /// What the last answer assigned to it.
+    /// Partitions of the last assignment.
     assigned: PartitionSet,
-    /// What it last said it owns and saw answered.
+    /// Owned partitions in the last heartbeat that had them and got a response.
     reported: Option<PartitionSet>,
-    /// The next heartbeat must say everything.
+    /// True if the next heartbeat must have all fields.
     full: bool,
     lives: u64,
 }
 
 impl Client {
-    /// It has been told, or must assume, that it has nothing.
+    /// Drops all partitions, after a response that fences the client.
     fn start_over(&mut self) {
         self.epoch = JOINING;
         self.reads.clear();
@@ -171,7 +171,7 @@ fn owned(partitions: &PartitionSet) -> Vec<TopicPartitions> {
 
 struct World {
     group: ConsumerGroup,
-    /// The group as it was kept last: what a restart brings back.
+    /// Last snapshot, from which a restart restores the group.
     kept: crate::group::Snapshot,
     table: Table,
     clients: Vec<Client>,
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// What an answer after this would have waited for.
+    /// Takes the snapshot for which a response would wait.
     fn keep(&mut self) {
         if self.group.take_dirty() {
             self.kept = self.group.snapshot();
@@ -284,7 +284,7 @@ impl World {
         }
     }
 
-    /// A new process of the client, with a new member id.
+    /// Starts a new process of the client, with a new member id.
     fn join(&mut self, n: usize) {
         let client = &mut self.clients[n];
         if !client.joined {
@@ -321,7 +321,7 @@ impl World {
         assert!(self.group.next_deadline().is_none_or(|next| next > self.now), "what was due is done");
         for fenced in fenced {
             for client in self.clients.iter_mut().filter(|client| client.id == fenced.member_id) {
-                // Its reads are void from now on; it learns of that with its next heartbeat.
+                // The client stops reading at once, and learns of it with its next heartbeat.
                 client.reads.clear();
                 client.assigned.clear();
             }
@@ -395,7 +395,7 @@ impl World {
         assert_eq!(named, group.statics);
     }
 
-    /// Everybody who is there goes on undisturbed until nothing moves.
+    /// Lets all clients continue undisturbed until nothing changes.
     fn calm_down(&mut self) {
         for _ in 0..40 {
             for n in 0..CLIENTS {
@@ -436,7 +436,8 @@ impl World {
         self.check_balance();
     }
 
-    /// Where all subscribe to the same, loads differ by one, per topic under `range`.
+    /// Checks that loads differ by one at most, for each topic under `range`, if all members have the same
+    /// subscription.
     fn check_balance(&self) {
         let wants = |member: &ConsumerGroupMember| {
             let topics: BTreeSet<Text> = self.group.subscribed(member).cloned().collect();
@@ -457,7 +458,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobody_reads_what_another_reads(
+    fn random_steps_no_two_clients_read_one_partition(
         steps in prop::collection::vec(step(), 1..150),
         range in any::<bool>(),
         interval_ms in prop_oneof![Just(0), Just(300)],

@@ -1,20 +1,21 @@
 //! Brings one member a step nearer to its target (KIP-848).
 //!
-//! First it gives up what it should not have, in its old epoch; once it has said so it moves to the epoch of the target
-//! and gets what is free; what others still hold it gets later, in the same epoch.
+//! First the member gives up partitions outside its target, in its old epoch. Once it has confirmed that, it moves to
+//! the epoch of the target and gets the free partitions. Partitions that others still hold follow later, in the same
+//! epoch.
 //!
-//! What it is not: concerned with anybody else; whether a partition is free is asked. Invariant: a partition is
-//! assigned only if nobody else holds it.
+//! Not here: other members; the caller passes in whether a partition is free. Invariant: a partition is assigned only
+//! if no other member holds it.
 
 use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionSet, TopicIdPartition};
 
 /// Input of a step beside the member.
 pub(super) struct ReconcileInput<'a, Subscribes, IsFree> {
-    /// The epoch of the target.
+    /// Epoch of the target.
     pub epoch: i32,
-    /// The partitions that the member says it has, if it said so.
+    /// Partitions that the member's request has as owned, if it has any such field.
     pub owned: Option<&'a PartitionSet>,
-    /// True if what it has must be looked through even if it is where it should be: its subscription has changed.
+    /// True if the subscription has changed, so that even a stable member's partitions must be checked.
     pub subscription_changed: bool,
     /// Returns true if the member subscribes to the topic of a partition, and the topic exists.
     pub subscribes: Subscribes,
@@ -22,7 +23,7 @@ pub(super) struct ReconcileInput<'a, Subscribes, IsFree> {
     pub is_free: IsFree,
 }
 
-/// Outcome for the member.
+/// State of the member after a step.
 #[derive(Debug, PartialEq)]
 pub(super) struct Step {
     pub state: MemberState,
@@ -36,7 +37,7 @@ where
     Subscribes: Fn(&TopicIdPartition) -> bool,
     IsFree: Fn(&TopicIdPartition) -> bool,
 {
-    /// The next step, or `None` if the member stays as it is.
+    /// Returns the next step; None if the member stays as it is.
     pub fn step(&self, member: &ConsumerGroupMember) -> Option<Step> {
         match member.state {
             MemberState::Stable if member.epoch != self.epoch => Some(self.advance(member)),
@@ -47,12 +48,13 @@ where
         }
     }
 
-    /// Returns true if the member has said that it has none of these any more. Silence means that it has.
+    /// Returns true unless the request shows that the member has given all of these up. A request without owned
+    /// partitions shows nothing.
     fn still_has(&self, partitions: &HeldPartitions) -> bool {
         self.owned.is_none_or(|owned| partitions.keys().any(|partition| owned.contains(partition)))
     }
 
-    /// Towards the target.
+    /// Moves the member towards its target.
     fn advance(&self, member: &ConsumerGroupMember) -> Step {
         let wanted = |partition: &TopicIdPartition| member.target.contains(partition) && (self.subscribes)(partition);
         let (mut assigned, revoking): (HeldPartitions, HeldPartitions) =
@@ -75,7 +77,7 @@ where
         Step { state, epoch: self.epoch, assigned, revoking: HeldPartitions::new() }
     }
 
-    /// Takes back what the member no longer subscribes to, before there is a new target.
+    /// Revokes partitions that the member no longer subscribes to, before there is a new target.
     fn withdraw(&self, member: &ConsumerGroupMember) -> Option<Step> {
         let (assigned, withdrawn): (HeldPartitions, HeldPartitions) =
             member.assigned.iter().map(|(&p, &epoch)| (p, epoch)).partition(|(p, _)| (self.subscribes)(p));

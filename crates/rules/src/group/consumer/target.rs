@@ -1,6 +1,6 @@
-//! Subscriptions and topics, the group epoch that rises with their changes, and the target worked out for it.
+//! Subscriptions and topics, the group epoch that rises with their changes, and the target of an epoch.
 //!
-//! What it is not: what members have; `reconcile.rs` brings them there.
+//! Not here: the partitions that members have; `reconcile.rs` moves them to the target.
 
 use super::assignor::{Assignor, MemberIndex, NOBODY, Owners, Subscriptions};
 use super::heartbeat::Resolved;
@@ -10,14 +10,14 @@ use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
 impl ConsumerGroup {
-    /// The names of the topics a member subscribes to, by name or by expression; a name may come twice.
+    /// Returns the names of the topics that a member subscribes to by name or expression. A name may be repeated.
     pub(super) fn subscribed<'a>(&'a self, member: &'a ConsumerGroupMember) -> impl Iterator<Item = &'a Text> {
         let matched = member.regex.as_ref().and_then(|regex| self.regexes.get(regex));
         member.topics.iter().chain(matched.into_iter().flat_map(|matched| &matched.topics))
     }
 
-    /// Requests that the member's expression is resolved with the next heartbeat, if it is not: it was in use when the
-    /// caller looked for new ones, and then its last member left.
+    /// Requests that the next heartbeat resolves the member's expression, if it is unresolved. The expression was in
+    /// use when the caller collected new ones, and its last member has left since.
     pub(super) fn ask_for_regex(&mut self, id: &MemberId) {
         let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
         if let Some(regex) = regex {
@@ -26,9 +26,9 @@ impl ConsumerGroup {
         }
     }
 
-    /// Takes in what regular expressions match in a version of the topics, but for those that were resolved in a later
-    /// one meanwhile. Whether one that is in use matches something else than before. What is not in use any more is
-    /// struck.
+    /// Stores the topics that regular expressions match at a version of the topics, unless an expression has a later
+    /// version already. Expressions out of use are removed. Returns true if the topics of an expression in use have
+    /// changed.
     pub(super) fn resolve(&mut self, resolved: Vec<Resolved>, version: u64, now: i64) -> bool {
         let mut changed = false;
         if !resolved.is_empty() {
@@ -60,15 +60,15 @@ impl ConsumerGroup {
         }
     }
 
-    /// Takes note of what the expressions and their matches hold now.
+    /// Updates the memory of the expressions and their topics.
     pub(super) fn note_regexes(&mut self) {
         let bytes = |text: &Text| text.len() + TEXT_BYTES;
         let held = |(regex, matched): (&Text, &Matched)| bytes(regex) + matched.topics.iter().map(bytes).sum::<usize>();
         self.regexes_bytes = self.regexes.iter().map(held).sum();
     }
 
-    /// Raises the group epoch if the group is new, a subscription or a topic subscribed to has changed, and then works
-    /// out a new target, unless the last one is too young.
+    /// Raises the group epoch if the group is new, or if a subscription or a subscribed topic has changed. Then
+    /// computes a new target, unless the last one is too recent.
     pub(super) fn renew(
         &mut self,
         subscription_changed: bool,
@@ -79,7 +79,7 @@ impl ConsumerGroup {
     ) {
         let mut changed = subscription_changed || self.group_epoch == 0;
         if changed || self.topics_version != Some(topics.version()) {
-            // While a target is due anyway, it takes the topics as they are by then.
+            // A target that is due anyway will take the topics as they are then.
             changed |= self.look_at(topics) && self.group_epoch == self.assignment_epoch;
         }
         if changed {
@@ -90,14 +90,14 @@ impl ConsumerGroup {
         }
     }
 
-    /// Raises the group epoch. At the end of the numbers it stays; that is 2 billion changes away.
+    /// Raises the group epoch, which stays at its maximum after two billion changes.
     pub(super) fn bump(&mut self, now: i64) {
         self.group_epoch = self.group_epoch.saturating_add(1);
         self.changed_ms = Some(now);
         self.dirty = true;
     }
 
-    /// Looks at the topics subscribed to. Whether one of them is not as it was.
+    /// Refreshes the subscribed topics. Returns true if one of them has changed.
     pub(super) fn look_at(&mut self, topics: &(impl Topics + ?Sized)) -> bool {
         let mut found = BTreeMap::new();
         for member in self.members.values() {
@@ -118,13 +118,13 @@ impl ConsumerGroup {
         true
     }
 
-    /// Returns true if the last target is old enough, or was one for nobody.
+    /// Returns true if the last target is old enough, or the group has a single member.
     fn may_assign(&self, settings: &ConsumerGroupSettings, now: i64) -> bool {
         self.assigned_ms.is_none_or(|at| now >= at + i64::from(settings.assignment_interval_ms))
             || self.members.len() == 1
     }
 
-    /// Works the target out for the group epoch.
+    /// Computes the target for the group epoch.
     fn assign(&mut self, caller: &MemberId, settings: &ConsumerGroupSettings, now: i64) {
         let assignor = self.assignor(settings);
         let order = match assignor {
@@ -170,16 +170,16 @@ impl ConsumerGroup {
         self.dirty = true;
     }
 
-    /// The members in the order in which `range` deals: static ones by name, so that their ranges outlive their ids,
-    /// then the others by id.
+    /// Returns the members in the order of `range`: static ones by instance id, so that their ranges outlive their
+    /// member ids, then the others by id.
     fn order_by_name(&self) -> Vec<MemberId> {
         let mut members: Vec<&ConsumerGroupMember> = self.members.values().collect();
         members.sort_by_key(|member| (member.instance_id.is_none(), member.instance_id.clone(), member.id.clone()));
         members.into_iter().map(|member| member.id.clone()).collect()
     }
 
-    /// The members in the order in which they can be told of a new target: the one that is being answered, then as
-    /// their heartbeats are expected; last those that let theirs pass, who may be dead.
+    /// Returns the members in the order in which they learn of a new target: the one whose heartbeat this is, then the
+    /// others by their next heartbeats. Members with an overdue heartbeat come last, since they may be dead.
     fn order_by_time(&self, caller: &MemberId, now: i64) -> Vec<MemberId> {
         let mut members: Vec<&ConsumerGroupMember> = self.members.values().collect();
         members.sort_by_key(|member| (member.id != *caller, member.expected_by < now, member.expected_by));

@@ -1,4 +1,4 @@
-//! The way of members through a group, one case after another.
+//! Members in a group, case by case.
 
 mod regexes;
 
@@ -23,7 +23,7 @@ impl Topics for Table {
     }
 }
 
-/// A group, two topics of four partitions, and a clock.
+/// Group, two topics of four partitions, and a clock.
 struct Stage {
     group: ConsumerGroup,
     table: Table,
@@ -74,7 +74,7 @@ impl Stage {
         self.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from(instance)), ..joining(id, &["a"]) })
     }
 
-    /// A heartbeat that says nothing new.
+    /// Sends a heartbeat without changes.
     fn beat(&mut self, id: &str, epoch: i32) -> Said {
         self.send(beating(id, epoch))
     }
@@ -116,7 +116,7 @@ fn of_a(partitions: &[i32]) -> Vec<TopicPartitions> {
     vec![TopicPartitions { topic_id: A, partitions: partitions.to_vec(), ..TopicPartitions::default() }]
 }
 
-/// The partitions of topic `a` in an answer; `None` if it has no assignment.
+/// Returns the partitions of topic `a` in a response; None without an assignment.
 fn given(answer: &ConsumerGroupHeartbeatResponse) -> Option<Vec<i32>> {
     let assignment = answer.assignment.as_ref()?;
     let of_a = assignment.topic_partitions.iter().filter(|topic| topic.topic_id == A);
@@ -128,7 +128,7 @@ fn code(said: Said) -> ErrorCode {
 }
 
 #[test]
-fn a_second_member_waits_until_the_first_has_given_up() {
+fn second_member_waits_until_the_first_has_given_up() {
     let mut stage = Stage::new();
     let first = stage.join("m1", &["a"]);
     assert_eq!((first.member_epoch, first.heartbeat_interval_ms), (1, 5_000));
@@ -155,13 +155,13 @@ fn a_second_member_waits_until_the_first_has_given_up() {
 }
 
 #[test]
-fn a_lost_answer_is_forgiven_once() {
+fn lost_response_previous_epoch_is_accepted() {
     let mut stage = Stage::new();
     stage.join("m1", &["a"]);
     stage.join("m2", &["a"]);
     stage.beat("m1", 1).unwrap();
     stage.report("m1", 1, &[0, 1]).unwrap();
-    // The answer with epoch 2 was lost: the client is at 1.
+    // The response with epoch 2 was lost: the client is at epoch 1.
     assert_eq!(code(stage.beat("m1", 1)), ErrorCode::FENCED_MEMBER_EPOCH, "it does not say what it owns");
     assert_eq!(code(stage.report("m1", 1, &[0, 1, 2])), ErrorCode::FENCED_MEMBER_EPOCH, "2 is not its own any more");
     assert_eq!(stage.report("m1", 1, &[0]).unwrap().member_epoch, 2);
@@ -172,7 +172,7 @@ fn a_lost_answer_is_forgiven_once() {
 }
 
 #[test]
-fn who_was_fenced_joins_anew_and_gets_everything_told() {
+fn fenced_member_rejoins_and_gets_a_full_response() {
     let mut stage = Stage::new();
     stage.join("m1", &["a"]);
     let again = stage.join("m1", &["a"]);
@@ -181,7 +181,7 @@ fn who_was_fenced_joins_anew_and_gets_everything_told() {
 }
 
 #[test]
-fn who_leaves_makes_room() {
+fn member_that_leaves_makes_room() {
     let mut stage = Stage::new();
     stage.join("m1", &["a"]);
     stage.join("m2", &["a"]);
@@ -200,7 +200,7 @@ fn who_leaves_makes_room() {
 }
 
 #[test]
-fn who_is_silent_is_fenced() {
+fn silent_member_is_fenced() {
     let mut stage = Stage::new();
     stage.join("m1", &["a"]);
     stage.now = 44_999;
@@ -215,7 +215,7 @@ fn who_is_silent_is_fenced() {
 }
 
 #[test]
-fn who_does_not_give_up_in_time_is_fenced() {
+fn member_that_does_not_give_up_in_time_is_fenced() {
     let mut stage = Stage::new();
     stage.join("m1", &["a"]);
     stage.join("m2", &["a"]);
@@ -229,7 +229,7 @@ fn who_does_not_give_up_in_time_is_fenced() {
 }
 
 #[test]
-fn a_static_member_comes_back_to_what_it_had() {
+fn static_member_returns_to_its_partitions() {
     let mut stage = Stage::new();
     assert_eq!(given(&stage.join_static("m1", "s").unwrap()), Some(vec![0, 1, 2, 3]));
     assert_eq!(code(stage.join_static("m2", "s")), ErrorCode::UNRELEASED_INSTANCE_ID);
@@ -250,7 +250,7 @@ fn a_static_member_comes_back_to_what_it_had() {
 }
 
 #[test]
-fn a_static_member_that_stays_away_is_fenced() {
+fn static_member_that_stays_away_is_fenced() {
     let mut stage = Stage::new();
     stage.join_static("m1", "s").unwrap();
     stage.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..beating("m1", -2) }).unwrap();
@@ -261,7 +261,7 @@ fn a_static_member_that_stays_away_is_fenced() {
 }
 
 #[test]
-fn a_group_has_a_largest_size() {
+fn full_group_refuses_another_member() {
     let mut stage = Stage::new();
     for id in ["m1", "m2", "m3"] {
         stage.join(id, &["a"]);
@@ -271,7 +271,7 @@ fn a_group_has_a_largest_size() {
 }
 
 #[test]
-fn topics_raise_the_epoch() {
+fn changed_topics_raise_the_epoch() {
     let mut stage = Stage::new();
     stage.join("m1", &["a", "c"]);
     stage.table = Table(2, vec![("a", A, 4), ("b", B, 8)]);
@@ -290,7 +290,7 @@ fn topics_raise_the_epoch() {
 }
 
 #[test]
-fn what_is_no_longer_subscribed_to_goes_before_there_is_a_target() {
+fn unsubscribed_partitions_are_revoked_before_a_new_target() {
     let mut stage = Stage::new();
     stage.settings.assignment_interval_ms = 1_000;
     stage.join("m1", &["a", "b"]);
@@ -307,7 +307,7 @@ fn what_is_no_longer_subscribed_to_goes_before_there_is_a_target() {
 }
 
 #[test]
-fn most_votes_choose_the_assignor() {
+fn assignor_with_most_votes_is_chosen() {
     let mut stage = Stage::new();
     assert_eq!(stage.group.assignor(&stage.settings), Assignor::Uniform);
     let vote = |id: &str, name: &str| ConsumerGroupHeartbeatRequest {
@@ -327,7 +327,7 @@ fn most_votes_choose_the_assignor() {
 }
 
 #[test]
-fn malformed_requests() {
+fn malformed_request_is_refused() {
     let settings = Stage::new().settings;
     let join = || joining("m", &["a"]);
     let wrong = |request: ConsumerGroupHeartbeatRequest, version: i16| {
@@ -395,7 +395,7 @@ fn commits_in_transactions_are_fenced_by_the_member_that_they_name() {
 }
 
 #[test]
-fn a_heartbeat_that_changes_nothing_is_not_kept() {
+fn heartbeat_without_a_change_is_not_kept() {
     let mut stage = Stage::new();
     stage.join("m1", &["a"]);
     assert!(stage.group.take_dirty());
@@ -409,7 +409,7 @@ fn a_heartbeat_that_changes_nothing_is_not_kept() {
 }
 
 #[test]
-fn snapshots_of_strangers_are_refused() {
+fn invalid_snapshot_is_refused() {
     let mut stage = Stage::new();
     stage.join_static("m1", "s").unwrap();
     let state = stage.group.snapshot().state.slice(1..);
@@ -422,13 +422,13 @@ fn snapshots_of_strangers_are_refused() {
     for at in 0..state.len() {
         let mut bytes = state.to_vec();
         bytes[at] ^= 0x41;
-        // Whatever it says, it does not panic.
+        // Any result is fine, as long as it is no panic.
         let _ = ConsumerGroup::restore(bytes.into(), &stage.settings, 0);
     }
 }
 
 #[test]
-fn whatever_a_member_makes_long_counts() {
+fn long_texts_of_a_member_count_as_memory() {
     let mut stage = Stage::new();
     let long = |letter: &str| Text::from(letter.repeat(10_000));
     let request = ConsumerGroupHeartbeatRequest {
@@ -447,7 +447,7 @@ fn whatever_a_member_makes_long_counts() {
     assert_eq!(stage.group.bytes(), 0);
 }
 
-/// A stage on which a change makes intervals short.
+/// Returns a stage on which a change makes intervals short.
 fn unsettled_stage() -> Stage {
     let mut stage = Stage::new();
     stage.settings.unsettled_interval_ms = 1_000;
@@ -459,7 +459,7 @@ fn interval(said: Said) -> i32 {
 }
 
 #[test]
-fn intervals_are_short_for_a_while_after_a_change() {
+fn change_makes_intervals_short_for_a_while() {
     let mut stage = unsettled_stage();
     assert_eq!(stage.join("m1", &["a"]).heartbeat_interval_ms, 1_000, "others may join, too");
     stage.now = 2_999;
@@ -482,7 +482,7 @@ fn intervals_are_short_for_a_while_after_a_change() {
 }
 
 #[test]
-fn who_waits_for_others_comes_less_and_less_often() {
+fn member_that_waits_for_others_gets_growing_intervals() {
     let mut stage = unsettled_stage();
     stage.join("m1", &["a"]);
     stage.now = 100_000;
@@ -491,7 +491,7 @@ fn who_waits_for_others_comes_less_and_less_often() {
     for at in [2_000, 5_000, 8_000, 12_000, 40_000, 80_000] {
         stage.now = 100_000 + at;
         waiting.push(interval(stage.beat("m2", 2)));
-        // m1 hears of it as late as a settled member may.
+        // `m1` learns of the change as late as a settled member may.
         if at == 5_000 {
             told.push(interval(stage.beat("m1", 1)));
             assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
@@ -505,7 +505,7 @@ fn who_waits_for_others_comes_less_and_less_often() {
 }
 
 #[test]
-fn who_waits_for_a_target_comes_soon() {
+fn member_that_waits_for_a_target_gets_a_short_interval() {
     let mut stage = unsettled_stage();
     stage.settings.assignment_interval_ms = 15_000;
     stage.join("m1", &["a"]);
@@ -517,7 +517,7 @@ fn who_waits_for_a_target_comes_soon() {
 }
 
 #[test]
-fn a_short_interval_is_never_longer_than_the_configured_one_and_may_be_off() {
+fn short_interval_is_at_most_the_configured_one_and_may_be_off() {
     let mut stage = unsettled_stage();
     stage.settings.heartbeat_interval_ms = 700;
     assert_eq!(stage.join("m1", &["a"]).heartbeat_interval_ms, 700);
@@ -528,7 +528,7 @@ fn a_short_interval_is_never_longer_than_the_configured_one_and_may_be_off() {
 }
 
 #[test]
-fn a_large_group_comes_less_often() {
+fn large_group_gets_longer_short_intervals() {
     let mut stage = unsettled_stage();
     stage.settings.members_max = 1_500;
     for n in 0..1_500 {
@@ -538,7 +538,7 @@ fn a_large_group_comes_less_often() {
 }
 
 #[test]
-fn a_restart_in_a_rebalance_begins_the_time_anew() {
+fn restart_in_a_rebalance_restarts_the_short_intervals() {
     let mut stage = unsettled_stage();
     stage.join("m1", &["a"]);
     let restarted =
@@ -553,8 +553,8 @@ fn a_restart_in_a_rebalance_begins_the_time_anew() {
 }
 
 #[test]
-fn among_equals_the_next_to_come_gives_and_gets() {
-    // When each was heard of last, when the third joins, and how much the first two then have.
+fn equal_members_the_next_heartbeat_decides_the_target() {
+    // Last heartbeats of the first two members, time at which the third joins, and loads of the first two after that.
     for (heard, joins, loads) in
         [([10_000, 12_000], 12_500, [1, 2]), ([12_000, 10_000], 12_500, [2, 1]), ([10_000, 12_000], 15_500, [2, 1])]
     {
@@ -578,9 +578,9 @@ fn among_equals_the_next_to_come_gives_and_gets() {
     }
 }
 
-/// Its snapshot has more elements than a request may have, and far fewer bytes than a group may hold.
+/// The snapshot has more elements than a request may have, and far fewer bytes than a group may have.
 #[test]
-fn a_group_of_many_subscriptions_is_read_as_it_was_kept() {
+fn group_with_many_subscriptions_is_restored_from_its_snapshot() {
     const MEMBERS: usize = 106;
     let mut stage = Stage::new();
     stage.settings.members_max = MEMBERS;

@@ -1,11 +1,11 @@
-//! Who elects and keeps the ISR, as `rules` relies on it: Kafka's `ReplicationControlManager` for one partition,
-//! without ELR.
+//! Controller that elects leaders and keeps the ISR: Kafka's `ReplicationControlManager` for one partition, without
+//! ELR.
 
 use super::Fault;
 use crate::replica::{AlterPartition, BrokerRegistration, Brokers, NO_BROKER_EPOCH, PartitionRegistration};
 use fullbore_wire::ErrorCode;
 
-/// The metadata; brokers hold copies.
+/// Metadata, of which brokers have copies.
 #[derive(Clone, Debug)]
 pub struct Controller {
     pub partition: PartitionRegistration,
@@ -32,8 +32,8 @@ impl Controller {
         self.brokers.get_mut(&id).expect("three brokers are registered")
     }
 
-    /// The broker is dead as far as the controller knows: it leaves the ISR, unless it is the last, and does not
-    /// lead.
+    /// Fences a broker that the controller considers failed. It leaves the ISR unless it is the last member, and does
+    /// not lead.
     pub fn fence(&mut self, id: i32) {
         self.broker(id).is_fenced = true;
         let partition = &mut self.partition;
@@ -56,7 +56,7 @@ impl Controller {
         }
     }
 
-    /// The broker is to lead, if it may.
+    /// Makes the broker the leader, if it may lead.
     pub fn prefer(&mut self, id: i32) {
         let partition = &mut self.partition;
         if partition.isr.contains(&id) && partition.leader != Some(id) && !self.brokers[&id].is_fenced {
@@ -66,7 +66,7 @@ impl Controller {
         }
     }
 
-    /// The broker comes back; its epoch.
+    /// Registers a restarted broker. Returns its epoch.
     pub fn register(&mut self, id: i32) -> i64 {
         self.fence(id);
         self.broker(id).epoch += 1;
@@ -87,7 +87,7 @@ impl Controller {
         partition.partition_epoch += 1;
     }
 
-    /// A leader asks for another ISR.
+    /// Handles a leader's request for another ISR.
     pub fn alter(&mut self, from: i32, asked: &AlterPartition) -> Result<PartitionRegistration, ErrorCode> {
         if self.partition.leader != Some(from) || asked.leader_epoch != self.partition.leader_epoch {
             return Err(ErrorCode::FENCED_LEADER_EPOCH);

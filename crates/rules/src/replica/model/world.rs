@@ -1,4 +1,4 @@
-//! Logs, messages and time around three [`Partition`]s, and what must hold of them.
+//! Logs, messages and time around three [`Partition`]s, and the checks of them.
 
 use super::controller::Controller;
 use super::{Action, At, Fault};
@@ -12,17 +12,17 @@ use std::collections::BTreeMap;
 
 pub const LAG_MS: i64 = 1_000;
 const IDS: [i32; 3] = [1, 2, 3];
-/// Records in one answer to a fetch.
+/// Number of records in one response to a fetch.
 const FETCHED_MAX: usize = 3;
 
-/// No two have the same value.
+/// Record with a unique value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
     epoch: i32,
     value: u64,
 }
 
-/// A producer who waits.
+/// Waiting request of a producer.
 #[derive(Clone, Copy, Debug)]
 struct Ticket {
     epoch: i32,
@@ -30,18 +30,18 @@ struct Ticket {
     record: Record,
 }
 
-/// A broker's process.
+/// Process of a broker.
 #[derive(Debug)]
 struct Process {
     partition: Partition,
     metadata: Controller,
     broker_epoch: i64,
     tickets: Vec<Ticket>,
-    /// The high watermark last seen.
+    /// High watermark at the last check.
     seen: i64,
 }
 
-/// A broker: what is on its disk, and its process if it runs.
+/// Broker: its disk, and its process if it runs.
 #[derive(Debug)]
 struct Broker {
     id: i32,
@@ -72,13 +72,13 @@ pub struct World {
     settings: ReplicaSettings,
     now_ms: i64,
     values: u64,
-    /// What was below anybody's high watermark.
+    /// Records below the high watermark of any broker.
     committed: Vec<Record>,
-    /// What was acknowledged and not yet looked at.
+    /// Acknowledged records that are not checked yet.
     acknowledged: Vec<(i64, Record)>,
     acknowledged_count: usize,
     leaders: BTreeMap<i32, i32>,
-    /// The largest end that a leader told.
+    /// Largest end offset that a leader has returned.
     told: i64,
     fault: Option<Fault>,
 }
@@ -152,7 +152,7 @@ impl World {
             Action::Fence { at } => self.controller.fence(IDS[at]),
             Action::Elect { at } => self.controller.prefer(IDS[at]),
             Action::Unfence { at } => {
-                // A process that is not there says nothing.
+                // A broker without a process sends no heartbeats.
                 if self.brokers[at].process.is_some() {
                     self.controller.unfence(IDS[at]);
                 }
@@ -174,7 +174,7 @@ impl World {
     fn kill(&mut self, at: At) {
         let broker = &mut self.brokers[at];
         if let Some(process) = broker.process.take() {
-            // The checkpoint is of some time before.
+            // The checkpoint is older than the high watermark.
             broker.checkpoint = process.partition.high_watermark() / 2;
         }
     }
@@ -184,7 +184,7 @@ impl World {
         self.launch(at, broker_epoch);
     }
 
-    /// Whoever is the only one in sync keeps its log: nobody else has it.
+    /// Cuts the power of a broker. The only member of the ISR keeps its log, since no other broker has it.
     fn power_cut(&mut self, at: At, lost: usize) {
         self.kill(at);
         let is_alone = self.controller.partition.isr == [IDS[at]];
@@ -194,7 +194,7 @@ impl World {
         self.start(at);
     }
 
-    /// Tells a partition of an event, and does what follows.
+    /// Applies an event to a partition, and carries out its effects.
     fn event(
         &mut self,
         at: At,
@@ -269,7 +269,7 @@ impl World {
         self.network.push(Message::Fetch { to: (leader - 1) as At, fetch, position });
     }
 
-    /// A fetch and its answer, past all that is on its way; so is what follows from them.
+    /// Delivers a fetch, its response and their effects, before all messages in flight.
     fn round(&mut self, at: At) -> Result<(), String> {
         let before = std::mem::take(&mut self.network);
         self.fetch(at);
@@ -314,7 +314,7 @@ impl World {
         }
     }
 
-    /// Who waits for an answer is told that none came.
+    /// Loses a message. A leader that waits for a response gets an error instead.
     fn lose(&mut self, message: Message) -> Result<(), String> {
         let (Message::Propose { from: at, broker_epoch, proposal }
         | Message::Altered { to: at, broker_epoch, proposal, .. }) = message
@@ -411,7 +411,7 @@ impl World {
         }
     }
 
-    /// What holds after every step.
+    /// Checks all promises; called after every step.
     fn check(&mut self) -> Result<(), String> {
         for broker in &mut self.brokers {
             let Some(process) = &mut broker.process else { continue };
@@ -436,7 +436,7 @@ impl World {
         self.check_told()
     }
 
-    /// The end that a present leader tells is never less than what any told before.
+    /// Checks that the end offset of the present leader is never below one returned before.
     fn check_told(&mut self) -> Result<(), String> {
         let epoch = self.controller.partition.leader_epoch;
         for process in self.brokers.iter().filter_map(|broker| broker.process.as_ref()) {
@@ -448,7 +448,8 @@ impl World {
         Ok(())
     }
 
-    /// Once nothing more happens, everybody is in sync and has the same log, and a new record is acknowledged.
+    /// Checks that without further events all brokers get in sync and have the same log, and that a new record is
+    /// acknowledged.
     pub fn end(&mut self) -> Result<(), String> {
         while let Some(message) = self.network.pop() {
             self.lose(message)?;

@@ -1,5 +1,5 @@
-//! Parking in small, and against a network that delays, doubles and reorders: whatever arrives when, the log has each
-//! batch of an epoch once and in sequence order, and each copy sent is answered once.
+//! Parking by cases, and against a network that delays, duplicates and reorders batches. For any arrivals the log has
+//! each batch of an epoch once, in the order of sequences, and each copy gets one response.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32) -> Stamp {
 }
 
 #[test]
-fn an_append_frees_what_follows_and_nothing_else() {
+fn append_releases_only_the_batch_that_follows() {
     let mut parking = Parking::default();
     for (producer, sequence) in [(1, 1), (1, 3), (2, 1)] {
         assert!(parking.park(&stamp(producer, 0, sequence), (producer, sequence), 10, WAIT_MS).is_empty());
@@ -30,14 +30,14 @@ fn an_append_frees_what_follows_and_nothing_else() {
 }
 
 #[test]
-fn the_last_sequence_is_followed_by_the_first() {
+fn last_sequence_is_followed_by_the_first() {
     let mut parking = Parking::default();
     parking.park(&stamp(1, 0, 0), "zero", 10, WAIT_MS);
     assert_eq!(parking.appended(&stamp(1, 0, i32::MAX)).next, Some("zero"));
 }
 
 #[test]
-fn a_newer_epoch_throws_the_older_out_parked_or_appended() {
+fn newer_epoch_removes_the_older_one_parked_or_appended() {
     let mut parking = Parking::default();
     parking.park(&stamp(1, 0, 5), "old", 10, WAIT_MS);
     parking.park(&stamp(2, 0, 5), "other", 10, WAIT_MS);
@@ -49,7 +49,7 @@ fn a_newer_epoch_throws_the_older_out_parked_or_appended() {
 }
 
 #[test]
-fn places_are_bounded_per_producer_and_epoch() {
+fn slots_are_bounded_per_producer_and_epoch() {
     let mut parking = Parking::default();
     for sequence in 1..=3 {
         assert_eq!(parking.room_for(&stamp(1, 0, sequence), 3), Ok(Some(10 * (sequence as usize - 1))));
@@ -66,7 +66,7 @@ fn places_are_bounded_per_producer_and_epoch() {
 }
 
 #[test]
-fn a_batch_takes_the_place_of_the_one_that_is_farthest_ahead_but_of_none_before_it() {
+fn batch_replaces_the_one_farthest_ahead_and_none_before_it() {
     let mut parking = Parking::default();
     for sequence in [i32::MAX - 1, 1, 5, 3] {
         parking.park(&stamp(1, 0, sequence), sequence, 10, WAIT_MS);
@@ -82,7 +82,7 @@ fn a_batch_takes_the_place_of_the_one_that_is_farthest_ahead_but_of_none_before_
 }
 
 #[test]
-fn what_is_due_expires_oldest_first_and_the_rest_stays() {
+fn due_batches_expire_oldest_first_and_the_others_stay() {
     let mut parking = Parking::default();
     for sequence in 1..=4 {
         parking.park(&stamp(1, 0, sequence), sequence, 10, WAIT_MS + sequence as u64);
@@ -96,7 +96,7 @@ fn what_is_due_expires_oldest_first_and_the_rest_stays() {
 }
 
 #[test]
-fn one_producer_takes_half_of_what_the_others_leave() {
+fn producer_gets_half_of_the_bytes_that_others_leave() {
     assert!(fits(0, 50, 0, 100));
     assert!(!fits(0, 51, 0, 100));
     assert!(fits(49, 1, 49, 100));
@@ -107,14 +107,14 @@ fn one_producer_takes_half_of_what_the_others_leave() {
     assert!(!fits(0, 1, 200, 100), "a limit that was lowered");
 }
 
-/// What a copy was answered with.
+/// Response to a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Offset(i64),
     Refused(SequenceRefusal),
 }
 
-/// The broker's half, as the broker puts these parts together.
+/// Server that combines these parts as the broker does.
 struct Server {
     producers: Producers,
     parking: Parking<(Stamp, Vec<usize>)>,
@@ -193,24 +193,24 @@ impl Server {
     }
 }
 
-/// One batch of the client: its stamp, and how often it is under way.
+/// Batch of the client: its stamp, and its number of copies in flight.
 struct Sent {
     stamp: Stamp,
     under_way: usize,
 }
 
-/// A client with a window, and the network between it and the server.
+/// Client with a window, and the network between it and the server.
 struct Run {
     random: Random,
     server: Server,
     epoch: i16,
     next_sequence: i32,
-    /// Unacknowledged, oldest first, by the number of the batch.
+    /// Unacknowledged batches by number, oldest first.
     open: BTreeMap<u64, Sent>,
     next_batch: u64,
-    /// Copies on their way.
+    /// Copies in flight.
     network: Vec<usize>,
-    /// Each copy ever sent: its stamp and its batch.
+    /// Stamp and batch of each copy ever sent.
     copies: Vec<(Stamp, u64)>,
     answered: Vec<usize>,
 }
@@ -264,7 +264,7 @@ impl Run {
         self.copies.push((sent.stamp, batch));
     }
 
-    /// Sends one open batch again, whatever became of its other copies: a connection was lost.
+    /// Resends an unacknowledged batch, whatever became of its other copies: a connection was lost.
     fn retry(&mut self) {
         let open: Vec<u64> = self.open.iter().filter(|(_, sent)| sent.under_way < 3).map(|(batch, _)| *batch).collect();
         if !open.is_empty() {
@@ -273,7 +273,7 @@ impl Run {
         }
     }
 
-    /// Any copy arrives next.
+    /// Delivers any copy in flight.
     fn deliver(&mut self) {
         if !self.network.is_empty() {
             let copy = self.network.swap_remove(self.random.below(self.network.len()));
@@ -299,14 +299,14 @@ impl Run {
         }
     }
 
-    /// The client gives up what is open and goes on with a new epoch.
+    /// Gives up the client's unacknowledged batches, and begins a new epoch.
     fn bump(&mut self) {
         self.open.clear();
         self.epoch += 1;
         self.next_sequence = 0;
     }
 
-    /// Everything comes through in the end.
+    /// Delivers and resends until all batches are acknowledged.
     fn finish(&mut self) {
         let mut rounds = 0;
         while !self.open.is_empty() || !self.network.is_empty() || !self.server.parking.is_empty() {
@@ -365,14 +365,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_order_within_the_window_is_appended_in_order_once(seed: u64, window in prop::sample::select(vec![5usize, 64, 1024])) {
+    fn any_order_within_the_window_is_appended_once_in_order(seed: u64, window in prop::sample::select(vec![5usize, 64, 1024])) {
         let run = any_order(seed, window, usize::MAX / 2, false);
         let sent: i64 = run.copies.iter().map(|(stamp, batch)| (*batch, i64::from(stamp.record_count))).collect::<BTreeMap<_, _>>().values().sum();
         prop_assert_eq!(run.server.log_end, 1 + sent, "every batch, once");
     }
 
     #[test]
-    fn new_epochs_and_little_room_change_nothing_of_that(seed: u64, window in prop::sample::select(vec![5usize, 64, 1024]), bytes_max in 1usize..40) {
+    fn new_epochs_and_a_small_buffer_keep_the_log_in_order(seed: u64, window in prop::sample::select(vec![5usize, 64, 1024]), bytes_max in 1usize..40) {
         any_order(seed, window, bytes_max, true);
     }
 }

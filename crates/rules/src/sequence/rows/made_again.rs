@@ -1,8 +1,8 @@
-//! Row 1 on a topic that is deleted and made again: with which batch a producer may begin in the new partition.
+//! Row 1 on a recreated topic: the batches with which a producer may begin in the new partition.
 
 use super::*;
 
-/// A partition whose producer 7 has written ten batches of three records before its topic was deleted and made again.
+/// Returns a recreated partition, to whose predecessor producer 7 wrote ten batches of three records.
 fn made_again() -> Partition {
     let mut before = Partition::new(5);
     before.fill(10);
@@ -12,10 +12,10 @@ fn made_again() -> Partition {
 }
 
 #[test]
-fn row_1_on_a_topic_made_again_a_producer_goes_on_exactly_where_it_stopped() {
+fn row_1_recreated_topic_producer_continues_exactly_after_its_last_batch() {
     let refused = Refuse(OutOfOrderSequence);
     let mut partition = made_again();
-    // What overtook the next one while there was no topic, another epoch, another producer.
+    // A batch that overtook the next one while there was no topic, another epoch, another producer.
     for other in [third(11), stamp(7, 1, 30, 3), stamp(7, 0, 31, 3), stamp(8, 0, 30, 3)] {
         assert_eq!(partition.produce(other), refused, "{other:?}");
     }
@@ -26,14 +26,14 @@ fn row_1_on_a_topic_made_again_a_producer_goes_on_exactly_where_it_stopped() {
 }
 
 #[test]
-fn row_1_on_a_topic_made_again_a_producer_may_begin_anew() {
+fn row_1_recreated_topic_producer_may_begin_at_zero() {
     assert_eq!(made_again().produce(third(0)), Append);
     assert_eq!(made_again().produce(stamp(7, 1, 0, 3)), Append);
     assert_eq!(made_again().produce(stamp(8, 0, 0, 3)), Append);
 }
 
 #[test]
-fn row_1_on_a_topic_made_again_what_was_written_and_not_answered_is_written_again() {
+fn row_1_recreated_topic_batches_without_a_response_are_written_again() {
     for first in 0..=10 {
         let mut partition = made_again();
         for n in first..=10 {
@@ -51,7 +51,7 @@ fn row_1_on_a_topic_made_again_what_was_written_and_not_answered_is_written_agai
 
 /// A producer with several connections sets `reorder` in each batch that is not its only one in flight.
 #[test]
-fn row_1_on_a_topic_made_again_a_batch_that_may_race_others_waits_for_those_before_it() {
+fn row_1_recreated_topic_batch_that_may_race_others_waits_for_earlier_ones() {
     let mut partition = made_again();
     for n in 1..=11 {
         assert_eq!(partition.producers.ahead(&third(n)), 3 * n, "batch {n}");
@@ -61,7 +61,7 @@ fn row_1_on_a_topic_made_again_a_batch_that_may_race_others_waits_for_those_befo
 }
 
 #[test]
-fn row_1_on_a_topic_made_again_each_producer_goes_on_though_others_have_written() {
+fn row_1_recreated_topic_each_producer_continues_after_writes_of_others() {
     let mut before = Partition::new(5);
     before.fill(10);
     for sequence in [0, 3] {
@@ -79,7 +79,7 @@ fn row_1_on_a_topic_made_again_each_producer_goes_on_though_others_have_written(
 }
 
 #[test]
-fn row_1_on_a_topic_made_again_where_a_producer_stopped_is_forgotten_in_time() {
+fn row_1_recreated_topic_carried_state_of_a_silent_producer_expires() {
     let mut partition = made_again();
     assert_eq!(partition.produce(stamp(8, 0, 0, 3)), Append);
     for now_ms in [0, DAY_MS - 1] {
@@ -93,7 +93,7 @@ fn row_1_on_a_topic_made_again_where_a_producer_stopped_is_forgotten_in_time() {
 }
 
 #[test]
-fn row_1_a_topic_made_again_for_ever_remembers_as_many_producers_as_there_is_room_for() {
+fn row_1_topic_recreated_for_ever_remembers_producers_up_to_the_limit() {
     let mut producers = Producers::bounded(3);
     for producer_id in 0..20 {
         producers.append(&stamp(producer_id, 0, 0, 1), 0, 0, 0, 5);
@@ -107,7 +107,7 @@ fn row_1_a_topic_made_again_for_ever_remembers_as_many_producers_as_there_is_roo
 }
 
 #[test]
-fn row_1_on_a_topic_made_again_that_was_elsewhere_any_first_sequence_is_taken() {
+fn row_1_recreated_topic_from_another_broker_accepts_any_first_sequence() {
     let mut partition = Partition::new(5);
     partition.producers.succeed(Stops::partial());
     assert_eq!(partition.produce(third(10)), Append);
@@ -117,7 +117,7 @@ fn row_1_on_a_topic_made_again_that_was_elsewhere_any_first_sequence_is_taken() 
 }
 
 #[test]
-fn row_1_a_topic_made_again_twice_remembers_what_was_written_last() {
+fn row_1_topic_recreated_twice_remembers_the_last_writes() {
     let mut partition = made_again();
     let mut unwritten = Partition::new(5);
     unwritten.producers.succeed(partition.producers.stops());
@@ -131,7 +131,7 @@ fn row_1_a_topic_made_again_twice_remembers_what_was_written_last() {
 }
 
 #[test]
-fn row_1_a_topic_made_again_twice_remembers_producers_that_wrote_before_that() {
+fn row_1_topic_recreated_twice_remembers_producers_of_the_first() {
     let mut partition = made_again();
     assert_eq!(partition.produce(stamp(8, 0, 0, 3)), Append);
     let mut next = Partition::new(5);
@@ -143,7 +143,7 @@ fn row_1_a_topic_made_again_twice_remembers_producers_that_wrote_before_that() {
 }
 
 #[test]
-fn row_1_on_a_topic_made_again_an_expired_or_evicted_producer_goes_on_with_any_sequence() {
+fn row_1_recreated_topic_forgotten_producer_continues_with_any_sequence() {
     for is_evicted in [false, true] {
         let mut before = Partition { producers: Producers::bounded(1), ..Partition::new(5) };
         before.fill(10);
@@ -158,7 +158,7 @@ fn row_1_on_a_topic_made_again_an_expired_or_evicted_producer_goes_on_with_any_s
 }
 
 #[test]
-fn row_1_on_a_topic_made_again_a_restart_keeps_where_producers_stopped() {
+fn row_1_recreated_topic_restart_keeps_the_carried_state() {
     let refused = Refuse(OutOfOrderSequence);
     let mut partition = made_again();
     partition.restart();
@@ -174,7 +174,7 @@ fn row_1_on_a_topic_made_again_a_restart_keeps_where_producers_stopped() {
 }
 
 #[test]
-fn row_1_on_a_topic_made_again_a_restart_does_not_defer_the_expiry_of_stops() {
+fn row_1_recreated_topic_restart_does_not_postpone_the_expiry() {
     let mut before = Partition::new(5);
     before.fill(10);
     let mut partition = Partition::new(5);
@@ -189,7 +189,7 @@ fn row_1_on_a_topic_made_again_a_restart_does_not_defer_the_expiry_of_stops() {
 }
 
 #[test]
-fn row_1_on_a_topic_made_again_that_was_elsewhere_a_producer_with_a_later_id_begins_with_0() {
+fn row_1_recreated_topic_from_another_broker_newer_producer_begins_at_zero() {
     let refused = Refuse(OutOfOrderSequence);
     let mut partition = Partition::new(5);
     partition.producers.succeed(Stops::partial().of_ids_below(8));
@@ -203,7 +203,7 @@ fn row_1_on_a_topic_made_again_that_was_elsewhere_a_producer_with_a_later_id_beg
 }
 
 #[test]
-fn row_1_a_forgotten_producer_leaves_no_doubt_about_those_with_larger_ids() {
+fn row_1_recreated_topic_forgotten_producer_leaves_larger_ids_certain() {
     let mut before = Partition { producers: Producers::bounded(1), ..Partition::new(5) };
     before.fill(10);
     assert_eq!(before.produce(stamp(8, 0, 0, 3)), Append, "7 is evicted");
@@ -214,9 +214,9 @@ fn row_1_a_forgotten_producer_leaves_no_doubt_about_those_with_larger_ids() {
     assert_eq!(after.produce(third(12)), Append, "where 7 stopped is forgotten");
 }
 
-/// As the index of diskless partitions keeps it.
+/// Copy of the state as the index of diskless partitions stores it.
 #[test]
-fn row_1_on_a_topic_made_again_the_last_records_of_producers_are_all_that_their_stops_need() {
+fn row_1_recreated_topic_carried_state_follows_from_the_last_records() {
     let mut before = made_again();
     assert_eq!(before.produce(stamp(8, 1, 0, 3)), Append);
     let stops = before.producers.stops();
@@ -227,7 +227,7 @@ fn row_1_on_a_topic_made_again_the_last_records_of_producers_are_all_that_their_
 }
 
 #[test]
-fn row_1_on_a_topic_made_again_a_log_cut_off_keeps_the_stops_of_silent_producers() {
+fn row_1_recreated_topic_truncated_log_keeps_the_state_of_silent_producers() {
     let mut before = made_again();
     assert_eq!(before.produce(stamp(8, 0, 0, 3)), Append);
     let mut cut = Partition::new(5);

@@ -1,53 +1,53 @@
-//! Clients that share the transactional id, and the requests that they send.
+//! Clients that share the transactional id, and their requests.
 
 use super::super::{ProducerIdAndEpoch, TransactionAnswer, TransactionVersion};
 use fullbore_schedules::Random;
 use fullbore_wire::ErrorCode;
 use std::collections::BTreeSet;
 
-/// A request that a client repeats until it is answered.
+/// Request that a client repeats until it gets the response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Call {
     Init(Option<ProducerIdAndEpoch>),
     Add(ProducerIdAndEpoch, i32),
-    /// True for a commit.
+    /// End of a transaction; true for a commit.
     End(ProducerIdAndEpoch, bool),
 }
 
-/// A request on its way.
+/// Request in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     pub call: Call,
-    /// The number of the call, by which a client knows its answer.
+    /// Number of the call, by which a client recognises the response.
     pub number: u64,
     pub slot: usize,
     pub incarnation: usize,
     pub version: TransactionVersion,
-    /// The transaction, for all but Init.
+    /// Transaction, for all requests except Init.
     pub transaction: Option<usize>,
 }
 
-/// A transaction, as its client knows it and as partitions have it.
+/// Transaction as its client knows it, and as partitions have it.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     pub records: usize,
-    /// The outcome that the client wants.
+    /// Outcome that the client has requested.
     pub asked: Option<bool>,
-    /// The outcome that the client was answered.
+    /// Outcome in the response to the client.
     pub answered: Option<bool>,
-    /// The outcome by the first marker behind a record.
+    /// Outcome of the first marker after a record.
     pub outcome: Option<bool>,
 }
 
 #[derive(Debug)]
 pub struct Client {
-    /// The number of the process, over all clients.
+    /// Number of the process, over all clients.
     pub incarnation: usize,
     pub version: TransactionVersion,
     pub producer: Option<ProducerIdAndEpoch>,
     pub transaction: Option<usize>,
     pub added: BTreeSet<i32>,
-    /// The transaction can only be aborted.
+    /// True if the transaction can only be aborted.
     pub must_abort: bool,
     pub call: Option<(u64, Call)>,
 }
@@ -55,13 +55,13 @@ pub struct Client {
 /// Next step of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
-    /// Sends the call that it waits for.
+    /// Sends the waiting call.
     Send,
     /// Begins another call.
     Begin(Call),
     /// Writes a record.
     Write(ProducerIdAndEpoch, i32),
-    /// Starts again as a new process.
+    /// Restarts as a new process.
     Crash,
 }
 
@@ -78,7 +78,7 @@ impl Client {
         }
     }
 
-    /// Chooses the next step.
+    /// Chooses the client's next step.
     pub fn next(&self, random: &mut Random, partitions: usize) -> Next {
         if random.one_in(100) {
             return Next::Crash;
@@ -89,7 +89,7 @@ impl Client {
         if self.call.is_some() && !random.one_in(80) {
             return Next::Send;
         }
-        // After a failure, or out of impatience, the client gives the transaction up.
+        // After a failure, or after waiting too long, the client gives the transaction up.
         if self.call.is_some() || random.one_in(100) {
             return Next::Begin(Call::Init(Some(producer)));
         }
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// Takes the answer to its call.
+    /// Handles the response to its call.
     pub fn answered(&mut self, call: Call, answer: TransactionAnswer) {
         let error = match answer {
             TransactionAnswer::InitProducerId(Err(code))

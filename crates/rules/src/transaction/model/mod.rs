@@ -1,20 +1,24 @@
-//! Producers that share a transactional id, a coordinator that fails and moves, markers that are late or come twice: by
-//! seed.
+//! Model of producers that share a transactional id, a coordinator that fails and moves, and markers that are late or
+//! come twice, by seed.
 //!
-//! Clients add partitions, write, and end transactions by either protocol; they repeat requests without an answer, give
-//! up, come back, and go on as zombies. Requests are delayed and doubled, answers lost; appends fail, and some of those
-//! are on record all the same. The coordinator stops between any two events, and another one loads the last record. In
-//! the end everything arrives.
+//! Clients add partitions, write, and end transactions by either protocol. They repeat requests without a response,
+//! give up, restart, and continue as zombies. Requests are delayed and duplicated, and responses are lost. Appends
+//! fail, and some of these records are written all the same. The coordinator stops between any two events, and another
+//! one loads the last record. At the end everything arrives.
 //!
-//! Checked: one record in flight; each record before its markers, each partition marked before Complete; the epoch
-//! never falls; no producer is given to two clients, or to a zombie; the records of a transaction have one outcome,
-//! which is the answered one and never a commit that no client wanted; each request is answered once; in the end no
-//! record is open.
+//! Checks:
 //!
-//! Left out with TV1: requests that arrive after their client has gone on with the same epoch. With TV1 they look like
-//! new ones, which is the reason for TV2.
+//! - At most one record is in flight. Each record precedes its markers, and each partition has its marker before
+//!   Complete.
+//! - The epoch never falls. No producer is given to two clients, or to a zombie.
+//! - The records of a transaction have one outcome: the one in the response, and never a commit that no client
+//!   requested.
+//! - Each request gets one response. At the end no record is open.
 //!
-//! The checks are tested: with each [`Fault`] they find schedules that break a promise.
+//! Left out with TV1: requests that arrive after their client has continued with the same epoch. With TV1 they look
+//! like new ones, which is the reason for TV2.
+//!
+//! The checks are tested: with each [`Fault`] they must find schedules that break a promise.
 
 mod clients;
 mod partitions;
@@ -25,40 +29,41 @@ use world::World;
 
 const STEPS: usize = 2_000;
 
-/// A mistake that the broker around the machine, or a partition, makes on purpose.
+/// Mutation: a mistake that the broker around the machine, or a partition, makes on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// An append is reported as done before it is. Planted where `Effect::Persist` is carried out.
+    /// An append is reported as done before it is. Mutates the execution of `Effect::Persist`.
     ReportsBeforeAppend,
-    /// An append that failed is reported as done. Planted where an append ends.
+    /// A failed append is reported as done. Mutates the end of an append.
     TakesFailureForSuccess,
-    /// Markers are written when the decision's append begins. Planted where `Effect::Persist` is carried out.
+    /// Markers are written when the decision's append begins. Mutates the execution of `Effect::Persist`.
     MarksBeforeDecision,
-    /// A partition is reported as marked without its marker. Planted where a marker arrives.
+    /// A partition is reported as marked without its marker. Mutates the arrival of a marker.
     ReportsUnwrittenMarkers,
-    /// A reply counts for the decision of now. Planted where a reply arrives.
+    /// A response counts for the present decision. Mutates the arrival of a response.
     TakesStaleReplies,
-    /// A partition takes markers of coordinators that were replaced. Planted in the partition.
+    /// A partition accepts markers of replaced coordinators. Mutates the partition.
     TakesOldCoordinators,
-    /// A record is loaded without one of its partitions. Planted in the load.
+    /// A record is loaded without one of its partitions. Mutates the load.
     LosesPartition,
-    /// The record before the last is loaded. Planted in the load.
+    /// The record before the last is loaded. Mutates the load.
     LoadsOldRecord,
-    /// A decision is loaded as the other one. Planted in the load.
+    /// A decision is loaded as the opposite one. Mutates the load.
     FlipsDecision,
-    /// A decision is loaded with the epoch before. Planted in the load.
+    /// A decision is loaded with the previous epoch. Mutates the load.
     LosesEpoch,
-    /// A producer id is handed out twice. Planted where `Effect::NeedProducerId` is carried out.
+    /// A producer id is allocated twice. Mutates the execution of `Effect::NeedProducerId`.
     ReusesProducerIds,
-    /// The producer that an EndTxn answers is the one before. Planted where `Effect::Answer` is carried out.
+    /// The response to an EndTxn has the former producer. Mutates the execution of `Effect::Answer`.
     AnswersOldEpoch,
-    /// A decision is answered and its markers forgotten. Planted where `Effect::WriteMarkers` is carried out.
+    /// The response to a decision is sent, and its markers are dropped. Mutates the execution of
+    /// `Effect::WriteMarkers`.
     ForgetsMarkers,
-    /// Time never reaches the machine. Planted where time passes.
+    /// The machine never learns the time. Mutates the passing of time.
     NeverTicks,
 }
 
-/// Outcome of a schedule: transactions whose commit was answered, and those that were aborted with records.
+/// Outcome of a schedule: numbers of committed transactions, and of aborted ones with records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Outcome {
     committed: usize,
@@ -74,7 +79,7 @@ fn run(seed: u64, fault: Option<Fault>) -> Result<Outcome, String> {
 }
 
 #[test]
-fn whatever_happens_each_transaction_has_one_outcome_and_is_as_it_was_answered() {
+fn random_schedule_each_transaction_has_one_outcome_as_in_its_response() {
     let outcomes = run_each(10_000, 2, |seed| run(seed, None));
     let mean = |count: fn(&Outcome) -> usize| outcomes.iter().map(count).sum::<usize>() as f64 / outcomes.len() as f64;
     let (committed, aborted) = (mean(|outcome| outcome.committed), mean(|outcome| outcome.aborted));
@@ -83,7 +88,7 @@ fn whatever_happens_each_transaction_has_one_outcome_and_is_as_it_was_answered()
 }
 
 #[test]
-fn each_planted_fault_is_found() {
+fn each_mutation_is_found() {
     use Fault::*;
     let faults = [
         ReportsBeforeAppend,
@@ -105,6 +110,6 @@ fn each_planted_fault_is_found() {
 }
 
 #[test]
-fn seed_runs_twice_outcome_is_the_same() {
+fn same_seed_has_the_same_outcome() {
     same_seed_same_outcome(0..50, |seed| run(seed, None));
 }

@@ -1,16 +1,16 @@
-//! Partitions, as far as transactions need them: open records, and which writes and markers are taken.
+//! Partitions as transactions need them: open records, and checks of writes and markers.
 
 use super::super::{Markers, ProducerIdAndEpoch, TransactionVersion};
 use std::collections::HashMap;
 
-/// Producer id, as a partition knows it.
+/// State of a producer id at a partition.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     epoch: i16,
     coordinator_epoch: i32,
 }
 
-/// A partition's log: of each record the transaction, and the producer id while it is open.
+/// Log of a partition: the producer id and transaction of each open record.
 #[derive(Debug, Default)]
 pub struct Partition {
     known: HashMap<i64, Known>,
@@ -20,13 +20,13 @@ pub struct Partition {
 /// Outcome of a marker.
 #[derive(Debug, PartialEq)]
 pub enum Marked {
-    /// Written; these transactions' records have their outcome.
+    /// The marker is written, and gives the records of these transactions their outcome.
     Written(Vec<usize>),
-    /// Written before, and not again.
+    /// The marker was written before, and is not repeated.
     Again,
-    /// The marker's coordinator was replaced.
+    /// Another coordinator has replaced the marker's.
     OldCoordinator,
-    /// The marker's epoch is not above the producer's.
+    /// The epoch of the marker is not above the producer's.
     OldEpoch,
 }
 

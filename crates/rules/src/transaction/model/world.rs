@@ -1,4 +1,4 @@
-//! The broker around the machine, with its log, its partitions and the network.
+//! Broker around the machine, with its log, its partitions and the network.
 
 mod checks;
 
@@ -14,7 +14,7 @@ const CLIENTS: usize = 3;
 const PARTITIONS: usize = 4;
 const TIMEOUT_MS: i32 = 1_000;
 const EXPIRATION_MS: i64 = 10_000;
-/// Requests on their way; more are lost.
+/// Largest number of requests in flight; further ones are lost.
 const NETWORK_MAX: usize = 12;
 
 type Record = Option<TransactionMetadata>;
@@ -26,7 +26,7 @@ pub struct World {
     now: i64,
     transaction: Transaction,
     coordinator_epoch: i32,
-    /// Every record of the id.
+    /// All records of the id.
     log: Vec<Record>,
     in_flight: Option<Option<Arc<TransactionMetadata>>>,
     needs_id: bool,
@@ -38,17 +38,17 @@ pub struct World {
     markers: Vec<(Markers, i32)>,
     replies: Vec<(DecisionId, i32)>,
     decision: Option<DecisionId>,
-    /// Partitions with the marker of the last decision on record.
+    /// Partitions with the marker of the last written decision.
     marked: BTreeSet<i32>,
     partitions: Vec<Partition>,
     clients: Vec<Client>,
     incarnations: usize,
     transactions: Vec<Truth>,
-    /// The process that each producer was given to.
+    /// Process to which each producer was given.
     owners: HashMap<ProducerIdAndEpoch, usize>,
-    /// The process that a producer was given to last: the others are zombies.
+    /// Process to which a producer was given last: the others are zombies.
     last_owner: Option<usize>,
-    /// Producer ids that were in force, and the producer that is.
+    /// Producer ids that were in force; `in_force` is the present producer.
     seen: HashSet<i64>,
     in_force: Option<ProducerIdAndEpoch>,
 }
@@ -93,7 +93,7 @@ impl World {
         };
         world.clients = (0..CLIENTS).map(|_| world.client()).collect();
         if world.random.one_in(2) {
-            // Epochs are about to run out.
+            // Epochs are almost exhausted.
             let old = TransactionMetadata::created(1, TIMEOUT_MS, world.now);
             let last = ProducerIdAndEpoch { id: 1, epoch: i16::MAX - 1 - world.random.below(6) as i16 };
             world.log.push(Some(old.initialized(last, -1, TIMEOUT_MS, world.now)));
@@ -123,7 +123,7 @@ impl World {
     }
 
     fn client_step(&mut self) -> Result<(), String> {
-        // Most of the time a single client is alive, and the others are its zombies.
+        // Most of the time a single client is active, and the others are its zombies.
         let slot =
             if self.random.one_in(12) { self.random.below(CLIENTS) } else { self.now as usize / 5_000 % CLIENTS };
         match self.clients[slot].next(&mut self.random, PARTITIONS) {
@@ -170,7 +170,7 @@ impl World {
         let Client { version, transaction, .. } = self.clients[slot];
         let added = partition(at);
         let verified = self.transaction.verify_partitions(producer, [&added]);
-        // With TV2 the partition was added by this very append, and its epoch shows if it comes too late.
+        // With TV2 this very append adds the partition, and its epoch shows if it comes too late.
         let is_verified = version == TransactionVersion::V2 || verified == Ok(vec![(&added, ErrorCode::NONE)]);
         let Some(transaction) = transaction.filter(|_| is_verified) else { return };
         if self.partitions[at as usize].write(producer, transaction) {
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// A request arrives, and may arrive again.
+    /// Delivers a request, which may arrive again.
     fn arrive(&mut self) -> Result<(), String> {
         if self.network.is_empty() {
             return Ok(());
@@ -208,7 +208,7 @@ impl World {
         })
     }
 
-    /// The append in flight ends: done, failed, or failed with the record in the log all the same.
+    /// Ends the append in flight: done, failed, or failed with a written record.
     fn end_append(&mut self) -> Result<(), String> {
         let Some(record) = self.in_flight.take() else { return Ok(()) };
         let luck = self.random.below(10);
@@ -241,7 +241,7 @@ impl World {
         self.event(|transaction, turn| transaction.producer_id(result, turn))
     }
 
-    /// A marker arrives at its partition. It is sent again until its reply has arrived.
+    /// Delivers a marker to its partition. It is resent until its response has arrived.
     fn mark(&mut self) -> Result<(), String> {
         if self.markers.is_empty() {
             return Ok(());
@@ -278,7 +278,7 @@ impl World {
         Ok(())
     }
 
-    /// A record of the transaction has its outcome.
+    /// Gives a record of the transaction its outcome.
     fn ended(&mut self, transaction: usize, is_commit: bool) -> Result<(), String> {
         let truth = &mut self.transactions[transaction];
         let outcome = *truth.outcome.get_or_insert(is_commit);
@@ -289,7 +289,7 @@ impl World {
         Ok(())
     }
 
-    /// A reply to a marker arrives, perhaps twice, or is lost.
+    /// Delivers the response to a marker, perhaps twice, or loses it.
     fn reply(&mut self) -> Result<(), String> {
         if self.replies.is_empty() {
             return Ok(());
@@ -321,8 +321,7 @@ impl World {
         Ok(())
     }
 
-    /// Another broker becomes the coordinator. The one before stops, or is killed; its markers may still be on their
-    /// way.
+    /// Moves the coordinator to another broker. The former one stops, or is killed; its markers may still be in flight.
     fn move_coordinator(&mut self) -> Result<(), String> {
         if self.random.one_in(2) {
             self.event(|transaction, turn| transaction.kill(ErrorCode::NOT_COORDINATOR, turn))?;
@@ -345,7 +344,7 @@ impl World {
         if let Some(record) = &mut record {
             record.last_producer_epoch = -1;
             if self.settings.server_version == TransactionVersion::V0 {
-                // As records of version 0 have it.
+                // Records of version 0 lack these fields.
                 (record.previous_producer_id, record.next_producer_id) = (-1, -1);
                 record.client_version = TransactionVersion::V0;
             }
@@ -370,7 +369,7 @@ impl World {
         self.follow(effects)
     }
 
-    /// Feeds an event in, and carries its effects out.
+    /// Applies an event, and carries out its effects.
     fn event(&mut self, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Result<(), String> {
         let mut effects = Vec::new();
         event(&mut self.transaction, &mut Turn { settings: &self.settings, now: self.now, effects: &mut effects });
@@ -431,7 +430,7 @@ impl World {
             return Err(format!("not on record: {markers:?}"));
         }
         self.decision = Some(markers.decision);
-        // Only a coordinator that was replaced may still have markers of an earlier decision on their way.
+        // Only a replaced coordinator may still have markers of an earlier decision in flight.
         let epoch = self.coordinator_epoch;
         self.markers.retain(|(other, _)| other.decision.coordinator_epoch != epoch);
         if self.fault != Some(Fault::ForgetsMarkers) || !self.random.one_in(4) {
@@ -494,7 +493,7 @@ impl World {
         Ok(Outcome { committed: ends(true), aborted: ends(false) })
     }
 
-    /// Lets everything under way succeed.
+    /// Lets everything in flight succeed.
     fn settle(&mut self) -> Result<(), String> {
         self.now += 10;
         if self.fault != Some(Fault::NeverTicks) {

@@ -1,11 +1,11 @@
 //! EndTxn in each state, for either outcome, with each epoch and by either protocol, against a table.
 //!
-//! The table is read from Kafka 4.3.1: `TransactionCoordinator.endTransaction` (TV2) and `endTransactionWithTV1`, of
-//! which each cell is one path. Kafka's own table in a comment there has the states without a transaction; the others
-//! are read from the code.
+//! The table is from Kafka 4.3.1: `TransactionCoordinator.endTransaction` (TV2) and `endTransactionWithTV1`, where each
+//! cell is one path. Kafka's own table in a comment there has the states without a transaction; the others follow from
+//! the code.
 //!
-//! A running coordinator only comes to the rows of the Prepare states for a moment: once a decision is on record, Kafka
-//! has `CompleteCommit` or `CompleteAbort` pending, and answers CONCURRENT_TRANSACTIONS before it looks at the state.
+//! A running coordinator is in the rows of the Prepare states only briefly. Once a decision is written, Kafka has
+//! `CompleteCommit` or `CompleteAbort` pending, and responds CONCURRENT_TRANSACTIONS before it checks the state.
 
 use super::super::epochs::{Decision, end};
 use super::super::metadata::LAST_CLIENT_EPOCH;
@@ -15,7 +15,7 @@ use TransactionState::*;
 
 /// Epoch of the state in every row.
 const EPOCH: i16 = 7;
-/// Producer id before, where it matters.
+/// Former producer id, where it matters.
 const OLD_ID: i64 = 90;
 const NEW_ID: i64 = 300;
 
@@ -28,16 +28,16 @@ enum Cell {
     Its,
     /// CONCURRENT_TRANSACTIONS.
     Ct,
-    /// NONE, and nothing changes.
+    /// NONE without a change.
     None,
-    /// A decision with the epoch as it is.
+    /// A decision with the same epoch.
     Decided,
-    /// A decision with the epoch bumped.
+    /// A decision with a bumped epoch.
     Bumped,
 }
 use Cell::{Bumped, Ct, Decided, Its, None as Same, Pf};
 
-/// State, true for a commit, and the cells of the current epoch, the one before it, an older and a newer one.
+/// State, true for a commit, and the cells of the present epoch, the previous one, an older and a newer one.
 type Row = (TransactionState, bool, [Cell; 4]);
 
 const EPOCHS: [i16; 4] = [EPOCH, EPOCH - 1, EPOCH - 2, EPOCH + 1];
@@ -76,7 +76,7 @@ fn request(producer: ProducerIdAndEpoch, is_commit: bool, version: TransactionVe
     EndTxn { producer, is_commit, version }
 }
 
-/// Returns what the decision is, with all of the next state checked.
+/// Returns the cell of the decision, after checks of the whole next state.
 fn cell(decision: Decision, before: &TransactionMetadata, end: EndTxn, now: i64) -> Cell {
     let next = match decision {
         Decision::Refuse(ErrorCode::PRODUCER_FENCED) => return Pf,
@@ -102,7 +102,7 @@ fn cell(decision: Decision, before: &TransactionMetadata, end: EndTxn, now: i64)
 }
 
 #[test]
-fn each_state_outcome_and_epoch_as_in_the_table() {
+fn end_txn_of_each_state_outcome_and_epoch_is_as_in_the_table() {
     let versions = [(TransactionVersion::V0, TV1), (TransactionVersion::V2, TV2)];
     for (version, table) in versions {
         for (state, is_commit, cells) in table {
@@ -118,7 +118,7 @@ fn each_state_outcome_and_epoch_as_in_the_table() {
 }
 
 #[test]
-fn another_producer_id_is_no_mapping_whatever_the_state() {
+fn other_producer_id_is_an_invalid_mapping_in_each_state() {
     for (state, is_commit, _) in TV2 {
         for version in [TransactionVersion::V0, TransactionVersion::V2] {
             let end_txn = request(ProducerIdAndEpoch { id: PRODUCER + 1, epoch: EPOCH }, is_commit, version);
@@ -131,10 +131,9 @@ fn another_producer_id_is_no_mapping_whatever_the_state() {
     assert_eq!(end(Option::None, &end_txn, false, Option::None, 500), unknown);
 }
 
-/// `endTransaction` looks for a pending transition before anything else, `endTransactionWithTV1` after producer id and
-/// epoch.
+/// `endTransaction` checks for a pending transition first, `endTransactionWithTV1` after producer id and epoch.
 #[test]
-fn pending_transition_is_looked_for_first_by_tv2_and_third_by_tv1() {
+fn pending_transition_is_checked_first_by_tv2_and_third_by_tv1() {
     let cases = [
         (TransactionVersion::V2, PRODUCER + 1, EPOCH, ErrorCode::CONCURRENT_TRANSACTIONS),
         (TransactionVersion::V2, PRODUCER, EPOCH - 3, ErrorCode::CONCURRENT_TRANSACTIONS),
@@ -151,8 +150,8 @@ fn pending_transition_is_looked_for_first_by_tv2_and_third_by_tv1() {
     }
 }
 
-/// A retry of the EndTxn after which the producer id is a new one (`retryOnOverflow`): the same cells as for the epoch
-/// before, but in the states that a new id cannot have.
+/// A retry of the EndTxn after which the producer id is new (`retryOnOverflow`) has the cells of the previous epoch,
+/// without the states that a new id cannot have.
 #[test]
 fn retry_with_the_old_id_and_its_last_epoch_is_a_retry() {
     let rows = [
@@ -182,7 +181,7 @@ fn retry_with_the_old_id_and_its_last_epoch_is_a_retry() {
 }
 
 #[test]
-fn record_has_no_old_id_a_client_without_an_id_is_no_retry() {
+fn record_without_a_former_id_a_client_without_an_id_is_no_retry() {
     let before = TransactionMetadata { previous_producer_id: -1, ..in_state(CompleteCommit, 0) };
     let stranger = ProducerIdAndEpoch { id: -1, epoch: LAST_CLIENT_EPOCH };
     let end_txn = request(stranger, true, TransactionVersion::V2);
@@ -190,9 +189,9 @@ fn record_has_no_old_id_a_client_without_an_id_is_no_retry() {
     assert_eq!(end(Some(&before), &end_txn, false, Option::None, 500), mapping);
 }
 
-/// `generateTxnTransitMetadataForTxnCompletion`, `prepareAbortOrCommit` and `prepareComplete` where epochs run out.
+/// `generateTxnTransitMetadataForTxnCompletion`, `prepareAbortOrCommit` and `prepareComplete` for exhausted epochs.
 #[test]
-fn last_epoch_ends_a_transaction_next_one_has_a_new_id() {
+fn transaction_ends_with_the_last_epoch_the_next_has_a_new_id() {
     for (state, is_commit) in [(Ongoing, true), (Ongoing, false), (Empty, false), (CompleteAbort, false)] {
         let before = in_state(state, LAST_CLIENT_EPOCH);
         let producer = ProducerIdAndEpoch { id: PRODUCER, epoch: LAST_CLIENT_EPOCH };
@@ -221,9 +220,9 @@ fn last_epoch_ends_a_transaction_next_one_has_a_new_id() {
     );
 }
 
-/// TV1 has no epochs to run out of at the end of a transaction.
+/// TV1 bumps no epoch at the end of a transaction.
 #[test]
-fn last_epoch_of_tv1_ends_a_transaction_producer_stays() {
+fn tv1_transaction_ends_with_the_last_epoch_the_producer_stays() {
     let before = in_state(Ongoing, LAST_CLIENT_EPOCH);
     let end_txn = request(before.producer(), true, TransactionVersion::V0);
     let Decision::Persist(prepared) = end(Some(&before), &end_txn, false, Option::None, 500) else {

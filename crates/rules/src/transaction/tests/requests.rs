@@ -1,4 +1,4 @@
-//! Requests: what is answered at once, what waits, and what is refused.
+//! Requests: immediate responses, waits, and refusals.
 
 use super::*;
 use TransactionAnswer::*;
@@ -10,7 +10,7 @@ const FENCED: ErrorCode = ErrorCode::PRODUCER_FENCED;
 const MAPPING: ErrorCode = ErrorCode::INVALID_PRODUCER_ID_MAPPING;
 
 #[test]
-fn unknown_id_is_initialized_gets_a_new_id_and_epoch_0() {
+fn unknown_id_is_initialized_with_a_new_producer_id_and_epoch_0() {
     for current in [None, Some(producer(9))] {
         let mut bench = Bench::new();
         let ticket = bench.init(current, None);
@@ -27,7 +27,7 @@ fn unknown_id_is_initialized_gets_a_new_id_and_epoch_0() {
 }
 
 #[test]
-fn unknown_id_is_used_nothing_maps_to_it() {
+fn unknown_id_in_a_request_is_an_invalid_mapping() {
     let mut bench = Bench::new();
     let ticket = bench.add(producer(0), &[0], V2, Some(20));
     bench.assert_answer(ticket, AddPartitions(Err(MAPPING)));
@@ -39,7 +39,7 @@ fn unknown_id_is_used_nothing_maps_to_it() {
 }
 
 #[test]
-fn timeout_out_of_bounds_is_refused_also_in_a_transition() {
+fn timeout_out_of_bounds_is_refused_even_in_a_transition() {
     let mut bench = Bench::loaded(in_state(TransactionState::PrepareCommit, 3));
     for timeout_ms in [0, -1, 900_001, i32::MAX] {
         let ticket = bench.ticket();
@@ -66,7 +66,7 @@ fn known_id_is_initialized_epoch_is_bumped_by_each_new_client_and_once_by_retrie
 }
 
 #[test]
-fn epochs_have_run_out_next_client_gets_a_new_id_and_retries_find_it() {
+fn epochs_exhausted_the_next_client_gets_a_new_id_and_retries_find_it() {
     let last = i16::MAX - 1;
     let mut bench = Bench::loaded(in_state(TransactionState::Empty, last));
     let new = ProducerIdAndEpoch { id: 300, epoch: 0 };
@@ -84,7 +84,7 @@ fn epochs_have_run_out_next_client_gets_a_new_id_and_retries_find_it() {
     bench.assert_answer(ticket, InitProducerId(Err(FENCED)));
 }
 
-/// Kafka's `prepareIncrementProducerEpoch` throws here.
+/// Kafka's `prepareIncrementProducerEpoch` throws in this case.
 #[test]
 fn retry_that_led_to_the_last_epoch_returns_it() {
     let last = i16::MAX - 1;
@@ -96,7 +96,7 @@ fn retry_that_led_to_the_last_epoch_returns_it() {
 }
 
 #[test]
-fn no_producer_id_is_to_be_had_request_has_its_error_and_the_next_goes_on() {
+fn producer_id_is_unavailable_the_request_fails_and_the_next_continues() {
     let mut bench = Bench::new();
     let first = bench.init(None, None);
     let second = bench.init(None, Some(20));
@@ -109,7 +109,7 @@ fn no_producer_id_is_to_be_had_request_has_its_error_and_the_next_goes_on() {
 }
 
 #[test]
-fn partitions_are_added_ongoing_begins_once_and_known_ones_are_answered_at_once() {
+fn added_partitions_begin_ongoing_once_and_known_ones_succeed_at_once() {
     let mut bench = Bench::loaded(in_state(TransactionState::CompleteCommit, 3));
     let ticket = bench.add(producer(3), &[0, 1], V2, None);
     let record = bench.record();
@@ -131,20 +131,20 @@ fn partitions_are_added_ongoing_begins_once_and_known_ones_are_answered_at_once(
 }
 
 #[test]
-fn old_client_adds_a_known_partition_it_is_answered_once_that_is_on_record_again() {
+fn old_client_adds_a_known_partition_and_waits_for_another_record() {
     let mut bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
     let ticket = bench.add(producer(3), &[0], V0, None);
     bench.persisted(Ok(()));
     bench.assert_answer(ticket, AddPartitions(Ok(())));
     let ticket = bench.add(producer(3), &[0], V0, None);
     assert_eq!(bench.effects.len(), 1, "{:?}", bench.effects);
-    // A coordinator that was replaced keeps nothing: it answers once it knows.
+    // A replaced coordinator cannot write: it responds once it knows that.
     bench.persisted(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
     bench.assert_answer(ticket, AddPartitions(Err(ErrorCode::NOT_COORDINATOR)));
 }
 
 #[test]
-fn offsets_are_added_partition_is_of_consumer_offsets() {
+fn added_offsets_are_a_partition_of_consumer_offsets() {
     let mut bench = Bench::loaded(in_state(TransactionState::Empty, 3));
     let ticket = bench.ticket();
     let request = super::AddPartitions::offsets(producer(3), 17, None);
@@ -167,7 +167,7 @@ fn more_partitions_than_a_transaction_may_have_are_refused() {
 }
 
 #[test]
-fn partitions_are_verified_each_has_its_answer() {
+fn verified_partitions_each_have_their_result() {
     let bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
     let (known, other) = (partition(0), partition(1));
     let verified = bench.transaction.verify_partitions(producer(3), [&known, &other]);
@@ -181,7 +181,7 @@ fn partitions_are_verified_each_has_its_answer() {
 }
 
 #[test]
-fn transition_is_pending_requests_wait_as_many_as_may_until_their_deadline() {
+fn pending_transition_requests_wait_up_to_the_limit_until_their_deadline() {
     let mut bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
     bench.end(producer(3), true, V2);
     let at_once = bench.add(producer(4), &[0], V2, None);
@@ -200,7 +200,7 @@ fn transition_is_pending_requests_wait_as_many_as_may_until_their_deadline() {
 }
 
 #[test]
-fn partitions_wait_for_the_last_marker_one_record_adds_all_of_a_producer() {
+fn partitions_that_waited_for_the_last_marker_are_added_by_one_record() {
     let mut bench = Bench::loaded(in_state(TransactionState::PrepareCommit, 3));
     let decision = bench.markers().decision;
     let first = bench.add(producer(3), &[0], V2, Some(20));
@@ -216,7 +216,7 @@ fn partitions_wait_for_the_last_marker_one_record_adds_all_of_a_producer() {
 }
 
 #[test]
-fn partitions_that_wait_are_too_many_for_one_record_they_are_decided_after_it() {
+fn waiting_partitions_too_many_for_one_record_are_decided_after_it() {
     let mut bench = Bench::loaded(in_state(TransactionState::PrepareCommit, 3));
     let decision = bench.markers().decision;
     bench.add(producer(3), &[0, 1, 2], V2, Some(20));
@@ -230,7 +230,7 @@ fn partitions_that_wait_are_too_many_for_one_record_they_are_decided_after_it() 
 }
 
 #[test]
-fn deadline_has_passed_before_the_transition_ends_request_is_not_carried_out() {
+fn request_whose_deadline_passed_in_a_transition_is_not_carried_out() {
     let mut bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
     bench.add(producer(3), &[1], V2, None);
     let late = bench.init(None, Some(20));

@@ -1,4 +1,4 @@
-//! Transitions: decisions, markers, timeouts, expiry, loads and failures.
+//! Transitions: decisions, markers, timeouts, expirations, loads and failures.
 
 use super::*;
 use TransactionAnswer::*;
@@ -8,7 +8,7 @@ const V2: TransactionVersion = TransactionVersion::V2;
 const CONCURRENT: ErrorCode = ErrorCode::CONCURRENT_TRANSACTIONS;
 
 #[test]
-fn commit_is_on_record_markers_come_before_the_answer_and_complete_after_the_last_marker() {
+fn written_commit_markers_precede_the_response_and_complete_follows_the_last() {
     for (version, marker_epoch, next) in [(V2, 4, Some(producer(4))), (V0, 3, None)] {
         let mut bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
         bench.add(producer(3), &[1], version, None);
@@ -40,7 +40,7 @@ fn commit_is_on_record_markers_come_before_the_answer_and_complete_after_the_las
 }
 
 #[test]
-fn reply_to_another_decision_comes_it_has_no_effect() {
+fn reply_to_another_decision_has_no_effect() {
     let mut bench = Bench::loaded(in_state(TransactionState::PrepareAbort, 3));
     let decision = bench.markers().decision;
     let others = [
@@ -59,7 +59,7 @@ fn reply_to_another_decision_comes_it_has_no_effect() {
 }
 
 #[test]
-fn decision_cannot_be_written_it_is_undone_with_the_error_of_kafka() {
+fn decision_that_cannot_be_written_is_undone_with_the_error_of_kafka() {
     let cases = [
         (ErrorCode::NOT_ENOUGH_REPLICAS, ErrorCode::COORDINATOR_NOT_AVAILABLE),
         (ErrorCode::KAFKA_STORAGE_ERROR, ErrorCode::NOT_COORDINATOR),
@@ -80,7 +80,7 @@ fn decision_cannot_be_written_it_is_undone_with_the_error_of_kafka() {
 }
 
 #[test]
-fn completion_cannot_be_written_it_is_tried_again_and_requests_wait() {
+fn completion_that_cannot_be_written_is_retried_while_requests_wait() {
     let mut bench = Bench::loaded(in_state(TransactionState::PrepareCommit, 3));
     let decision = bench.markers().decision;
     bench.marked(decision, &[0]);
@@ -97,7 +97,7 @@ fn completion_cannot_be_written_it_is_tried_again_and_requests_wait() {
 }
 
 #[test]
-fn transaction_without_partitions_is_aborted_complete_follows_at_once() {
+fn aborted_transaction_without_partitions_is_complete_at_once() {
     let mut bench = Bench::loaded(in_state(TransactionState::Empty, 3));
     let ticket = bench.end(producer(3), false, V2);
     assert_eq!((bench.record().state, bench.record().start_ms), (TransactionState::PrepareAbort, 1_000));
@@ -109,7 +109,7 @@ fn transaction_without_partitions_is_aborted_complete_follows_at_once() {
 }
 
 #[test]
-fn new_client_meets_an_ongoing_transaction_it_is_aborted_and_the_client_waits_for_a_new_epoch() {
+fn new_client_aborts_an_ongoing_transaction_and_waits_for_a_new_epoch() {
     for (server_version, marker_epoch) in [(V2, 4), (V0, 4)] {
         let mut bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
         bench.settings.server_version = server_version;
@@ -126,7 +126,7 @@ fn new_client_meets_an_ongoing_transaction_it_is_aborted_and_the_client_waits_fo
 }
 
 #[test]
-fn new_client_meets_an_ongoing_transaction_without_waiting_it_is_to_come_again() {
+fn new_client_that_may_not_wait_for_an_abort_must_retry() {
     let mut bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
     let ticket = bench.init(None, None);
     assert_eq!(bench.answers(), []);
@@ -135,9 +135,9 @@ fn new_client_meets_an_ongoing_transaction_without_waiting_it_is_to_come_again()
     assert_eq!(bench.state().state, TransactionState::PrepareAbort);
 }
 
-/// Kafka aborts the transaction of the zombie's successor here.
+/// In this case Kafka aborts the transaction of the zombie's successor.
 #[test]
-fn zombie_asks_for_an_epoch_in_an_ongoing_transaction_it_is_fenced_and_nothing_is_aborted() {
+fn zombie_requests_an_epoch_in_an_ongoing_transaction_it_is_fenced_without_an_abort() {
     let mut bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
     let ticket = bench.init(Some(producer(2)), Some(20));
     bench.assert_answer(ticket, InitProducerId(Err(ErrorCode::PRODUCER_FENCED)));
@@ -145,7 +145,7 @@ fn zombie_asks_for_an_epoch_in_an_ongoing_transaction_it_is_fenced_and_nothing_i
 }
 
 #[test]
-fn transaction_is_open_for_longer_than_its_timeout_it_is_aborted_and_fenced() {
+fn transaction_open_for_longer_than_its_timeout_is_aborted_and_fenced() {
     let mut bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
     bench.now = 100 + i64::from(TIMEOUT_MS);
     bench.turn(|transaction, turn| transaction.time_out(turn));
@@ -190,7 +190,7 @@ fn transaction_without_a_timeout_stays_open() {
 }
 
 #[test]
-fn idle_id_expires_a_tombstone_removes_it_and_nothing_else_expires() {
+fn idle_id_expires_by_a_tombstone_and_others_do_not() {
     for state in TransactionState::ALL.into_iter().filter(|state| !state.is_expiration_allowed()) {
         let mut bench = Bench::loaded(in_state(state, 3));
         bench.now = 1_000_000;
@@ -211,7 +211,7 @@ fn idle_id_expires_a_tombstone_removes_it_and_nothing_else_expires() {
 }
 
 #[test]
-fn client_comes_while_an_id_expires_it_gets_a_new_one() {
+fn client_that_comes_while_its_id_expires_gets_a_new_producer_id() {
     let mut bench = Bench::loaded(in_state(TransactionState::Empty, 3));
     bench.now = 10_000;
     bench.turn(|transaction, turn| transaction.expire(1_000, turn));
@@ -224,7 +224,7 @@ fn client_comes_while_an_id_expires_it_gets_a_new_one() {
 }
 
 #[test]
-fn decided_transaction_is_loaded_markers_are_written_in_the_new_coordinator_epoch() {
+fn loaded_decision_writes_markers_in_the_new_coordinator_epoch() {
     for (state, is_commit) in [(TransactionState::PrepareCommit, true), (TransactionState::PrepareAbort, false)] {
         let bench = Bench::loaded(in_state(state, 3));
         let markers = bench.markers();
@@ -241,7 +241,7 @@ fn decided_transaction_is_loaded_markers_are_written_in_the_new_coordinator_epoc
 }
 
 #[test]
-fn shard_moves_away_every_request_is_answered_and_late_events_have_no_effect() {
+fn shard_moves_away_every_request_is_refused_and_late_events_have_no_effect() {
     let moved = ErrorCode::NOT_COORDINATOR;
     let mut bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
     let end = bench.end(producer(3), true, V2);
@@ -266,7 +266,7 @@ fn shard_moves_away_every_request_is_answered_and_late_events_have_no_effect() {
 }
 
 #[test]
-fn ids_are_listed_filters_leave_some_out() {
+fn listed_ids_are_filtered() {
     let bench = Bench::loaded(in_state(TransactionState::Ongoing, 3));
     let all = TransactionFilter { states: &[], producer_ids: &[], duration_ms: -1 };
     let lists = |filter| bench.transaction.list(&filter, 1_100).is_some();
@@ -300,9 +300,9 @@ fn states_have_the_ids_names_and_predecessors_of_kafka() {
     assert_eq!([4, 5].map(TransactionVersion::of_end_txn), [V0, V2]);
 }
 
-/// A step of the clock is minutes or hours; what waits, waits for milliseconds.
+/// The clock is set by minutes or hours; requests wait for milliseconds.
 #[test]
-fn clock_is_set_back_a_request_that_waits_is_answered_and_the_last_record_is_tried_again() {
+fn clock_set_back_a_waiting_request_is_refused_and_the_last_record_is_retried() {
     let mut bench = Bench::loaded(in_state(TransactionState::PrepareCommit, 1));
     let decision = bench.markers().decision;
     bench.tick(3_600_000);

@@ -1,4 +1,4 @@
-//! Ids whose last records a power cut may have taken.
+//! Ids whose last records a power loss may have taken.
 
 use super::*;
 
@@ -18,7 +18,7 @@ impl Bench {
         self.turn(Transaction::settle);
     }
 
-    /// Checks that clients of these epochs are fenced, and that a new one has another producer id.
+    /// Checks that clients of these epochs are fenced, and that a new client gets another producer id.
     fn assert_fences(&mut self, epochs: &[i16]) {
         assert!(!self.transaction.is_unsure());
         for &epoch in epochs {
@@ -41,7 +41,7 @@ impl Bench {
 }
 
 #[test]
-fn id_without_a_transaction_its_end_is_lost_it_is_fenced_on_record() {
+fn unsure_id_without_a_transaction_is_fenced_by_a_record() {
     for state in [TransactionState::Empty, TransactionState::CompleteCommit, TransactionState::CompleteAbort] {
         let mut bench = Bench::unsure(in_state(state, 3));
         let record = bench.record();
@@ -53,7 +53,7 @@ fn id_without_a_transaction_its_end_is_lost_it_is_fenced_on_record() {
 }
 
 #[test]
-fn record_is_not_kept_the_id_is_fenced_meanwhile_and_settled_again() {
+fn unsure_id_whose_record_fails_is_fenced_meanwhile_and_retried() {
     for state in [TransactionState::Empty, TransactionState::CompleteCommit, TransactionState::CompleteAbort] {
         let mut bench = Bench::unsure(in_state(state, 3));
         bench.persisted(Err(ErrorCode::NOT_ENOUGH_REPLICAS));
@@ -70,7 +70,7 @@ fn record_is_not_kept_the_id_is_fenced_meanwhile_and_settled_again() {
 }
 
 #[test]
-fn transaction_is_open_its_end_is_lost_it_is_aborted_above_every_epoch() {
+fn unsure_open_transaction_is_aborted_above_every_epoch() {
     for version in [TransactionVersion::V0, TransactionVersion::V2] {
         let mut bench = Bench::new();
         bench.settings.server_version = version;
@@ -103,7 +103,7 @@ fn transaction_is_open_its_end_is_lost_it_is_aborted_above_every_epoch() {
 }
 
 #[test]
-fn decision_is_on_record_its_end_is_lost_it_is_carried_out_in_its_epoch_and_then_fenced() {
+fn unsure_decision_is_carried_out_in_its_epoch_and_then_fenced() {
     for state in [TransactionState::PrepareCommit, TransactionState::PrepareAbort] {
         let mut bench = Bench::unsure(TransactionMetadata { next_producer_id: -1, ..in_state(state, 4) });
         let markers = bench.markers().clone();
@@ -121,7 +121,7 @@ fn decision_is_on_record_its_end_is_lost_it_is_carried_out_in_its_epoch_and_then
 }
 
 #[test]
-fn client_begins_anew_before_the_id_is_settled_it_has_another_producer_id() {
+fn client_that_restarts_before_an_unsure_id_is_fenced_gets_another_producer_id() {
     let mut bench = Bench::unsure(in_state(TransactionState::Empty, 3));
     let ticket = bench.init(None, Some(20));
     assert_eq!(bench.effects, [], "it waits for the record");
@@ -135,6 +135,6 @@ fn client_begins_anew_before_the_id_is_settled_it_has_another_producer_id() {
 }
 
 #[test]
-fn id_has_expired_its_record_is_read_nothing_is_unsure() {
+fn expired_id_is_not_unsure() {
     assert!(!Bench::unsure(in_state(TransactionState::Dead, 3)).transaction.is_unsure());
 }

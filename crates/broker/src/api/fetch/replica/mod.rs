@@ -1,10 +1,11 @@
-//! Fetches of other brokers, which follow partitions that this one leads.
+//! Fetches of other brokers, which follow partitions that this broker leads.
 //!
-//! They come over the listener between brokers, with the number that the broker's process drew when it registered:
-//! nobody else moves a high watermark. A connection has one session ([`session`]); several fetches of it wait here, to
-//! be answered one after the other as soon as there is something, or when [`fullbore_rules::replica::spacing`] says.
+//! They come over the listener between brokers. Each has the id that the follower's process drew when it registered, so
+//! that no other client moves a high watermark. A connection has one session ([`session`]). Several of its fetches wait
+//! here, and are answered one after another: once there is news, or when [`fullbore_rules::replica::spacing`] allows
+//! it.
 //!
-//! Invariant: what a fetch says of the follower's log counts when it is admitted, whatever waits before its answer.
+//! Invariant: the follower's log state in a fetch counts at admission, before earlier fetches are answered.
 
 pub mod session;
 mod timer;
@@ -19,17 +20,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Bytes of memory that a pending fetch takes.
+/// Bytes of memory of a pending fetch.
 const PENDING_BYTES: usize = 1024;
-/// The longest wait a follower can ask for.
+/// Longest wait that a follower can request.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// The number of a session whose end is asked for.
+/// Epoch of a request that closes the session.
 const FINAL_EPOCH: i32 = -1;
 
 /// Admits the fetch of a broker.
 ///
 /// # Errors
-/// When the response cannot be written.
+/// The response cannot be encoded.
 pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     let broker = Arc::clone(call.broker);
     let session = authorize(&broker, &request, reply.listener)
@@ -61,8 +62,8 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
 /// Returns the broker that fetches.
 ///
 /// # Errors
-/// BROKER_ID_NOT_REGISTERED for a registration that this broker has not heard of yet: the follower tries again. Other
-/// codes for another broker than the one that is registered.
+/// BROKER_ID_NOT_REGISTERED for a registration that this broker does not know yet: the follower retries. Other codes
+/// for a broker that is not the registered one.
 fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<BrokerState, ErrorCode> {
     if listener != broker.config.replication.listener {
         return Err(ErrorCode::CLUSTER_AUTHORIZATION_FAILED);
@@ -82,7 +83,7 @@ fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<B
     Ok(BrokerState { broker_id: id, broker_epoch: node.registration.epoch })
 }
 
-/// The session of this request, which a first one opens; `None` where it ends.
+/// Returns the session of this request, which a first request opens; None if the request closes it.
 fn session_of(
     broker: &Node,
     known: &mut Option<Arc<FollowerSession>>,
@@ -111,7 +112,8 @@ fn session_of(
     }
 }
 
-/// Waits until there is something to say and it is time, or the fetch has waited for long; what is said then.
+/// Waits until there is news and its time has come, or the fetch has reached its deadline. Returns the entries of the
+/// response.
 async fn answer(broker: &Node, session: &FollowerSession, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
     let mut stop = broker.stopping();
     let mut timer = session.timer();
@@ -137,7 +139,7 @@ fn bytes_of(data: &PartitionData) -> usize {
     data.records.as_ref().map_or(0, |records| records.len())
 }
 
-/// Neighbours of one topic are one entry of the answer.
+/// Groups neighbours of one topic into one entry of the response.
 fn by_topic(answered: Vec<(Uuid, PartitionData)>) -> Vec<FetchableTopicResponse> {
     let mut responses: Vec<FetchableTopicResponse> = Vec::new();
     for (topic_id, data) in answered {

@@ -1,10 +1,10 @@
-//! Session of one follower at its leader: the partitions that it follows, what it was sent, and what is new.
+//! Session of one follower at its leader: the partitions that it follows, the data sent, and the news.
 //!
-//! An answer costs its new partitions, and not all of the session: partitions mark their places when they move
-//! ([`DirtyPartitions`]). A follower's position is kept at the partition ([`Replica::followed_from`]); a cursor has the
-//! offset to read next.
+//! An answer costs as much as its changed partitions, not the whole session: partitions mark their slots when they
+//! change ([`DirtyPartitions`]). A follower's position is kept by the replica ([`Replica::followed_from`]); a cursor
+//! has the offset to read next.
 //!
-//! Lock: `state`, under which partitions are locked, which mark without it.
+//! Lock order: `state`, then partitions, which mark slots without `state`.
 
 use super::timer::Timer;
 use crate::partitions::{DirtyPartitions, FollowerPlace, Partitions, ReadOn, Registration, Replica};
@@ -19,10 +19,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A topic's id, and a partition's number.
+/// Topic id and partition number.
 type PartitionId = (Uuid, i32);
 
-/// Offsets that are not known.
+/// Unknown offset.
 const UNKNOWN: i64 = -1;
 
 /// Session of one follower.
@@ -33,7 +33,7 @@ pub struct FollowerSession {
     began: Instant,
     marks: Arc<DirtyPartitions>,
     isr: Arc<IsrChanges>,
-    /// That of whichever fetch is the next to be answered.
+    /// Timer of the fetch that is answered next.
     timer: Mutex<Timer>,
     state: Mutex<SessionState>,
 }
@@ -43,36 +43,36 @@ struct SessionState {
     places: HashMap<PartitionId, u32>,
     followed: Vec<Option<Followed>>,
     free: Vec<u32>,
-    /// Places that may have records to be sent, each once.
+    /// Slots that may have records to send, each once.
     ready: VecDeque<u32>,
-    /// Places whose high watermark moved.
+    /// Slots whose high watermark moved.
     news: Vec<u32>,
-    /// Entries to answer at once.
+    /// Entries to send at once.
     urgent: Vec<(Uuid, PartitionData)>,
     spacing: Spacing,
-    /// Answers given.
+    /// Number of answers sent.
     answered: i64,
-    /// True if the last answer had no room for all records.
+    /// True if the last answer was too small for all records.
     is_cut: bool,
 }
 
-/// A partition that is followed.
+/// Followed partition.
 struct Followed {
     id: PartitionId,
     replica: Arc<Replica>,
     _registered: Registration,
     leader_epoch: i32,
-    /// The request that asked for it from the end of the follower's log, by its number in the session.
+    /// Number in the session of the request that last set the position, from the end of the follower's log.
     asked_in: i32,
-    /// The follower was sent everything before it.
+    /// End of the records that the follower was sent.
     cursor: i64,
     /// Start of the follower's log, by its last fetch.
     begins_at: i64,
     max_bytes: u32,
-    /// The high watermark and log start that it was told last.
+    /// High watermark and log start that were sent last.
     told: (i64, i64),
     is_ready: bool,
-    /// Fetch that waits for the log to be opened, and its begin.
+    /// Fetch that waits until the log is open, and the time since when.
     waiting: Option<(Instant, FetchPartition)>,
 }
 
@@ -89,31 +89,31 @@ impl FetchOrigin {
     const UNKNOWN: FetchOrigin =
         FetchOrigin { in_epoch: -1, asked_in: -1, from_offset: UNKNOWN, log_end_offset: UNKNOWN };
 
-    /// An answer that says this and nothing else.
+    /// Returns an entry with this origin and nothing else.
     fn said(self) -> PartitionData {
         let FetchOrigin { in_epoch, asked_in, from_offset, log_end_offset } = self;
         PartitionData { in_epoch, asked_in, from_offset, log_end_offset, ..Default::default() }
     }
 }
 
-/// How much one answer may have, and until when its fetch may wait.
+/// Largest size of one answer, and the deadline of its fetch.
 pub struct AnswerLimits {
     pub max_bytes: usize,
     pub deadline: tokio::time::Instant,
 }
 
-/// When the next answer is due.
+/// Time of the next answer.
 pub enum AnswerDue {
     Now,
     In(Duration),
-    /// There is nothing to say that would not wait for records.
+    /// Not before a partition has records: news of high watermarks alone waits for them.
     WhenMarked,
 }
 
 impl FollowerSession {
-    /// Creates a session without partitions, for a follower with `depth` fetches under way.
+    /// Creates a session without partitions, for a follower with `depth` fetches in flight.
     pub fn new(follower: BrokerState, depth: usize, isr: Arc<IsrChanges>) -> FollowerSession {
-        // Nobody else can be in the session, which is the connection's; the id only tells it from the one before.
+        // The session belongs to the connection; the id only distinguishes it from the one before.
         let id = (RandomState::new().hash_one(0) as i32) & i32::MAX;
         let state = SessionState {
             next_epoch: 1,
@@ -138,7 +138,7 @@ impl FollowerSession {
         }
     }
 
-    /// Checks that this is the session's next request, and of the same follower.
+    /// Checks that this is the session's next request, from the same follower.
     ///
     /// # Errors
     /// INVALID_FETCH_SESSION_EPOCH, STALE_BROKER_EPOCH.
@@ -154,7 +154,7 @@ impl FollowerSession {
         Ok(())
     }
 
-    /// Takes note of what a fetch says: which partitions are followed, and how far the follower has come with them.
+    /// Records the contents of a fetch: the followed partitions, and the follower's positions.
     pub fn note(&self, partitions: &Partitions, request: &FetchRequest) {
         let now_us = self.now_us();
         let mut state = self.state.lock();
@@ -172,7 +172,7 @@ impl FollowerSession {
         }
         if !state.urgent.is_empty() {
             drop(state);
-            // A fetch may wait already.
+            // Another fetch may be waiting already.
             self.marks.wake();
         }
     }
@@ -190,7 +190,7 @@ impl FollowerSession {
             state.at(place).is_some_and(|of| of.leader_epoch == fetch.current_leader_epoch && of.waiting.is_none())
         });
         if fetch.read_on && !is_followed {
-            // It is asked for anew once the follower hears of that, which it has by now, or will.
+            // The follower requests the partition again once it learns that it left the session.
             return;
         }
         let place = match known.filter(|_| is_followed) {
@@ -211,7 +211,7 @@ impl FollowerSession {
         self.note_place(state, place, fetch);
     }
 
-    /// Takes note of a partition that is in the session, once its log is open.
+    /// Records the fetch of a partition in the session, once its log is open.
     fn note_place(&self, state: &mut SessionState, place: u32, fetch: &FetchPartition) {
         let Some(followed) = state.at_mut(place) else { return };
         let (id, origin, replica) = (followed.id, followed.origin(), Arc::clone(&followed.replica));
@@ -259,7 +259,7 @@ impl FollowerSession {
         }
     }
 
-    /// When the next of the fetches that wait is to be answered.
+    /// Returns the time at which the next of the waiting fetches is due.
     pub fn next(&self) -> AnswerDue {
         let now_us = self.now_us();
         let mut state = self.state.lock();
@@ -277,17 +277,18 @@ impl FollowerSession {
         }
     }
 
-    /// Waits until there may be records, or something else to be said at once.
+    /// Waits until there may be records, or other news to send at once.
     pub async fn marked(&self) {
         self.marks.told().await;
     }
 
-    /// The timer of the fetch that is the next to be answered, which is made once; to be given back.
+    /// Takes the timer of the fetch that is answered next, which is created once and must be returned by
+    /// [`FollowerSession::give_back`].
     pub fn timer(&self) -> Timer {
         std::mem::take(&mut self.timer.lock())
     }
 
-    /// For the next one.
+    /// Returns the timer for the next fetch.
     pub fn give_back(&self, timer: Timer) {
         *self.timer.lock() = timer;
     }
@@ -325,7 +326,7 @@ impl FollowerSession {
         answered
     }
 
-    /// Takes over which partitions have moved.
+    /// Collects the partitions that changed.
     fn collect(&self, state: &mut SessionState) {
         let (records, high_watermarks) = self.marks.take();
         for place in records {
@@ -335,7 +336,7 @@ impl FollowerSession {
                     let fetch = fetch.clone();
                     self.note_place(state, place, &fetch);
                 }
-                // Nobody else has it opened: the follower asks again after a while.
+                // No other task opens the log: the follower retries after a while.
                 Some((began, _)) if followed.replica.open_failure_since(*began).is_some() => {
                     let refused = refused(followed.id.1, followed.origin(), ErrorCode::KAFKA_STORAGE_ERROR);
                     state.say_at_once(place, refused);
@@ -406,7 +407,7 @@ impl SessionState {
         }
     }
 
-    /// The partition leaves the session with this: the follower asks for it anew.
+    /// Sends an entry at once, and removes the partition from the session: the follower requests it again.
     fn say_at_once(&mut self, place: u32, data: PartitionData) {
         if let Some(id) = self.at(place).map(|followed| followed.id) {
             self.forget(id);
@@ -414,7 +415,7 @@ impl SessionState {
         }
     }
 
-    /// Reads on from the cursor; returns an entry, and true if there is more. `None` if nothing is new.
+    /// Reads on from the cursor. Returns an entry, and true if there is more; None if nothing is new.
     fn read(&mut self, place: u32, left: usize, is_first: bool) -> Option<((Uuid, PartitionData), bool)> {
         let followed = self.at_mut(place)?;
         followed.is_ready = false;
@@ -426,7 +427,7 @@ impl SessionState {
                 followed.cursor = read.end_offset;
                 let is_news = followed.is_news(&read);
                 if read.read.records.is_empty() && has_more {
-                    // It is for the next answer.
+                    // The records are for the next answer.
                     self.make_ready(place);
                     self.is_cut = true;
                     return None;
@@ -440,10 +441,10 @@ impl SessionState {
         }
     }
 
-    /// The high watermark and the log start, if they are news.
+    /// Returns the high watermark and the log start, if they changed.
     fn tell(&mut self, place: u32) -> Option<(Uuid, PartitionData)> {
         let followed = self.at_mut(place).filter(|followed| followed.waiting.is_none())?;
-        // What there is to be read is read when its turn comes.
+        // Records are read when the slot is ready.
         let read = followed.replica.read_on(followed.leader_epoch, followed.cursor, 0, false).ok()?;
         let is_news = followed.is_news(&read) && read.read.records.is_empty();
         let origin = FetchOrigin { from_offset: followed.cursor, ..followed.origin() };
@@ -457,7 +458,7 @@ impl Followed {
         FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..FetchOrigin::UNKNOWN }
     }
 
-    /// Returns true if the read has anything that the follower was not sent, and notes it as sent.
+    /// Returns true if the read has anything that the follower was not sent, and records it as sent.
     fn is_news(&mut self, read: &ReadOn) -> bool {
         let told = (read.read.high_watermark, read.read.log_start_offset);
         std::mem::replace(&mut self.told, told) != told || !read.read.records.is_empty()

@@ -1,12 +1,12 @@
-//! Waits of less than a millisecond, which is as fine as tokio's timer goes.
+//! Waits of less than a millisecond, which is the resolution of tokio's timer.
 //!
-//! Made at its first use: most answers need none.
+//! The descriptor is created at its first use: most answers need none.
 
 use std::time::Duration;
 #[cfg(target_os = "linux")]
 use tokio::net::unix::pipe::Receiver;
 
-/// A timer of one who waits.
+/// Timer of one waiting task.
 #[derive(Default)]
 pub struct Timer {
     #[cfg(target_os = "linux")]
@@ -14,7 +14,7 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// Waits for so long, or for ever.
+    /// Waits for `wait`; None never ends.
     pub async fn after(&mut self, wait: Option<Duration>) {
         let Some(wait) = wait else { return std::future::pending().await };
         #[cfg(target_os = "linux")]
@@ -25,7 +25,7 @@ impl Timer {
     }
 }
 
-/// From here on the timer of tokio is fine enough.
+/// Wait from which tokio's timer is precise enough.
 #[cfg(target_os = "linux")]
 const COARSE_MS: u64 = 20;
 
@@ -37,13 +37,13 @@ impl Timer {
         };
         if self.timer.is_none() {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-            // Not a pipe, but waited for and read from as one is.
+            // Not a pipe, but it is polled and read like one.
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
             self.timer = Some(Receiver::from_owned_fd_unchecked(timer)?);
         }
         let Some(timer) = &self.timer else { return Ok(()) };
         let once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Zero would stop it.
+        // Zero would disarm the timer.
         let nanos = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX).max(1);
         let value = Timespec { tv_sec: nanos / 1_000_000_000, tv_nsec: nanos % 1_000_000_000 };
         timerfd_settime(timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: once, it_value: value })?;
@@ -52,7 +52,7 @@ impl Timer {
 
     async fn expired(&mut self) {
         let Some(timer) = &self.timer else { return };
-        // What was read of an earlier wait is no reason to end this one.
+        // Readiness left from an earlier wait must not end this one.
         while timer.readable().await.is_ok() {
             if timer.try_read(&mut [0; 8]).is_ok() {
                 return;
@@ -67,7 +67,7 @@ mod tests {
     use std::time::Instant;
 
     #[tokio::test]
-    async fn it_waits_for_as_long_as_it_is_told_each_time() {
+    async fn timer_waits_for_each_given_duration() {
         let mut timer = Timer::default();
         for wait_us in [300, 1, 2_000, 25_000] {
             let (began, wait) = (Instant::now(), Duration::from_micros(wait_us));

@@ -1,9 +1,12 @@
-//! Changes of other brokers: their counters, and the rows that were changed past the counts seen.
+//! Changes of other brokers: their counters, and the rows changed past the counts seen.
 //!
-//! A broker's transactions have numbers without gaps, given under a lock of its row that lasts until the commit, so
-//! that what is committed is always what has a number up to some one. Counters are read before rows: a row that is
-//! newer than its broker's counter is told again. A row that was changed by two brokers says the later one, and so is
-//! told because of that one. Invariant: what was changed before a call is told by it or was told before.
+//! The transactions of a broker have consecutive numbers. A number is drawn under a lock of the broker's row that lasts
+//! until the commit, so that the committed numbers are always all up to some number.
+//!
+//! Counters are read before rows: a row that is newer than its broker's counter is returned again. A row that two
+//! brokers have changed names the later one, and is returned because of that one.
+//!
+//! Invariant: a change committed before a call is returned by that call or by an earlier one.
 
 use std::sync::Arc;
 
@@ -14,17 +17,17 @@ use fullbore_db::StoreError;
 use fullbore_db::postgres::DatabaseConnection;
 use fullbore_db::postgres::rows::next;
 
-/// Hears of them.
+/// Change feed over a connection.
 pub struct PostgresChanges {
     connection: DatabaseConnection,
     broker_id: i32,
-    /// Counter seen of each other broker; 0 of one that is not in it.
+    /// Counters seen of other brokers; a broker not in it has 0.
     seen: ChangeCounts,
     noted: Arc<NotedChanges>,
 }
 
 impl PostgresChanges {
-    /// For this broker, which notes what others have committed.
+    /// Creates the feed of a broker, which notes the changes of others.
     pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> PostgresChanges {
         PostgresChanges { connection, broker_id, seen: ChangeCounts::new(), noted }
     }
@@ -58,7 +61,7 @@ impl ChangeSource for PostgresChanges {
         let answers = self.connection.begin_with(&self.question()).map_err(|error| error.failed())?;
         let mut answers = answers.into_iter();
         let counters = change_counts(&next(&mut answers)?)?;
-        // It may be the right database again with the next call; what is seen stays.
+        // The next call may reach the right database again: the counts seen stay.
         if let Some(lacks) = lacking(&known, &counters) {
             return Err(StoreError::WentBack(lacks.known.cast_unsigned()));
         }

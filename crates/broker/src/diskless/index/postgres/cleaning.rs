@@ -1,7 +1,7 @@
-//! Objects registered, and what is of no use any more: runs, objects, producers' rows.
+//! Registration of objects, and the GC: runs, objects, producer rows.
 //!
-//! Any broker may ask for the same at the same time: one clears, and the others find nothing to do. Ages are by the
-//! database's clock.
+//! Brokers may call these functions at the same time: one broker does the work, and the others find none. Ages are by
+//! the database's clock.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +18,16 @@ use super::rows::{
 use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 
-/// Rows of producers, or of aborted transactions, that are removed where a run would be.
+/// Rows of producers, or of aborted transactions, that are removed in place of one run.
 const ROWS_A_RUN: usize = 64;
-/// "clearing" in ASCII: the lock that who clears has.
+/// Advisory lock of the broker that deletes runs: "clearing" in ASCII.
 const CLEARING: i64 = 0x636c_6561_7269_6e67;
-/// For how long a number may be registered before it is used.
+/// Time for which an object may be registered before its commit.
 const REGISTERED_FOR: &str = "interval '1 hour'";
-/// After what time an object is deleted from the store once more.
+/// Time after which an object is deleted from the store once more.
 const DELETED_FOR: &str = "interval '1 day'";
 
-/// Registers objects under these numbers, and returns those that no object had.
+/// Registers objects under these numbers. Returns the numbers that no object had.
 pub fn register(session: &mut Guarded, drawn: &[ObjectId]) -> Result<Vec<ObjectId>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     let mut answers = session.end(&format!(
@@ -49,10 +49,10 @@ pub fn clock_ms(session: &mut Guarded) -> Result<i64, StoreError> {
     number(row, 0)
 }
 
-/// Objects that are to be deleted from the store, which others that look at the same time are not told.
+/// Returns objects to delete from the store. Concurrent calls of other brokers do not return the same ones.
 pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
-    // In an array, or they might be picked more than once.
+    // In an array: otherwise a row might be picked more than once.
     let picked = |state: i64, age: &str| {
         format!(
             "id = ANY(ARRAY(SELECT id FROM fullbore.diskless_objects
@@ -61,7 +61,7 @@ pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<Un
         )
     };
     let take = format!("UPDATE fullbore.diskless_objects SET state = {DELETED}, changed_at = clock_timestamp() WHERE");
-    // What was deleted a day ago goes first, so that nothing is taken and given again in one.
+    // Objects deleted a day ago go first, so that none is taken and returned again by one call.
     let mut answers = session.end(&format!(
         "{take} {}; {take} {}; {take} {}; {take} {}",
         picked(DELETED, DELETED_FOR),
@@ -84,7 +84,7 @@ pub fn delete_failed(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), Comm
     session.end(&format!("{note} WHERE id = ANY({ids}::bigint[]) AND state = {DELETED}")).map(drop)
 }
 
-/// Objects of which there is nothing left.
+/// Forgets objects that were deleted from the store.
 pub fn forget(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     let ids = array(ids.iter());
@@ -92,7 +92,7 @@ pub fn forget(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError
     session.end(&format!("{forget}({ids}::bigint[]) AND state = {DELETED}")).map(drop)
 }
 
-/// Returns the places of rows of producers.
+/// Returns the positions of producer rows.
 pub fn producers_from(
     session: &mut Guarded,
     id: DisklessPartitionId,
@@ -106,7 +106,7 @@ pub fn producers_from(
     each(&next(&mut answers)?, producer_place)
 }
 
-/// Removes rows of producers, which nobody locks: whoever reads them meanwhile has them or has them not.
+/// Removes producer rows without a lock: a concurrent reader sees them or does not.
 pub fn remove_producers(
     session: &mut Guarded,
     id: DisklessPartitionId,
@@ -118,7 +118,7 @@ pub fn remove_producers(
     session.end(&format!("{remove} {id} AND base_offset = ANY({base_offsets}::bigint[])")).map(drop)
 }
 
-/// Removes at most `rows_max` rows of a partition, but the newest of each producer, and returns their number.
+/// Removes at most `rows_max` producer rows of a partition, but never the newest of a producer. Returns their number.
 fn leave_newest(session: &mut Guarded, id: DisklessPartitionId, rows_max: usize) -> Result<usize, CommitError> {
     let answers = session.ask(&format!(
         "WITH older AS (SELECT r.base_offset FROM fullbore.diskless_producers AS r
@@ -133,7 +133,7 @@ fn leave_newest(session: &mut Guarded, id: DisklessPartitionId, rows_max: usize)
     Ok(usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).unwrap_or(0))
 }
 
-/// Removes rows of producers of one partition that are silent since then.
+/// Removes the rows of producers of one partition that have been idle since `before_ms`.
 pub fn expire_producers(
     session: &mut Guarded,
     after: DisklessPartitionId,
@@ -141,7 +141,7 @@ pub fn expire_producers(
     producers_max: usize,
 ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
     let refused = CommitError::Refused;
-    // Most have none, which is seen without a lock.
+    // Most partitions have no idle producer, which a read without a lock shows.
     let partition = format!(
         "SELECT partition FROM fullbore.diskless_producers WHERE partition > {after} ORDER BY partition LIMIT 1"
     );
@@ -151,7 +151,7 @@ pub fn expire_producers(
     if numbers(&mut answers)?.is_empty() {
         return Ok(Some((id, false)));
     }
-    // Nobody commits to it meanwhile.
+    // The lock keeps other brokers from commits to the partition meanwhile.
     let lock = format!("SELECT id FROM fullbore.diskless_partitions WHERE id = {id} FOR UPDATE");
     session.begin(&lock).map_err(refused)?;
     let silent = silent(&id.to_string());
@@ -174,9 +174,9 @@ pub fn expire_producers(
     Ok(Some((id, ids.len() >= producers_max)))
 }
 
-/// Returns the query of at most `producers_max` producers of a partition that have written nothing after `before_ms`. A
-/// producer with an open transaction is not silent; in a deleted partition, and at the offsets of what is carried over,
-/// none is open.
+/// Returns the query of at most `producers_max` producers of a partition that have not written after `before_ms`. A
+/// producer with an open transaction is not idle. No transaction is open in a deleted partition, or at the offsets of
+/// rows carried over.
 fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> String {
     format!(
         "SELECT producer_id FROM (SELECT partition, producer_id, max(base_offset) AS newest
@@ -202,7 +202,7 @@ fn last_forgotten(session: &mut Guarded, id: DisklessPartitionId) -> Result<i64,
     Ok(rows.iter().map(|batches| last_of_forgotten_row(batches)).max().unwrap_or(-1))
 }
 
-/// Removes runs of one partition; whether there may be more.
+/// Removes runs of one partition. Returns true if there may be more.
 pub fn clear(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitError> {
     let done = clear_some(session, runs_max);
     if !matches!(done, Ok(true)) {
@@ -220,7 +220,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     let lock = format!("SELECT pg_try_advisory_xact_lock({CLEARING})");
     let mut answers = session.begin(&format!("{lock}; {cleared}")).map_err(refused)?;
     let Some((partition, before)) = told(&mut answers).map_err(refused)? else { return Ok(false) };
-    // Runs are removed by nobody else, and none comes before the log start.
+    // Only the broker with the advisory lock removes runs, and none is added before the log start.
     let mut answers = session
         .ask(&format!(
             "SELECT id FROM fullbore.diskless_partitions WHERE id = {partition} FOR UPDATE;
@@ -233,7 +233,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     runs.retain(|run| run.end_offset() <= before);
     let mut is_last = runs.len() < found || found < runs_max;
     let objects = bytes_by_object(&runs);
-    // With the last of the runs the transactions go that were aborted among them.
+    // The aborted transactions go with the last of the runs among which they were.
     let rows_max = if is_last { runs_max.saturating_mul(ROWS_A_RUN) } else { 0 };
     let aborted = remove_aborted((partition, before), rows_max);
     let mut answers = session.ask(&format!("{}; {aborted}", lock_objects(&objects))).map_err(refused)?;
@@ -241,7 +241,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     is_last &= usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).is_ok_and(|gone| gone < rows_max);
     let mut statements = vec![remove_runs(partition, &runs), release(&objects)];
     if is_last && !is_there {
-        // Of many producers there are very many, and a statement has a time limit.
+        // There may be very many producers, and a statement has a time limit.
         is_last = leave_newest(session, partition, rows_max)? < rows_max;
     }
     if is_last {
@@ -256,15 +256,15 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     }
     if is_there {
         let bytes: i64 = objects.values().sum();
-        // Not told as a change: whoever changes a partition is not told what another one changed before, unless he
-        // reads the row.
+        // `changed_by` stays as it is. The change feed skips rows that its broker has changed last, and would miss an
+        // earlier commit of another broker to this row.
         let update = "UPDATE fullbore.diskless_partitions SET bytes = bytes -";
         statements.push(format!("{update} {bytes} WHERE id = {partition}"));
     }
     session.end_counted(&statements.join("; ")).map(|_| true)
 }
 
-/// Reads the partition to clear, if this broker is to clear it.
+/// Reads the partition whose runs are to be deleted, if this broker has the lock.
 fn told(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
     let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
@@ -291,8 +291,8 @@ fn remove_runs(partition: DisklessPartitionId, runs: &[BatchRun]) -> String {
     )
 }
 
-/// Returns the statement that removes at most `rows_max` aborted transactions whose markers are before `before`, and
-/// returns their number.
+/// Returns the statement that removes at most `rows_max` aborted transactions whose markers are before `before`. Its
+/// answer is their number.
 fn remove_aborted((partition, before): (DisklessPartitionId, i64), rows_max: usize) -> String {
     format!(
         "WITH removed AS (DELETE FROM fullbore.diskless_aborted AS gone USING
@@ -303,7 +303,7 @@ fn remove_aborted((partition, before): (DisklessPartitionId, i64), rows_max: usi
     )
 }
 
-/// Takes these bytes out of what is live of objects; one without any is unused.
+/// Subtracts these bytes from the live bytes of objects. An object without live bytes is unused.
 fn release(objects: &BTreeMap<ObjectId, i64>) -> String {
     format!(
         "UPDATE fullbore.diskless_objects AS o SET live_bytes = live_bytes - removed.bytes,

@@ -1,6 +1,6 @@
-//! The store of the index, and a commit in two round trips.
+//! Store of the index in PostgreSQL, with a commit in two round trips.
 //!
-//! Invariant: no partition is committed to whose next offset is smaller than one that this broker has seen.
+//! Invariant: no commit is made to a partition whose next offset is smaller than one that this broker has seen.
 
 use std::collections::HashMap;
 
@@ -22,18 +22,18 @@ use super::{cleaning, topics};
 use fullbore_db::postgres::rows::{Rows, next, number};
 use fullbore_db::{CommitError, StoreError};
 
-/// The index of all brokers, as one of them changes it.
+/// Index of a cluster, as one broker changes it.
 pub struct PostgresIndex {
     pub(super) session: Guarded,
     numbers: ObjectNumbers,
-    /// The largest next offset that was seen of each partition.
+    /// Largest next offset seen of each partition.
     ends: HashMap<DisklessPartitionId, i64>,
-    /// True once partitions of topics that the metadata does not have were looked for.
+    /// True once partitions whose topics are not in the metadata were looked for.
     has_looked_for_unknown: bool,
 }
 
 impl PostgresIndex {
-    /// Over this connection.
+    /// Creates the index over this connection.
     pub fn new(session: Guarded) -> PostgresIndex {
         PostgresIndex { session, numbers: random_numbers(), ends: HashMap::new(), has_looked_for_unknown: false }
     }
@@ -72,7 +72,7 @@ impl PostgresIndex {
 
 impl IndexStore for PostgresIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
-        // Who commits nothing waits for nobody who does.
+        // A read without a commit does not wait for commits.
         let is_look = question.objects.is_empty();
         let answers = match is_look {
             true => self.session.look(&ask_partitions(question, ""))?,
@@ -135,7 +135,7 @@ impl IndexStore for PostgresIndex {
 
     fn clear(&mut self, runs_max: usize, _now_ms: i64) -> Result<bool, CommitError> {
         if !self.has_looked_for_unknown {
-            // Where that cannot be done, the rest goes on, and the next call tries again.
+            // If that fails, the rest goes on, and the next call tries again.
             self.has_looked_for_unknown = topics::delete_unknown(&mut self.session).is_ok();
         }
         cleaning::clear(&mut self.session, runs_max)
@@ -192,11 +192,12 @@ impl IndexStore for PostgresIndex {
     }
 }
 
-/// The partitions in the order of their ids, and what is not known of their producers.
+/// Returns the statements that read the partitions in the order of their ids, and their producers' rows past the known
+/// offsets.
 fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
     let ids = array(question.partitions.iter().map(|(id, _)| id));
     let known = array(question.partitions.iter().map(|(_, known_to)| known_to));
-    // For each partition by its index, whatever the planner thinks of all together.
+    // One search by the primary key for each partition, whatever the planner estimates for all together.
     format!(
         "SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = ANY({ids}::bigint[]) ORDER BY p.id {lock};
          SELECT {PRODUCER} FROM unnest({ids}::bigint[], {known}::bigint[]) AS known (id, known_to)
@@ -206,7 +207,8 @@ fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
     )
 }
 
-/// The objects, and runs of those that are committed. An object is locked, so that it is either committed or cleaned.
+/// Returns the statements that read the objects, and the runs of committed ones. The lock of an object makes sure that
+/// it is either committed or deleted.
 fn ask_objects(ids: &[ObjectId]) -> String {
     let ids = array(ids.iter());
     format!(
@@ -254,7 +256,7 @@ fn set_partitions(write: &CommitWrite, session: &Guarded) -> String {
 
 fn set_objects(write: &CommitWrite) -> String {
     let objects = &write.decision.objects;
-    // What has nothing is nobody's, and no run of it will be cleared.
+    // An object without live bytes belongs to no partition: no deletion of runs will mark it later.
     let state = |live_bytes: i64| if live_bytes > 0 { LIVE } else { UNUSED };
     format!(
         "UPDATE fullbore.diskless_objects AS o

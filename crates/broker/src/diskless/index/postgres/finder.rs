@@ -1,4 +1,4 @@
-//! Places of records, over a connection that waits for no commit.
+//! Positions of records, over a connection that does not wait for commits.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use fullbore_db::StoreError;
 use fullbore_db::postgres::DatabaseConnection;
 use fullbore_db::postgres::rows::{Rows, next};
 
-/// Reads beside the commits.
+/// Reader beside the commits.
 pub struct PostgresFinder {
     connection: DatabaseConnection,
 }
 
 impl PostgresFinder {
-    /// Over this connection.
+    /// Creates a finder over this connection.
     pub fn new(connection: DatabaseConnection) -> PostgresFinder {
         PostgresFinder { connection }
     }
@@ -54,8 +54,8 @@ impl RunSource for PostgresFinder {
     ) -> Result<AbortedTransactions, StoreError> {
         let Range { start, end } = offsets;
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
-        // Transactions that are open where the answer ends, by the bits of their lengths: the index has few of each
-        // value, and the sum keeps the planner on it.
+        // Transactions that are open where the answer ends are found by the bits of their lengths: the index has few of
+        // each value. The sum keeps the planner on that index.
         let rows = self.ask(&format!(
             "WITH ended AS MATERIALIZED (
                SELECT {ABORTED} FROM fullbore.diskless_aborted

@@ -1,7 +1,7 @@
-//! A transaction of this broker on the index, in two texts: what it locks and reads, and what it writes.
+//! Transaction of this broker on the index, in two texts of statements: the first locks and reads, the second writes.
 //!
-//! Invariant: none begins on a database that lacks what this broker knows to be committed, or whose tables are of
-//! another version. While it is so, nothing is written, rather than that offsets are given twice.
+//! Invariant: no transaction begins on a database that lacks a change known to this broker, or whose tables are of
+//! another version. Nothing is written to such a database, since offsets would be given twice.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 use super::super::noted::{ChangeCounts, NotedChanges, lacking};
 use super::rows::{CHANGE_COUNTS, IndexAnswers, change_counts};
 
-/// A connection for transactions.
+/// Connection for transactions.
 pub struct Guarded {
     connection: DatabaseConnection,
     broker_id: i32,
@@ -23,12 +23,12 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// For this broker, which knows of these changes.
+    /// Creates the connection of a broker, which knows of the changes in `noted`.
     pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> Guarded {
         Guarded { connection, broker_id, noted, is_open: false, went_back: LogRateLimit::default() }
     }
 
-    /// This broker.
+    /// Returns the id of this broker.
     pub fn broker_id(&self) -> i32 {
         self.broker_id
     }
@@ -36,15 +36,15 @@ impl Guarded {
     /// Begins a transaction with these statements, which write nothing.
     ///
     /// # Errors
-    /// There is none then.
+    /// [`StoreError`]; there is no transaction then.
     pub fn begin(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.begin_as("BEGIN", statements)
     }
 
-    /// Reads as of one moment, and without locks. There is no transaction afterwards.
+    /// Reads as of one moment, without locks. There is no transaction afterwards.
     ///
     /// # Errors
-    /// It is not known.
+    /// [`StoreError`]; the answer is unknown.
     pub fn look(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let answers =
             self.begin_as("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &format!("{statements}; COMMIT"))?;
@@ -54,7 +54,7 @@ impl Guarded {
 
     fn begin_as(&mut self, begin: &str, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.abandon();
-        // Read before the database is, since others may commit meanwhile.
+        // Read before the database is, since other brokers may commit meanwhile.
         let known = self.noted.counts();
         let schema = "SELECT 0, version FROM fullbore.schema_version";
         let answers = self.connection.begin_with(&format!("{begin}; {schema}; {CHANGE_COUNTS}; {statements}"));
@@ -74,39 +74,39 @@ impl Guarded {
         Ok(())
     }
 
-    /// The database lacks something that was committed, in these words: told once a minute.
+    /// Returns the error of a database that lacks a committed change. Logs `lacks` once a minute.
     pub fn has_gone_back(&self, lacks: &str, known: i64) -> StoreError {
         if let Some(left_out) = self.went_back.due() {
             tracing::error!(
                 lacks,
                 left_out,
-                "the database with the index of diskless topics went back to an older state, or is another one; nothing is committed, or offsets would be given twice"
+                "cannot commit to the index of diskless topics: its database is an older copy or another one; restore the newest backup"
             );
         }
         StoreError::WentBack(known.cast_unsigned())
     }
 
-    /// Asks within the transaction.
+    /// Runs statements within the transaction.
     ///
     /// # Errors
-    /// The transaction is gone then.
+    /// [`StoreError`]; the transaction is gone then.
     pub fn ask(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let asked = self.connection.ask(statements).map(Vec::into_iter).map_err(|error| error.failed());
         self.or_abandon(asked)
     }
 
-    /// Asks within the transaction, or reads as of one moment where there is none.
+    /// Runs statements within the transaction, or reads as of one moment if there is none.
     ///
     /// # Errors
-    /// It is not known; the transaction is gone then.
+    /// [`StoreError`]; the answer is unknown, and the transaction is gone.
     pub fn ask_or_look(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         if self.is_open { self.ask(statements) } else { self.look(statements) }
     }
 
-    /// Writes with these statements, and ends the transaction.
+    /// Writes by these statements, and ends the transaction.
     ///
     /// # Errors
-    /// Nothing is written, or that is not known.
+    /// [`CommitError`]: nothing is written, or that is unknown.
     pub fn end(&mut self, statements: &str) -> Result<IndexAnswers, CommitError> {
         if !std::mem::take(&mut self.is_open) {
             return Err(CommitError::Refused(StoreError::Away("there is no transaction".into())));
@@ -115,14 +115,14 @@ impl Guarded {
         ended.map(Vec::into_iter).map_err(|error| error.not_committed())
     }
 
-    /// Ends as [`Guarded::end`] does, with statements that change rows of partitions, after this broker's number has
-    /// grown by one: `({COUNTER})` in them is the number.
+    /// Ends as [`Guarded::end`] does, by statements that change rows of partitions. This broker's counter grows by one
+    /// before them.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Guarded::end`].
     pub fn end_counted(&mut self, statements: &str) -> Result<IndexAnswers, CommitError> {
         let mut answers = self.end(&format!("{}; {statements}", self.count()))?;
-        // The commit is made, whatever its answer looks like.
+        // The commit is made, whatever its answer is.
         if let Ok(counted) = rows::next(&mut answers)
             && let Some(Ok(number)) = counted.first().map(|row| rows::number(row, 0))
         {
@@ -139,7 +139,7 @@ impl Guarded {
         )
     }
 
-    /// Returns the columns that name the transaction which changes a partition's row, for `SET`.
+    /// Returns the assignments, for `SET`, that name the transaction which changes a partition's row.
     pub fn changed_by(&self) -> String {
         format!(
             "changed_by = {0}, changed_at = (SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = {0})",
@@ -147,7 +147,7 @@ impl Guarded {
         )
     }
 
-    /// Ends the transaction, if there is one; nothing was written.
+    /// Ends the transaction without changes, if there is one.
     pub fn abandon(&mut self) {
         if std::mem::take(&mut self.is_open) {
             self.connection.roll_back();

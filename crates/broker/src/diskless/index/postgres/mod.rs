@@ -1,13 +1,13 @@
-//! The index of a cluster: tables of PostgreSQL beside those of the control plane, which all brokers change.
+//! Index of a cluster: PostgreSQL tables beside those of the control plane, which all brokers change.
 //!
-//! No decisions. Locks are taken in one order, so that nobody waits in a circle: partitions by id, then objects by id,
-//! then the row of this broker; never that of the cluster's version. Transactions are READ COMMITTED, so that what
-//! follows a lock sees what was committed before it.
+//! No decisions. Locks are taken in one order, which excludes deadlocks: partitions by id, then objects by id, then the
+//! row of this broker. The row of the cluster's version is never locked. Transactions are READ COMMITTED, so that
+//! statements after a lock see what was committed before it.
 //!
-//! - `guarded`: a transaction, begun only on a database that has all that this broker knows to be committed
+//! - `guarded`: a transaction, which begins only on a database with all changes that this broker knows
 //!   (`super::noted`).
-//! - `commits`: the store of the index, and a commit; `topics`: partitions made, deleted, cut off; `cleaning`: what is
-//!   of no use any more.
+//! - `commits`: the store of the index, and commits; `topics`: creation and deletion of partitions, and moves of log
+//!   starts; `cleaning`: the GC.
 //! - `finder`, `changes`: reads beside the commits, over connections of their own.
 //! - `rows`: values as literals, rows as values.
 
@@ -39,14 +39,14 @@ use guarded::Guarded;
 pub use changes::PostgresChanges;
 pub use commits::PostgresIndex;
 
-/// Connections that find runs, and so finds at a time.
+/// Connections that find runs, and with them searches at a time.
 const FINDERS: usize = 2;
 
-/// The index in the database that these settings name, for this broker with this data folder. The database need not be
-/// there yet: each call says so then.
+/// Opens the index in the database of these settings, for this broker with this data directory. The database may be
+/// down: each call then returns an error.
 ///
 /// # Errors
-/// What is wrong with the settings, or what the system says.
+/// [`StoreError`] of the settings, or of the system.
 pub fn open(
     settings: &PlaneSettings,
     broker_id: i32,
@@ -63,9 +63,9 @@ pub fn open(
     Ok((index, finder, PostgresChanges::new(connection()?, broker_id, noted)))
 }
 
-/// Returns the changes that the index lacks of those that this broker knows to be committed: it is an older copy then,
-/// in which a registration would leave a version that the newest database does not know. Blocks. An index that does not
-/// answer lacks nothing yet.
+/// Returns a broker with committed changes, known to this broker, that the index lacks: the index is then an older
+/// copy. A registration in it would leave a version that the newest database does not know. Blocks. Returns `None` if
+/// the index does not answer.
 pub fn lacks(settings: &PlaneSettings, broker_id: i32, data_dir: &Path, cluster_id: Uuid) -> Option<Lacking> {
     let known = noted_changes(data_dir, cluster_id);
     if known.is_empty() {

@@ -1,6 +1,6 @@
-//! Values of the index as literals of a text of statements, and rows as values.
+//! Values of the index as literals in statements, and rows as values.
 //!
-//! Numbers and bytes only. Invariant: a literal is what it stands for whatever it holds; a row that cannot be is an
+//! Numbers and bytes only. Invariant: a literal has the value it stands for; a row with an impossible value is an
 //! error.
 
 use std::fmt::{Display, Write};
@@ -15,37 +15,37 @@ use super::super::store::{PartitionRow, ProducerRow, ProducerRowPlace};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, number, text};
 
-/// The rows of each statement.
+/// Rows of each statement.
 pub type IndexAnswers = std::vec::IntoIter<Rows>;
 
-/// `state` of an object.
+/// Values of `state` of an object.
 pub const REGISTERED: i64 = 0;
 pub const LIVE: i64 = 1;
 pub const UNUSED: i64 = 2;
 pub const DELETED: i64 = 3;
 pub const DELETE_FAILED: i64 = 4;
 
-/// The columns of a partition, of `fullbore.diskless_partitions AS p`.
+/// Columns of a partition, of `fullbore.diskless_partitions AS p`.
 pub const PARTITION: &str =
     "p.id, p.log_start, p.next_offset, p.bytes, p.max_timestamp, p.has_forgotten, p.batches_retained, p.expired_to,
      coalesce(p.first_unstable, -1), p.aborted_to";
-/// The columns of a run.
+/// Columns of a run.
 pub const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, encode(batches, 'hex')";
-/// The columns of a producer's row, of `fullbore.diskless_producers AS r`.
+/// Columns of a producer's row, of `fullbore.diskless_producers AS r`.
 pub const PRODUCER: &str = "r.partition, r.producer_id, r.written_ms, encode(r.batches, 'hex')";
 
-/// The columns of an aborted transaction.
+/// Columns of an aborted transaction.
 pub const ABORTED: &str = "producer_id, first_offset, last_offset, last_stable_offset";
 
-/// Reads the changes that each broker has committed.
+/// Query of the changes that each broker has committed.
 pub const CHANGE_COUNTS: &str = "SELECT broker_id, counter FROM fullbore.diskless_brokers ORDER BY broker_id";
 
-/// The rows of [`CHANGE_COUNTS`].
+/// Reads the rows of [`CHANGE_COUNTS`].
 pub fn change_counts(rows: &Rows) -> Result<ChangeCounts, StoreError> {
     Ok(each(rows, |row| Ok((number(row, 0)?, number(row, 1)?)))?.into_iter().collect())
 }
 
-/// An array of numbers, or of bytes that were written by [`hex`].
+/// Returns an array literal of numbers, or of bytes in [`hex`].
 pub fn array(values: impl Iterator<Item = impl Display>) -> String {
     let mut literal = String::from("'{");
     for (at, value) in values.enumerate() {
@@ -56,7 +56,7 @@ pub fn array(values: impl Iterator<Item = impl Display>) -> String {
     literal
 }
 
-/// Bytes as digits.
+/// Returns bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
@@ -73,7 +73,7 @@ pub fn unhex(digits: &str) -> Result<Vec<u8>, StoreError> {
     bytes.ok_or_else(|| damaged("digits that are no bytes"))
 }
 
-/// A row whose columns are [`PARTITION`].
+/// Reads a row whose columns are [`PARTITION`].
 pub fn partition(row: &DatabaseRow) -> Result<PartitionRow, StoreError> {
     Ok(PartitionRow {
         id: number(row, 0)?,
@@ -89,7 +89,7 @@ pub fn partition(row: &DatabaseRow) -> Result<PartitionRow, StoreError> {
     })
 }
 
-/// A row whose columns are [`RUN`].
+/// Reads a row whose columns are [`RUN`].
 pub fn run(row: &DatabaseRow) -> Result<BatchRun, StoreError> {
     Ok(BatchRun {
         partition: number(row, 0)?,
@@ -101,7 +101,7 @@ pub fn run(row: &DatabaseRow) -> Result<BatchRun, StoreError> {
     })
 }
 
-/// A row whose columns are [`ABORTED`].
+/// Reads a row whose columns are [`ABORTED`].
 pub fn aborted(row: &DatabaseRow) -> Result<AbortedTransaction, StoreError> {
     Ok(AbortedTransaction {
         producer_id: number(row, 0)?,
@@ -111,20 +111,20 @@ pub fn aborted(row: &DatabaseRow) -> Result<AbortedTransaction, StoreError> {
     })
 }
 
-/// A row whose columns are [`PRODUCER`].
+/// Reads a row whose columns are [`PRODUCER`].
 pub fn producer(row: &DatabaseRow) -> Result<ProducerRow, StoreError> {
     let (partition, producer_id) = (number(row, 0)?, number(row, 1)?);
     let batches = unpack_producer(producer_id, &unhex(text(row, 3)?)?)?;
     Ok(ProducerRow { batches: AppendedBatches { partition, producer_id, batches }, written_ms: number(row, 2)? })
 }
 
-/// A row with the first offset of a producer's row, the producer, and the bytes of the last batch's offset.
+/// Reads a row with the first offset of a producer's row, the producer, and the bytes of the last batch's offset.
 pub fn producer_place(row: &DatabaseRow) -> Result<ProducerRowPlace, StoreError> {
     let last_base_offset = unpack_offset(&unhex(text(row, 2)?)?)?;
     Ok(ProducerRowPlace { base_offset: number(row, 0)?, last_base_offset, producer_id: number(row, 1)? })
 }
 
-/// Each row of an answer.
+/// Reads each row of an answer.
 pub fn each<T>(rows: &Rows, read: impl Fn(&DatabaseRow) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
     rows.iter().map(read).collect()
 }

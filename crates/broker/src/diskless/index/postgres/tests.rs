@@ -1,4 +1,4 @@
-//! What only a database over a network does, which several brokers share.
+//! Behaviour of the index on a database over a network, which several brokers share.
 
 mod measure;
 mod upgrade;
@@ -22,10 +22,10 @@ use fullbore_db::postgres::schema;
 
 const HANGS: Duration = Duration::from_secs(30);
 const CLUSTER: Uuid = Uuid([9; 16]);
-/// Locks of other tests' databases are in the same view.
+/// The view has locks of other tests' databases as well.
 const HERE: &str = "database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
-/// A database with the schema, and a data folder of each broker.
+/// Database with the schema, and a data directory of each broker.
 pub struct PostgresBackEnd {
     database: Database,
     folder: TempDir,
@@ -49,7 +49,7 @@ impl PostgresBackEnd {
     }
 }
 
-/// Makes the tables in an empty database.
+/// Creates the tables in an empty database.
 fn make_tables(url: &str) {
     let server = DatabaseServer::new(&PlaneSettings::new(url, None, 10_000), "test").expect("a URL");
     let mut connection = DatabaseConnection::new(Arc::new(server)).expect("made");
@@ -126,7 +126,7 @@ fn is_away<T>(done: &Result<T, CommitError>) -> bool {
     matches!(done, Err(CommitError::Refused(StoreError::Away(_)) | CommitError::Unknown(_)))
 }
 
-/// All rows of the partition follow one another without a gap.
+/// Asserts that the runs of the partition follow one another without a gap.
 fn assert_dense(opened: &OpenedOnPostgres, partition: DisklessPartitionId, end: i64) {
     let runs = opened.back_end.finder().runs_from(partition, 0, 10_000).expect("read");
     let mut at = 0;
@@ -146,7 +146,7 @@ fn two_brokers_commit_to_one_partition_at_once_and_each_batch_is_there_once() {
         let objects = registered(&mut index, 250);
         let mut offsets = Vec::new();
         for (number, id) in (0..).zip(objects) {
-            // The partitions in another order than the other broker's.
+            // The partitions are in another order than those of the other broker.
             let mut batches: Vec<_> = [0, 1].map(|at| batch(partitions[at], at as u32 * 100, number * 10)).into();
             batches = batches.into_iter().map(|batch| by(i64::from(broker), batch)).collect();
             let verdicts = until_known(&mut index, &UploadedObject { id, batches });
@@ -173,7 +173,7 @@ fn two_brokers_commit_to_one_partition_at_once_and_each_batch_is_there_once() {
 }
 
 #[test]
-fn one_batch_by_two_brokers_at_once_is_appended_once_and_both_are_told_where() {
+fn two_brokers_commit_one_batch_at_once_it_is_appended_once_and_both_get_its_offset() {
     const ROUNDS: i32 = 1_000;
     let opened = OpenedOnPostgres::new(1);
     let partition = opened.partitions[0];
@@ -262,7 +262,7 @@ fn a_session_that_the_server_ends_leaves_nothing_half_done() {
 }
 
 #[test]
-fn while_the_database_is_away_each_call_ends_and_then_all_goes_on() {
+fn database_is_down_each_call_ends_and_later_ones_go_on() {
     let server = PostgresServer::start();
     let database = server.database();
     let settings = PlaneSettings::new(&server.url(&database), None, 1_000);
@@ -303,7 +303,7 @@ fn while_the_database_is_away_each_call_ends_and_then_all_goes_on() {
 
 /// The database is replaced by an older copy, and later by the right one again.
 #[test]
-fn a_database_that_went_back_is_not_committed_to() {
+fn database_is_an_older_copy_nothing_is_committed() {
     let server = PostgresServer::start();
     let database = server.database();
     let settings = PlaneSettings::new(&server.url(&database), None, 2_000);
@@ -323,7 +323,7 @@ fn a_database_that_went_back_is_not_committed_to() {
     until_known(&mut other, &object(1));
     assert_eq!(changes.changed().expect("told").len(), 1);
     server.copy();
-    // What only the other has committed since, this one has read.
+    // This broker has read what only the other one has committed since.
     until_known(&mut other, &object(2));
     changes.changed().expect("told");
     assert_eq!(one.look_at(partition, 0).expect("known").expect("there").row.next_offset, 30);
@@ -357,7 +357,7 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
     let mut store = opened.back_end.broker(2).0;
     let rows = std::thread::scope(|scope| {
         let creating = scope.spawn(|| store.create(("topic", TOPIC), 4).expect("asked"));
-        // For another's transaction.
+        // It waits for another session's transaction.
         let waits = "SELECT count(*) > 0 FROM pg_stat_activity
             WHERE datname = current_database() AND wait_event_type = 'Lock'";
         wait_until("it waits for who deletes", HANGS, || database.run(waits) == "t");
@@ -409,7 +409,7 @@ fn many_brokers_make_and_delete_the_same_topics_at_once() {
 }
 
 #[test]
-fn clock_of_one_broker_is_ahead_age_is_judged_by_the_databases() {
+fn clock_of_one_broker_is_ahead_ages_are_by_that_of_the_database() {
     let opened = OpenedOnPostgres::new(1);
     let mut broker = opened.back_end.index(2);
     let now_ms = fullbore_host::files::now_ms();
@@ -420,7 +420,7 @@ fn clock_of_one_broker_is_ahead_age_is_judged_by_the_databases() {
 }
 
 #[test]
-fn the_largest_window_of_any_broker_is_what_is_retained() {
+fn brokers_have_several_windows_the_largest_is_retained() {
     let mut opened = OpenedOnPostgres::new(1);
     let partition = opened.partitions[0];
     let mut other = Index::new(opened.back_end.broker(2).0, 5);
@@ -438,9 +438,9 @@ fn the_largest_window_of_any_broker_is_what_is_retained() {
     assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].window, 8);
 }
 
-/// Either the cleaner takes the key, or the commit has it.
+/// Either the GC takes the object, or the commit has it.
 #[test]
-fn a_key_that_is_cleaned_is_not_committed_and_the_other_way_round() {
+fn object_is_cleaned_or_committed_never_both() {
     let mut opened = OpenedOnPostgres::new(1);
     let partition = opened.partitions[0];
     let objects: Vec<ObjectId> = registered(&mut opened.index, 200);
@@ -474,7 +474,7 @@ fn a_key_that_is_cleaned_is_not_committed_and_the_other_way_round() {
     let is_gone = |(_, verdict): &&(ObjectId, CommitVerdict)| *verdict == gone;
     assert_eq!(taken.len(), told.iter().filter(is_gone).count(), "each once");
     assert!(!taken.is_empty() && taken.len() < objects.len(), "{}", taken.len());
-    // While a commit has the key, the cleaner takes no notice of it.
+    // While a commit has the object, the GC skips it.
     let object = registered(&mut opened.index, 1)[0];
     opened.back_end.age(3_600_000);
     let question = super::super::CommitQuestion { partitions: vec![(partition, 0)], objects: vec![object] };
@@ -485,7 +485,7 @@ fn a_key_that_is_cleaned_is_not_committed_and_the_other_way_round() {
 }
 
 #[test]
-fn what_others_change_is_heard_and_nothing_is_missed() {
+fn other_brokers_commit_the_change_feed_misses_nothing() {
     let opened = OpenedOnPostgres::new(20);
     let partitions = &opened.partitions;
     let mut changes = opened.back_end.broker(3).2;
@@ -525,14 +525,14 @@ fn what_others_change_is_heard_and_nothing_is_missed() {
         assert_eq!(heard.get(id).copied(), row.filter(|row| row.next_offset > 0), "{id}");
     }
     assert_eq!(changes.changed().expect("told"), [], "nothing has changed since");
-    // Nor does it hear of what its own broker does.
+    // The feed does not return the changes of its own broker either.
     let mut own = opened.back_end.broker(3).0;
     own.move_log_start(partitions[0], 20).expect("moved");
     assert_eq!(changes.changed().expect("told"), []);
 }
 
 #[test]
-fn a_broker_that_clears_runs_is_told_of_what_another_has_just_committed() {
+fn broker_deletes_runs_it_gets_the_latest_commit_of_another() {
     let mut opened = OpenedOnPostgres::new(1);
     let (id, objects) = (opened.partitions[0], registered(&mut opened.index, 2));
     let (mut own, _, mut changes) = opened.back_end.broker(3);
@@ -550,7 +550,7 @@ fn a_broker_that_clears_runs_is_told_of_what_another_has_just_committed() {
 }
 
 #[test]
-fn what_is_known_stays_known_where_the_database_takes_no_commit_for_a_moment() {
+fn database_refuses_a_commit_the_state_in_memory_stays() {
     let mut opened = OpenedOnPostgres::new(1);
     let (id, objects) = (opened.partitions[0], registered(&mut opened.index, 2));
     let object =
@@ -564,7 +564,7 @@ fn what_is_known_stays_known_where_the_database_takes_no_commit_for_a_moment() {
 }
 
 #[test]
-fn what_was_deleted_while_no_broker_had_the_store_is_cleared_by_the_next_that_has() {
+fn topic_is_deleted_while_no_broker_has_the_store_the_next_one_deletes_its_rows() {
     let mut opened = OpenedOnPostgres::new(2);
     let [first, second] = opened.partitions[..] else { panic!("two") };
     let object = opened.object();

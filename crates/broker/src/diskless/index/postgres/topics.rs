@@ -1,11 +1,11 @@
-//! Partitions made, deleted and cut off, and the store in which all of them are, each in one transaction; any broker
-//! may ask for the same at the same time.
+//! Partitions: created, deleted, and their log starts moved, each in one transaction; and the store that has all
+//! objects. Brokers may request the same at the same time.
 //!
-//! What a deleted partition leaves behind is there for the next one of its name, which may be made before a broker has
-//! heard of the deletion: who makes it, deletes those that have its name first.
+//! The rows that a deleted partition leaves are for the next one of its name. A broker may create that one before it
+//! knows of the deletion: it first deletes the partitions that have the name.
 //!
-//! Invariant: there are no partitions of a topic that was deleted before they were made. A broker may be slow, and
-//! carry out the creation when all others have carried out the deletion: nobody would delete what it makes.
+//! Invariant: a topic that was deleted before its partitions were created has none. A slow broker may carry out the
+//! creation after all others have carried out the deletion: then no broker would delete those partitions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -23,10 +23,10 @@ use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
-/// Partitions in a statement that carries over what others have left: of each it may read tens of thousands of rows.
+/// Partitions in one statement that carries rows over: it may read tens of thousands of rows of each.
 const CARRIED_AT_ONCE: usize = 4;
 
-/// None where the topic is not in the metadata.
+/// Creates the partitions of a topic. Returns none if the topic is not in the metadata.
 pub fn create(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
@@ -34,7 +34,7 @@ pub fn create(
 ) -> Result<Vec<PartitionRow>, CommitError> {
     let (name, topic) = (sql_literal(&name), sql_literal(&topic_id));
     let others = format!("p.topic = {name} AND p.topic_id <> {topic}");
-    // Who deletes the topic waits for this transaction, and then finds what it made.
+    // A deletion of the topic waits for this transaction, and then finds the new partitions.
     let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR SHARE; {}", lock_partitions(&others));
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     let is_there = next(&mut answers).is_ok_and(|rows| !rows.is_empty());
@@ -57,23 +57,23 @@ pub fn create(
     read(made)
 }
 
-/// Enters deleted classic partitions as the ones before this topic's, unless these are made already. Where no producer
-/// is known, and no bound of their ids, another broker may know more, and what diskless ones before it have left stays.
+/// Enters deleted classic partitions as the predecessors of a topic's partitions, unless these exist. If neither
+/// producers nor a bound of their ids are known, another broker may know more: rows of earlier predecessors stay.
 pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
     let of_use = before.iter().filter(|stops| !stops.are_unknown() || stops.unknown_below < i64::MAX);
     let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|stops| stops.are_unknown());
     [unknown, known].iter().filter(|stops| !stops.is_empty()).try_for_each(|stops| enter_classic(session, topic, stops))
 }
 
-/// Enters deleted classic partitions, either of known producers or not. Any producer of the name may have written to
-/// the latter, so that what diskless ones before them have left counts no more.
+/// Enters deleted classic partitions, all of them with known producers or all without. Any producer of the name may
+/// have written to the latter: rows of earlier predecessors then no longer count.
 fn enter_classic(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
     before: &[&ClassicStops],
 ) -> Result<(), CommitError> {
     let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));
-    // Serializes brokers, and waits for a deletion of the topic.
+    // The lock serializes brokers, and waits for a deletion of the topic.
     let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR UPDATE");
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     if !next(&mut answers).is_ok_and(|rows| !rows.is_empty()) {
@@ -113,14 +113,14 @@ fn list(rows: impl Iterator<Item = String>) -> String {
     rows.collect::<Vec<_>>().join(", ")
 }
 
-/// Deletes a topic; the rows of its partitions are left to be cleared.
+/// Deletes a topic. The rows of its partitions are left to the GC.
 pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> {
     let of_topic = format!("p.topic_id = {}", sql_literal(&topic_id));
     remove(session, &of_topic)
 }
 
-/// Deletes partitions whose topics are not in the metadata: where no broker with the store ran when a topic was
-/// deleted, no other deletes its partitions.
+/// Deletes partitions whose topics are not in the metadata. They remain if a topic was deleted while no broker with the
+/// store was running.
 pub fn delete_unknown(session: &mut Guarded) -> Result<(), CommitError> {
     let unknown = "NOT EXISTS (SELECT 1 FROM fullbore.topics AS t WHERE t.id = p.topic_id)";
     remove(session, unknown)
@@ -132,7 +132,7 @@ fn remove(session: &mut Guarded, which: &str) -> Result<(), CommitError> {
     session.end(&remove_partitions(which)).map(drop)
 }
 
-/// Locks these partitions, and reads which of them replace a deleted one of their names.
+/// Returns the statements that lock these partitions, and read which of them have a predecessor.
 fn lock_partitions(which: &str) -> String {
     format!(
         "SELECT p.id FROM fullbore.diskless_partitions AS p WHERE {which} ORDER BY p.id FOR UPDATE;
@@ -141,19 +141,20 @@ fn lock_partitions(which: &str) -> String {
     )
 }
 
-/// Leaves to partitions that are removed next, of which [`lock_partitions`] was answered, what those before them have
-/// left of producers that have written nothing to them.
+/// Carries the predecessors' rows over to partitions that are deleted next: those of producers that have not written to
+/// them. `answers` are those of [`lock_partitions`].
 fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), CommitError> {
     let replacing = next(answers).and_then(|_| each(&next(answers)?, |row| number(row, 0)));
     let replacing = replacing.inspect_err(|_| session.abandon()).map_err(CommitError::Refused)?;
     let began = Instant::now();
-    // A statement has a time limit, and a deletion that exceeded it would never be made.
+    // A statement has a time limit: a deletion that exceeds it would never succeed.
     let pieces = replacing.chunks(CARRIED_AT_ONCE).take_while(|_| began.elapsed() < CARRIED_FOR);
     pieces.map(carry).try_for_each(|piece| session.ask(&piece).map(drop)).map_err(CommitError::Refused)
 }
 
-/// Gives partitions, before all that they have, the newest row of each producer that has written only to the deleted
-/// one of their name; none where there are too many producers, since one that is forgotten has stopped elsewhere.
+/// Returns the statement that carries rows over to partitions, at offsets before all others. It takes the newest row of
+/// each producer that has not written to the partition. It takes none if partition and predecessor together have more
+/// than [`PRODUCERS_MAX`] producers, the limit of a partition.
 fn carry(ids: &[DisklessPartitionId]) -> String {
     format!(
         "INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
@@ -170,8 +171,9 @@ fn carry(ids: &[DisklessPartitionId]) -> String {
     )
 }
 
-/// Removes these partitions. One that was written is its name's last from now on, and what the one before it has left
-/// is cleared, but for what was carried over. A partition that has forgotten producers leaves a row for that.
+/// Returns the statements that delete these partitions. A partition that was written becomes the predecessor of its
+/// name, and the rows of the former one are left to the GC. A partition that has forgotten producers leaves a row for
+/// that.
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(
@@ -206,7 +208,7 @@ fn remove_partitions(which: &str) -> String {
     )
 }
 
-/// Returns the last batches of each producer on the deleted partitions before these.
+/// Returns the last batches of each producer on the predecessors of these partitions.
 pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
     let ids_in_order = array(ids.iter());
     let statements = format!(
@@ -219,13 +221,13 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
     );
     let mut answers = session.ask_or_look(&statements)?;
     if next(&mut answers)?.len() < ids.len() {
-        // Then it cannot be said what they succeed.
+        // The predecessor of a deleted partition is not known.
         return Err(StoreError::Away("a partition was deleted meanwhile".into()));
     }
     each(&next(&mut answers)?, producer)
 }
 
-/// Once there is a number other brokers may be using that store.
+/// Returns the store. A store with an id is in use, since other brokers may be using it.
 pub fn known_store(session: &mut Guarded) -> Result<KnownStore, StoreError> {
     let mut answers = session.look(&format!(
         "SELECT store_id FROM fullbore.diskless_store;
@@ -236,7 +238,7 @@ pub fn known_store(session: &mut Guarded) -> Result<KnownStore, StoreError> {
     Ok(KnownStore { is_in_use: has_objects || store_id.is_some(), store_id })
 }
 
-/// The first number stays.
+/// Notes the id of the store. The first id stays.
 pub fn adopt_store(session: &mut Guarded, store_id: &str) -> Result<String, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     let store_id = sql_literal(&store_id);
@@ -246,10 +248,13 @@ pub fn adopt_store(session: &mut Guarded, store_id: &str) -> Result<String, Comm
     ))?;
     let found = next(&mut answers).and_then(|rows| each(&rows, |row| text(row, 0).map(str::to_owned)));
     let found = found.map_err(CommitError::Refused)?;
-    found.into_iter().next().ok_or_else(|| CommitError::Unknown("the database does not say which store it is".into()))
+    found
+        .into_iter()
+        .next()
+        .ok_or_else(|| CommitError::Unknown("the database does not return the id of the store".into()))
 }
 
-/// Moves log starts in one transaction. Returns the rows then, of the partitions that are there.
+/// Moves log starts in one transaction. Returns the rows after that, with `None` for a partition that is gone.
 pub fn move_log_starts(
     session: &mut Guarded,
     moves: &[(DisklessPartitionId, i64)],

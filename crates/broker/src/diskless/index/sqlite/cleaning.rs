@@ -1,4 +1,4 @@
-//! Removal of rows: runs before the log start, deleted partitions, silent producers. Each is a part of a
+//! Deletion of rows: runs before the log start, deleted partitions, idle producers. Each function is a part of a
 //! transaction.
 
 use std::time::Instant;
@@ -15,10 +15,10 @@ use super::super::store::{ClassicStops, classic_before};
 use super::rows::UNUSED;
 use fullbore_host::files::now_ms;
 
-/// Rows of aborted transactions that are removed at a time.
+/// Rows of aborted transactions removed at a time.
 const ABORTED_AT_ONCE: usize = 4096;
 
-/// Removes runs of a partition, and their bytes from what is counted; with the last of them aborted transactions.
+/// Removes runs of a partition, and subtracts their bytes. With the last of them it removes aborted transactions.
 pub fn clear_runs(
     connection: &Connection,
     (partition, before): (DisklessPartitionId, i64),
@@ -53,9 +53,9 @@ pub fn clear_runs(
     Ok(())
 }
 
-/// Removes the partitions that a query finds. One that was written is its name's last from now on: what the one before
-/// it has left of producers that have written nothing to it is carried over, and the rest cleared. A partition that has
-/// forgotten producers leaves a row for that.
+/// Deletes the partitions that a query finds. A partition that was written becomes the predecessor of its name. The
+/// former predecessor's rows of producers that have not written to it are carried over, and the rest is left to the GC.
+/// A partition that has forgotten producers leaves a row for that.
 pub fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
     let found =
         connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
@@ -70,7 +70,7 @@ pub fn remove_partitions(connection: &Connection, query: &str, params: impl Para
     Ok(())
 }
 
-/// Removes a partition, to which what is carried over was given.
+/// Deletes a partition whose predecessor's rows were carried over.
 fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let forgotten = "INSERT OR REPLACE INTO producers (partition, base_offset, producer_id, written_ms, batches)
          SELECT id, ?2, ?3, ?4, ?5 FROM partitions
@@ -90,8 +90,8 @@ fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<
     statements.iter().try_for_each(|statement| connection.prepare_cached(statement)?.execute([id]).map(drop))
 }
 
-/// Enters a deleted classic partition as the one before this topic's, unless that is made already. Where no producer of
-/// it is known, any of its name's may have written to it, and what diskless ones before it have left counts no more.
+/// Enters a deleted classic partition as the predecessor of a topic's partition, unless that exists. If none of its
+/// producers is known, any producer of the name may have written: rows of earlier predecessors then no longer count.
 pub fn succeed_classic(
     connection: &Connection,
     (name, topic_id): (&str, Uuid),
@@ -116,8 +116,9 @@ pub fn succeed_classic(
     remove(connection, id)
 }
 
-/// Leaves to a partition, before all that it has, the newest row of each producer that has written only to the deleted
-/// one of its name; none where there are too many producers, since one that is forgotten has stopped elsewhere.
+/// Carries rows of the predecessor over to a partition, at offsets before all others: the newest row of each producer
+/// that has not written to the partition. Carries none if the two partitions together have more than [`PRODUCERS_MAX`]
+/// producers, the limit of a partition.
 fn carry_over(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let before =
         "SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index)
@@ -136,15 +137,15 @@ fn carry_over(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Res
         .map(drop)
 }
 
-/// Leaves the newest row of each producer of a partition.
+/// Removes all but the newest row of each producer of a partition.
 pub fn leave_newest(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let older = "DELETE FROM producers WHERE partition = ?1 AND base_offset NOT IN
          (SELECT max(base_offset) FROM producers WHERE partition = ?1 GROUP BY producer_id)";
     connection.prepare_cached(older)?.execute([id]).map(drop)
 }
 
-/// Returns the query of producers of partition ?1 that have written nothing after ?2, at most ?3. One with an open
-/// transaction is not silent; in a deleted partition, and at the offsets of what is carried over, none is open.
+/// Returns the query of at most ?3 producers of partition ?1 that have not written after ?2. A producer with an open
+/// transaction is not idle. No transaction is open in a deleted partition, or at the offsets of rows carried over.
 pub fn silent_producers() -> String {
     format!(
         "SELECT producer_id FROM (SELECT producer_id, max(base_offset) AS newest FROM producers WHERE partition = ?1
@@ -156,7 +157,7 @@ pub fn silent_producers() -> String {
     )
 }
 
-/// Removes at most `rows_max` aborted transactions whose markers are before the offset, and returns their number.
+/// Removes at most `rows_max` aborted transactions whose markers are before the offset. Returns their number.
 fn clear_aborted(
     connection: &Connection,
     (partition, before): (DisklessPartitionId, i64),
@@ -168,8 +169,8 @@ fn clear_aborted(
     connection.prepare_cached(remove)?.execute(params![partition, before, limit])
 }
 
-/// Returns the largest id of unknown producers that may have written to a deleted partition, if it is known and silent
-/// since then; else -1.
+/// Returns the largest id of the unknown producers that may have written to a deleted partition. Returns -1 if it is
+/// unknown, or if they have written after `before_ms`.
 pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_ms: i64) -> rusqlite::Result<i64> {
     let row = "SELECT batches FROM producers WHERE partition = ?1 AND producer_id = ?2 AND written_ms <= ?3";
     let mut row = connection.prepare_cached(row)?;
@@ -178,8 +179,8 @@ pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_m
     Ok(batches.map_or(-1, |batches| last_of_forgotten_row(&batches)))
 }
 
-/// Notes that producers of a partition, there or deleted, have expired up to this id. Of a deleted one the next of its
-/// name keeps it.
+/// Notes that producers of a partition, existing or deleted, have expired up to this id. The next partition of the name
+/// keeps the note of a deleted one.
 pub fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
     let own = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
     let next = "UPDATE partitions SET expired_to = max(expired_to, ?2)

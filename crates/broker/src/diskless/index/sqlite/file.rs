@@ -1,9 +1,10 @@
-//! The file of the index of one broker: made, brought from the first release's schema to this version's, connected to.
+//! Index file of one broker: creation, upgrade from the first release's schema to this version's, connections.
 //!
-//! Not what is read and written there, which is [`super`]'s. Invariant: an opened file has the schema of this version,
-//! and every change that this broker has noted. SQLite ends the recovery of its write-ahead log silently at the first
-//! frame with a wrong checksum, so that the commits from there on are missing: such a file is refused before anything
-//! is written to it, and its log stays for repair.
+//! Not here: reads and writes of rows ([`super`]).
+//!
+//! Invariant: an opened file has the schema of this version, and every change that this broker has noted. SQLite
+//! silently ends the recovery of its write-ahead log at the first frame with a wrong checksum, and drops the commits
+//! from there on. Such a file is refused before anything is written to it, and its log stays for repair.
 
 use std::fs;
 use std::io;
@@ -17,31 +18,30 @@ use super::super::noted::{ChangeCounts, FILE as NOTED_CHANGES, Lacking, NotedCha
 use fullbore_db::StoreError;
 use fullbore_db::sqlite::failed as sqlite_failed;
 
-/// In the data folder.
+/// Name of the file in the data directory.
 pub const NAME: &str = "diskless.db";
-/// The tables as the first release has them. No release had smaller versions, which are refused.
+/// Tables of the first release. Smaller versions were never released, and are refused.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
-/// SQLite's user_version of a file with those.
+/// `user_version` of SQLite in a file with these tables.
 const FIRST_VERSION: i64 = 5;
-/// Statements that make each later version of the one before it.
+/// Statements that make each later version from the one before.
 const MIGRATIONS: [&str; 1] = [TRANSACTIONS];
 /// Version 6: rows of producers may be transactional or markers.
 const TRANSACTIONS: &str = include_str!("schema_6.sql");
 const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// Bytes of a page. A commit to many partitions changes two pages of each, of which it adds a line to: small ones are
-/// less to write.
+/// Bytes of a page. A commit to many partitions changes two pages of each by one entry: small pages mean less to write.
 const PAGE: i64 = 1024;
-/// Bytes of the write-ahead log at which a commit moves it to the file itself, if nobody has done so between commits.
+/// Bytes of the write-ahead log at which a commit moves it to the file, if no checkpoint between commits has.
 const WAL_MAX: i64 = 32 << 20;
 /// Bytes of pages that a connection keeps in memory.
 const CACHE_MAX: i64 = 16 << 20;
-/// Statements that are kept compiled.
+/// Compiled statements that a connection keeps.
 const STATEMENTS_MAX: usize = 32;
 
-/// Why a file is not used.
+/// Reason for which a file is not used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenFileError {
-    /// An older copy, or one whose write-ahead log is damaged.
+    /// Older copy, or a file with a damaged write-ahead log.
     #[error("{0}")]
     Lacks(Lacking),
     #[error(transparent)]
@@ -54,10 +54,10 @@ impl From<rusqlite::Error> for OpenFileError {
     }
 }
 
-/// Opens the file of this folder, or makes it, with this broker's note of its changes.
+/// Opens the file of a directory, or creates it, with the note of this broker's changes.
 ///
 /// # Errors
-/// The disk, or what is in the file.
+/// [`OpenFileError`] of the disk, or of the contents of the file.
 pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connection, NotedChanges), OpenFileError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
@@ -67,7 +67,7 @@ pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connecti
         begin_note_anew(folder).map_err(failed)?;
     }
     let connection = connect(folder)?;
-    // Closing the only connection moves what SQLite has taken of the log to the file, and removes the log.
+    // Closing the only connection would move the readable part of the log to the file, and remove the log.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if let Some(refused) = refused_version(version) {
@@ -86,8 +86,8 @@ pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connecti
     Ok((connection, noted))
 }
 
-/// Removes the note of a file that is lost: a store with its objects is refused for that, and any other may be begun
-/// anew.
+/// Removes the note of a file that is lost. A store with its objects is refused for that; with any other store the
+/// index begins again.
 fn begin_note_anew(folder: &Path) -> io::Result<()> {
     match fs::remove_file(folder.join(NOTED_CHANGES)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -99,19 +99,19 @@ fn changes(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("SELECT number FROM changes", [], |row| row.get(0))
 }
 
-/// Returns why a file with this version of the schema is refused; 0 is an empty file.
+/// Returns the reason to refuse a file with this version of the schema; 0 is an empty file.
 fn refused_version(found: i64) -> Option<String> {
     match found {
         0 | FIRST_VERSION..=SCHEMA_VERSION => None,
         _ if found < FIRST_VERSION => Some(format!(
             "{NAME} has schema {found} of a build before the first release, which this Fullbore does not read; run that build, or move the \
-             data folder away"
+             data directory away"
         )),
         _ => Some(format!("{NAME} has schema {found}, this Fullbore knows {SCHEMA_VERSION}")),
     }
 }
 
-/// Brings the schema of the found version to this one.
+/// Upgrades the schema from the found version to this one.
 fn upgrade(connection: &Connection, found: i64) -> rusqlite::Result<()> {
     let first = if found == 0 { FIRST_SCHEMA } else { "" };
     let done = usize::try_from(found - FIRST_VERSION).unwrap_or(0);
@@ -119,14 +119,14 @@ fn upgrade(connection: &Connection, found: i64) -> rusqlite::Result<()> {
     connection.execute_batch(&format!("BEGIN IMMEDIATE; {statements} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT"))
 }
 
-/// Connects to the file of this folder, whatever is in it.
+/// Connects to the file of a directory, whatever its contents.
 ///
 /// # Errors
-/// What SQLite says.
+/// [`rusqlite::Error`].
 pub fn connect(folder: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(folder.join(NAME), flags)?;
-    // Of a file that is there already this changes nothing.
+    // This has no effect on an existing file.
     connection.pragma_update(None, "page_size", PAGE)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -136,11 +136,11 @@ pub fn connect(folder: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Moves the write-ahead log to the file itself. What a reader still needs stays; the next time, or a commit, moves
-/// that.
+/// Moves the write-ahead log to the file. A part that a reader still needs stays for the next checkpoint, or for a
+/// commit.
 ///
 /// # Errors
-/// What SQLite says.
+/// [`rusqlite::Error`].
 pub fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
 }

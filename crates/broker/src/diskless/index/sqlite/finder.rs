@@ -1,4 +1,4 @@
-//! The connection that finds where records are, beside the commits.
+//! Connection that finds the positions of records, beside the commits.
 
 use std::ops::Range;
 use std::path::Path;
@@ -13,19 +13,19 @@ use super::rows::{RUN, partition, runs};
 use fullbore_db::StoreError;
 use fullbore_db::sqlite::failed as sqlite_failed;
 
-/// The columns of an aborted transaction.
+/// Columns of an aborted transaction.
 const ABORTED: &str = "producer_id, first_offset, last_offset, last_stable_offset";
 
-/// Reads beside the commits.
+/// Reader beside the commits.
 pub struct SqliteFinder {
     connection: Connection,
 }
 
 impl SqliteFinder {
-    /// Opens the file of this folder, which the index has made.
+    /// Opens the file of a directory, which the index has created.
     ///
     /// # Errors
-    /// The disk.
+    /// [`StoreError`] of the file.
     pub fn open(folder: &Path) -> Result<SqliteFinder, StoreError> {
         let connection = file::connect(folder).map_err(|error| sqlite_failed(&error))?;
         connection.pragma_update(None, "query_only", true).map_err(|error| sqlite_failed(&error))?;
@@ -63,7 +63,7 @@ impl RunSource for SqliteFinder {
         let ended = aborted(connection, &ended, params![partition, offsets.start, offsets.end, limit]);
         let AbortedTransactions { end, mut transactions } =
             AbortedTransactions::new(offsets.end, ended.map_err(|error| sqlite_failed(&error))?, count);
-        // The sign keeps SQLite from the primary key, by which it would read every later row.
+        // The `+` keeps SQLite from the primary key, by which it would read every later row.
         let open = format!(
             "SELECT {ABORTED} FROM aborted WHERE partition = ?1 AND length_bits = ?2 AND first_offset > ?3
              AND first_offset < ?4 AND +last_offset >= ?4"

@@ -1,12 +1,12 @@
-//! The index of one broker: a file of SQLite of its own, so that no change of the metadata waits for a commit of
-//! records.
+//! Index of one broker: a file of SQLite of its own, so that no change of the metadata waits for a commit of records.
 //!
-//! What makes and upgrades it is in `file`, what reads beside the commits in `finder`. A commit that returned is on the
-//! disk (write-ahead log, `synchronous=FULL`).
+//! `file` creates and upgrades the file, `cleaning` deletes rows, `finder` reads beside the commits. A commit that
+//! returned is on the disk (write-ahead log, `synchronous=FULL`).
 //!
-//! Each transaction that changes rows adds one to the number in
-//! `changes`, which is noted beside the file after its COMMIT ([`super::noted`]): the note is never ahead of what is on
-//! the disk, and a later start compares them.
+//! Each transaction that changes rows adds one to the number in the table `changes`. The number is noted beside the
+//! file after the COMMIT ([`super::noted`]), and a later start compares both.
+//!
+//! Invariant: the note is never ahead of the disk.
 
 mod cleaning;
 mod file;
@@ -43,33 +43,33 @@ use rows::{DELETE_FAILED, DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, par
 const PRODUCERS: &str =
     "SELECT producer_id, written_ms, batches FROM producers WHERE partition = ?1 AND base_offset >= ?2
      ORDER BY base_offset";
-/// Query of the last batches of each producer on the deleted partition before.
+/// Query of the last batches of each producer on the predecessor of a partition.
 const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
       GROUP BY producer_id) ORDER BY base_offset";
-/// Changes of rows after which the write-ahead log is moved to the file, if there is time between two commits.
+/// Changed rows after which the write-ahead log is moved to the file, between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
-/// For how long a number may be registered before it is used, in ms.
+/// Time for which an object may be registered before its commit, in ms.
 const REGISTERED_MS: i64 = 3_600_000;
-/// After what time an object is deleted from the store once more, in ms.
+/// Time after which an object is deleted from the store once more, in ms.
 const DELETED_MS: i64 = 86_400_000;
 
-/// The open file.
+/// Open index file.
 pub struct SqliteIndex {
     connection: Connection,
     noted: NotedChanges,
     space: Arc<DiskSpace>,
     numbers: ObjectNumbers,
-    /// How many rows had been changed when the write-ahead log was moved to the file last.
+    /// Changed rows at the last checkpoint.
     moved: u64,
 }
 
 impl SqliteIndex {
-    /// Opens the file of this folder, or makes it. On a full disk the reserve is for that, and for what frees space.
+    /// Opens the file of a directory, or creates it. On a full disk, that and the freeing of space may use the reserve.
     ///
     /// # Errors
-    /// The disk, or what is in the file.
+    /// [`OpenFileError`] of the disk, or of the contents of the file.
     pub fn open_in(
         folder: &Path,
         cluster_id: Uuid,
@@ -84,31 +84,31 @@ impl SqliteIndex {
     /// Opens the file without a reserve, for one broker of one cluster.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`SqliteIndex::open_in`].
     #[cfg(test)]
     pub fn open(folder: &Path) -> Result<SqliteIndex, OpenFileError> {
         SqliteIndex::open_in(folder, Uuid([7; 16]), 1, Arc::new(DiskSpace::open(folder, 0)))
     }
 
-    /// Draws numbers for objects from `start` on.
+    /// Draws numbers of objects from `start` on.
     #[cfg(test)]
     pub fn numbered_from(self, start: u32) -> SqliteIndex {
         SqliteIndex { numbers: ObjectNumbers::new(start), ..self }
     }
 
-    /// Makes every write fail, as a disk would that refuses them, or lets it through again.
+    /// Makes every write fail, as a disk that refuses them does, or lets writes through again.
     #[cfg(test)]
     pub fn refuse_writes(&self, refuse: bool) {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
-    /// Marks every partition as one that has forgotten producers for want of room.
+    /// Marks every partition as one that has forgotten producers for lack of room.
     #[cfg(test)]
     pub fn have_forgotten(&self) {
         self.connection.execute("UPDATE partitions SET has_forgotten = 1", []).expect("updated");
     }
 
-    /// The row of every partition.
+    /// Returns the row of every partition.
     #[cfg(test)]
     pub fn partitions(&self) -> Vec<PartitionRow> {
         let text = "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, first_unstable, aborted_to FROM partitions ORDER BY id";
@@ -126,14 +126,14 @@ impl SqliteIndex {
         self.connection.execute(rows, params![count, stable]).expect("written");
     }
 
-    /// Rows of producers of a partition, there or deleted.
+    /// Returns the number of rows of producers of a partition, existing or deleted.
     #[cfg(test)]
     pub fn producer_rows(&self, id: DisklessPartitionId) -> usize {
         let count = "SELECT count(*) FROM producers WHERE partition = ?1";
         self.connection.query_row(count, [id], |row| row.get(0)).expect("counted")
     }
 
-    /// Each object with whether it was deleted from the store, and where its last run begins, if it has one.
+    /// Returns each object, with true if it was deleted from the store, and the position of its last run if it has one.
     #[cfg(test)]
     pub fn objects(&self) -> Vec<(ObjectId, bool, Option<i64>)> {
         let text = "SELECT id, state, (SELECT max(position) FROM runs WHERE object = id) FROM objects";
@@ -155,14 +155,14 @@ impl SqliteIndex {
         done
     }
 
-    /// Runs a transaction that frees space or follows the metadata: on a full disk with the room of the write-ahead
-    /// log, and then with the reserve.
+    /// Runs a transaction that frees space or follows the metadata. On a full disk it first moves the write-ahead log,
+    /// and then uses the reserve.
     fn free<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, CommitError> {
         let attempt = || self.in_transaction(&work).map_err(|error| sqlite_not_committed(&error));
         let is_full = |error: &CommitError| *error == CommitError::Refused(StoreError::Full);
         match attempt() {
             Err(error) if is_full(&error) => {
-                // As far as there is room for that, and without waiting for anybody.
+                // As far as there is room, and without waiting for a reader.
                 let _ = file::checkpoint(&self.connection);
                 self.space.freeing(is_full, attempt)
             }
@@ -170,7 +170,7 @@ impl SqliteIndex {
         }
     }
 
-    /// Ends a transaction that changes rows, and notes it.
+    /// Ends a transaction that changes rows, and notes its number.
     fn commit_counted(&self) -> rusqlite::Result<()> {
         let raise = "UPDATE changes SET number = number + 1 RETURNING number";
         let number = self.connection.prepare_cached(raise)?.query_row([], |row| row.get(0))?;
@@ -183,12 +183,12 @@ impl SqliteIndex {
         self.connection.prepare_cached(statement)?.execute([]).map(drop)
     }
 
-    /// A transaction that SQLite has ended itself is no error.
+    /// Rolls back, unless SQLite has already ended the transaction.
     fn roll_back(&self) {
         if !self.connection.is_autocommit()
             && let Err(error) = self.run("ROLLBACK")
         {
-            tracing::error!(%error, "a transaction of {} is not undone", file::NAME);
+            tracing::error!(%error, "cannot roll back a transaction of {}: later changes may fail", file::NAME);
         }
     }
 
@@ -198,7 +198,7 @@ impl SqliteIndex {
             if let Some(row) = partition(&self.connection, *id).map_err(|error| sqlite_failed(&error))? {
                 found.partitions.push(row);
             }
-            // Also what a deleted one has left.
+            // This includes the rows that a deleted partition has left.
             self.producers(PRODUCERS, *id, *known_to, &mut found.producers)?;
         }
         for id in &question.objects {
@@ -267,7 +267,7 @@ impl SqliteIndex {
         let mut object = connection
             .prepare_cached("UPDATE objects SET state = ?2, live_bytes = ?3, changed_ms = ?4 WHERE id = ?1")?;
         for of in &write.decision.objects {
-            // What has nothing is nobody's, and no run of it will be cleared.
+            // An object without live bytes belongs to no partition: no deletion of runs will mark it later.
             let state = if of.live_bytes > 0 { LIVE } else { UNUSED };
             object.execute(params![of.id, state, of.live_bytes, write.now_ms])?;
         }
@@ -335,7 +335,7 @@ impl IndexStore for SqliteIndex {
         if is_due {
             self.moved = changed;
             if let Err(error) = file::checkpoint(&self.connection) {
-                tracing::warn!(%error, "the write-ahead log of {} is not moved to it", file::NAME);
+                tracing::warn!(%error, "cannot move the write-ahead log of {} to it: the log grows until a later attempt", file::NAME);
             }
         }
         is_due
@@ -482,7 +482,7 @@ impl IndexStore for SqliteIndex {
                 .query_row(params![partition, before_ms, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
             if let Some(largest) = largest {
                 let largest = largest.max(cleaning::last_forgotten(connection, partition, before_ms)?);
-                // In one pass, since rows are not in the order of producers.
+                // In one pass: rows are not in the order of producers.
                 let remove = format!("DELETE FROM producers WHERE partition = ?1 AND producer_id IN ({silent})");
                 connection.prepare_cached(&remove)?.execute(params![partition, before_ms, limit])?;
                 note_expired(connection, partition, largest)?;

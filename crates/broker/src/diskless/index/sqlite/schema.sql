@@ -1,4 +1,4 @@
--- The index of diskless partitions. Numbers of partitions are given once: of a table with AUTOINCREMENT none comes back.
+-- Index of diskless partitions. Ids of partitions are never used again: AUTOINCREMENT sees to that.
 CREATE TABLE partitions (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     topic_id BLOB NOT NULL,
@@ -15,14 +15,14 @@ CREATE TABLE partitions (
 ) STRICT;
 CREATE INDEX partitions_by_name ON partitions (topic, partition_index);
 
--- What of partitions, there or deleted, nobody may read any more: what is before this offset.
+-- Records of partitions, existing or deleted, that must not be read any more: those before this offset.
 CREATE TABLE cleared (
     partition INTEGER PRIMARY KEY,
     before INTEGER NOT NULL
 ) STRICT;
 
--- Of each name the last deleted partition that was written, whose producers' rows are kept: the newest of each, and at offsets below 0 what is
--- carried over of producers that had written only to those before it.
+-- Predecessors: the last deleted partition of each name that was written. Its producers' rows are kept: the newest of
+-- each, and at offsets below 0 those carried over of producers that have written only to earlier partitions.
 CREATE TABLE predecessors (
     topic TEXT NOT NULL,
     partition_index INTEGER NOT NULL,
@@ -30,23 +30,24 @@ CREATE TABLE predecessors (
     PRIMARY KEY (topic, partition_index)
 ) STRICT, WITHOUT ROWID;
 
--- Numbers are drawn by who registers an object. state: 0 registered, 1 live, 2 unused, 3 deleted from the store.
+-- Objects. The broker that registers an object draws its number. state: 0 registered, 1 live, 2 unused, 3 deleted from
+-- the store, 4 DELETE failed.
 CREATE TABLE objects (
     id INTEGER PRIMARY KEY,
     state INTEGER NOT NULL,
     live_bytes INTEGER NOT NULL,
     changed_ms INTEGER NOT NULL
 ) STRICT;
--- For who cleans: what is used is not in it.
+-- For the GC: live objects are not in it.
 CREATE INDEX objects_to_clean ON objects (state, changed_ms) WHERE state <> 1;
 
--- The number of the object store in which the objects are. Life: from before the first one is put there.
+-- Id of the object store that has the objects. Written before the first object is put there.
 CREATE TABLE store (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
     store_id TEXT NOT NULL
 ) STRICT;
 
--- The adjacent batches of a partition in an object.
+-- Runs: the adjacent batches of a partition in an object.
 CREATE TABLE runs (
     partition INTEGER NOT NULL,
     base_offset INTEGER NOT NULL,
@@ -58,7 +59,7 @@ CREATE TABLE runs (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX runs_of_object ON runs (object);
 
--- What one commit has appended of one producer: never changed, and removed once it is of no interest.
+-- Batches of one producer that one commit has appended. Rows never change; the GC removes those that are not needed.
 CREATE TABLE producers (
     partition INTEGER NOT NULL,
     base_offset INTEGER NOT NULL,
@@ -68,7 +69,7 @@ CREATE TABLE producers (
     PRIMARY KEY (partition, base_offset)
 ) STRICT, WITHOUT ROWID;
 
--- Transactions that have changed this file. Each adds one, so that a file which lacks some of them is known by a note beside it.
+-- Number of transactions that have changed this file. A note beside the file shows if the file lacks some of them.
 CREATE TABLE changes (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
     number INTEGER NOT NULL

@@ -1,9 +1,9 @@
--- The first offset of the eldest open transaction; null if none is open.
+-- First offset of the oldest open transaction; null if none is open.
 ALTER TABLE partitions ADD COLUMN first_unstable INTEGER;
--- The offset of the newest marker that aborted a transaction; -1 if there was none.
+-- Offset of the newest marker that aborted a transaction; -1 if there was none.
 ALTER TABLE partitions ADD COLUMN aborted_to INTEGER NOT NULL DEFAULT -1;
 
--- An aborted transaction, whose marker is at last_offset. Life: until the log start is past that.
+-- Aborted transactions. The marker is at last_offset; the row goes once the log start is past that.
 -- In the order of last_offset, last_stable_offset never falls.
 CREATE TABLE aborted (
     partition INTEGER NOT NULL,
@@ -16,5 +16,5 @@ CREATE TABLE aborted (
     PRIMARY KEY (partition, last_offset)
 ) STRICT, WITHOUT ROWID;
 
--- Finds those that were open at an offset, of each length among few.
+-- For the search of transactions open at an offset: it reads few rows for each value of length_bits.
 CREATE INDEX aborted_by_length ON aborted (partition, length_bits, first_offset);

@@ -1,10 +1,12 @@
-//! Batches that begin a transaction ahead of the coordinator's word: the end of the producer's last transaction is
-//! still being uploaded, and theirs goes on beside it.
+//! Confirmations by coordinators. A batch may begin a transaction before its coordinator has confirmed that, while the
+//! end of the producer's last transaction is still being uploaded.
 //!
-//! An object with such a batch waits at the head of the queue, and everything behind it: for a moment only, after which
-//! its unconfirmed batches are sent back to their clients.
+//! An object with such a batch waits at the head of the queue, and all later objects wait behind it. After a grace
+//! period its unconfirmed batches are refused, so that their clients send them again.
 //!
-//! Invariant: no commit is tried of a batch whose word has not come.
+//! Not here: the grace period, and the wait for a confirmation (`pipeline/commit.rs`).
+//!
+//! Invariant: no batch is committed before its confirmation.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -17,36 +19,36 @@ use fullbore_wire::ErrorCode;
 use super::{CommitQueue, CommitResult, InLine, Upload};
 use fullbore_log::partition::error::AppendError;
 
-/// A pending batch that begins a transaction whose coordinator has not answered.
+/// Pending batch that begins a transaction without a confirmation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnconfirmedBatch {
-    /// Its partition.
+    /// Internal id of its partition.
     pub partition: DisklessPartitionId,
     /// Its producer and sequence.
     pub stamp: Stamp,
-    /// Its place in the order of admission.
+    /// Ticket of its admission.
     pub ticket: TicketId,
 }
 
-/// The newest of each partition and producer, until its word has come. At most as many as batches were admitted within
-/// the longest wait for a word.
+/// Newest unconfirmed batch of each partition and producer. There are at most as many as batches were admitted within
+/// the longest wait for a confirmation.
 #[derive(Debug, Default)]
 pub(super) struct UnconfirmedBatches(HashMap<(DisklessPartitionId, i64), UnconfirmedBatch>);
 
 impl UnconfirmedBatches {
-    /// Forgets those of a deleted partition.
+    /// Forgets the batches of a deleted partition.
     pub fn forget(&mut self, partition: DisklessPartitionId) {
         self.0.retain(|(of, _), _| *of != partition);
     }
 }
 
 impl CommitQueue {
-    /// Notes a batch that was admitted ahead of its word.
+    /// Notes a batch that was admitted before its confirmation.
     pub fn await_word(&mut self, batch: UnconfirmedBatch) {
         self.unconfirmed.0.insert((batch.partition, batch.stamp.producer_id), batch);
     }
 
-    /// Takes the word on a batch. Returns the batches that have failed with it.
+    /// Applies the confirmation of a batch, or its refusal. Returns the batches that fail with a refusal.
     pub fn word_given(
         &mut self,
         batch: &UnconfirmedBatch,
@@ -63,18 +65,20 @@ impl CommitQueue {
         }
     }
 
-    /// Returns true if the next object has a marker of a producer: with that its next transaction may not begin.
+    /// Returns true if the next object has a marker of a producer. The producer's next transaction must not begin in
+    /// the same object.
     pub fn gathers_marker_of(&self, producer_id: i64) -> bool {
         self.gathering.has_marker_of(producer_id)
     }
 
-    /// Returns the number of the first object if nothing but a word keeps it from being committed.
+    /// Returns the number of the first object if its commit waits for nothing but confirmations.
     pub fn held_object(&self) -> Option<u64> {
         let first = self.objects.front().filter(|_| self.in_commit == 0)?;
         (matches!(first.upload, Upload::Done(_)) && self.lacks_word(0)).then_some(first.number)
     }
 
-    /// Sends the unconfirmed batches of the first object back, if that is still this one. Returns what has failed.
+    /// Refuses the unconfirmed batches of the first object, if that has still this number. Returns the batches that
+    /// fail.
     pub fn give_up_words(&mut self, number: u64, now: Duration) -> Vec<(TicketId, CommitResult)> {
         if self.held_object() != Some(number) {
             return Vec::new();
@@ -86,7 +90,7 @@ impl CommitQueue {
         given_up.iter().flat_map(|batch| self.fail_unconfirmed(batch, failed, now)).collect()
     }
 
-    /// Returns true if a batch of a closed object waits for its word, or is behind one that does.
+    /// Returns true if the closed object at `at` has a batch without a confirmation, or one behind such a batch.
     pub(super) fn lacks_word(&self, at: usize) -> bool {
         #[cfg(test)]
         if COMMITS_UNCONFIRMED.get() {
@@ -104,7 +108,7 @@ impl CommitQueue {
         })
     }
 
-    /// Fails a batch that is still pending, with those behind it.
+    /// Fails a batch that is still pending, with all behind it.
     fn fail_unconfirmed(
         &mut self,
         batch: &UnconfirmedBatch,
@@ -127,7 +131,7 @@ impl CommitQueue {
 
 #[cfg(test)]
 thread_local! {
-    /// A fault that tests plant: a batch is committed ahead of its word.
+    /// Mutation: a batch is committed before its confirmation.
     pub static COMMITS_UNCONFIRMED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
@@ -168,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Admits a batch ahead of its word.
+    /// Admits a batch before its confirmation.
     fn ahead(queue: &mut CommitQueue, producer_id: i64) -> UnconfirmedBatch {
         let stamp = stamp(producer_id, 0);
         let ticket = queue.admit(batch(BatchKind::Transactional, stamp), AT);
@@ -181,7 +185,7 @@ mod tests {
         queue.admit(batch(BatchKind::Transactional, stamp(producer_id, base_sequence)), AT)
     }
 
-    /// Closes the next object, which is uploaded at once.
+    /// Closes the next object, and marks it as uploaded.
     fn uploaded(queue: &mut CommitQueue) -> u64 {
         let number = queue.close(AT).number;
         queue.uploaded(number, Ok(100 + number as i64));
@@ -196,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn word_is_awaited_its_object_and_those_behind_it_are_not_committed() {
+    fn confirmation_is_missing_its_object_and_those_behind_it_are_not_committed() {
         let mut queue = queue();
         behind(&mut queue, 8, 0);
         uploaded(&mut queue);
@@ -213,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn word_refuses_a_batch_it_and_those_behind_it_are_not_committed() {
+    fn coordinator_refuses_a_batch_it_and_those_behind_it_are_not_committed() {
         for is_closed in [false, true] {
             let mut queue = queue();
             let first = ahead(&mut queue, 7);
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn word_does_not_come_the_batches_are_sent_back_and_a_late_word_changes_nothing() {
+    fn confirmation_does_not_come_its_batches_are_refused_and_a_late_one_changes_nothing() {
         let mut queue = queue();
         let (first, other) = (ahead(&mut queue, 7), ahead(&mut queue, 9));
         behind(&mut queue, 8, 0);
@@ -243,7 +247,7 @@ mod tests {
         failed.sort_unstable_by_key(|(ticket, _)| *ticket);
         assert_eq!(failed, [first, other].map(|of| (of.ticket, Err(AppendError::Again))));
         assert_eq!((queue.give_up_words(number, AT), appended(&mut queue)), (vec![], 1));
-        // Sent again, and admitted ahead of another word.
+        // The client sends the batch again: it is admitted before another confirmation.
         let again = ahead(&mut queue, 7);
         uploaded(&mut queue);
         assert_eq!(queue.word_given(&first, Err(ErrorCode::NETWORK_EXCEPTION), AT), NO_RESULT);

@@ -26,7 +26,7 @@ struct BatchFacts {
     last_offset: i64,
     producer_id: i64,
     is_transactional: bool,
-    /// True of a commit; `None` of data, and of a marker without a record.
+    /// True for a commit; `None` for data, and for a marker without a record.
     is_commit: Option<bool>,
     is_control: bool,
     record_count: i32,
@@ -61,7 +61,7 @@ fn open_with(dir: &Path, segment_bytes: u64, map_bytes: Option<usize>) -> (Arc<P
     (logs, partition)
 }
 
-/// Appends a batch of these records; returns its base offset.
+/// Appends a batch of `records`; returns its base offset.
 fn put(partition: &Arc<Replica>, stamp: Stamp, is_transactional: bool, records: &[(u8, Option<Vec<u8>>)]) -> i64 {
     let builder = BatchBuilder::new(Default::default(), Compression::None, None);
     let mut builder = if is_transactional { builder.transactional() } else { builder };
@@ -87,7 +87,7 @@ fn end(partition: &Arc<Replica>, producer_id: i64, producer_epoch: i16, is_commi
     partition.append_marker(&marker, 0, None, NOW).expect("ended");
 }
 
-/// Appends records without a producer until `count` segments more are closed.
+/// Appends records without a producer until `count` more segments are closed.
 fn fill_segments(partition: &Arc<Replica>, count: usize) {
     let active = || match &partition.lock().log {
         LogState::Open(log) => log.active_base_offset(),
@@ -101,7 +101,7 @@ fn fill_segments(partition: &Arc<Replica>, count: usize) {
     }
 }
 
-/// Reads to the end as a client does; returns the records it takes, and all batches.
+/// Reads to the end as a client does. Returns the records that the client takes, and all batches.
 fn consume(partition: &Replica, isolation: Isolation, max_bytes: u32) -> (Taken, Vec<BatchFacts>) {
     let (mut rows, mut all) = (Taken::new(), Vec::new());
     let mut offset = partition.offsets().expect("offsets").log_start;
@@ -146,14 +146,14 @@ fn raw(partition: &Replica) -> Vec<BatchFacts> {
     consume(partition, Isolation::ReadUncommitted, 1 << 20).1
 }
 
-/// Entries of all indexes of aborted transactions whose marker a consumer may read.
+/// Returns the entries of all indexes of aborted transactions whose marker a consumer may read.
 fn aborted_in(partition: &Replica) -> Vec<AbortedTransaction> {
     let state = partition.lock();
     let LogState::Open(log) = &state.log else { panic!("it is open") };
     log.plan_aborted(log.log_start()).read(log.log_end()).expect("read")
 }
 
-/// Files of indexes of aborted transactions that are in use or would be.
+/// Returns the index files of aborted transactions that are not retired.
 fn index_files(dir: &Path) -> Vec<String> {
     names_in(dir).into_iter().filter(|name| name.contains(".txnindex") && !name.ends_with(".deleted")).collect()
 }
@@ -163,7 +163,7 @@ fn value(n: u8) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn transaction_is_open_a_cleaning_ends_before_its_segment() {
+fn open_transaction_ends_a_cleaning_before_its_segment() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (logs, partition) = open_with(folder.path(), 600, None);
     put(&partition, Stamp::NONE, false, &[(1, value(1))]);
@@ -177,7 +177,7 @@ fn transaction_is_open_a_cleaning_ends_before_its_segment() {
     assert!(0 < end_of_clean && end_of_clean <= first, "{end_of_clean}");
     let others = rows.range(end_of_clean..).filter(|(_, row)| row.0 == 250).count();
     assert!(others > 10, "what follows is as it was");
-    // The leader's marker makes the rest cleanable.
+    // The marker makes the rest cleanable.
     end(&partition, 7, 0, true);
     fill_segments(&partition, 1);
     while logs.clean_dirtiest(NOW) {}
@@ -186,7 +186,7 @@ fn transaction_is_open_a_cleaning_ends_before_its_segment() {
 }
 
 #[test]
-fn transaction_was_aborted_its_records_supersede_nothing_and_go() {
+fn records_of_an_aborted_transaction_supersede_nothing_and_are_removed() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (logs, partition) = open_with(folder.path(), 600, None);
     put(&partition, Stamp::NONE, false, &[(1, value(1))]);
@@ -203,9 +203,9 @@ fn transaction_was_aborted_its_records_supersede_nothing_and_go() {
     assert!(found.iter().all(|batch| batch.base_offset != aborted), "its producer has gone on");
 }
 
-/// The marker of a transaction whose data is gone, and index entries, through cleanings at these times.
+/// Marker of a transaction whose data is gone, and index entries, through cleanings at several times.
 #[test]
-fn marker_has_no_data_left_it_goes_after_the_delete_horizon_and_its_entry_before() {
+fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (logs, partition) = open_with(folder.path(), 600, None);
     put(&partition, stamp(7, 0, 0), true, &[(1, value(1))]);
@@ -234,7 +234,7 @@ fn marker_has_no_data_left_it_goes_after_the_delete_horizon_and_its_entry_before
 }
 
 #[test]
-fn producer_has_only_a_marker_left_its_epoch_survives_without_a_snapshot() {
+fn producer_with_only_a_marker_left_keeps_its_epoch_without_a_snapshot() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (logs, partition) = open_with(folder.path(), 600, None);
     put(&partition, stamp(7, 3, 0), true, &[(1, value(1))]);
@@ -253,7 +253,7 @@ fn producer_has_only_a_marker_left_its_epoch_survives_without_a_snapshot() {
     let (logs, partition) = open_with(folder.path(), 600, None);
     raw(&partition);
     assert_eq!(producers(&partition), [(7, 4, -1, None)]);
-    // Once the producer has gone on, the empty one has no use.
+    // Once the producer has continued, its empty batch has no use.
     put(&partition, stamp(7, 4, 0), false, &[(9, value(9))]);
     fill_segments(&partition, 1);
     while logs.clean_dirtiest(NOW + 3 * RETENTION_MS) {}
@@ -266,7 +266,7 @@ fn forget_snapshots(dir: &Path) {
     }
 }
 
-/// Producer id, epoch, last sequence and first offset of the open transaction.
+/// Returns producer id, epoch, last sequence and first offset of the open transaction of each producer.
 fn producers(partition: &Replica) -> Vec<(i64, i16, i32, Option<i64>)> {
     let state = partition.lock();
     let LogState::Open(log) = &state.log else { return Vec::new() };
@@ -302,7 +302,7 @@ fn has_data(batches: &[BatchFacts], marker: &BatchFacts) -> bool {
     batches.iter().rfind(is_before).is_some_and(|last| !last.is_control)
 }
 
-/// Every aborted transaction with data is in an index, and none whose marker counts as empty.
+/// Checks that an index has every aborted transaction with data, and none whose marker counts as empty.
 fn check_index(partition: &Replica) {
     let (found, entries) = (raw(partition), aborted_in(partition));
     for marker in found.iter().filter(|batch| batch.is_commit == Some(false)) {
@@ -317,7 +317,7 @@ fn check_index(partition: &Replica) {
 }
 
 #[test]
-fn cleaning_ends_at_any_moment_consumers_read_the_committed_records() {
+fn cleaning_killed_at_any_moment_leaves_the_committed_records_readable() {
     let memory = Path::new("/dev/shm");
     let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     let folder = tempfile::tempdir_in(parent).expect("temporary folder");
@@ -335,7 +335,7 @@ fn cleaning_ends_at_any_moment_consumers_read_the_committed_records() {
         let (logs, partition) = open_with(&dir, segment_bytes, None);
         raw(&partition);
         fill_segments(&partition, 1);
-        // A kill leaves flushed records and their indexes believed.
+        // A start after a kill trusts flushed records and their indexes.
         logs.close();
         drop((logs, partition));
         let (logs, partition) = open_with(&dir, segment_bytes, None);

@@ -1,9 +1,9 @@
-//! Who may commit, the end of a group, and its snapshots.
+//! Checks of commits, the end of a group, and its snapshots.
 
 use super::*;
 
 #[test]
-fn who_may_commit() {
+fn commit_is_checked_by_member_and_generation() {
     let mut bench = Bench::new();
     let outside = Committer { member_id: "", instance_id: None, generation: -1, version: 9, is_transactional: false };
     assert_eq!(bench.group.check_commit(&outside, bench.now), Ok(()));
@@ -32,7 +32,7 @@ fn who_may_commit() {
 }
 
 #[test]
-fn a_commit_in_a_transaction_is_fenced_by_the_member_that_it_names() {
+fn commit_in_a_transaction_is_checked_by_the_member_that_it_names() {
     let mut bench = Bench::new();
     let unnamed = Committer { member_id: "", instance_id: None, generation: -1, version: 3, is_transactional: true };
     assert_eq!(bench.group.check_commit(&unnamed, bench.now), Ok(()));
@@ -57,7 +57,7 @@ fn a_commit_in_a_transaction_is_fenced_by_the_member_that_it_names() {
 }
 
 #[test]
-fn a_group_that_is_killed_answers_everybody() {
+fn killed_group_answers_all_waiting_requests() {
     let mut bench = Bench::new();
     let joining = bench.join(&join_request("", "x"), 3);
     let mut effects = Effects::new();
@@ -70,7 +70,7 @@ fn a_group_that_is_killed_answers_everybody() {
 }
 
 #[test]
-fn a_kept_group_goes_on_where_it_was() {
+fn restored_group_continues_from_its_snapshot() {
     let mut bench = Bench::new();
     let ids = bench.stable(&[None, Some("s")]);
     let snapshot = bench.group.snapshot();
@@ -101,7 +101,7 @@ fn a_damaged_snapshot_is_refused() {
     for at in 0..snapshot.state.len() {
         let mut state = snapshot.state.to_vec();
         state[at] ^= 0xff;
-        // Whatever comes of it, it comes without a panic.
+        // Any result is fine, as long as it is no panic.
         let _ = Group::restore(&crate::group::Snapshot { version: 1, state: state.into() }, settings, 0);
     }
 }

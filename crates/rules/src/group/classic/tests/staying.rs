@@ -1,9 +1,9 @@
-//! Heartbeats, sessions, static members, and how members leave.
+//! Heartbeats, sessions, static members, and departures.
 
 use super::*;
 
 #[test]
-fn a_session_ends_without_a_heartbeat_and_not_before() {
+fn session_ends_after_its_timeout_without_a_heartbeat() {
     let mut bench = Bench::new();
     let ids = bench.stable(&[None, None]);
     bench.pass(i64::from(SESSION_MS) - 1);
@@ -20,7 +20,7 @@ fn a_session_ends_without_a_heartbeat_and_not_before() {
 }
 
 #[test]
-fn refusals_of_a_heartbeat() {
+fn invalid_heartbeat_is_refused() {
     let mut bench = Bench::new();
     let ids = bench.stable(&[None, Some("s")]);
     assert_eq!(bench.heartbeat("nobody", 1), ErrorCode::UNKNOWN_MEMBER_ID);
@@ -35,7 +35,7 @@ fn refusals_of_a_heartbeat() {
 }
 
 #[test]
-fn a_static_member_comes_back_without_a_rebalance() {
+fn static_member_returns_without_a_rebalance() {
     for (version, skips) in [(9, true), (8, false)] {
         let mut bench = Bench::new();
         let ids = bench.stable(&[Some("a"), Some("b")]);
@@ -61,7 +61,7 @@ fn a_static_member_comes_back_without_a_rebalance() {
 }
 
 #[test]
-fn a_static_member_that_comes_back_between_join_and_sync_begins_a_rebalance() {
+fn static_member_that_returns_between_join_and_sync_starts_a_rebalance() {
     let mut bench = Bench::new();
     let request = |name: &str| JoinGroupRequest { group_instance_id: Some(Text::from(name)), ..join_request("", "x") };
     let tickets = [bench.join(&request("a"), 5), bench.join(&request("b"), 5)];
@@ -74,7 +74,7 @@ fn a_static_member_that_comes_back_between_join_and_sync_begins_a_rebalance() {
 }
 
 #[test]
-fn a_static_member_that_is_away_stays_until_its_session_ends() {
+fn absent_static_member_stays_until_its_session_ends() {
     let mut bench = Bench::new();
     let patient = JoinGroupRequest {
         session_timeout_ms: 90_000,
@@ -101,7 +101,7 @@ fn a_static_member_that_is_away_stays_until_its_session_ends() {
 }
 
 #[test]
-fn leaving() {
+fn members_that_leave_are_removed_and_the_others_rejoin() {
     let mut bench = Bench::new();
     let ids = bench.stable(&[None, Some("s"), None]);
     let ticket = bench.join(&join_request("", "x"), 4);
@@ -125,7 +125,7 @@ fn leaving() {
 }
 
 #[test]
-fn a_pending_id_that_leaves_disturbs_nobody() {
+fn pending_id_that_leaves_starts_no_rebalance() {
     let mut bench = Bench::new();
     bench.stable(&[None]);
     let ticket = bench.join(&join_request("", "x"), 4);

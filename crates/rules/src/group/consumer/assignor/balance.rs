@@ -1,17 +1,17 @@
-//! Evens out the loads of members whose subscriptions differ.
+//! Balancing of the loads of members whose subscriptions differ.
 //!
-//! A member can pass a partition on to any other subscriber of its topic, who can pass one of another topic on, and so
-//! on. Along such a chain from a member to one with at least two partitions fewer, each passes one on: one load falls,
-//! one rises, all others stay. When no chain is left the loads are as even as they can be (Harvey, Ladner, Lovász,
-//! Tamir: Semi-matchings for bipartite graphs and load balancing, 2006).
+//! A member can pass a partition on to any other subscriber of its topic, which can pass on one of another topic, and
+//! so on. Such a chain leads from a member to one with at least two partitions fewer. Each member on it passes one
+//! partition on: the first load falls, the last rises, all others stay. Without such a chain the loads are as even as
+//! possible (Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite graphs and load balancing, 2006).
 //!
-//! What it is not: free of cost. A search looks at each subscription once at most; [`STEPS_MAX`] bounds all of them
-//! together, and a group beyond that is left as even as it is by then.
+//! A search visits each subscription at most once. [`STEPS_MAX`] bounds all searches together: a larger group is left
+//! as even as it is by then.
 
 use super::{MemberIndex, NOBODY, Owners, Subscriptions};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Subscriptions looked at in one balancing, at most.
+/// Largest number of subscriptions visited in one balancing.
 const STEPS_MAX: usize = 20_000_000;
 
 pub(super) fn balance(group: &Subscriptions, before: &Owners, owners: &mut Owners, loads: &mut [usize]) {
@@ -19,7 +19,7 @@ pub(super) fn balance(group: &Subscriptions, before: &Owners, owners: &mut Owner
     Balancer { group, before, owners, loads, held, steps: 0 }.run();
 }
 
-/// How many partitions of which topic each member has.
+/// Returns the number of partitions of each topic that each member has.
 fn held(members: usize, owners: &Owners) -> Vec<BTreeMap<usize, usize>> {
     let mut held = vec![BTreeMap::new(); members];
     for (topic, row) in owners.iter().enumerate() {
@@ -39,7 +39,7 @@ struct Balancer<'a> {
     steps: usize,
 }
 
-/// From whom a member was reached, and over which topic.
+/// Member from which another one was reached, and the topic between them.
 type Reached = (MemberIndex, usize);
 
 impl Balancer<'_> {
@@ -59,7 +59,7 @@ impl Balancer<'_> {
         }
     }
 
-    /// Finds the least loaded member that `member` can relieve itself to, and does so. Whether it did.
+    /// Passes load from `member` to the least loaded member that it can reach. Returns false if that would not help.
     fn relieve(&mut self, member: MemberIndex) -> bool {
         let load = self.loads[member as usize];
         if load < 2 {
@@ -113,7 +113,8 @@ impl Balancer<'_> {
         }
     }
 
-    /// Which partition of the topic goes: one that was `to`'s before, else one that `from` got only now, else any.
+    /// Chooses the partition of the topic to pass on: one that `to` had before, else one that is new to `from`, else
+    /// any.
     fn choose(&self, topic: usize, from: MemberIndex, to: MemberIndex) -> usize {
         let before = &self.before[topic];
         let of_from = |&partition: &usize| self.owners[topic][partition] == from;

@@ -2,8 +2,8 @@
 //!
 //! Not here: the time at which a member gets a partition (`reconcile.rs`). Racks play no role, as in Kafka 4.3.
 //!
-//! Topics and members are numbers here, so that an assignment is an array. Invariant: every partition of a topic with
-//! subscribers has exactly one owner, who subscribes to the topic.
+//! Topics and members are indexes here, so that an assignment is an array. Invariant: every partition of a topic with
+//! subscribers has exactly one owner, which subscribes to the topic.
 
 mod balance;
 mod range;
@@ -14,20 +14,20 @@ mod uniform;
 
 pub use subscriptions::{MemberIndex, NOBODY, Owners, Subscriptions};
 
-/// A server-side assignor.
+/// Server-side assignor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignor {
-    /// Even, with as few moves as possible.
+    /// Even loads, with as few moves as possible.
     Uniform,
-    /// Gives each member the same range of partitions of every topic, so that equal keys meet.
+    /// The same range of partitions of every topic for each member, so that equal keys meet.
     Range,
 }
 
 impl Assignor {
-    /// All of them, in the order of Kafka's default.
+    /// All assignors, in the order of Kafka's default.
     pub const ALL: [Assignor; 2] = [Assignor::Uniform, Assignor::Range];
 
-    /// The name that clients ask for.
+    /// Returns the name that clients request.
     pub fn name(self) -> &'static str {
         match self {
             Assignor::Uniform => "uniform",
@@ -35,12 +35,12 @@ impl Assignor {
         }
     }
 
-    /// The assignor of a name.
+    /// Returns the assignor of this name; None if the name is unknown.
     pub fn from_name(name: &str) -> Option<Assignor> {
         Assignor::ALL.into_iter().find(|assignor| assignor.name() == name)
     }
 
-    /// A list of them as `group.consumer.assignors` has it; `None` when a name is not known or comes twice.
+    /// Returns a list of assignors in the form of `group.consumer.assignors`; None if a name is unknown or repeated.
     pub fn list(names: &str) -> Option<&'static [Assignor]> {
         const LISTS: [&[Assignor]; 4] = [
             &[Assignor::Uniform, Assignor::Range],
@@ -52,8 +52,8 @@ impl Assignor {
         LISTS.into_iter().find(|list| Some(*list) == names.as_deref())
     }
 
-    /// The new owners. `owners` has those so far, [`NOBODY`] for a partition that is new, and a row for each topic of
-    /// `group`; what they own against their subscription is taken from them.
+    /// Replaces the owners. `owners` has the present ones, [`NOBODY`] for a new partition, and a row for each topic of
+    /// `group`. A partition that its owner does not subscribe to is taken from it.
     pub fn assign(self, group: &Subscriptions, owners: &mut Owners) {
         debug_assert_eq!(group.subscribers.len(), owners.len(), "a row for each topic");
         match self {

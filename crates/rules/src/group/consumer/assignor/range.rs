@@ -1,7 +1,8 @@
 //! The `range` assignor: every topic is cut into one contiguous range a subscriber, in the members' order.
 //!
-//! The first subscribers have one partition more where it does not divide. What it is not: sticky beyond the order of
-//! the members, as Kafka's is not. Topics with the same subscribers and partition counts are cut at the same places.
+//! The first subscribers have one partition more if the division has a remainder. The assignor is sticky only by the
+//! order of the members, like Kafka's. Topics with the same subscribers and partition counts are cut at the same
+//! positions.
 
 use super::{MemberIndex, NOBODY, Owners, Subscriptions};
 

@@ -1,25 +1,25 @@
-//! Topics and members as numbers: who subscribes to what, and who owns what.
+//! Topics and members as indexes: the subscribers and the owners of partitions.
 
-/// The number of a member among those of the group.
+/// Index of a member in its group.
 pub type MemberIndex = u32;
 
-/// In place of a member: the partition has no owner.
+/// Index of no member: the partition has no owner.
 pub const NOBODY: MemberIndex = MemberIndex::MAX;
 
-/// The owner of each partition of each topic.
+/// Owner of each partition of each topic.
 pub type Owners = Vec<Vec<MemberIndex>>;
 
-/// Members' subscriptions to topics.
+/// Subscriptions of members to topics.
 #[derive(Clone, Debug, Default)]
 pub struct Subscriptions {
-    /// How many members the group has.
+    /// Number of members of the group.
     pub members: usize,
-    /// For each topic its subscribers, ascending. `range` deals in this order.
+    /// Subscribers of each topic, ascending. `range` assigns in this order.
     pub subscribers: Vec<Vec<MemberIndex>>,
 }
 
 impl Subscriptions {
-    /// Returns true if everybody subscribes to everything.
+    /// Returns true if all members subscribe to all topics.
     pub(super) fn is_homogeneous(&self) -> bool {
         self.subscribers.iter().all(|subscribers| subscribers.len() == self.members)
     }

@@ -1,10 +1,10 @@
-//! Properties of both assignors: one owner each, who subscribes; even; few moves.
+//! Properties of both assignors: one subscribed owner for each partition, even loads, few moves.
 
 use super::uniform::loads;
 use super::*;
 use proptest::prelude::*;
 
-/// Partition counts, and for each member which topics it subscribes to.
+/// Partition counts, and for each member a flag for each topic that it subscribes to.
 type Group = (Vec<usize>, Vec<Vec<bool>>);
 
 fn group(topics: usize, partitions: usize, members: usize) -> impl Strategy<Value = Group> {
@@ -36,7 +36,7 @@ fn check_owners(group: &Subscriptions, owners: &Owners) {
     }
 }
 
-/// The smallest possible sum of squared loads, by trying everything.
+/// Returns the smallest possible sum of squared loads, by trying every assignment.
 fn best_possible(group: &Subscriptions, counts: &[usize]) -> usize {
     fn place(group: &Subscriptions, rest: &[usize], loads: &mut Vec<usize>) -> usize {
         let Some((&topic, rest)) = rest.split_first() else { return loads.iter().map(|load| load * load).sum() };
@@ -63,7 +63,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn uniform_is_as_even_as_it_can_be((counts, wants) in group(3, 3, 4)) {
+    fn uniform_is_as_even_as_possible((counts, wants) in group(3, 3, 4)) {
         let group = subscriptions(&wants);
         let mut owners = nobody(&counts);
         Assignor::Uniform.assign(&group, &mut owners);
@@ -72,7 +72,7 @@ proptest! {
         prop_assert_eq!(squares, best_possible(&group, &counts));
     }
 
-    /// Members come, go and change what they want; each assignment is as even as one from nothing.
+    /// Members join, leave and change their subscriptions; each assignment is as even as a new one.
     #[test]
     fn uniform_is_even_after_changes((counts, wants) in group(4, 12, 8), other in any::<u64>()) {
         let first = subscriptions(&wants);
@@ -93,7 +93,7 @@ proptest! {
         prop_assert_eq!(again, owners, "nothing moves when nothing has changed");
     }
 
-    /// Everybody wants everything: even within one, and as many stay as possible, which can be counted.
+    /// With equal subscriptions the loads differ by one at most, and as many partitions stay as possible, by counting.
     #[test]
     fn uniform_moves_as_little_as_possible(
         counts in prop::collection::vec(0usize..9, 1..4), members in 1usize..8, seed in prop::collection::vec(0u32..12, 32),
@@ -117,9 +117,10 @@ proptest! {
         prop_assert_eq!(kept(&before, &owners), most);
     }
 
-    /// Contiguous, in the members' order, within one; topics of one size are cut at the same places.
+    /// Ranges are contiguous, in the members' order, and differ by one at most. Topics of one size are cut at the same
+    /// positions.
     #[test]
-    fn range_deals_ranges((counts, wants) in group(4, 12, 6)) {
+    fn range_assigns_contiguous_ranges((counts, wants) in group(4, 12, 6)) {
         let group = subscriptions(&wants);
         let mut owners = nobody(&counts);
         Assignor::Range.assign(&group, &mut owners);
@@ -141,18 +142,18 @@ proptest! {
     }
 }
 
-/// A chain of members whose subscriptions overlap pairwise: no single move helps, a chain of moves does.
+/// Members whose subscriptions overlap pairwise: no single move helps, a chain of moves does.
 #[test]
 fn uniform_passes_on_along_chains() {
     let group = Subscriptions { members: 3, subscribers: vec![vec![0, 1], vec![1, 2]] };
-    // Member 0 has all of topic 0, member 1 all of topic 1; member 2 nothing.
+    // Member 0 has all of topic 0, member 1 all of topic 1, member 2 nothing.
     let mut owners = vec![vec![0; 4], vec![1; 2]];
     Assignor::Uniform.assign(&group, &mut owners);
     assert_eq!(loads(3, &owners), [2, 2, 2]);
 }
 
 #[test]
-fn names_are_kafkas() {
+fn assignor_names_are_those_of_kafka() {
     assert_eq!(Assignor::from_name("uniform"), Some(Assignor::Uniform));
     assert_eq!(Assignor::from_name("range"), Some(Assignor::Range));
     assert_eq!(Assignor::from_name("Range"), None);

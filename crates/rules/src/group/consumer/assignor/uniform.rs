@@ -1,8 +1,8 @@
 //! The `uniform` assignor: loads that differ as little as the subscriptions allow, and few moves.
 //!
-//! Where everybody subscribes to the same topics, loads differ by one at most and the fewest possible partitions move.
-//! Where subscriptions differ, what is kept is kept, the rest goes to the least loaded subscriber, and `balance.rs`
-//! evens out what is left.
+//! If all members subscribe to the same topics, loads differ by one at most, and the fewest possible partitions move.
+//! Otherwise subscribed owners keep their partitions, the rest goes to the least loaded subscriber, and `balance.rs`
+//! evens out the loads.
 
 use super::{MemberIndex, NOBODY, Owners, Subscriptions, balance};
 use std::cmp::Reverse;
@@ -34,7 +34,7 @@ pub(super) fn assign(group: &Subscriptions, owners: &mut Owners) {
     }
 }
 
-/// How many partitions each member owns.
+/// Returns the number of partitions that each member owns.
 pub(super) fn loads(members: usize, owners: &Owners) -> Vec<usize> {
     let mut loads = vec![0; members];
     for &owner in owners.iter().flatten().filter(|&&owner| owner != NOBODY) {
@@ -43,8 +43,8 @@ pub(super) fn loads(members: usize, owners: &Owners) -> Vec<usize> {
     loads
 }
 
-/// Takes from everybody what is above their share, in a group where all subscribe to all. The first among equals has to
-/// give.
+/// Takes partitions above their share from members, in a group where all subscribe to all. Among equals the last
+/// members keep the larger shares.
 fn trim(members: usize, owners: &mut Owners) {
     let partitions: usize = owners.iter().map(Vec::len).sum();
     let (share, mut extras) = (partitions / members, partitions % members);
@@ -74,7 +74,7 @@ fn deal<'a>(members: &[MemberIndex], loads: &mut [usize], partitions: impl Itera
     }
 }
 
-/// The topics, those with the least choice first.
+/// Returns the topics, those with the fewest subscribers first.
 fn by_scarcity(group: &Subscriptions) -> Vec<usize> {
     let mut topics: Vec<usize> = (0..group.subscribers.len()).collect();
     topics.sort_by_key(|&topic| group.subscribers[topic].len());

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn expressions_count_as_their_topics() {
+fn expression_counts_as_its_topics() {
     let mut stage = Stage::new();
     let regex = || Text::from("[ab]");
     let matched = |names: &[&str]| vec![(regex(), names.iter().map(|&name| Text::from(name)).collect())];
@@ -25,10 +25,10 @@ fn expressions_count_as_their_topics() {
 }
 
 #[test]
-fn an_expression_that_its_last_member_took_along_is_resolved_anew() {
+fn expression_removed_with_its_last_member_is_resolved_again() {
     let mut stage = Stage::new();
     let regex = || Text::from("[ab]");
-    // It was in use when it was looked which expressions are new, and is not any more.
+    // The expression was in use when the caller collected new ones, and is out of use now.
     let request = ConsumerGroupHeartbeatRequest { subscribed_topic_regex: Some(regex()), ..joining("m1", &[]) };
     stage.send_resolved(request, Vec::new()).expect("it joins");
     assert!(stage.group.regexes_are_due(1, &stage.settings, stage.now));
@@ -40,9 +40,9 @@ fn an_expression_that_its_last_member_took_along_is_resolved_anew() {
     assert!(!stage.group.regexes_are_due(1, &stage.settings, stage.now));
 }
 
-/// Expressions are matched before the group is asked, and topics change meanwhile.
+/// Expressions are matched before the group handles the request, and topics change meanwhile.
 #[test]
-fn what_matched_an_older_version_of_the_topics_replaces_nothing_newer() {
+fn match_of_an_older_topics_version_replaces_no_newer_one() {
     let mut stage = Stage::new();
     let resolved = |regex: &str, names: &[&str]| -> Resolved {
         (Text::from(regex), names.iter().map(|&name| Text::from(name)).collect())
@@ -64,7 +64,7 @@ fn what_matched_an_older_version_of_the_topics_replaces_nothing_newer() {
     late(&mut stage, beating("m1", epoch), vec![resolved(".*", &["a"])]);
     assert_eq!(stage.group.group_epoch(), epoch);
     assert!(!stage.group.regexes_are_due(2, &stage.settings, stage.now));
-    // One that is new is taken as it is, and is looked at again.
+    // A new expression keeps its topics of the old version, and is due again.
     late(&mut stage, joins("m2", "b.*"), vec![resolved(".*", &["a"]), resolved("b.*", &[])]);
     assert!(stage.group.regexes_are_due(2, &stage.settings, stage.now));
     assert!(stage.group.reads("b"));

@@ -1,9 +1,9 @@
-//! Checks of what the machine does: its state in force, its records, and its answers.
+//! Checks of the machine's state in force, its records, and its responses.
 
 use super::*;
 
 impl World {
-    /// Checks the state in force: an epoch never falls, and a new producer id was never in force.
+    /// Checks the state in force: an epoch never falls, and a new producer id was never in force before.
     pub(super) fn check_in_force(&mut self) -> Result<(), String> {
         let Ok(state) = self.transaction.describe() else { return Ok(()) };
         let (now, before) = (state.producer(), self.in_force.replace(state.producer()));
@@ -15,7 +15,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks a record before it is appended: a transaction is complete only once each partition has its marker.
+    /// Checks a record before its append: a transaction is complete only once each partition has its marker.
     pub(super) fn check_record(&self, record: Option<&TransactionMetadata>) -> Result<(), String> {
         if !record.is_some_and(|record| record.state.is_complete()) {
             return Ok(());
@@ -40,7 +40,7 @@ impl World {
             return Err(format!("{given:?} of process {owner} is given to {packet:?}"));
         }
         let last_owner = self.last_owner.replace(packet.incarnation);
-        // Of an id that has expired, nothing is known that could fence a client.
+        // After an id has expired, no state is left that could fence a client.
         let is_zombie = packet.call != Call::Init(None) && given.epoch > 0 && last_owner != Some(owner);
         if is_zombie {
             return Err(format!("{given:?} is given to the zombie {packet:?} of process {last_owner:?}"));
@@ -48,7 +48,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that an outcome that is answered is on record, and is no other than before.
+    /// Checks that the outcome in a response is written, and equals any earlier one.
     pub(super) fn check_decision(
         &mut self,
         packet: &Packet,
@@ -57,7 +57,7 @@ impl World {
     ) -> Result<(), String> {
         let is_v2 = packet.version.supports_epoch_bump();
         let is_decision = |record: &&TransactionMetadata| {
-            // The coordinator may have fenced a client of TV1 with a bump, but then does not answer its EndTxn.
+            // The coordinator may have fenced a client of TV1 with a bump, but then refuses its EndTxn.
             let epoch = if is_v2 { who.epoch + 1 } else { who.epoch };
             record.state.is_prepared() && record.producer_id == who.id && record.producer_epoch == epoch
         };

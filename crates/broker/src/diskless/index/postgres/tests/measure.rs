@@ -1,9 +1,9 @@
-//! How long commits, finds and questions for changes take.
+//! Durations of commits, searches and polls for changes.
 
 use super::*;
 use crate::diskless::index::CommitQuestion;
 
-/// Not asserted: run it with `--ignored --nocapture`.
+/// Measured and not asserted: run with `--ignored --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn measure_commits_and_finds() {
@@ -53,10 +53,10 @@ fn measure_commits_and_finds() {
     println!("changed, nothing: {}", quantiles(&mut took));
 }
 
-/// 200 partitions with 50 producers each, of whom 128 batches are retained: 1,280,000 rows.
+/// 200 partitions with 50 producers each, of which 128 batches are retained: 1,280,000 rows.
 #[test]
 #[ignore = "measures"]
-fn measure_what_is_read_anew_and_removed_of_very_many_producers() {
+fn measure_reads_and_removals_of_rows_of_very_many_producers() {
     let mut opened = OpenedOnPostgres::new(200);
     let partitions = opened.partitions.clone();
     opened.back_end.database.run(&format!(
@@ -89,7 +89,7 @@ fn measure_what_is_read_anew_and_removed_of_very_many_producers() {
     println!("removed within {:?}, in {} pieces: {}", begun.elapsed(), took.len(), quantiles(&mut took));
 }
 
-/// 100,000 aborted transactions of a partition, none or one open meanwhile.
+/// 100,000 aborted transactions of a partition, and none or one open meanwhile.
 #[test]
 #[ignore = "measures"]
 fn measure_finds_of_aborted_transactions() {

@@ -1,5 +1,5 @@
-//! Random logs with transactions that are cleaned, restarted and killed at any step, against a list of what was
-//! written.
+//! Random logs with transactions, cleaned, restarted and killed at any step, and checked against a list of the written
+//! batches.
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -8,17 +8,17 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A batch of a producer, or of none, with these keys; with a tombstone for those that are true.
+    /// A batch of a producer, or of none, with `keys`; true marks a tombstone.
     Append { producer_id: Option<i64>, is_transactional: bool, keys: Vec<(u8, bool)> },
-    /// The marker of a producer's transaction; `bumps`: with the next epoch.
+    /// The marker of a producer's transaction, with the next epoch if `bumps`.
     End { producer_id: i64, is_commit: bool, bumps: bool },
-    /// DeleteRecords of the first `count` offsets, at most up to the first open transaction.
+    /// DeleteRecords of the first `count` offsets, up to the first open transaction at most.
     DeleteRecords { count: i64 },
-    /// A cleaning `later_ms` later.
+    /// A cleaning after `later_ms`.
     Clean { later_ms: i64 },
     /// A cleaning, and a kill at change `at` of a file.
     KillInCleaning { later_ms: i64, at: usize },
-    /// A start after a clean shutdown or a kill; `forgets`: without producer snapshots.
+    /// A start after a clean shutdown or a kill, without producer snapshots if `forgets`.
     Restart { is_clean: bool, forgets: bool },
 }
 
@@ -35,9 +35,9 @@ enum Outcome {
     Open,
 }
 
-/// Log and the list of what was written to it.
+/// Log, and the list of the batches written to it.
 struct World {
-    /// Directories of earlier lives, and of this one.
+    /// Directories of earlier runs, and of this one.
     dirs: Vec<TempDir>,
     open: Option<(Arc<Partitions>, Arc<Replica>)>,
     map_bytes: Option<usize>,
@@ -75,7 +75,7 @@ impl World {
         })
     }
 
-    /// Epoch, next sequence and first offset of the open transaction of each producer that has written.
+    /// Returns epoch, next sequence and first offset of the open transaction of each producer that has written.
     fn producers(&self) -> BTreeMap<i64, (i16, i32, Option<i64>)> {
         let mut known = BTreeMap::new();
         for (base, written) in &self.written {
@@ -97,7 +97,7 @@ impl World {
         known
     }
 
-    /// Outcome of each batch.
+    /// Returns the outcome of each batch.
     fn outcomes(&self) -> BTreeMap<i64, Outcome> {
         let (mut outcomes, mut open) = (BTreeMap::new(), BTreeMap::<i64, Vec<i64>>::new());
         for (base, written) in &self.written {
@@ -116,7 +116,7 @@ impl World {
         outcomes
     }
 
-    /// Records whose batch has one of these outcomes, from the log start to `end`.
+    /// Returns the records whose batch has one of `outcomes`, from the log start to `end`.
     fn records(&self, outcomes: &[Outcome], end: i64) -> Taken {
         let of = self.outcomes();
         let batches = self.written.iter().filter_map(|(base, written)| match written {
@@ -224,7 +224,7 @@ impl World {
                 newest(rows).into_iter().filter(|(_, (_, value))| value.is_some()).collect::<BTreeMap<_, _>>()
             };
             assert_eq!(without_tombstones(&read), without_tombstones(&committed), "at read_committed");
-            // A record is gone only where a later committed one superseded it, or as a tombstone.
+            // A record may be gone only if a later committed one superseded it, or it is a tombstone.
             let last = newest(&committed);
             for (at, (key, value)) in committed.iter().filter(|(at, _)| !read.contains_key(at)) {
                 assert!(last[key].0 > *at || value.is_none(), "{at} is gone");
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    /// Ends everything and cleans until nothing changes; returns the offset before which everything is clean.
+    /// Ends all transactions, and cleans until nothing changes. Returns the offset before which the log is clean.
     fn settle(&mut self) -> i64 {
         for (producer_id, _) in self.producers().into_iter().filter(|(_, (.., open))| open.is_some()) {
             self.end_transaction(producer_id, producer_id % 2 == 0, true);
@@ -282,7 +282,7 @@ impl World {
         first.is_some_and(|first| first < self.log_start)
     }
 
-    /// Checks that nothing is left before `clean_to` that may go.
+    /// Checks that nothing removable is left before `clean_to`.
     fn check_clean(&self, clean_to: i64) {
         let partition = self.partition();
         let (rows, batches) = consume(partition, Isolation::ReadUncommitted, 1 << 20);
@@ -319,7 +319,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn log_is_cleaned_restarted_and_killed_consumers_read_what_was_committed(
+    fn random_cleanings_restarts_and_kills_leave_the_committed_records_readable(
         segment_bytes in prop::sample::select(vec![400, 900]),
         map_bytes in prop::option::weighted(0.2, Just(120_usize)),
         steps in prop::collection::vec(step(), 1..160),

@@ -1,0 +1,95 @@
+//! Sample of the project's prose, for a reader who marks what must be read twice.
+//!
+//! Draws from the blocks of `prose` by a seed, so that the same tree and seed give the same sample. Checks nothing: the
+//! marks are the reader's.
+
+use super::prose::{self, Kind};
+use fullbore_tests::Random;
+use std::fs;
+
+const COMMENTS_OF_GROUP: usize = 20;
+const PARAGRAPHS: usize = 60;
+const MESSAGES: usize = 60;
+
+/// Least number of words of a paragraph, so that cells of tables do not fill the sample.
+const PARAGRAPH_WORDS_MIN: usize = 8;
+
+/// Groups of parts, by prefixes of paths. A file belongs to the first group with a prefix of its path.
+const GROUPS: [(&str, &[&str]); 7] = [
+    ("replicas", &["crates/broker/src/replica", "crates/broker/src/replication", "crates/broker/src/partitions"]),
+    ("diskless topics", &["crates/broker/src/diskless"]),
+    ("control plane", &["crates/control/", "crates/db/", "crates/broker/src/membership"]),
+    ("rest of the broker", &["crates/broker/"]),
+    ("log", &["crates/log/", "crates/host/", "crates/config/", "crates/tls/"]),
+    ("wire, rules and clients", &["crates/"]),
+    ("tests and benchmarks", &["tests/", "sim/", "bench/", "fuzz/", ".ci/"]),
+];
+
+/// Prose by kind, each piece as `file:line: text`.
+#[derive(Default)]
+struct Prose {
+    /// Comments of each group.
+    comments: [Vec<String>; 7],
+    paragraphs: Vec<String>,
+    messages: Vec<String>,
+}
+
+#[test]
+#[ignore = "prints a sample for a reader, by SAMPLE_SEED"]
+fn sample_of_prose() {
+    let Ok(seed) = std::env::var("SAMPLE_SEED") else { return };
+    let mut random = Random::new(seed.parse().expect("SAMPLE_SEED is a number"));
+    let prose = collect();
+    let mut number = 0;
+    let mut show = |heading: &str, pieces: Vec<String>, count: usize| {
+        println!("\n{heading}\n");
+        for piece in drawn(&mut random, pieces, count) {
+            number += 1;
+            println!("{number}. {piece}");
+        }
+    };
+    for ((group, _), comments) in GROUPS.iter().zip(prose.comments) {
+        show(&format!("Comments: {group}"), comments, COMMENTS_OF_GROUP);
+    }
+    show("Paragraphs of documents", prose.paragraphs, PARAGRAPHS);
+    show("Messages of logs and errors", prose.messages, MESSAGES);
+}
+
+fn collect() -> Prose {
+    let root = prose::root();
+    let mut found = Prose::default();
+    for file in prose::files(&root) {
+        let text = fs::read_to_string(root.join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let group = GROUPS.iter().position(|(_, prefixes)| prefixes.iter().any(|prefix| file.starts_with(prefix)));
+        for block in prose::blocks_with_code(&file, &text) {
+            let words = block.text.split_whitespace().count();
+            let piece = format!("{file}:{}: {}", block.line, block.text);
+            match (block.kind, group) {
+                (Kind::Item | Kind::Inside, Some(group)) => found.comments[group].push(piece),
+                (Kind::Document, _) if words >= PARAGRAPH_WORDS_MIN => found.paragraphs.push(piece),
+                (Kind::Message, _) => found.messages.push(piece),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// Draws `count` pieces, or all if there are fewer; none twice.
+fn drawn(random: &mut Random, mut pieces: Vec<String>, count: usize) -> Vec<String> {
+    let count = count.min(pieces.len());
+    (0..count).map(|_| pieces.swap_remove(random.below(pieces.len()))).collect()
+}
+
+#[test]
+fn equal_seeds_draw_equal_samples_without_repetition() {
+    let pieces: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+    let of = |seed| drawn(&mut Random::new(seed), pieces.clone(), 20);
+    assert_eq!(of(1), of(1));
+    assert_ne!(of(1), of(2));
+    let mut sorted = of(1);
+    sorted.sort();
+    sorted.dedup();
+    assert_eq!(sorted.len(), 20);
+    assert_eq!(drawn(&mut Random::new(1), pieces[..5].to_vec(), 20).len(), 5);
+}
