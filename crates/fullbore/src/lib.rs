@@ -42,6 +42,7 @@ mod transactional;
 mod transactions;
 mod troubles;
 mod usage;
+mod version;
 mod waiting;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -50,7 +51,8 @@ use std::process::ExitCode;
 
 /// A Kafka-compatible broker, an idempotent producer, and tools that measure the network path between them.
 #[derive(Parser, Debug)]
-#[command(name = "fullbore", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "fullbore", version = version::SHORT, long_version = version::LONG)]
+#[command(propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Example: fullbore demo\nEvery command has an example: fullbore <COMMAND> --help")]
 struct Cli {
     /// Log the requests and responses of connections to standard error.

@@ -91,21 +91,30 @@ pub fn blocks_with_code(file: &str, text: &str) -> Vec<Block> {
 
 /// Returns number and width of each line of prose past `columns`. Tables, code and addresses may be wider.
 pub fn long_lines(file: &str, text: &str, columns: usize) -> Vec<(usize, usize)> {
-    let (document, rust, mut fenced) = (file.ends_with(".md"), file.ends_with(".rs"), false);
-    let mut long = Vec::new();
-    for (at, line) in text.lines().enumerate() {
-        let trimmed = line.trim_start();
-        fenced ^= document && trimmed.starts_with("```");
-        let prose = match document {
-            true => !fenced && !trimmed.starts_with('|'),
-            false => trimmed.starts_with(if rust { "//" } else { "#" }),
-        };
-        let width = line.chars().count();
-        if prose && width > columns && !line.contains("://") {
-            long.push((at + 1, width));
+    let lines: Vec<(usize, &str)> = match file.ends_with(".md") {
+        true => lines_without_code(text).filter(|(_, line)| !line.trim_start().starts_with('|')).collect(),
+        false => {
+            let marker = if file.ends_with(".rs") { "//" } else { "#" };
+            let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
+            lines.filter(|(_, line)| line.trim_start().starts_with(marker)).collect()
         }
-    }
-    long
+    };
+    let wide = lines.into_iter().map(|(number, line)| (number, line.chars().count(), line));
+    wide.filter(|(_, width, line)| *width > columns && !line.contains("://"))
+        .map(|(number, width, _)| (number, width))
+        .collect()
+}
+
+/// Returns the lines of a document, from 1; those of code, fenced or indented, are empty.
+fn lines_without_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let (mut is_fenced, mut may_indent) = (false, true);
+    text.lines().enumerate().map(move |(at, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        let is_code = is_fenced || is_fence || may_indent && line.starts_with("    ");
+        may_indent = is_code || line.trim().is_empty();
+        (at + 1, if is_code { "" } else { line })
+    })
 }
 
 fn source(text: &str) -> Vec<Block> {
@@ -255,25 +264,21 @@ fn literal(arguments: &str) -> Option<String> {
 
 fn paragraphs(text: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
-    let (mut fenced, mut goes_on) = (false, false);
-    for (at, line) in text.lines().enumerate() {
+    let mut goes_on = false;
+    for (number, line) in lines_without_code(text) {
         let words = line.trim();
-        fenced ^= words.starts_with("```");
-        if fenced || words.starts_with("```") || words.starts_with('#') || words.is_empty() {
+        if words.starts_with(['#', '<']) || words.is_empty() {
             goes_on = false;
         } else if words.starts_with('|') {
             goes_on = false;
             let cells = words.split('|').map(str::trim).filter(|cell| cell.contains(' '));
-            blocks.extend(cells.map(|cell| Block { kind: Kind::Document, line: at + 1, text: cell.to_owned() }));
+            blocks.extend(cells.map(|cell| Block { kind: Kind::Document, line: number, text: cell.to_owned() }));
         } else if let Some(block) = blocks.last_mut().filter(|_| goes_on && !new_paragraph(words)) {
             block.text.extend([" ", words]);
         } else {
             goes_on = true;
-            blocks.push(Block {
-                kind: Kind::Document,
-                line: at + 1,
-                text: words.trim_start_matches(['-', '*', ' ']).to_owned(),
-            });
+            let text = words.trim_start_matches(['-', '*', ' ']).to_owned();
+            blocks.push(Block { kind: Kind::Document, line: number, text });
         }
     }
     blocks

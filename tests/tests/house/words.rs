@@ -233,7 +233,7 @@ fn code_and_a_document_that_keep_the_rules_give_none() {
     assert_eq!(
         findings(
             "a.md",
-            "# What it is\n\nA broker.\n\n```\nnobody\n```\n\n| a | b |\n|---|---|\n| Returned | Sent |\n"
+            "# What it is\n\nA broker.\n\n```\nnobody\n```\n\n    nobody\n    tells\n\n| a | b |\n|---|---|\n| Returned | Sent |\n"
         ),
         Vec::<String>::new()
     );
