@@ -49,7 +49,7 @@ pub(crate) struct ProducerLimits {
     pub(crate) delivery_timeout: Duration,
     pub(crate) codec: (Compression, Level),
     pub(crate) idempotent: bool,
-    /// Wakes the task of the transaction coordinator; `None` without transactions.
+    /// Wakes the task of the transactions; `None` without transactions.
     pub(crate) coordinator: Option<Arc<Notify>>,
 }
 

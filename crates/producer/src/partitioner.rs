@@ -131,9 +131,9 @@ impl Sticky {
 /// Bounds of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunLimits {
-    /// Fewest bytes.
+    /// Fewest bytes of a run.
     pub(crate) batch_size: usize,
-    /// Most bytes.
+    /// Most bytes of a run.
     pub(crate) batch_bytes_max: usize,
 }
 

@@ -124,8 +124,8 @@ impl Sender {
         }
     }
 
-    /// Returns the time of the oldest request in flight that may be abandoned. Without idempotence its batches might be
-    /// written twice, and wait for the request's timeout.
+    /// Returns the time of the oldest request in flight. Returns `None` without idempotence: batches of an abandoned
+    /// request might then be written twice, so that they wait for its timeout.
     fn oldest(&self) -> Option<Instant> {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
     }
