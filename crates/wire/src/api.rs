@@ -214,7 +214,7 @@ impl RequestHeader {
     /// Reads a header; the reader is left at the request's first field.
     ///
     /// # Errors
-    /// When the bytes are not a header.
+    /// Bytes that are not a header.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let mut header = RequestHeader {
             api_key: Codec::decode(r, CLASSIC)?,
@@ -258,7 +258,7 @@ pub fn encode_request<R: Request>(
 /// Bytes after it are ignored, as in Kafka: librdkafka 2.16 sends three bytes too many when it requests all topics.
 ///
 /// # Errors
-/// When the bytes do not begin with a whole request.
+/// Bytes that do not begin with a whole request.
 pub fn decode_request<R: Request>(r: &mut Reader, v: Version) -> Result<R, DecodeError> {
     R::decode(r, v)
 }
@@ -290,8 +290,8 @@ impl Visit for Measure {
 /// reader stays where it is.
 ///
 /// # Errors
-/// As of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is such a
-/// limit.
+/// The errors of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is
+/// such a limit.
 pub fn measure_request(
     key: ApiKey,
     r: &Reader,
@@ -321,7 +321,7 @@ pub fn encode_response<R: Request>(
 /// Writes a whole response frame, whose body `put` writes.
 ///
 /// # Errors
-/// As of `put`.
+/// The errors of `put`.
 pub fn encode_response_with<R: Request>(
     v: Version,
     correlation_id: i32,
@@ -339,7 +339,7 @@ pub fn encode_response_with<R: Request>(
 /// Reads a response frame without its length prefix: the correlation id and the body.
 ///
 /// # Errors
-/// When the bytes are not exactly one response.
+/// Bytes that are not exactly one response.
 pub fn decode_response<R: Request>(frame: Bytes, version: i16) -> Result<(i32, R::Response), DecodeError> {
     let v = R::KEY.version(version).ok_or(DecodeError::Version(version))?;
     let mut r = Reader::new(frame, RESPONSE_ELEMENTS_MAX);

@@ -91,7 +91,7 @@ pub enum Garble {
 
 type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
-/// Returns true if a broker reads a request but sends no response to it, nor to later ones.
+/// Condition under which a broker reads a request but responds neither to it nor to later ones.
 type Silence = Box<dyn Fn(i32, ApiKey) -> bool + Send>;
 
 pub struct State {
