@@ -1,8 +1,8 @@
-//! Answer to a heartbeat: the database has recorded it, and when it last recorded those of the other brokers.
+//! Answer to a heartbeat: the database has recorded the heartbeat, and returns the last one of each broker.
 
 use fullbore_wire::Uuid;
 
-/// Answer to a heartbeat.
+/// Answer of the database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Beaten {
     /// Last heartbeat of each process in the database.
@@ -12,14 +12,14 @@ pub struct Beaten {
 /// Last heartbeat of a broker's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerBeat {
-    /// Broker's id.
+    /// Id of the broker.
     pub id: i32,
-    /// Id of its process.
+    /// Id of the broker's process.
     pub process: Uuid,
     /// Sequence number of the heartbeat.
     pub number: u64,
     /// Age of the heartbeat by the database's clock, ms.
     pub age_ms: i64,
-    /// Version of the metadata that the broker had published then.
+    /// Version of the metadata that the broker had published at this heartbeat.
     pub version: u64,
 }

@@ -6,11 +6,12 @@ use super::Control;
 use super::command::{BrokerChange, ChangeBroker, ChangeCommand, Refusal, Urgent};
 
 impl Control {
-    /// Changes the state of a broker. The same transaction changes the first piece of the partitions that this affects,
+    /// Changes the state of a broker. The same transaction changes the first piece of the affected partitions,
     /// `urgent` ones first. [`Control::settle_partitions`] continues with the rest.
     ///
     /// # Errors
-    /// STALE_BROKER_EPOCH if another process has replaced it; BROKER_ID_NOT_REGISTERED; errors of the store.
+    /// STALE_BROKER_EPOCH if another process has replaced the broker; BROKER_ID_NOT_REGISTERED if no such broker is
+    /// registered; errors of the store.
     pub async fn change_broker(
         &self,
         broker: BrokerState,

@@ -1,7 +1,7 @@
-//! Changes that a decision makes, and the versions that they lead to, without any table.
+//! Changes that a decision makes, and the versions of the metadata. Not their form in a store.
 //!
-//! A change is the new state, not the request for it. Applied to an image it gives the next image (`image/apply.rs`).
-//! Each back end stores changes in its own form, and reads them back. Only `decide` creates changes.
+//! A change has the new state, not the request. Applied to an image, it gives the next image (`image/apply.rs`). Each
+//! back end stores changes in its own form, and reads them back. Only `decide` creates new changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use fullbore_config::Resource;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedTopic {
     pub id: Uuid,
-    /// Former name; a newer topic may have it.
+    /// Name before the deletion; a newer topic may have the same name.
     pub name: String,
     pub partitions: i32,
 }
@@ -27,17 +27,16 @@ pub struct DeletedTopic {
 /// Partitions of a topic by number.
 pub type Partitions = Vector<Arc<PartitionRegistration>>;
 
-/// Version of the metadata, a committed state. Two equal versions are the same commit of the same store.
+/// Version of the metadata: a committed state. Equal versions are the same commit of the same store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
-    /// Number, which grows by 1 with each version.
+    /// Number of the version; grows by 1 with each commit.
     pub number: u64,
-    /// Nonce drawn for this commit. Differs from that of another commit with the same number, such as one lost in a
-    /// restore.
+    /// Nonce drawn for this commit. It tells apart commits with the same number, as after a restore of an older backup.
     pub mark: u64,
 }
 
-/// Change that holds from some version on.
+/// Part of the state that a version changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// A broker started, under a new epoch.
@@ -51,7 +50,7 @@ pub enum Change {
         partitions: Partitions,
         overrides: BTreeMap<String, String>,
     },
-    /// The partitions from the number `first` on become these: new partitions, or new registrations.
+    /// New registrations of the partitions from number `first` on, or new partitions.
     PartitionsChanged {
         topic: Uuid,
         first: usize,
@@ -63,39 +62,39 @@ pub enum Change {
         partition: i32,
         end: LogEnd,
     },
-    /// All overrides of the topic.
+    /// All overrides of the topic, as they are now.
     TopicConfigured {
         topic: Uuid,
         overrides: BTreeMap<String, String>,
     },
-    /// The topic is deleted; its files and rows may still exist.
+    /// Deletion of a topic whose files and rows may still exist.
     TopicDeleted(DeletedTopic),
-    /// Files and rows of a deleted topic are removed.
+    /// Removal of a deleted topic's files and rows, completed.
     DeletionFinished {
         topic: Uuid,
     },
-    /// All deleted topics of this name that matter to the next one. Without any, the name is forgotten.
+    /// All deleted topics of a name that matter to the next topic of that name. Without any, the name is forgotten.
     NameRemembered {
         name: String,
         past: PastTopics,
     },
-    /// All dynamic settings of the broker with this id; `None` stands for every broker.
+    /// All dynamic settings of the broker with this id, as they are now; id `None` stands for every broker.
     BrokerConfigured {
         broker: Option<i32>,
         overrides: BTreeMap<String, String>,
     },
-    /// All overrides of the resource with this name; an empty map removes them.
+    /// All overrides of the resource with this name, as they are now; an empty map removes the resource.
     ResourceConfigured {
         resource: Resource,
         name: String,
         overrides: BTreeMap<String, String>,
     },
-    /// The level of a feature.
+    /// New level of a feature.
     FeatureUpdated {
         name: String,
         level: i16,
     },
-    /// Producer ids below `next` are taken.
+    /// Reservation of all producer ids below `next`.
     ProducerIdsTaken {
         next: i64,
     },
@@ -103,7 +102,7 @@ pub enum Change {
 
 /// Resource type under which the stores keep levels of features, beside those of Kafka's `ConfigResource.Type`.
 pub const FEATURE_RESOURCE: i8 = 127;
-/// Name of the only setting of such a resource.
+/// Name of the only setting of a resource of type [`FEATURE_RESOURCE`].
 pub const FEATURE_LEVEL: &str = "level";
 
 impl Change {

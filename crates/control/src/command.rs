@@ -1,6 +1,6 @@
 //! Commands of the control plane, and their outcomes.
 //!
-//! No storage and no decisions here. An answered outcome is on disk; a refused command changed nothing.
+//! Not here: storage and decisions. An outcome is on disk before it is answered; a refused command changed nothing.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +15,7 @@ use fullbore_wire::{ErrorCode, Text, Uuid};
 use super::node::Endpoint;
 use fullbore_config::{ConfigError, Resource};
 
-/// Commands on topics. Each is answered with the topics, in the order of the command.
+/// Commands on topics. The answer has an outcome for each topic, in the order of the command.
 #[derive(Debug, Clone)]
 pub enum TopicsCommand {
     Create(CreateTopics),
@@ -24,16 +24,17 @@ pub enum TopicsCommand {
     Alter(AlterTopicConfigs),
 }
 
-/// Commands on configurations of brokers and other resources than topics. Each is answered in the order of the command.
+/// Commands on configurations of brokers and of other resources than topics. The answer has an outcome for each
+/// resource, in the order of the command.
 #[derive(Debug, Clone)]
 pub enum ConfigsCommand {
     Brokers(AlterBrokerConfigs),
     Resources(AlterResourceConfigs),
-    /// Level changes of features, all or none.
+    /// Level changes of features; one refusal refuses all.
     Features(UpdateFeatures),
 }
 
-/// Commands on partitions. Each is answered with their registrations, in the order of the command.
+/// Commands on partitions. The answer has the registration of each partition, in the order of the command.
 #[derive(Debug, Clone)]
 pub enum PartitionsCommand {
     /// ISR changes that a leader proposes.
@@ -42,18 +43,18 @@ pub enum PartitionsCommand {
     ElectLeaders(ElectLeaders),
 }
 
-/// Commands that are done as a whole, or refused.
+/// Commands with one outcome: done as a whole, or refused.
 #[derive(Debug, Clone)]
 pub enum ChangeCommand {
     /// Forgets deleted topics whose files and rows are removed.
     ForgetDeleted(Vec<Uuid>),
-    /// Registers a process as a broker. Carried out in pieces.
+    /// Registers a process as a broker, in pieces.
     RegisterBroker(RegisterBroker),
     /// Changes a broker's state.
     ChangeBroker(ChangeBroker),
     /// Elects live leaders and removes failed brokers from ISRs, in pieces.
     Settle(Urgent),
-    /// Reports the ends of a broker's logs that an unclean shutdown truncated: partitions by topic id and number.
+    /// Reports the ends of a broker's logs that an unclean shutdown truncated, by topic id and partition number.
     ReportLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
     /// Removes a broker from the ISRs of partitions that it can no longer write.
     Resign(BrokerState, Resigned),
@@ -62,15 +63,15 @@ pub enum ChangeCommand {
 /// Partitions, by topic id and number, that a broker can no longer write, with the state of their logs.
 pub type Resigned = HashMap<(Uuid, i32), ResignedLog>;
 
-/// Takes an id that no producer ever had.
+/// Command that takes a producer id that was never taken before.
 #[derive(Debug, Clone, Copy)]
 pub struct InitProducerId;
 
-/// Partitions, by topic id and number, whose leaders and ISRs are decided before those of others.
+/// Partitions, by topic id and number, whose leaders and ISRs are decided first.
 pub type Urgent = Arc<[(Uuid, i32)]>;
 
-/// Change of a broker's state, with its consequences for partitions: all of them if they fit one piece, else the first
-/// piece.
+/// Change of a broker's state. The consequences for partitions are decided in the same transaction: all of them, or the
+/// first piece.
 #[derive(Debug, Clone)]
 pub struct ChangeBroker {
     /// Broker, in the epoch for which the change is meant.
@@ -81,12 +82,12 @@ pub struct ChangeBroker {
     pub urgent: Urgent,
 }
 
-/// Starting broker, with the addresses for its clients.
+/// Registration of a starting broker, with the addresses for its clients.
 #[derive(Debug, Clone)]
 pub struct RegisterBroker {
     /// `node.id`
     pub id: i32,
-    /// Its directory, its process, and how the former process ended.
+    /// Data directory, process, and how the former process ended.
     pub joining: Joining,
     /// `broker.rack`
     pub rack: Option<Text>,
@@ -99,16 +100,16 @@ pub struct RegisterBroker {
 /// New state of a registered broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrokerChange {
-    /// Fenced: failed or stopped. The broker leads nothing, and is in an ISR only if no other replica can lead.
+    /// The broker has failed or stopped. It leads nothing, and stays in an ISR only if no other replica can lead.
     Fence,
-    /// Alive again after a fence.
+    /// The broker is alive again after a fence.
     Unfence,
-    /// In controlled shutdown: other replicas take over its leaderships.
+    /// The broker is in controlled shutdown: other replicas take over its leaderships.
     ShutDown,
-    /// The broker's disk is full or hangs. The broker keeps only leaderships that no other in-sync replica can take,
-    /// and leaves the ISRs of other leaders.
+    /// The broker's disk is full or hangs. The broker keeps only leaderships that no other in-sync replica can take. It
+    /// leaves the ISRs of other leaders.
     Full,
-    /// The disk has space again, and responds.
+    /// The broker's disk has space again, and responds.
     Room,
     /// The broker cannot reach the object store. It serves no diskless partitions while other brokers do.
     StoreLost,
@@ -116,7 +117,7 @@ pub enum BrokerChange {
     StoreBack,
 }
 
-/// ISRs that a leader requests, each decided by itself (KIP-497).
+/// ISRs that a leader requests (KIP-497). Each is decided separately.
 #[derive(Debug, Clone)]
 pub struct AlterIsr {
     /// Leader that sends the request.
@@ -137,17 +138,17 @@ pub struct ElectLeaders {
 /// Kafka's `ElectionType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElectionKind {
-    /// First replica, if it is in sync.
+    /// Elects the first replica, if it is in sync.
     Preferred,
-    /// Any live replica, if the partition has no leader.
+    /// Elects any live replica, if the partition has no leader.
     Unclean,
 }
 
-/// Topics to create, each decided by itself: a refused one does not stop the others.
+/// Topics to create. Each is decided separately: a refused topic does not stop the others.
 #[derive(Debug, Clone, Default)]
 pub struct CreateTopics {
     pub topics: Vec<CreateTopic>,
-    /// True if the outcome is returned without any change. The returned topics then have [`Uuid::ZERO`].
+    /// True to return the outcome without any change. The returned topics then have [`Uuid::ZERO`].
     pub validate_only: bool,
 }
 
@@ -155,17 +156,17 @@ pub struct CreateTopics {
 #[derive(Debug, Clone, Default)]
 pub struct CreateTopic {
     pub name: String,
-    /// -1 for the broker's `num.partitions`, or with `assignments`.
+    /// Number of partitions; -1 for the broker's `num.partitions`, or with `assignments`.
     pub num_partitions: i32,
-    /// -1 for the broker's `default.replication.factor`, or with `assignments`.
+    /// Number of replicas; -1 for the broker's `default.replication.factor`, or with `assignments`.
     pub replication_factor: i16,
-    /// Partition numbers and their brokers; empty lets the broker choose.
+    /// Partition numbers and their brokers. An empty list lets the control plane choose.
     pub assignments: Vec<(i32, Vec<i32>)>,
-    /// Names and values. Kafka's protocol allows null values; they are refused.
+    /// Names and values of settings. `None` is refused: Kafka's protocol can express a null value.
     pub configs: Vec<(String, Option<String>)>,
 }
 
-/// Topics to add partitions to, each decided by itself.
+/// Topics to add partitions to. Each is decided separately.
 #[derive(Debug, Clone, Default)]
 pub struct CreatePartitions {
     pub topics: Vec<GrowTopic>,
@@ -177,9 +178,9 @@ pub struct CreatePartitions {
 #[derive(Debug, Clone, Default)]
 pub struct GrowTopic {
     pub name: String,
-    /// Number of partitions afterwards, old and new.
+    /// Number of partitions after the change, old and new together.
     pub count: i32,
-    /// Brokers of each new partition; `None` lets the broker choose.
+    /// Brokers of each new partition; `None` lets the control plane choose.
     pub assignments: Option<Vec<Vec<i32>>>,
 }
 
@@ -190,7 +191,7 @@ pub enum TopicRef {
     Id(Uuid),
 }
 
-/// Topics whose configuration changes, each decided by itself.
+/// Topics whose configuration changes. Each is decided separately.
 #[derive(Debug, Clone, Default)]
 pub struct AlterTopicConfigs {
     pub topics: Vec<AlterTopicConfig>,
@@ -198,7 +199,7 @@ pub struct AlterTopicConfigs {
     pub validate_only: bool,
 }
 
-/// Changes to one topic's configuration, all or none.
+/// Changes of one topic's configuration; one refusal refuses all.
 #[derive(Debug, Clone, Default)]
 pub struct AlterTopicConfig {
     pub name: String,
@@ -206,7 +207,7 @@ pub struct AlterTopicConfig {
     pub changes: Vec<(String, ConfigChange)>,
 }
 
-/// Brokers whose configuration changes, each decided by itself.
+/// Brokers whose configuration changes. Each is decided separately.
 #[derive(Debug, Clone, Default)]
 pub struct AlterBrokerConfigs {
     pub brokers: Vec<AlterBrokerConfig>,
@@ -214,7 +215,7 @@ pub struct AlterBrokerConfigs {
     pub validate_only: bool,
 }
 
-/// Changes of brokers' dynamic settings, all or none.
+/// Changes of the dynamic settings of one broker or of every broker; one refusal refuses all.
 #[derive(Debug, Clone)]
 pub struct AlterBrokerConfig {
     pub scope: BrokerScope,
@@ -222,7 +223,7 @@ pub struct AlterBrokerConfig {
     pub changes: Vec<(String, ConfigChange)>,
 }
 
-/// Groups and client metrics subscriptions whose configuration changes, each decided by itself.
+/// Groups and client metrics subscriptions whose configuration changes. Each is decided separately.
 #[derive(Debug, Clone, Default)]
 pub struct AlterResourceConfigs {
     pub resources: Vec<AlterResourceConfig>,
@@ -230,7 +231,7 @@ pub struct AlterResourceConfigs {
     pub validate_only: bool,
 }
 
-/// Changes of one resource's settings, all or none. The resource need not exist.
+/// Changes of one resource's settings; one refusal refuses all. The resource need not exist.
 #[derive(Debug, Clone)]
 pub struct AlterResourceConfig {
     pub resource: Resource,
@@ -239,7 +240,7 @@ pub struct AlterResourceConfig {
     pub changes: Vec<(String, ConfigChange)>,
 }
 
-/// Features whose levels change, all or none.
+/// Features whose levels change; one refusal refuses all.
 #[derive(Debug, Clone, Default)]
 pub struct UpdateFeatures {
     pub updates: Vec<FeatureUpdate>,
@@ -253,7 +254,7 @@ pub struct FeatureUpdate {
     pub name: String,
     /// New level; 0 switches the feature off.
     pub level: i16,
-    /// Kind of change; `None` if this version does not know it.
+    /// Kind of change; `None` if this version of Fullbore does not know the kind.
     pub kind: Option<UpgradeType>,
 }
 
@@ -262,9 +263,9 @@ pub struct FeatureUpdate {
 pub enum UpgradeType {
     /// The level may rise.
     Upgrade,
-    /// The level may fall if nothing is lost.
+    /// The level may fall if no metadata is lost.
     SafeDowngrade,
-    /// The level may fall.
+    /// The level may fall, even if metadata is lost.
     UnsafeDowngrade,
 }
 
@@ -273,7 +274,7 @@ pub enum UpgradeType {
 pub enum BrokerScope {
     /// This broker alone.
     This,
-    /// Every broker of the cluster, unless it has a value of its own.
+    /// Every broker of the cluster that has no value of its own.
     Every,
 }
 
@@ -281,13 +282,13 @@ pub enum BrokerScope {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigChange {
     Set(String),
-    /// Removes the override, so that the broker's value holds.
+    /// Removes the override; the broker's value then holds.
     Delete,
-    /// Removes every override, whatever the name beside it.
+    /// Removes every override; the name beside this is ignored.
     DeleteAll,
-    /// Adds to a list.
+    /// Adds elements to a list.
     Append(String),
-    /// Removes from a list.
+    /// Removes elements from a list.
     Subtract(String),
 }
 
@@ -295,12 +296,12 @@ pub enum ConfigChange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub code: ErrorCode,
-    /// Sentence. A constant one takes no memory per entry.
+    /// Whole sentence for the client. A constant text is borrowed, and allocates nothing per refused entry.
     pub message: Cow<'static, str>,
 }
 
 impl ElectLeaders {
-    /// Returns elections for partitions by topic name and number. Neighbours of one topic share an entry.
+    /// Returns elections for these partitions. Consecutive partitions of one topic share an entry.
     pub fn new<N: AsRef<str>>(kind: ElectionKind, partitions: impl IntoIterator<Item = (N, i32)>) -> Self {
         let mut topics: Vec<(Text, Vec<i32>)> = Vec::new();
         for (name, index) in partitions {
@@ -312,7 +313,7 @@ impl ElectLeaders {
         ElectLeaders { kind, topics }
     }
 
-    /// Returns each partition, in the order of the outcomes.
+    /// Returns topic name and number of each partition, in the order of the outcomes.
     pub fn partitions(&self) -> impl Iterator<Item = (&Text, i32)> {
         self.topics.iter().flat_map(|(topic, partitions)| partitions.iter().map(move |index| (topic, *index)))
     }

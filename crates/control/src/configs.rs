@@ -1,5 +1,5 @@
-//! Commands on settings of brokers, groups and client metrics, and on features. Results come in the order of the
-//! requests, once the published image shows the changes.
+//! Commands on settings of brokers, groups and client metrics, and on features. Each method returns once the published
+//! image shows the changes; the results have the order of the request.
 
 use super::Control;
 use super::command::{AlterBrokerConfigs, AlterResourceConfigs, ConfigsCommand, Refusal, UpdateFeatures};
@@ -18,7 +18,8 @@ impl Control {
     /// Changes the levels of features, all or none.
     ///
     /// # Errors
-    /// INVALID_UPDATE_VERSION with Kafka's message for the first update that cannot be made.
+    /// INVALID_UPDATE_VERSION, with Kafka's message, if an update cannot be made; the message names the first such
+    /// update.
     pub async fn update_features(&self, features: UpdateFeatures) -> Result<(), Refusal> {
         self.submit(ConfigsCommand::Features(features)).await.into_iter().collect()
     }

@@ -1,12 +1,14 @@
-//! Identity of a broker, as its data directory and its store have it.
+//! Identity of a broker, as recorded in its data directory and its store.
 //!
-//! The directory of a cluster's broker has the file `cluster`. It names the cluster, the broker, the directory's own id
-//! and the process that uses it. It also has the newest version of the metadata that this broker has seen, and a number
-//! that grows with each heartbeat. A standalone broker has all of this in `control.db`.
+//! The directory of a cluster's broker contains the file `cluster`. The file names the cluster, the broker, the
+//! directory's own id and the process that uses the directory. It also contains the newest version of the metadata that
+//! this broker has seen, and a number that grows with each heartbeat. A standalone broker has all of this in
+//! `control.db`.
 //!
-//! Invariants: a directory belongs to one broker and one store. The version in it was committed. A process is written
-//! to it before it registers, and a number before a heartbeat sends it. A directory is therefore an older copy if it
-//! lacks the registered process, or if its number is below the one that this process sent.
+//! Invariants: a directory belongs to one broker and one store. The version in the file was committed. A process is
+//! written to the file before the process registers, and a number before a heartbeat sends the number. A directory is
+//! therefore an older copy if its file lacks the registered process, or if its number is below the last number that
+//! this process sent.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -26,17 +28,17 @@ use super::notes::{Notes, NotesToWrite, notes};
 use fullbore_host::files;
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Name of the file.
+/// Name of the file in a data directory.
 pub const FILE: &str = "cluster";
 const HEAD: &str =
     "# Of which cluster this data folder is. Written by Fullbore; it goes with the folder, and is not to be edited.\n";
 
-/// Identity that a store returns when it is opened.
+/// Identity that an opened store returns.
 pub struct Identity {
     pub cluster_id: Uuid,
     /// Id of this broker's data directory.
     pub folder: Uuid,
-    /// Former use of the directory by a broker of a cluster.
+    /// The directory with its file, if a broker of a cluster has used the directory before.
     pub used: Option<UsedFolder>,
     /// Name of the store in messages.
     pub store: StoreName,
@@ -65,7 +67,7 @@ impl fmt::Display for StoreName {
     }
 }
 
-/// Content of the file.
+/// Content of the file `cluster`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterFolder {
     pub cluster_id: Uuid,
@@ -73,19 +75,19 @@ pub struct ClusterFolder {
     pub folder: Uuid,
     /// Newest version that this broker has seen.
     pub seen: Option<Version>,
-    /// Newest number that a heartbeat has written here, counted over all processes. 0 in the file of an earlier
-    /// version.
+    /// Newest number of a heartbeat, counted over all processes of the broker. 0 if an earlier version of Fullbore
+    /// wrote the file.
     pub noted: u64,
-    /// Process that was registered at the last request for registration, and the process that made that request. `None`
-    /// in the file of an earlier version.
+    /// Process that was registered when the last process requested registration, and that last process. `None` if an
+    /// earlier version of Fullbore wrote the file.
     pub users: Option<[Uuid; 2]>,
 }
 
 impl ClusterFolder {
-    /// Reads the file in this directory; None if there is none.
+    /// Reads the file in this directory. Returns None if the directory has no such file.
     ///
     /// # Errors
-    /// Errors of the system, or InvalidData.
+    /// Errors of the system; InvalidData if the file is damaged.
     pub fn read(folder: &Path) -> io::Result<Option<Self>> {
         let text = match std::fs::read_to_string(folder.join(FILE)) {
             Ok(text) => text,
@@ -115,13 +117,13 @@ impl ClusterFolder {
         })
     }
 
-    /// Returns the directory as used by this process alone.
+    /// Returns the content with this process as the only user of the directory.
     pub fn used_by(self, process: Uuid) -> Self {
         Self { users: Some([process; 2]), ..self }
     }
 
-    /// Returns the data by which an older copy is recognised. The number is not flushed to disk, so that it counts only
-    /// within the machine's boot in which the directory was last used.
+    /// Returns the data by which an older copy of the directory is recognised. The number is not flushed to disk; it
+    /// therefore counts only if the machine has not booted since the directory was last used.
     pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
         let users = self.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)));
         FolderMarks { users, noted: is_same_boot.then_some(self.noted) }
@@ -142,11 +144,11 @@ impl ClusterFolder {
         File::open(folder)?.sync_all()
     }
 
-    /// Spawns a thread that writes the newest published version and the numbers that heartbeats request. The thread
-    /// ends when the channel of images closes.
+    /// Spawns a thread that writes to the file: the newest published version, and each number that a heartbeat
+    /// requests. The thread ends when the channel of images closes.
     ///
     /// # Errors
-    /// The file cannot be opened, or the thread not started.
+    /// Errors of the system if the file cannot be opened, or if the thread cannot be started.
     pub fn follow(self, folder: &Path, mut images: watch::Receiver<Arc<Image>>) -> io::Result<(JoinHandle<()>, Notes)> {
         let file = OpenOptions::new().write(true).open(folder.join(FILE))?;
         let at = self.head().len() as u64;
@@ -157,7 +159,7 @@ impl ClusterFolder {
         let work = move || {
             while runtime.block_on(has_news(&mut images, &mut to_write)) {
                 let (seen, noted) = (images.borrow_and_update().version(), to_write.wanted());
-                // Written in place: these bytes always have the same length, and are in one sector.
+                // The write in place is safe: these bytes always have the same length, and are in one sector.
                 match file.write_all_at(seen_lines(seen, noted).as_bytes(), at) {
                     Ok(()) => to_write.wrote(noted),
                     Err(error) => {
@@ -172,7 +174,7 @@ impl ClusterFolder {
     }
 }
 
-/// Waits for an image or a request. Returns false once there are no more images.
+/// Waits for an image or for the request of a heartbeat. Returns false once the channel of images has closed.
 async fn has_news(images: &mut watch::Receiver<Arc<Image>>, to_write: &mut NotesToWrite) -> bool {
     tokio::select! {
         changed = images.changed() => changed.is_ok(),
@@ -180,14 +182,14 @@ async fn has_news(images: &mut watch::Receiver<Arc<Image>>, to_write: &mut Notes
     }
 }
 
-/// Data directory that was used before, and its file.
+/// Data directory that a broker of a cluster has used before, with the content of its file.
 pub struct UsedFolder {
     folder: PathBuf,
     said: ClusterFolder,
 }
 
 impl UsedFolder {
-    /// Returns the directory at this path, with this file.
+    /// Returns the directory at this path, with the content `said` of its file.
     pub fn new(folder: &Path, said: ClusterFolder) -> Self {
         Self { folder: folder.to_owned(), said }
     }
@@ -197,8 +199,9 @@ impl UsedFolder {
         self.said.marks(is_same_boot)
     }
 
-    /// Writes to disk that the process `joining` requests to replace `former`, the process that last used this state of
-    /// the directory. Without `former`, the directory is an older copy, or another one is registered.
+    /// Writes to the file that the process `joining` requests registration in place of `former`, the process that last
+    /// used this state of the directory. `former` is None if the directory is an older copy, or if another directory is
+    /// registered.
     ///
     /// # Errors
     /// Errors of the system.
@@ -212,8 +215,8 @@ impl UsedFolder {
         self.folder.join(FILE)
     }
 
-    /// Writes in place, since a full disk has no space for another file. In the file of an earlier version, the lines
-    /// of the users are where the number is now.
+    /// Writes the users in place, since a full disk has no space for a second file. In a file of an earlier version,
+    /// the lines of the users begin where the number is now.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.file())?;
         let lines = format!("{}{}", seen_lines(self.said.seen, self.said.noted), user_lines(users));
@@ -226,7 +229,7 @@ fn user_lines([registered, joining]: [Uuid; 2]) -> String {
     format!("process={registered}\njoining={joining}\n")
 }
 
-/// Returns lines of a constant length.
+/// Returns the lines of version and number, which always have the same length.
 fn seen_lines(seen: Option<Version>, noted: u64) -> String {
     let number = seen.map_or(-1, |seen| i64::try_from(seen.number).unwrap_or(i64::MAX));
     format!("version={number:020}\nmark={:016x}\nnoted={noted:020}\n", seen.map_or(0, |seen| seen.mark))
@@ -251,7 +254,8 @@ mod tests {
         assert!(ClusterFolder::read(folder.path()).is_err());
     }
 
-    /// Joins processes one after another, and compares the processes in the file with the registered one.
+    /// Joins processes one after another. After each step, compares the processes in the file with the registered
+    /// process.
     #[test]
     fn registered_process_stays_named_until_another_has_registered() {
         let folder = tempfile::tempdir().expect("tempdir");
@@ -291,7 +295,7 @@ mod tests {
         }
     }
 
-    /// Compares a directory's `marks` within the same boot of the machine and after another one.
+    /// Compares a directory's `marks` within the same boot of the machine and after another boot.
     #[test]
     fn number_of_a_directory_does_not_count_after_a_boot() {
         let of = ClusterFolder { noted: 5, ..folder_of(None) }.used_by(Uuid([1; 16]));

@@ -1,7 +1,8 @@
 //! The cluster's metadata as every request reads it: immutable, in memory.
 //!
-//! Not the source of truth, which is the store. An image shows exactly the state after one committed transaction. The
-//! next version makes a new image (`apply`), which shares all unchanged parts, so that its cost is that of the change.
+//! The source of truth is the store. An image shows exactly the state after one committed transaction. Each version
+//! makes a new image (`apply`). A new image shares all unchanged parts with the one before; its cost grows with the
+//! change alone.
 
 mod apply;
 mod group_topics;
@@ -31,9 +32,9 @@ use past::PastNames;
 pub struct Topic {
     pub name: String,
     pub id: Uuid,
-    /// Partitions by number. Those with equal registrations may share one.
+    /// Partitions by number. Partitions with equal registrations may share one registration.
     pub partitions: Vector<Arc<PartitionRegistration>>,
-    /// Overrides of the topic, checked.
+    /// Checked overrides of the topic.
     pub overrides: BTreeMap<String, String>,
     /// Settings in force.
     pub config: Arc<TopicConfig>,
@@ -45,30 +46,32 @@ impl Topic {
         i32::try_from(self.partitions.len()).unwrap_or(i32::MAX)
     }
 
-    /// Returns replicas and leader of a partition.
+    /// Returns the registration of a partition; `None` if the topic does not have that partition.
     pub fn partition(&self, index: i32) -> Option<&Arc<PartitionRegistration>> {
         self.partitions.get(usize::try_from(index).ok()?)
     }
 
-    /// Returns the number of replicas of its first partition, which is the one that it was created with.
+    /// Returns the number of replicas of the topic's first partition. This is the replication factor with which the
+    /// topic was created.
     pub fn replication_factor(&self) -> i16 {
         let replicas = self.partitions.front().map_or(0, |first| first.replicas.len());
         i16::try_from(replicas).unwrap_or(i16::MAX)
     }
 }
 
-/// Topic that differs between two images, before and after; `None` where it does not exist.
+/// Topic that differs between two images: its state in the older image, and in the newer one. `None` if the image does
+/// not have the topic.
 pub type TopicChange<'a> = (Option<&'a Arc<Topic>>, Option<&'a Arc<Topic>>);
 
-/// All topics, by name and by id, the brokers, and the settings of brokers, groups and client metrics.
+/// Topics by name and by id, brokers, and settings of brokers, groups and client metrics, at one version.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
-    /// Commit that the image shows; `None` before a store was read.
+    /// Commit that the image shows; `None` in the empty image, before the store is read.
     version: Option<Version>,
     partitions: usize,
     by_name: OrdMap<String, Arc<Topic>>,
     by_id: OrdMap<Uuid, Arc<Topic>>,
-    /// Topic names by their form in metrics, which several names may share.
+    /// Topic names by their form in metrics. Only names whose form another name may have.
     by_metric: OrdMap<String, String>,
     nodes: Nodes,
     dynamic: Arc<DynamicConfig>,
@@ -78,13 +81,13 @@ pub struct Image {
     features: Arc<BTreeMap<String, i16>>,
     deleted: OrdMap<Uuid, DeletedTopic>,
     past: PastNames,
-    /// Ends of truncated logs, by topic id and number of a partition without a leader.
+    /// Ends of truncated logs of partitions without a leader, by topic id and partition number.
     log_ends: OrdMap<(Uuid, i32), Vec<LogEnd>>,
     next_producer_id: i64,
 }
 
 impl Image {
-    /// Returns the number of the version, which grows by one with every commit, also across restarts.
+    /// Returns the number of the image's version. It grows by one with every commit, also across restarts.
     pub fn epoch(&self) -> u64 {
         self.version.map_or(0, |version| version.number)
     }
@@ -98,7 +101,8 @@ impl Image {
         self.by_name.get(name)
     }
 
-    /// Returns the topic whose name is the same in metrics, where `.` and `_` are one.
+    /// Returns the topic whose name has the same form in metrics, in which `.` and `_` are equal; `None` if there is
+    /// none.
     pub(super) fn topic_colliding_with(&self, name: &str) -> Option<&Arc<Topic>> {
         self.topic(self.by_metric.get(&in_metrics(name)?)?)
     }
@@ -112,7 +116,7 @@ impl Image {
         self.nodes.by_id()
     }
 
-    /// Returns the broker of this id.
+    /// Returns the broker of this id; `None` if it is not registered.
     pub fn node(&self, id: i32) -> Option<&RegisteredBroker> {
         self.nodes.by_id().get(&id)
     }
@@ -123,7 +127,7 @@ impl Image {
         self.nodes().iter().any(|(other, node)| *other != id && node.serves_diskless && stays(node))
     }
 
-    /// Returns the brokers as decisions about replicas need them.
+    /// Returns the registrations of the brokers, for decisions about replicas.
     pub fn registrations(&self) -> &Arc<Brokers> {
         self.nodes.registrations()
     }
@@ -133,8 +137,8 @@ impl Image {
         self.by_name.values()
     }
 
-    /// Visits every topic that differs from the image `before`, in the order of their names. Costs as much as the
-    /// change.
+    /// Visits every topic that differs from the image `before`, in the order of the names. The cost grows with the
+    /// number of changes, not of topics.
     pub fn each_change_since(&self, before: &Image, mut visit: impl FnMut(TopicChange<'_>)) {
         for item in before.by_name.diff(&self.by_name) {
             match item {
@@ -158,13 +162,13 @@ impl Image {
         &self.dynamic
     }
 
-    /// Returns the batches retained per producer and partition of a topic without an override
+    /// Returns the number of batches that a partition retains of each producer, for a topic without an override
     /// (`max.idempotence.batches.to.retain`).
     pub fn batches_to_retain(&self) -> i32 {
         self.live.batches_to_retain
     }
 
-    /// Returns the timeouts in force for this group, which need not exist.
+    /// Returns the timeouts in force for a group of this id; the group need not exist.
     pub fn group_timeouts(&self, group_id: &str) -> GroupTimeouts {
         self.resources.group(group_id)
     }
@@ -174,7 +178,7 @@ impl Image {
         self.resources.client_metrics()
     }
 
-    /// Returns the settings of a group or subscription; `None` if it has none.
+    /// Returns the settings of a group or subscription; `None` if it has no settings.
     pub fn resource(&self, resource: Resource, name: &str) -> Option<&ConfiguredResource> {
         self.resources.get(resource, name).map(|configured| &**configured)
     }
@@ -184,7 +188,7 @@ impl Image {
         self.resources.names(resource)
     }
 
-    /// Returns the level of a feature in force.
+    /// Returns the level in force of a feature.
     pub fn feature_level(&self, feature: &Feature) -> i16 {
         self.features.get(feature.name).copied().unwrap_or(feature.max)
     }
@@ -204,8 +208,7 @@ impl Image {
         self.past.get(name)
     }
 
-    /// Returns true if a topic was deleted since the image `before` that `before` lacks. Its creation and its deletion
-    /// were then published together.
+    /// Returns true if a topic that `before` lacks was created and deleted since: both were published as one image.
     pub fn misses_topics_since(&self, before: &Image) -> bool {
         let is_missed = |name: &str, past: &PastTopics| {
             let is_new = |last: &PastTopic| last.deleted_at > before.epoch();
@@ -215,17 +218,17 @@ impl Image {
         self.past.changed_since(&before.past).any(|(name, past)| is_missed(name, past))
     }
 
-    /// Returns the name to forget first, if too many names without a topic are remembered.
+    /// Returns the name to forget first; `None` unless too many names without a topic are remembered.
     pub(super) fn forgettable_name(&self) -> Option<&str> {
         self.past.forgettable()
     }
 
-    /// Returns the ends of this partition's truncated logs, as far as brokers have reported them.
+    /// Returns the ends that brokers have reported of this partition's truncated logs.
     pub fn log_ends(&self, topic: Uuid, partition: i32) -> &[LogEnd] {
         self.log_ends.get(&(topic, partition)).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns true if brokers have reported such an end.
+    /// Returns true if any partition has a reported log end.
     pub(super) fn has_log_ends(&self) -> bool {
         !self.log_ends.is_empty()
     }
@@ -240,12 +243,12 @@ impl Image {
         &self.live
     }
 
-    /// Adds a broker, or replaces the one of the same id.
+    /// Adds a broker, or replaces the broker of the same id.
     pub fn put_node(&mut self, id: i32, node: RegisteredBroker) {
         self.nodes.put(id, node);
     }
 
-    /// Adds the topic, or replaces the one of the same name.
+    /// Adds the topic, or replaces the topic of the same name.
     pub fn put(&mut self, topic: Arc<Topic>) {
         self.remove(&topic.name);
         self.partitions += topic.partitions.len();
@@ -267,7 +270,7 @@ impl Image {
     }
 }
 
-/// Returns the name in metrics, if other names may have the same.
+/// Returns the form of `name` in metrics; `None` if no other name can have the same form.
 fn in_metrics(name: &str) -> Option<String> {
     name.contains(['.', '_']).then(|| name.replace('.', "_"))
 }

@@ -1,13 +1,13 @@
 //! Names of the topics in which Kafka keeps its own state.
 //!
-//! Invariant: requesting one does not create it, and clients do not write to one. An administrator may create one by
-//! CreateTopics, as in Kafka, except that of the metadata.
+//! Invariant: a metadata request does not create an internal topic, and clients do not write to one. An administrator
+//! may create one by CreateTopics, as in Kafka; the topic of the metadata is an exception.
 
 /// Topic of groups and of their committed offsets.
 pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
 /// Topic of transactional ids.
 pub const TRANSACTION_STATE: &str = "__transaction_state";
-/// Committed offsets and groups, transactions, and positions of share groups (`Topic.INTERNAL_TOPICS`).
+/// Topics of committed offsets and groups, of transactions, and of positions of share groups (`Topic.INTERNAL_TOPICS`).
 const INTERNAL_TOPICS: [&str; 3] = [CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"];
 /// Topic of Kafka's controllers, which Fullbore does not have.
 pub const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";

@@ -1,13 +1,13 @@
-//! The control plane: topics, configurations, brokers, producer ids, the cluster's identity.
+//! The control plane: topics, configurations, brokers, producer ids and the cluster's identity. Not here: logs of
+//! partitions, which follow the image, and groups, which are in a topic.
 //!
-//! A change passes `topics`, `configs`, `partitions` or `brokers` (methods of [`Control`], one for each `command`),
-//! then `queue` and `writer`. The writer thread takes the lock of the
-//! `store` and reads other brokers' commits. `decide` makes each `change`, and the store (`sqlite`, or
-//! `postgres` for a cluster) commits it. Then the new `image` is published. Reads use the published [`Image`], and
-//! never wait. Not here: logs of partitions, which follow the image, and groups, which are in a topic.
+//! A command comes by a method of [`Control`] (in `topics`, `configs`, `partitions` or `brokers`), passes the `queue`,
+//! and reaches the `writer` thread. The writer takes the lock of the `store` and reads other brokers' commits.
+//! `decide` makes each `change`, the store (`sqlite`, or `postgres` for a cluster) commits the changes, and the writer
+//! publishes the new `image`. Reads use the published [`Image`], and never wait.
 //!
-//! Invariant: a successful answer is committed, and every later image shows it. A decided command is carried out even
-//! if its caller is gone.
+//! Invariant: a successful answer means that the change is committed, and every later image shows it. A queued command
+//! is carried out even if its caller is gone.
 
 mod beat;
 mod brokers;
@@ -93,12 +93,12 @@ pub use telling::{CHANGES, shown};
 pub use writer::ImageListener;
 pub use writer::random_id;
 
-/// Handle on the control plane, cheap to clone. The drop of the last one, like [`Control::close`], waits until the
-/// thread has finished its commands and the database is closed.
+/// Handle on the control plane, cheap to clone. The drop of the last handle, like [`Control::close`], waits until the
+/// writer thread has finished its commands and the database is closed.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
-    /// Client that sent the commands, for the log; `None` is this broker itself.
+    /// Client that sends the commands, for the log; `None` for this broker itself.
     by: Option<Arc<str>>,
 }
 
@@ -115,13 +115,14 @@ struct Shared {
     deleted: Mutex<Vec<DeletedTopic>>,
     /// Queue of commands; `None` once it is closed.
     queue: Mutex<Option<Queue>>,
-    /// Writer thread, and the thread that writes the seen version to the directory. Empty once they have ended.
+    /// Writer thread, and the thread that writes the newest version to the directory. Empty once both have ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Heartbeats; `None` on a standalone broker, and once it is closed.
+    /// Heartbeats; `None` on a standalone broker, and after [`Control::close`].
     beating: Mutex<Option<Beats>>,
 }
 
-/// Rest of a registration: to write the cluster's id to the directory, and to start the heartbeats.
+/// Last step of a registration in a cluster, for [`Control::take`]: writes the cluster's id to the directory, and
+/// starts the heartbeats.
 pub struct ClusterPlace {
     folder: PathBuf,
     of_folder: ClusterFolder,
@@ -132,8 +133,8 @@ pub struct ClusterPlace {
 
 impl Control {
     /// Opens the store that the settings name, and registers this broker there. A standalone broker opens `control.db`
-    /// in the locked directory, or creates it with a new cluster id. A broker of a cluster opens its database, and must
-    /// then call [`Control::take`]. On a full disk this uses the reserve. Blocks.
+    /// in the locked directory, or creates this file with a new cluster id. A broker of a cluster opens its database;
+    /// the caller must then call [`Control::take`]. Uses the disk reserve if the disk is full. Blocks.
     pub fn open(
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
@@ -183,16 +184,16 @@ impl Control {
         Ok((control, ClusterPlace { folder, of_folder, of_beats, every }))
     }
 
-    /// Completes the registration in a cluster. After an error the broker is registered nevertheless, and should be
-    /// fenced.
+    /// Completes the registration in a cluster. After an error the broker stays registered, and the caller should fence
+    /// it.
     ///
     /// # Errors
-    /// The file `cluster` cannot be written, or a thread not started.
+    /// [`OpenError`] if the file `cluster` cannot be written, or if a thread cannot be started.
     pub fn take(&self, place: ClusterPlace) -> Result<(), OpenError> {
         let ClusterPlace { folder, of_folder, of_beats, every } = place;
         let shared = &self.shared;
         if of_folder.seen.is_none() {
-            // Not earlier: a broker that is refused leaves its directory unchanged.
+            // Written after the registration, so that a refused broker leaves its directory unchanged.
             let unusable = |source| OpenError::FolderIdentity { file: folder.join(identity::FILE), source };
             of_folder.used_by(shared.process).write(&folder).map_err(unusable)?;
         }
@@ -235,7 +236,7 @@ impl Control {
         let Started { identity, images, process } = match told.recv().unwrap_or_else(ended) {
             Ok(started) => started,
             Err(error) => {
-                // The join waits until the file is closed.
+                // The thread closes the store before it ends.
                 let _ = thread.join();
                 return Err(error);
             }
@@ -257,17 +258,18 @@ impl Control {
         Ok(Self { shared: Arc::new(shared), by: None })
     }
 
-    /// Returns a handle whose commands are logged as sent by `who`.
+    /// Returns a handle whose commands the log shows as sent by `who`.
     pub fn asked_by(&self, who: &str) -> Control {
         Control { shared: Arc::clone(&self.shared), by: Some(Arc::from(who)) }
     }
 
-    /// Returns true while the writer thread runs. After its end nothing can be changed until the next start.
+    /// Returns true while the writer thread runs. After the thread's end, the metadata cannot be changed until the next
+    /// start.
     pub fn is_serving(&self) -> bool {
         self.shared.queue.lock().as_ref().is_some_and(|queue| !queue.is_stopped())
     }
 
-    /// Returns the cluster's id, which never changes; its text is 22 characters.
+    /// Returns the cluster's id, which never changes.
     pub fn cluster_id(&self) -> Uuid {
         self.shared.cluster_id
     }
@@ -277,7 +279,8 @@ impl Control {
         self.shared.broker_epoch
     }
 
-    /// Returns the id that this process drew at its start. The metadata has the id of the broker's registered process.
+    /// Returns the id that this process drew at its start. The metadata may name another process as the broker's
+    /// registered one.
     pub fn process(&self) -> Uuid {
         self.shared.process
     }
@@ -287,7 +290,7 @@ impl Control {
         BrokerState { broker_id: self.shared.node_id, broker_epoch: self.shared.broker_epoch }
     }
 
-    /// Returns the published metadata. Costs a reference count.
+    /// Returns the published metadata. Costs one increment of a reference count.
     pub fn image(&self) -> Arc<Image> {
         Arc::clone(&self.shared.image.borrow())
     }
@@ -302,15 +305,15 @@ impl Control {
         self.shared.beats.get().cloned()
     }
 
-    /// Calls `listener` with the empty image and the present one, then with each image and its successor before readers
-    /// see the successor. The listener must not block. Blocks until the first call.
+    /// Calls `listener` with the empty image and the present one. Later calls it with each image and its successor,
+    /// before readers see the successor. The listener must not block. Blocks until the first call has returned.
     pub fn follow(&self, listener: ImageListener) {
         if let Some(queue) = self.queue() {
             queue.act(move |publisher| publisher.follow(listener));
         }
     }
 
-    /// Requests that commits of other brokers are read and published. Returns at once.
+    /// Requests that the writer thread reads and publishes commits of other brokers. Returns at once.
     pub fn catch_up(&self) {
         if let Some(queue) = self.queue() {
             queue.catch_up();
@@ -321,17 +324,17 @@ impl Control {
         self.shared.queue.lock().clone()
     }
 
-    /// Returns a receiver that wakes on each new image. It may skip images, but never the newest.
+    /// Returns a receiver of new images. It may skip images, but never the newest.
     pub fn watch(&self) -> watch::Receiver<Arc<Image>> {
         self.shared.image.clone()
     }
 
-    /// Returns the deleted topics whose files or rows may still exist, as of the start. The second call returns none.
+    /// Returns the deleted topics whose files or rows may have existed at the start. The second call returns none.
     pub fn take_deleted(&self) -> Vec<DeletedTopic> {
         std::mem::take(&mut self.shared.deleted.lock())
     }
 
-    /// Finishes the commands at hand and refuses later ones. Nothing is written after it returns. Blocks.
+    /// Finishes the queued commands and refuses later ones. The store is not written after the return. Blocks.
     pub fn close(&self) {
         self.shared.close();
     }
@@ -345,7 +348,7 @@ impl Control {
         if queue.enter(asked).await.is_err() {
             return refused;
         }
-        // A caller that only waits for an answer does not keep the queue open.
+        // Dropped here, so that a caller that waits for its answer does not keep the queue open.
         drop(queue);
         answer.await.unwrap_or(refused)
     }

@@ -1,7 +1,7 @@
 //! The lock that reserves a data directory for one broker.
 //!
-//! Not a lock on a file of the log. While a [`FolderLock`] lives, no other process of this machine has one for the same
-//! directory. The lock ends with the process, however that ends.
+//! Invariant: while a [`FolderLock`] lives, no other process of this machine has one for the same directory. The lock
+//! ends with the process, also with a killed one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -13,10 +13,10 @@ use super::error::OpenError;
 use fullbore_host::files::is_full;
 
 const FILE: &str = ".lock";
-/// File of Kafka's storage tool, which Fullbore does not write.
+/// File that Kafka's storage tool writes to each of its directories. Fullbore does not write it.
 const KAFKAS: &str = "meta.properties";
 
-/// Proof that this process alone uses a data directory. Dropped last.
+/// Proof that this process alone uses a data directory. The broker drops it last.
 #[derive(Debug)]
 pub struct FolderLock {
     folder: PathBuf,
@@ -24,16 +24,17 @@ pub struct FolderLock {
 }
 
 impl Drop for FolderLock {
-    /// Unlocks explicitly: a forked child has the file open until it executes another program.
+    /// Unlocks explicitly. Closing the file may not suffice: a forked child has it open until the child executes
+    /// another program.
     fn drop(&mut self) {
-        // If this fails, closing the file unlocks it.
+        // If this call fails, the file's closing unlocks the directory.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
 impl FolderLock {
-    /// Creates the directory if it is missing, and locks it. Refuses a directory of Apache Kafka and leaves it
-    /// unchanged: its topics are known only from Kafka's own metadata log.
+    /// Creates the directory if it is missing, and locks it. Refuses a directory of Apache Kafka, and leaves it
+    /// unchanged: only Kafka's own metadata log names its topics.
     pub fn take(folder: &Path) -> Result<Self, OpenError> {
         let broken = |source| OpenError::Folder { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(broken)?;
@@ -56,7 +57,7 @@ impl FolderLock {
             Err(errno) => return Err(broken(errno.into())),
         }
         match write_pid(&mut file) {
-            // The pid only informs a second broker that finds the lock.
+            // A pid that did not fit on a full disk is not missed: it only informs a second broker that finds the lock.
             Err(error) if !is_full(&error) => return Err(broken(error)),
             _ => {}
         }
@@ -75,7 +76,7 @@ fn write_pid(file: &mut File) -> std::io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
 
-/// Returns the pid that the holder wrote; "unknown" if it has not written yet.
+/// Returns the pid that the lock's holder wrote; "unknown" if the file has none yet.
 fn pid_in(file: &mut File) -> String {
     let mut text = String::new();
     match file.take(32).read_to_string(&mut text) {

@@ -1,4 +1,4 @@
-//! Brokers of the cluster, as an image has them.
+//! Brokers of the cluster in an image.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,35 +10,35 @@ use fullbore_wire::{Text, Uuid};
 /// Registered broker (Kafka's `BrokerRegistration`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegisteredBroker {
-    /// Epoch and state, for decisions about replicas.
+    /// Epoch and state of the broker, for decisions about replicas.
     pub registration: BrokerRegistration,
-    /// Id that is written in the broker's data directory.
+    /// Id of the broker's data directory.
     pub folder: Uuid,
-    /// Id that the process drew at its start (Kafka's incarnation id). Only brokers know it.
+    /// Id that the process drew at its start (Kafka's incarnation id). Clients never receive it.
     pub process: Uuid,
     /// Value of `broker.rack`.
     pub rack: Option<Text>,
     /// True if the broker serves diskless topics: it has `diskless.storage`, and has not reported the loss of the
-    /// store.
+    /// object store.
     pub serves_diskless: bool,
-    /// Endpoint of each listener, by its name.
+    /// Endpoints by listener name.
     pub endpoints: BTreeMap<String, Endpoint>,
 }
 
 impl RegisteredBroker {
-    /// Returns the broker as `rules` have it.
+    /// Returns the broker for decisions of `fullbore_rules::cluster`.
     pub fn member(&self) -> Member {
         let [folder, process] = [self.folder, self.process].map(|id| u128::from_be_bytes(id.0));
         Member { registration: self.registration, folder, process }
     }
 
-    /// Returns the endpoint for clients of this listener.
+    /// Returns the endpoint for clients of this listener; `None` if the broker does not have the listener.
     pub fn endpoint(&self, listener: &str) -> Option<&Endpoint> {
         self.endpoints.get(listener)
     }
 }
 
-/// Host and port, as clients receive them.
+/// Host and port that clients receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     pub host: Text,
@@ -61,7 +61,7 @@ impl Nodes {
         &self.registrations
     }
 
-    /// Adds a broker, or replaces the one of the same id.
+    /// Adds a broker, or replaces the broker of the same id.
     pub fn put(&mut self, id: i32, node: RegisteredBroker) {
         Arc::make_mut(&mut self.registrations).insert(id, node.registration);
         Arc::make_mut(&mut self.by_id).insert(id, node);

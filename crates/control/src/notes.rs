@@ -1,41 +1,42 @@
-//! Numbers that are written to the data directory before heartbeats send them to the database.
+//! Numbers that the broker writes to its data directory before a heartbeat sends them to the database.
 //!
-//! The heartbeat thread requests the next number; the thread `seen` (`identity`) writes it. Invariants: a number is
-//! sent only once it is in the directory. A hanging disk delays one heartbeat, by at most [`NOTE_MAX`].
+//! The heartbeat thread requests the next number, and the thread `seen` (`identity`) writes that number. Invariants: a
+//! number is sent only once it is in the directory. A hanging disk delays only the first heartbeat, by at most
+//! [`NOTE_MAX`].
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Longest wait of a heartbeat for its number. A write to the page cache takes a few microseconds.
+/// Longest wait of a heartbeat for the write of its number. A write to the page cache takes a few microseconds.
 const NOTE_MAX: Duration = Duration::from_millis(20);
 
-/// End of the heartbeat thread.
+/// Handle of the heartbeat thread, which requests numbers.
 pub struct Notes {
     wanted: watch::Sender<u64>,
     written: watch::Receiver<u64>,
 }
 
-/// End of the thread that writes.
+/// Handle of the thread that writes the numbers.
 pub struct NotesToWrite {
     wanted: watch::Receiver<u64>,
     written: watch::Sender<u64>,
 }
 
-/// Returns both ends, over a directory that has the number `noted`.
+/// Returns both handles, for a directory that has the number `noted`.
 pub fn notes(noted: u64) -> (Notes, NotesToWrite) {
     let ((wanted, to_write), (write, written)) = (watch::channel(noted), watch::channel(noted));
     (Notes { wanted, written }, NotesToWrite { wanted: to_write, written: write })
 }
 
 impl Notes {
-    /// Requests the next number, waits for its write, and returns the newest number in the directory. Does not wait
-    /// while a write since an earlier heartbeat has failed or hangs.
+    /// Requests the next number, waits for its write, and returns the newest number in the directory. If the write for
+    /// an earlier heartbeat failed or hangs, requests that write again, and does not wait.
     pub async fn next(&mut self) -> u64 {
         let (wanted, written) = (*self.wanted.borrow(), *self.written.borrow());
         if written < wanted {
-            // The write may have failed, and is tried again.
+            // The writing thread retries the number: its last write may have failed.
             self.wanted.send_modify(|_| {});
             return written;
         }
@@ -58,7 +59,7 @@ impl NotesToWrite {
         *self.wanted.borrow_and_update()
     }
 
-    /// Reports that the directory has this number.
+    /// Reports to the heartbeat thread that the directory has this number.
     pub fn wrote(&self, number: u64) {
         self.written.send_replace(number);
     }

@@ -1,4 +1,4 @@
-//! Commands of a broker on partitions. Each returns the present registrations, in the order of the request.
+//! Commands of a broker on partitions.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::Control;
 use super::command::{AlterIsr, ChangeCommand, ElectLeaders, PartitionsCommand, Refusal, Resigned, Urgent};
 
 impl Control {
-    /// Proposes ISRs of partitions that this broker leads. An unknown outcome is
-    /// [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
+    /// Proposes ISRs of partitions that this broker leads. Returns the present registration of each, in the order of
+    /// the request. An unknown outcome is refused as [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
     pub async fn alter_isr(
         &self,
         partitions: Vec<(Uuid, i32, AlterPartition)>,
@@ -19,31 +19,32 @@ impl Control {
         self.submit(PartitionsCommand::AlterIsr(AlterIsr { from: self.broker_state(), partitions })).await
     }
 
-    /// Elects other leaders.
+    /// Elects other leaders. Returns the present registration of each partition, in the order of the request.
     pub async fn elect_leaders(&self, asked: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
         self.submit(PartitionsCommand::ElectLeaders(asked)).await
     }
 
-    /// Elects live leaders, and removes failed brokers from ISRs. Returns once all partitions are done.
+    /// Elects live leaders, and removes failed brokers from ISRs. Returns once all partitions are decided.
     ///
     /// # Errors
-    /// Errors of the store. Pieces committed before the error stay in force.
+    /// Errors of the store, if it cannot be used. Pieces committed before the error stay in force.
     pub async fn settle_partitions(&self, urgent: Urgent) -> Result<(), Refusal> {
         self.submit(ChangeCommand::Settle(urgent)).await
     }
 
-    /// Reports the ends of this broker's logs that an unclean shutdown truncated: partitions by topic id and number.
+    /// Reports the ends of this broker's logs that an unclean shutdown truncated, by topic id and partition number.
     ///
     /// # Errors
-    /// STALE_BROKER_EPOCH if another process has replaced this one; errors of the store.
+    /// STALE_BROKER_EPOCH if another process has replaced this one; errors of the store, if it cannot be used.
     pub async fn tell_log_ends(&self, ends: Vec<(Uuid, i32, Position)>) -> Result<(), Refusal> {
         self.submit(ChangeCommand::ReportLogEnds(self.broker_state(), ends)).await
     }
 
-    /// Leaves the ISRs of partitions that this broker can no longer write. Other replicas lead them if they may.
+    /// Removes this broker from the ISRs of partitions that it can no longer write. A partition that no other replica
+    /// can lead stays unchanged.
     ///
     /// # Errors
-    /// STALE_BROKER_EPOCH if another process has replaced this one; errors of the store.
+    /// STALE_BROKER_EPOCH if another process has replaced this one; errors of the store, if it cannot be used.
     pub async fn resign(&self, partitions: Resigned) -> Result<(), Refusal> {
         self.submit(ChangeCommand::Resign(self.broker_state(), partitions)).await
     }

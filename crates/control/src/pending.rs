@@ -1,6 +1,7 @@
-//! Commands with the sending ends of the channels for their answers.
+//! Commands that wait for their answers, each with the sender of a channel.
 //!
-//! Not here: the decisions, which are in `decide`. Invariant: an answer has the type of its command, and is sent once.
+//! Not here: the decisions, which are in `decide`. Invariant: the type of a command determines that of its answer; the
+//! answer is sent once.
 
 use std::sync::Arc;
 
@@ -11,10 +12,10 @@ use super::command::{ChangeCommand, ConfigsCommand, InitProducerId, PartitionsCo
 use super::decide::Draft;
 use super::image::Topic;
 
-/// Commands whose answers have one type.
+/// Type of commands that have the same type of answer.
 pub trait CommandKind: Sized {
     type Answer;
-    /// Returns the answer of a control plane that cannot execute the command.
+    /// Returns the answer that refuses every part of the command.
     fn refused(&self, refusal: &Refusal) -> Self::Answer;
     fn pending(self, reply: oneshot::Sender<Self::Answer>) -> PendingCommand;
 }
@@ -94,10 +95,10 @@ impl CommandKind for InitProducerId {
     }
 }
 
-/// Command with the sending end of the channel for its answer.
+/// Command with the sender of the channel for its answer.
 pub struct Pending<K: CommandKind> {
     pub command: K,
-    /// Decided answer, which holds once it is committed; `None` if pieces of the command are left.
+    /// Decided answer, valid once the changes are committed; `None` if pieces of the command are left.
     pub answer: Option<K::Answer>,
     reply: oneshot::Sender<K::Answer>,
 }
@@ -107,7 +108,8 @@ impl<K: CommandKind> Pending<K> {
         Self { command, answer: None, reply }
     }
 
-    /// Sends the decided answer, or returns the command if pieces of it are left. A caller may have dropped its end.
+    /// Sends the decided answer; returns the command if pieces of it are left. The send fails silently if the caller
+    /// has dropped the receiver.
     fn finish(self) -> Option<Self> {
         let Some(answer) = self.answer else { return Some(self) };
         let _ = self.reply.send(answer);
@@ -135,7 +137,7 @@ pub enum PendingCommand {
 }
 
 impl PendingCommand {
-    /// Decides the command, on the changes of those before it in the draft.
+    /// Decides the command, on the changes of the draft's earlier commands.
     pub fn decide(&mut self, draft: &mut Draft<'_>) {
         match self {
             Self::Topics(pending) => pending.answer = Some(draft.topics(&pending.command)),
@@ -146,7 +148,7 @@ impl PendingCommand {
         }
     }
 
-    /// Sends the decided answer, or returns the command if pieces of it are left.
+    /// Sends the decided answer; returns the command if pieces of it are left.
     pub fn finish(self) -> Option<Self> {
         match self {
             Self::Topics(pending) => pending.finish().map(Self::Topics),
@@ -157,7 +159,7 @@ impl PendingCommand {
         }
     }
 
-    /// Refuses the command, with the error of a control plane that cannot execute it.
+    /// Sends the answer that refuses every part of the command.
     pub fn refuse(self, refusal: &Refusal) {
         match self {
             Self::Topics(pending) => pending.refuse(refusal),

@@ -1,22 +1,23 @@
-//! Size of the pieces in which many partitions change: as many as the store commits in a fraction of a second.
+//! Size of the pieces in which many partitions change: as many registrations as the store commits in a fraction of a
+//! second.
 //!
-//! Invariant: a piece is bounded. Other brokers that need the lock, and callers that wait for a commit, wait for one
-//! piece at most.
+//! Invariant: a piece is bounded. Brokers that need the lock, and callers that wait for a commit, wait for one piece at
+//! most.
 
 use std::time::Duration;
 
 use super::decide::ChangeBudget;
 
-/// Registrations of the first piece.
+/// Number of registrations in the first piece.
 const FIRST: usize = 1_000;
-/// Smallest and largest piece.
+/// Smallest and largest number of registrations in a piece.
 const MIN: usize = 50;
 const MAX: usize = 10_000;
-/// Bounds of a piece's duration: after a shorter one the next piece is larger, after a longer one smaller.
+/// Bounds of the time for which a full piece holds the lock. Below them the next piece is larger, above them smaller.
 const BRIEF: Duration = Duration::from_millis(150);
 const LONG: Duration = Duration::from_millis(500);
 
-/// Size of the next piece.
+/// Adaptive size of the next piece.
 #[derive(Debug)]
 pub struct Pieces {
     registrations: usize,
@@ -34,7 +35,7 @@ impl Pieces {
         ChangeBudget::new(self.registrations)
     }
 
-    /// Adapts to the time for which a full piece held the lock.
+    /// Adapts the size to the time for which a full piece held the lock.
     pub fn took(&mut self, time: Duration) {
         if time < BRIEF {
             self.registrations = (self.registrations * 2).min(MAX);
@@ -43,7 +44,7 @@ impl Pieces {
         }
     }
 
-    /// Adapts to a failed commit, whose size may be the cause.
+    /// Reduces the size after a failed commit, since the size may be the cause.
     pub fn failed(&mut self) {
         self.registrations = (self.registrations / 4).max(MIN);
     }

@@ -1,4 +1,4 @@
-//! Choice of a broker's store by its settings, and the check that its data directory belongs to that store.
+//! Choice of the store by the broker's settings, and the check that the data directory belongs to this store.
 //!
 //! Invariant: a directory that was used with one store is not used with another.
 
@@ -15,10 +15,10 @@ use fullbore_db::StoreError;
 use fullbore_db::postgres::{BadServer, Server};
 use fullbore_host::disk_space::DiskSpace;
 
-/// Opens `control.db` in this directory.
+/// Opens `control.db` in this directory, for a standalone broker.
 ///
 /// # Errors
-/// Reason why it is not used.
+/// [`OpenError`] if the directory was used in a cluster, or if the file cannot be used.
 pub fn on_one_machine(
     folder: &Path,
     broker: &BrokerConfig,
@@ -34,17 +34,17 @@ pub fn on_one_machine(
 /// Returns the database that these settings name.
 ///
 /// # Errors
-/// Invalid settings.
+/// [`OpenError::Setting`] if the settings are invalid.
 pub fn server(settings: &PlaneSettings, node_id: i32) -> Result<Server, OpenError> {
     let refused = |bad: BadServer| OpenError::Setting { key: "control.plane", reason: bad.0 };
     Server::new(settings, &format!("fullbore {node_id}")).map_err(refused)
 }
 
-/// Opens the database of a cluster for the broker with this directory. A directory without a cluster joins it with the
-/// broker's registration.
+/// Opens the database of a cluster for the broker with this directory. A directory without the file `cluster` gets that
+/// file when the broker registers.
 ///
 /// # Errors
-/// Reason why it is not used.
+/// [`OpenError`] if the directory belongs to another broker or store, or if the database cannot be used.
 pub fn of_cluster(
     folder: &Path,
     node_id: i32,

@@ -1,4 +1,4 @@
-//! Path of a command to the writer: a bounded queue, and the thread that takes commands from it.
+//! The bounded queue of commands, and the loop of the writer thread that takes commands from the queue.
 //!
 //! Invariants: commands are taken in the order of their arrival. A queued command is served even if its caller is gone,
 //! and while the broker stops.
@@ -14,34 +14,34 @@ use tokio::sync::mpsc::{Receiver, Sender, WeakSender, channel};
 use super::store::Store;
 use super::writer::{Asked, MetadataWriter, Publisher};
 
-/// Largest number of queued commands; further callers wait.
+/// Largest number of queued commands. Callers wait while the queue is full.
 pub const WAITING_MAX: usize = 1024;
 /// Largest number of commands in one transaction.
 pub const BATCH_MAX: usize = 256;
-/// Interval at which a blocked thread retries a full queue.
+/// Interval at which a caller of [`Queue::act`] retries a full queue.
 const PLACE_EVERY: Duration = Duration::from_millis(1);
 
-/// Sending end, for callers.
+/// Sending end of the queue, for callers.
 #[derive(Clone)]
 pub struct Queue {
     sender: Sender<Waiting>,
     wanted: WantedVersion,
 }
 
-/// Handle that does not keep the queue open.
+/// Sending end that does not keep the queue open.
 pub struct WeakQueue {
     sender: WeakSender<Waiting>,
     wanted: WantedVersion,
 }
 
-/// Newest version that other brokers are known to have committed, until the writer reads it: `u64::MAX` for any, 0 for
-/// none.
+/// Version up to which other brokers' commits are to be read: `u64::MAX` for all, 0 if no read is requested. The writer
+/// resets it when it begins the read.
 type WantedVersion = Arc<AtomicU64>;
 
 /// Entry of the queue.
 enum Waiting {
     Command(Box<Asked>),
-    /// Closure to run between two batches.
+    /// Closure that the writer thread runs between two batches.
     Act(Act),
     /// Request to read other brokers' commits.
     CatchUp,
@@ -49,7 +49,7 @@ enum Waiting {
 
 type Act = Box<dyn FnOnce(&mut Publisher) + Send>;
 
-/// Receiving end, for the writer thread.
+/// Receiving end of the queue, for the writer thread.
 pub struct CommandReceiver {
     waiting: Receiver<Waiting>,
     wanted: WantedVersion,
@@ -74,7 +74,7 @@ impl Queue {
         }
     }
 
-    /// Runs `act` on the writer thread between two batches. Blocks until it returns, or the thread has ended.
+    /// Runs `act` on the writer thread between two batches. Blocks until `act` has returned, or the thread has ended.
     pub fn act(&self, act: impl FnOnce(&mut Publisher) + Send + 'static) {
         let (done, is_done) = blocking::sync_channel(1);
         let act = move |publisher: &mut Publisher| {
@@ -89,13 +89,13 @@ impl Queue {
         let _ = is_done.recv();
     }
 
-    /// Requests a read of other brokers' commits, without waiting. If the queue is full, the queued commands cause that
-    /// read.
+    /// Requests a read of other brokers' commits. Does not wait. Does nothing if the queue is full, since the queued
+    /// commands read those commits as well.
     pub fn catch_up(&self) {
         catch_up_to(&self.sender, &self.wanted, u64::MAX);
     }
 
-    /// Returns a handle that does not keep the queue open.
+    /// Returns a sending end that does not keep the queue open.
     pub fn downgrade(&self) -> WeakQueue {
         WeakQueue { sender: self.sender.downgrade(), wanted: Arc::clone(&self.wanted) }
     }
@@ -113,7 +113,8 @@ impl Queue {
 }
 
 impl WeakQueue {
-    /// Requests a read of other brokers' commits, unless the writer has this version by then. Does not wait.
+    /// Requests a read of other brokers' commits up to `version`. The writer skips the read if it has that version
+    /// already. Does not wait.
     pub fn catch_up_to(&self, version: u64) {
         if let Some(sender) = self.sender.upgrade() {
             catch_up_to(&sender, &self.wanted, version);
@@ -121,7 +122,7 @@ impl WeakQueue {
     }
 }
 
-/// Requests one read for all callers that come before it.
+/// Requests a read up to `version`. Callers that come before the read begins share it.
 fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
     let before = wanted.fetch_max(version, Ordering::AcqRel);
     if before == 0 && sender.try_send(Waiting::CatchUp).is_err() {
@@ -130,7 +131,7 @@ fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
 }
 
 impl CommandReceiver {
-    /// Serves commands until all senders are gone and the queue is empty.
+    /// Serves commands until all senders are dropped and the queue is empty.
     pub fn run(mut self, mut owner: MetadataWriter<impl Store>) {
         loop {
             let mut next = match owner.is_unfinished() {

@@ -1,6 +1,7 @@
-//! Settings of groups and client metrics in an image: by name, checked, with the values in force.
+//! Settings of groups and client metrics in an image: checked settings by name, and the values in force.
 //!
-//! Not here: their keys (`config`). A resource without settings is not stored, and has the broker's values.
+//! Not here: the keys of these settings (`config`). A resource without settings is not stored; a group then has the
+//! broker's values. (Client metrics have none.)
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use fullbore_config::{
 /// Settings of one resource, and the values in force.
 #[derive(Debug)]
 pub struct ConfiguredResource {
-    /// Settings by name; never empty.
+    /// Settings that were set, by name; never empty.
     pub overrides: BTreeMap<String, String>,
     in_force: InForce,
 }
@@ -43,7 +44,7 @@ impl ConfiguredResource {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Resources {
     configured: BTreeMap<(Resource, String), Arc<ConfiguredResource>>,
-    /// Timeouts of a group without settings.
+    /// Timeouts of groups without settings.
     group_default: GroupTimeouts,
 }
 
@@ -74,7 +75,7 @@ impl Resources {
         })
     }
 
-    /// Replaces the settings of a resource; an empty map removes it.
+    /// Replaces the settings of a resource; an empty map removes the resource.
     pub fn set(
         &mut self,
         broker: &BrokerConfig,

@@ -19,25 +19,25 @@ use super::writer::{Failure, MetadataWriter, random_id};
 use fullbore_config::BrokerConfig;
 use fullbore_db::StoreError;
 
-/// Facts that a starting broker registers with.
+/// Facts that a starting broker provides for its registration.
 #[derive(Debug, Clone)]
 pub struct RegistrationInfo {
     /// Addresses for clients, by the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// Previous process's shutdown.
+    /// Shutdown of the previous process.
     pub ended: PreviousShutdown,
-    /// True if the machine is known not to have booted since the data directory was last used.
+    /// True if the machine has certainly not booted since the data directory was last used.
     pub is_same_boot: bool,
 }
 
-/// Facts that are known once the broker is registered.
+/// Results of a registration.
 pub struct Started {
     pub identity: Identity,
     pub process: Uuid,
     pub images: watch::Receiver<Arc<Image>>,
 }
 
-/// Opens the store, reads it and registers the broker.
+/// Opens the store, reads the metadata, and registers the broker.
 pub fn started<S: Store>(
     broker: Arc<BrokerConfig>,
     arrival: RegistrationInfo,
@@ -62,7 +62,7 @@ pub fn started<S: Store>(
     let (mut owner, images) =
         MetadataWriter::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
     let session = Duration::from_millis(session_timeout_ms);
-    // Everything is read before the lock is taken, since other brokers wait for the lock.
+    // The whole state is read before the lock is taken, since other brokers wait for the lock.
     owner.read().map_err(refused)?;
     if let Some(used) = &identity.used {
         let image = Arc::clone(&images.borrow());
@@ -77,7 +77,8 @@ pub fn started<S: Store>(
     loop {
         let refusal = match owner.transact(|draft| draft.change(&register)).map_err(refused)? {
             Some(Err(refusal)) => refusal,
-            // The lock is free between two pieces of the former process's handover.
+            // The handover of the former process has further pieces. Other brokers can take the lock before the next
+            // one.
             None => continue,
             Some(Ok(())) => break,
         };
@@ -91,7 +92,7 @@ pub fn started<S: Store>(
     Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))
 }
 
-/// Returns true, and warns, if the process registered with the directory used a newer state of it.
+/// Returns true, and warns, if the directory is an older copy: the registered process used a newer state of it.
 fn is_older_copy(used: &UsedFolder, joining: &Joining, registered: Uuid) -> bool {
     let is_older = joining.marks.is_older_than(u128::from_be_bytes(registered.0), joining.told);
     if is_older {

@@ -1,12 +1,12 @@
-//! Storage trait of the control plane: one lock, the commits of other brokers, and a commit.
+//! Storage trait of the control plane: takes a lock, reads the commits of other brokers, and commits.
 //!
-//! A back end decides nothing. Its calls block, and come from the writer thread alone. They are not asynchronous, for
-//! three reasons: SQLite blocks, and needs a thread anyway. Decisions on many topics take too long for a thread that
-//! serves connections. A future that is dropped between a write and its commit would be one more state. A database over
-//! a network is driven from the writer thread by a runtime of its own, each call with a time limit.
+//! A back end decides nothing. Its calls block, and come from the writer thread alone. There are three reasons against
+//! asynchronous calls: SQLite blocks, and needs a thread anyway. Decisions on many topics take too long for a thread
+//! that serves connections. A future that is dropped between a write and its commit would be one more state. The back
+//! end of a database over a network has a runtime on the writer thread, and a time limit for each call.
 //!
-//! Invariants: decisions are made under the lock and on the newest state. A version has one nonce. An unknown outcome
-//! is looked up under the lock.
+//! Invariants: decisions are made under the lock and on the newest state. A version has one nonce. The writer looks up
+//! an unknown outcome under the lock.
 
 use std::time::Duration;
 
@@ -22,28 +22,29 @@ pub trait Store: Send + 'static {
     where
         Self: 'a;
 
-    /// Takes the lock for all changes, and returns the commits after version `at`; `None` stands for no version.
+    /// Takes the lock for all changes, and returns the commits after version `at`. Without `at`, returns all of them.
     /// Reconnects if necessary, within a time limit.
     fn begin(&mut self, at: Option<Version>) -> Result<(Self::Transaction<'_>, Progress), StoreError>;
 
-    /// Returns the commits after version `at`, for readers. Need not wait for the lock.
+    /// Returns the commits after version `at`. Need not take the lock.
     fn look(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let (_, progress) = self.begin(at)?;
         Ok(progress)
     }
 
-    /// Returns the number of heartbeats that this process of a broker has sent; None for a store without heartbeats.
+    /// Returns the number of heartbeats that this process of the broker has sent; None for a store without heartbeats.
     fn beats_of(&mut self, _broker: i32, _process: Uuid) -> Result<Option<u64>, StoreError> {
         Ok(None)
     }
 
-    /// Returns the newest number in its data directory that this process of a broker sent; 0 if there is none.
+    /// Returns the newest number of the data directory that this process of the broker sent with a heartbeat; 0 if
+    /// there is none.
     fn noted_by(&mut self, _broker: i32, _process: Uuid) -> Result<u64, StoreError> {
         Ok(0)
     }
 
-    /// Returns the longest wait of a queued command, after which it is refused, so that callers do not pile up. None
-    /// for a store on this machine, which is always available.
+    /// Returns the longest wait of a queued command. A command that waits longer is refused, so that callers do not
+    /// pile up. None for a store on this machine, which is always available.
     fn wait_max(&self) -> Option<Duration> {
         None
     }
@@ -54,7 +55,7 @@ pub trait Transaction {
     /// Returns true if exactly this version was committed.
     fn includes(&mut self, version: Version) -> Result<bool, StoreError>;
 
-    /// Writes the changes as this version, which follows the newest, and releases the lock.
+    /// Commits the changes as this version, and releases the lock. The version must follow the newest one.
     fn commit(self, changes: &[Change], version: Version) -> Result<(), CommitError>;
 }
 
@@ -63,7 +64,8 @@ pub trait Transaction {
 pub enum Progress {
     /// Each commit, in order; empty if the known version is the newest.
     Since(Vec<Commit>),
-    /// Too many commits to list: the changes that make the newest version from the empty one.
+    /// Changes that make the newest version from the empty one. The store returns them if there are too many commits to
+    /// list.
     Whole(Commit),
 }
 

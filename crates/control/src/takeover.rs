@@ -1,9 +1,10 @@
-//! Check whether a broker's registered process, which has another data directory, is alive, when a new process starts
-//! as that broker.
+//! Check for a process that starts as a broker which is registered with another data directory: is the registered
+//! process alive?
 //!
-//! Running brokers have a failure detector (`membership`). If none runs, a replaced machine could never come back. The
-//! starting process therefore watches for a whole `broker.session.timeout.ms` by itself. Invariant: a process counts as
-//! failed only after a session in which its heartbeats could have been read.
+//! Running brokers have a failure detector (`membership`). If no broker runs, nothing would detect the failure, and a
+//! replaced machine could never start. The starting process therefore watches the heartbeats for a whole
+//! `broker.session.timeout.ms`. Invariant: a process counts as failed only after a silent session in which the store
+//! answered in time.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,12 @@ use super::image::Image;
 use super::store::Store;
 use super::writer::{Failure, MetadataWriter};
 
-/// Number of polls in one session.
+/// Number of polls of the heartbeats in one session.
 const LOOKS: u32 = 16;
 
-/// Fences the process that is registered as this broker if it sends no heartbeat for `session`, and returns true if so.
-/// Blocks meanwhile.
+/// Fences the process that is registered as this broker if it sends no heartbeat for `session`, and returns true.
+/// Returns false if the process is alive, or if the store has no heartbeats. Blocks for at least `session` before a
+/// fence.
 ///
 /// # Errors
 /// Errors of the store.
@@ -44,7 +46,7 @@ pub(super) fn fence_if_silent<S: Store>(
         if owner.store.beats_of(id, process)? != Some(before) {
             return Ok(false);
         }
-        // A slow store delays heartbeats as well: restart the silence window.
+        // A slow store delays heartbeats as well: restart the session.
         if asked.elapsed() > between {
             since = Instant::now();
         }

@@ -1,7 +1,7 @@
-//! Log lines of changes with the requesting client: one for each command, once it is committed.
+//! Log lines that name a change and the client that requested it: one line for each committed command.
 //!
-//! Not for offsets, groups and producer ids, which change all the time. Invariants: no secret is logged. A line is
-//! short whatever a request names: the first few names and the count.
+//! Changes of offsets, groups and producer ids have no line, since there are too many. Invariants: no secret is logged.
+//! A line is short, whatever a request names: it has the first few names and the count.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use super::image::Topic;
 use super::pending::{Pending, PendingCommand};
 use fullbore_config::Resource;
 
-/// Log target of these lines.
+/// Log target of the lines about changes.
 pub use fullbore_host::files::CHANGES;
-/// Largest number of named topics or other resources.
+/// Most topics or other resources that a line names.
 const NAMED_MAX: usize = 10;
-/// Largest number of named settings of each.
+/// Most settings of a resource that a line names.
 const SETTINGS_MAX: usize = 20;
-/// Largest number of characters of one name or value.
+/// Most characters of a name or value that a line shows.
 const CHARS_MAX: usize = 256;
 
 /// Logs the changes of a committed command, if it made any.
@@ -40,7 +40,7 @@ pub(super) fn tell(command: &PendingCommand, by: &str) {
     }
 }
 
-/// Text of a line, and each changed resource.
+/// Text of a line, and the changed resources; `None` if the command changed nothing.
 type Changed = Option<(&'static str, Vec<String>)>;
 
 fn topics_changed(command: &TopicsCommand, topics: &[Result<Arc<Topic>, Refusal>]) -> Changed {

@@ -1,4 +1,4 @@
-//! The control plane as its callers see it, on a real database in a temporary directory.
+//! Tests of the control plane by its public methods, on a real database in a temporary directory.
 
 mod cluster;
 mod contradictions;
@@ -23,7 +23,7 @@ use super::sqlite::Sqlite;
 use super::writer::MetadataWriter;
 use super::*;
 
-/// Control plane, and the lock, which is dropped after it, as in the broker.
+/// Control plane with the lock of its directory. As in the broker, the lock is dropped last.
 pub struct Opened {
     pub control: Control,
     _lock: FolderLock,
@@ -201,7 +201,7 @@ pub(super) fn set(value: &str) -> ConfigChange {
     ConfigChange::Set(value.into())
 }
 
-/// Returns the value in force for brokers, for a topic without an override, and for one with an override.
+/// Returns the value in force for brokers, for a topic without an override, and for a topic with an override.
 fn in_force(control: &Control) -> (i32, usize, usize) {
     let image = control.image();
     let of = |name| image.topic(name).expect("there").config.producer_state_batches_to_retain;
@@ -281,7 +281,8 @@ async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
     assert_eq!(open(folder.path()).control.init_producer_id().await, Ok(2 * PRODUCER_ID_BLOCK));
 }
 
-/// A partition takes any first sequence of a producer that may have written to a deleted topic of the name.
+/// Otherwise a partition would take any first sequence of such a producer, as if it had written to a deleted topic of
+/// the same name.
 #[tokio::test]
 async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -296,7 +297,7 @@ async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     }
 }
 
-/// The files on disk while the broker runs are those that a kill -9 leaves.
+/// A kill -9 leaves the files as they are on disk while the broker runs.
 #[tokio::test]
 async fn files_copied_at_any_moment_never_give_an_id_twice() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -367,14 +368,14 @@ async fn kill_minus_nine_loses_nothing_answered() {
     assert!(!ids.contains(&id));
 }
 
-/// Returns a writer without its thread, whose broker is registered, and the images that it publishes.
+/// Returns a writer without its thread, and a receiver of its images. Its broker is registered.
 fn owner(folder: &FolderLock) -> (MetadataWriter<Sqlite>, watch::Receiver<Arc<Image>>) {
     let space = Arc::new(DiskSpace::open(folder.folder(), 0));
     let (store, _) = Sqlite::open(folder.folder(), &broker(""), space, random_id()).expect("opens");
     registered(store, Box::new(random_id))
 }
 
-/// Returns the same over any store.
+/// Returns a writer over any store, and a receiver of its images. Its broker is registered.
 fn registered<S: Store>(
     store: S,
     new_id: Box<dyn FnMut() -> Uuid + Send>,
@@ -385,7 +386,7 @@ fn registered<S: Store>(
     (owner, images)
 }
 
-/// Returns the registration of another process of this broker, in the same directory.
+/// Returns the registration of the process `process` of the broker `id`, in the same directory.
 fn register(id: i32, process: u128) -> ChangeCommand {
     let joining =
         Joining { folder: 7, process, ended: PreviousShutdown::Killed, marks: FolderMarks::default(), told: 0 };

@@ -10,32 +10,32 @@ use super::command::{
 use super::{Control, Topic};
 
 impl Control {
-    /// Returns the created topics, in the order of the request.
+    /// Creates topics. Returns each created topic, in the order of the request.
     pub async fn create_topics(&self, topics: CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
         self.submit(TopicsCommand::Create(topics)).await
     }
 
-    /// Returns the topics with their new partitions, in the order of the request.
+    /// Adds partitions to topics. Returns each topic with its new partitions, in the order of the request.
     pub async fn create_partitions(&self, topics: CreatePartitions) -> Vec<Result<Arc<Topic>, Refusal>> {
         self.submit(TopicsCommand::Grow(topics)).await
     }
 
-    /// Returns the deleted topics, as they were, in the order of the request.
+    /// Deletes topics. Returns each topic as it was before, in the order of the request.
     pub async fn delete_topics(&self, topics: Vec<TopicRef>) -> Vec<Result<Arc<Topic>, Refusal>> {
         self.submit(TopicsCommand::Delete(topics)).await
     }
 
-    /// Returns the topics with their new configuration, in the order of the request.
+    /// Changes configurations of topics. Returns each topic with its new configuration, in the order of the request.
     pub async fn alter_topic_configs(&self, topics: AlterTopicConfigs) -> Vec<Result<Arc<Topic>, Refusal>> {
         self.submit(TopicsCommand::Alter(topics)).await
     }
 
-    /// Forgets these deleted topics, whose files and rows are removed.
+    /// Forgets deleted topics. Their files and rows must be removed already.
     pub async fn forget_deleted(&self, topics: Vec<Uuid>) -> Result<(), Refusal> {
         self.submit(ChangeCommand::ForgetDeleted(topics)).await
     }
 
-    /// Takes an id that no producer ever had.
+    /// Takes a producer id that was never taken before.
     pub async fn init_producer_id(&self) -> Result<i64, Refusal> {
         self.submit(InitProducerId).await
     }

@@ -1,5 +1,5 @@
-//! The writer of the metadata. For a batch of commands it takes the store's lock, reads other brokers' commits,
-//! decides, commits, publishes and answers, in this order.
+//! The writer of the metadata. For each group of queued commands it takes the store's lock, reads other brokers'
+//! commits, decides, commits, publishes and answers, in this order.
 //!
 //! Not here: rules (`decide`), storage (`sqlite/`), the queue of commands (`queue`). Invariants: a command is answered
 //! only after its version is committed and the image with it is published. Every decision is made on the newest image.
@@ -23,7 +23,7 @@ use fullbore_config::BrokerConfig;
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Callback for each image, with the one before it.
+/// Callback that receives the image before a change, and the image after it.
 pub type ImageListener = Box<dyn FnMut(&Image, &Image) + Send>;
 
 /// Command in the queue.
@@ -31,7 +31,7 @@ pub struct Asked {
     pub command: PendingCommand,
     /// Client that sent the command, for the log; `None` is this broker itself.
     pub by: Option<Arc<str>>,
-    /// Time of its arrival.
+    /// Time at which the command arrived.
     pub at: Instant,
 }
 
@@ -41,13 +41,13 @@ pub struct MetadataWriter<S> {
     broker: Arc<BrokerConfig>,
     /// Source of topic ids and of nonces.
     new_id: Box<dyn FnMut() -> Uuid + Send>,
-    /// Unassigned producer ids of this broker's block.
+    /// Producer ids of this broker's block that are not assigned yet.
     producer_ids: Range<i64>,
-    /// Next block, fetched early, since the store may be away when it is needed.
+    /// Next block of producer ids. Fetched early: the store may be unavailable when the block is needed.
     next_producer_ids: Range<i64>,
-    /// Time of the last failed early fetch.
+    /// Time at which the early fetch of a block last failed; `None` if the last fetch succeeded.
     not_stocked: Option<Instant>,
-    /// Rate limit of log lines about a store that is away.
+    /// Rate limit of log lines about an unavailable store.
     away: LogRateLimit,
     /// Size of the next piece of a command that is carried out in pieces.
     pieces: Pieces,
@@ -56,16 +56,17 @@ pub struct MetadataWriter<S> {
     publisher: Publisher,
 }
 
-/// Pause between two attempts to fetch producer ids early.
+/// Pause after a failed attempt to fetch producer ids early.
 const STOCK_PAUSE: Duration = Duration::from_secs(10);
 
-/// Published image, and the receivers of the next one.
+/// Published image, with the receivers of later ones.
 pub struct Publisher {
     image: Arc<Image>,
     published: watch::Sender<Arc<Image>>,
-    /// Callback for each image before it is published.
+    /// Callback for each image, called before the image is published.
     listener: Option<ImageListener>,
-    /// Next producer id when a topic was last new: no broker had reserved this id or a larger one before.
+    /// First unreserved producer id at the time when this broker last learnt of a new topic. Ids from here on are newer
+    /// than every topic.
     newest_topic_after: i64,
 }
 
@@ -76,7 +77,7 @@ pub enum Failure {
     Store(#[from] StoreError),
     #[error("cannot apply another broker's change: {0}")]
     Inapplicable(#[from] Inapplicable),
-    /// Unknown outcome: the commands may have been carried out.
+    /// Unknown outcome of a commit: the commands may have been carried out.
     #[error("{0}")]
     Unknown(String),
 }
@@ -118,7 +119,7 @@ impl Failure {
 }
 
 impl<S: Store> MetadataWriter<S> {
-    /// Creates a writer that has read nothing. Ids and nonces come from `new_id`.
+    /// Returns a writer with the empty image, and a receiver of images. Ids and nonces come from `new_id`.
     pub fn new(
         store: S,
         broker: Arc<BrokerConfig>,
@@ -147,7 +148,7 @@ impl<S: Store> MetadataWriter<S> {
         !self.unfinished.is_empty()
     }
 
-    /// Carries out one batch, and the next piece of each unfinished command, in one transaction.
+    /// Carries out the commands of `batch`, and the next piece of each unfinished command, in one transaction.
     pub fn serve(&mut self, batch: Vec<Asked>) {
         let mut waiting = std::mem::take(&mut self.unfinished);
         waiting.extend(batch.into_iter().filter_map(|asked| self.answer_at_once(asked)));
@@ -172,7 +173,7 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Answers a command that needs no store, or has waited too long for it; returns any other.
+    /// Answers a command that needs no store, or that has waited too long for the store. Returns any other command.
     fn answer_at_once(&mut self, asked: Asked) -> Option<Asked> {
         if !self.publisher.is_newest(&self.producer_ids) && self.publisher.is_newest(&self.next_producer_ids) {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
@@ -191,8 +192,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Refuses the command, unless it takes a producer id and one is at hand. A topic may be newer than that id.
-    /// Partitions that know of a predecessor then accept any first sequence of its producer.
+    /// Refuses the command, unless it takes a producer id and a block has one left. A topic may be newer than that id.
+    /// A partition whose topic replaced a deleted one then accepts any first sequence of such a producer.
     fn answer_without_store(&mut self, command: PendingCommand, refusal: &Refusal) {
         match command {
             PendingCommand::ProducerId(pending) => {
@@ -203,8 +204,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Fetches the next block of producer ids once half of the present one is used, if the store may be away when it is
-    /// needed.
+    /// Fetches the next block of producer ids once half of the present block is used. Does nothing for a store on this
+    /// machine, which is always available.
     pub fn stock_up(&mut self) {
         let is_needed = !self.publisher.is_newest(&self.next_producer_ids)
             && self.producer_ids.end - self.producer_ids.start <= PRODUCER_ID_BLOCK / 2;
@@ -229,9 +230,9 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Decides commands on the newest image, commits and publishes their changes, and returns the outcome of `decide`.
+    /// Runs `decide` on the newest image, commits and publishes the changes, and returns the outcome of `decide`.
     pub fn transact<T>(&mut self, decide: impl FnOnce(&mut Draft<'_>) -> T) -> Result<T, Failure> {
-        // A store on this machine commits any amount at once.
+        // A store on this machine needs no pieces.
         let is_apart = self.store.wait_max().is_some();
         let room = if is_apart { self.pieces.room() } else { ChangeBudget::new(usize::MAX) };
         let (transaction, progress) = self.store.begin(self.publisher.image.version())?;
@@ -271,15 +272,16 @@ impl<S: Store> MetadataWriter<S> {
         Ok(decided)
     }
 
-    /// Continues with the remaining partitions in the next batch, without a waiting caller.
+    /// Queues the decision of the remaining partitions, `urgent` ones first, for the next transaction. No caller waits
+    /// for the outcome.
     fn settle_later(&mut self, urgent: Urgent) {
         let (reply, _) = oneshot::channel();
         let command = ChangeCommand::Settle(urgent).pending(reply);
         self.unfinished.push(Asked { command, by: None, at: Instant::now() });
     }
 
-    /// Finds out whether an unanswered commit was made. No other commit is in progress under the lock. If the store is
-    /// unreachable, the next transaction reads the outcome among other brokers' commits.
+    /// Finds out whether an unanswered commit was made. Takes the lock for this, so that no commit is in progress. If
+    /// the store is unreachable, the outcome stays unknown until the next transaction reads the commits.
     fn confirm(&mut self, version: Version, reason: &str) -> Result<(), Failure> {
         tracing::warn!(
             reason,
@@ -299,20 +301,20 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Publishes other brokers' commits, unless this version is published already.
+    /// Reads and publishes other brokers' commits, unless `version` is published already.
     pub fn catch_up_to(&mut self, version: u64) {
         if self.publisher.image.epoch() < version {
             self.catch_up();
         }
     }
 
-    /// Publishes other brokers' commits, without the lock.
+    /// Reads and publishes other brokers' commits, without the lock.
     pub fn read(&mut self) -> Result<(), Failure> {
         let progress = self.store.look(self.publisher.image.version())?;
         Ok(self.publisher.catch_up(&self.broker, progress)?)
     }
 
-    /// Reads as [`MetadataWriter::read`] does, and logs a failure.
+    /// Reads and publishes other brokers' commits, without the lock. Logs a failure.
     pub fn catch_up(&mut self) {
         match self.read() {
             Ok(()) => {}
@@ -335,14 +337,14 @@ impl Publisher {
         &self.image
     }
 
-    /// Calls the listener with the empty image and the present one, and then with each image and its successor.
+    /// Calls the listener with the empty image and the present one, and later with each image and its successor.
     pub fn follow(&mut self, mut listener: ImageListener) {
         listener(&Image::default(), &self.image);
         self.listener = Some(listener);
     }
 
-    /// Returns true if the block has ids that are newer than every topic. A producer with such an id cannot have
-    /// written to a deleted topic whose name a present topic has.
+    /// Returns true if the block has ids left, and they are newer than every topic. A producer with such an id cannot
+    /// have written to a deleted topic whose name a present topic has.
     fn is_newest(&self, block: &Range<i64>) -> bool {
         !block.is_empty() && block.start >= self.newest_topic_after
     }
@@ -362,7 +364,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Publishes an image to its listener, and then to readers.
+    /// Passes an image to the listener, and then publishes it to readers.
     pub fn publish(&mut self, image: Image) {
         let has_new_topic = |(old, new): TopicChange<'_>| new.is_some_and(|new| old.is_none_or(|old| old.id != new.id));
         image.each_change_since(&self.image, |change| {
@@ -379,13 +381,13 @@ impl Publisher {
     }
 }
 
-/// Returns 64 bits of a drawn id.
+/// Returns 64 bits of a drawn id, as a nonce.
 fn mark(id: Uuid) -> u64 {
     let id = u128::from_be_bytes(id.0);
     (id >> 64) as u64 ^ id as u64
 }
 
-/// Returns a version 4 UUID. A text that starts with a dash is avoided, since command line tools would read an option.
+/// Returns a version 4 UUID. Its text never starts with a dash, since command line tools would take it for an option.
 pub fn random_id() -> Uuid {
     loop {
         let id = Uuid(uuid::Uuid::new_v4().into_bytes());

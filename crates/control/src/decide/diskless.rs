@@ -1,8 +1,8 @@
-//! The kind of a topic, classic or diskless: decided when it is created, and never changed.
+//! The kind of a topic, classic or diskless: decided when the topic is created, and never changed.
 //!
-//! Not here: where its records go; the checks of its other settings, which are in
-//! `config/resolve.rs`. Invariant: a diskless topic has `diskless.enable` as an override. A broker's default, which may
-//! differ after a restart, never changes the kind.
+//! Not here: storage of records; checks of a topic's other settings, which are in
+//! `config/resolve.rs`. Invariant: a diskless topic has `diskless.enable` as an override. A broker's default may differ
+//! after a restart, but never changes the kind.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use super::super::image::Topic;
 use super::super::internal::is_internal;
 use fullbore_config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NEEDS_STORAGE, asked_diskless};
 
-/// Returns the name under which a topic's setting is stored.
+/// Returns the name under which the setting `name` of a topic is stored.
 pub fn stored_name(name: &str) -> &str {
     if name == INKLESS_ENABLE { DISKLESS_ENABLE } else { name }
 }
 
-/// Checks that a request which sets both names of the setting gives them one value.
+/// Checks that a request gives both names of the setting the same value, if it sets both.
 pub fn check_agreed<'a>(set: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), Refusal> {
     let mut first: Option<(&str, &str)> = None;
     for (name, value) in set.filter(|(name, _)| stored_name(name) == DISKLESS_ENABLE) {
@@ -33,7 +33,7 @@ pub fn check_agreed<'a>(set: impl Iterator<Item = (&'a str, &'a str)>) -> Result
     Ok(())
 }
 
-/// Returns the name and the value that a change sets.
+/// Returns the name and the value that a change sets; None if the change sets no value.
 pub fn set_by((name, change): &(String, ConfigChange)) -> Option<(&str, &str)> {
     match change {
         ConfigChange::Set(value) => Some((name, value)),
@@ -41,7 +41,8 @@ pub fn set_by((name, change): &(String, ConfigChange)) -> Option<(&str, &str)> {
     }
 }
 
-/// Returns true if a new topic with these settings is diskless, and then adds the setting to `overrides`.
+/// Returns true if a new topic with these settings is diskless. Adds `diskless.enable` to the `overrides` of a diskless
+/// topic.
 pub fn at_creation(
     broker: &BrokerConfig,
     name: &str,
@@ -62,7 +63,7 @@ pub fn at_creation(
     Ok(true)
 }
 
-/// Checks that the overrides keep an existing topic's kind.
+/// Checks that the new `overrides` keep the kind of an existing topic.
 pub fn check_stays(topic: &Topic, overrides: &BTreeMap<String, String>) -> Result<(), Refusal> {
     let is_diskless = topic.config.diskless;
     let settled = "that is decided when a topic is created, and cannot be changed";

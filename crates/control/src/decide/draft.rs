@@ -1,6 +1,7 @@
 //! Commands of one transaction, decided one after another.
 //!
-//! Invariant: an outcome holds for the image with all changes of the draft, and is not sent before they are committed.
+//! Invariant: an outcome holds for the image with all changes of the draft. It is sent after these changes are
+//! committed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,16 +27,16 @@ use super::{
 };
 use fullbore_config::BrokerConfig;
 
-/// Producer ids of one block: the disk is written once for each block.
+/// Number of producer ids in a block: one commit reserves a block.
 pub const PRODUCER_ID_BLOCK: i64 = 1000;
 
-/// Decides commands, each on the changes of those before it.
+/// Decisions of one transaction: each command is decided on the changes of the commands before it.
 pub struct Draft<'a> {
     broker: &'a BrokerConfig,
     new_id: &'a mut dyn FnMut() -> Uuid,
-    /// Budget of registrations that pieces may still change.
+    /// Number of registrations that the pieces of this transaction may still change.
     room: ChangeBudget,
-    /// Image that is published.
+    /// Published image, without changes of this draft.
     published: &'a Image,
     drafted: Drafted,
 }
@@ -45,19 +46,19 @@ pub struct Drafted {
     /// Image with all changes.
     pub image: Image,
     pub changes: Vec<Change>,
-    /// Producer ids that this broker has reserved and not assigned.
+    /// Producer ids that this broker has reserved, but not yet assigned.
     pub producer_ids: Range<i64>,
-    /// Partitions to decide first; set if partitions are left for a later piece.
+    /// Partitions that the next piece decides first; `None` if no partition is left for a later piece.
     pub unsettled: Option<Urgent>,
-    /// True if a command continues with those partitions.
+    /// True if a command of this transaction continues with the next piece, and its caller waits for that.
     pub is_settling: bool,
     /// True if a piece used up the budget.
     pub is_full: bool,
 }
 
 impl<'a> Draft<'a> {
-    /// Returns an empty draft on `published`, for a broker with these producer ids and a budget of `room`
-    /// registrations. New topics get ids from `new_id`.
+    /// Returns an empty draft on the image `published`. `room` is the budget of registrations that pieces may change.
+    /// New topics get ids from `new_id`.
     pub fn new(
         broker: &'a BrokerConfig,
         published: &'a Image,
@@ -120,7 +121,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Decides a change, or its next piece. None if the same command has to continue with further pieces.
+    /// Decides a change, or its next piece. Returns None if the command has further pieces.
     pub fn change(&mut self, command: &ChangeCommand) -> Option<Result<(), Refusal>> {
         match command {
             ChangeCommand::ForgetDeleted(topics) => Some(self.forget(topics)),
@@ -220,7 +221,7 @@ impl<'a> Draft<'a> {
             let partitions = topic.partition_count();
             self.make(Change::TopicDeleted(DeletedTopic { id: topic.id, name: topic.name.clone(), partitions }))?;
             if self.published.topic_by_id(topic.id).is_none() {
-                // The published images never show this topic, so nothing has to be removed.
+                // The same transaction created this topic, so it has neither files nor rows to remove.
                 self.make(Change::DeletionFinished { topic: topic.id })?;
             } else if !is_internal(&topic.name) {
                 self.remember(&topic)?;
@@ -230,7 +231,7 @@ impl<'a> Draft<'a> {
         found.into_iter().map(&mut one).collect()
     }
 
-    /// Remembers a deleted topic for the next one of its name. Forgets other names if there are too many.
+    /// Remembers a deleted topic for the next topic of its name. Forgets other names if too many are remembered.
     fn remember(&mut self, topic: &Topic) -> Result<(), Refusal> {
         let image = &self.drafted.image;
         let past = image.past_topics(&topic.name).followed_by(PastTopic {
@@ -294,7 +295,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Takes an id that no producer ever had.
+    /// Takes a producer id that was never taken before.
     pub fn producer_id(&mut self) -> Result<i64, Refusal> {
         if let Some(id) = self.drafted.producer_ids.next() {
             return Ok(id);
@@ -307,7 +308,8 @@ impl<'a> Draft<'a> {
         Ok(first)
     }
 
-    /// Changes partitions whose `min.insync.replicas` fell. Returns true if there are any.
+    /// Decides partitions whose `min.insync.replicas` is smaller than in the image `before`. Returns true if any
+    /// partition changed.
     fn relax(&mut self, before: &Image) -> Result<bool, Refusal> {
         let changes = relaxed(before, &self.drafted.image);
         let has_any = !changes.is_empty();
@@ -331,7 +333,8 @@ impl<'a> Draft<'a> {
         self.after(change, validate_only, |image| known(image, name).cloned())?
     }
 
-    /// Makes the change, or only tries it with `validate_only`. Returns what `look` reads from the image after it.
+    /// Makes the change, or with `validate_only` only tries the change. Returns the result of `look` on the changed
+    /// image.
     fn after<T>(&mut self, change: Change, validate_only: bool, look: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
         self.drafted.image.check(self.broker, &change).map_err(inapplicable)?;
         if validate_only {
@@ -345,7 +348,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Refuses a resource that is in one request twice, each time, as Kafka does.
+/// Refuses a resource that one request names more than once. As in Kafka, each of its entries is refused.
 fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, resource: &T) -> Result<(), Refusal> {
     match repeated.contains(resource) {
         true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this more than once.")),

@@ -1,4 +1,4 @@
-//! Changes of features' levels, with the checks of Kafka's `FeatureControlManager` in its order.
+//! Changes of features' levels. Kafka's `FeatureControlManager` makes the same checks in the same order.
 
 use fullbore_wire::ErrorCode;
 

@@ -1,7 +1,7 @@
 //! The decision on more partitions of a topic.
 //!
-//! Rules and messages are those of Kafka's ReplicationControlManager. One differs: the topics of coordinators cannot
-//! grow. Kafka lets them, and then no longer finds groups and transactional ids.
+//! Rules and messages are those of Kafka's ReplicationControlManager, with one difference: the topics of coordinators
+//! cannot grow. In Kafka they can, and groups and transactional ids are no longer found.
 
 use fullbore_wire::ErrorCode;
 
@@ -13,7 +13,8 @@ use super::diskless;
 use super::known::{PARTITIONS_PER_TOPIC_MAX, check_total, known};
 use super::place::{check_replicas, place, registered};
 
-/// Returns the partitions that the topic gets. The wanted number must exceed the present one.
+/// Returns the change that adds partitions to the topic. Refuses a number of partitions that is not above the present
+/// one.
 pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;
     let spread = [(CONSUMER_OFFSETS, "groups"), (TRANSACTION_STATE, "transactional ids")];

@@ -12,7 +12,7 @@ use super::super::command::{AlterIsr, ElectLeaders, ElectionKind, Refusal};
 use super::super::image::{Image, Topic};
 use super::settle::Changed;
 
-/// Registration of a partition after the decision, or the reason for a refusal.
+/// Registration of a partition after the decision, or the refusal.
 type Registered = Result<Arc<PartitionRegistration>, Refusal>;
 
 /// Decides the ISRs that a leader requests.

@@ -1,5 +1,5 @@
-//! Changes of a broker: registration, fence, unfence, shutdown, disk state, partitions that it cannot write, and the
-//! log ends that it reports.
+//! Changes of a broker: registration, fence, unfence, shutdown, disk state, partitions that the broker cannot write,
+//! and reported log ends.
 //!
 //! The rules are in [`fullbore_rules::cluster`]. The consequences for partitions are in `settle`.
 
@@ -22,25 +22,24 @@ use super::settle::{ChangeBudget, Changed, each_of, settled_by};
 pub enum Registering {
     /// The process is registered as the broker, with these changes.
     Registered(Vec<Change>),
-    /// A piece of the former process's partitions has other leaders. The former process is fenced, and the new one
-    /// registers later.
+    /// A piece of the former process's partitions gets other leaders, and the former process is fenced. The new process
+    /// registers in a later transaction.
     HandedOver(Vec<Change>),
 }
 
-/// Registers a process in place of the broker's former process. Other brokers take over the former leaderships. Where
-/// no other broker can, the new process leads again, in the same epoch if its log lost nothing. The caller then decides
-/// leaders and ISRs of all partitions.
+/// Registers a process in place of the broker's former process. Other brokers take over the leaderships of the former
+/// process. A partition that no other broker can lead gets the new process as leader, in the same epoch if its log lost
+/// nothing. After this, the caller decides leaders and ISRs of all partitions.
 ///
-/// Invariant: the row of the new process is written in one transaction with the last piece of that handover. The former
-/// process is fenced meanwhile, so that no leader adds it to an ISR.
-/// last piece. The former process is fenced meanwhile, so that no leader takes it into an ISR.
+/// Invariant: the row of the new process is written in one transaction with the last piece of the handover. Until then
+/// the former process is fenced, so that no leader adds it to an ISR.
 pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget) -> Result<Registering, Refusal> {
     let before = image.node(wanted.id);
     let former = before.map(RegisteredBroker::member);
     if former.is_some_and(|former| former.process == wanted.joining.process) {
         return Ok(Registering::Registered(Vec::new()));
     }
-    // Larger than all earlier epochs of all brokers, since it is a version of the metadata.
+    // The version of this registration: larger than all earlier epochs of all brokers.
     let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
     let (mut member, ended) = cluster::register(former.as_ref(), &wanted.joining, epoch)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
@@ -83,12 +82,12 @@ fn already_there(id: i32) -> String {
     format!("A broker with node.id={id} lives, and has another data directory, or a newer state of this one.")
 }
 
-/// Returns the change of a broker's state; None if the broker has that state. Consequences for partitions are decided
-/// separately.
+/// Returns the change of a broker's state; None if the broker has that state already. The caller decides the
+/// consequences for partitions.
 ///
 /// # Errors
-/// BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH if another process has replaced it; INVALID_REQUEST if it is the last
-/// broker that serves diskless partitions.
+/// BROKER_ID_NOT_REGISTERED if no such broker is registered; STALE_BROKER_EPOCH if another process has replaced the
+/// broker; INVALID_REQUEST if `change` is a loss of the store and no other broker serves diskless partitions.
 pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) -> Result<Option<Change>, Refusal> {
     let id = broker.broker_id;
     let refuse = |code: ErrorCode| Refusal::new(code, code.message());
@@ -112,13 +111,14 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
     Ok((node != *before).then_some(Change::BrokerRegistered { id, node }))
 }
 
-/// Removes a broker from the ISRs of partitions that it can no longer write, if another replica can lead them.
+/// Removes a broker from the ISRs of partitions that it can no longer write. A partition that no other replica can lead
+/// stays unchanged.
 ///
-/// A broker with a complete log leaves as if its disk were full: into the ELR, below `min.insync.replicas`. One whose
-/// log may lack records cannot lead before it is in sync again.
+/// A broker with a complete log leaves an ISR as on a full disk: it enters the ELR if the ISR falls below
+/// `min.insync.replicas`. A broker whose log may lack records cannot lead until it is in sync again.
 ///
 /// # Errors
-/// STALE_BROKER_EPOCH if another process has replaced it.
+/// STALE_BROKER_EPOCH if another process has replaced the broker.
 pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Result<Vec<Change>, Refusal> {
     let is_current = |node: &RegisteredBroker| node.registration.epoch == broker.broker_epoch;
     if !image.node(broker.broker_id).is_some_and(is_current) {
@@ -147,11 +147,11 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Res
     Ok(changes)
 }
 
-/// Records the log ends that a broker reports of partitions without a leader. Once all [`contenders`] have reported,
+/// Records the log ends that a broker reports for partitions without a leader. Once all [`contenders`] have reported,
 /// the broker with the last end becomes leader.
 ///
 /// # Errors
-/// STALE_BROKER_EPOCH if another process has replaced it.
+/// STALE_BROKER_EPOCH if another process has replaced the broker.
 pub fn tell_log_ends(
     image: &Image,
     broker: &BrokerState,
@@ -184,7 +184,7 @@ pub fn tell_log_ends(
     Ok(changes)
 }
 
-/// Returns the changes of partitions whose `min.insync.replicas` became smaller.
+/// Returns the changes that follow for partitions whose `min.insync.replicas` became smaller.
 pub fn relaxed(before: &Image, after: &Image) -> Vec<Change> {
     let mut changes = Vec::new();
     after.each_change_since(before, |change| {

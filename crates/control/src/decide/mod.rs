@@ -1,8 +1,8 @@
 //! Rules of the control plane for topics, configurations and brokers, as functions of an image.
 //!
-//! An image and commands give changes: [`Draft`] decides the commands of a transaction one after another, each on the
-//! changes before it. No I/O, clock or randomness; ids are arguments. Invariant: every back end decides here only.
-//! Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
+//! [`Draft`] decides the commands of a transaction one after another, each on the image with the changes of the
+//! commands before it. No I/O, clock or randomness; ids are arguments. Invariant: decisions are made here for every
+//! back end. Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
 
 mod diskless;
 mod draft;
@@ -41,17 +41,17 @@ pub use settle::unsettled;
 pub use settle::{ChangeBudget, first_unsettled};
 use settle::{settle_all, settle_these};
 
-/// Kafka's limit of a topic's name. With the partition number, a longer one would not fit a directory name.
+/// Longest name of a topic, as in Kafka. A longer name would not fit a directory name with the partition number.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
-/// Largest string of a response: a longer list could not be described.
+/// Longest string that a response can have: a longer list could be set, but not described.
 const VALUE_BYTES_MAX: usize = i16::MAX as usize;
 /// Largest number of groups and client metrics subscriptions with settings.
 pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
-/// Largest number of client metrics subscriptions. Each has compiled patterns, which are matched against each
-/// requesting client.
+/// Largest number of client metrics subscriptions: the patterns of each are matched against each client that requests
+/// subscriptions.
 pub const SUBSCRIPTIONS_MAX: usize = 100;
 
-/// Returns the new topic. Its settings are checked when the change is applied.
+/// Returns the change that creates the topic. `Draft::after` checks its settings.
 fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uuid) -> Result<Change, Refusal> {
     check_name(&wanted.name)?;
     if wanted.name == CLUSTER_METADATA_TOPIC {
@@ -82,7 +82,7 @@ fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result<Arc
     }
 }
 
-/// Returns the topic's settings after the change. They are checked when the change is applied.
+/// Returns the topic's settings after the change. `Draft::after` checks them.
 fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;
     let mut overrides = topic.overrides.clone();
@@ -99,7 +99,7 @@ fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Res
     Ok(Change::TopicConfigured { topic: topic.id, overrides })
 }
 
-/// Returns the brokers' settings after the change. Consequences for topics are checked when the change is applied.
+/// Returns the brokers' settings after the change. `Draft::after` checks the consequences for topics.
 fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig) -> Result<Change, Refusal> {
     let before = image.dynamic();
     let (whom, set_before) = match wanted.scope {
@@ -144,7 +144,7 @@ fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceCo
     Ok(Change::ResourceConfigured { resource, name: wanted.name.clone(), overrides })
 }
 
-/// Returns the names that occur more than once: Kafka refuses all of them.
+/// Returns the names that occur more than once in a request; the caller refuses all of them, as Kafka does.
 fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
     let mut repeated = BTreeSet::new();
@@ -175,7 +175,8 @@ pub fn check_name(name: &str) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::INVALID_TOPIC_EXCEPTION, format!("The topic name is illegal: {why}.")))
 }
 
-/// Checks that a topic's name is free. Names that differ only in `.` and `_` would be one name in metrics.
+/// Checks that a topic's name is free. A name that differs from another only in `.` and `_` is refused, since both
+/// would be one name in metrics.
 fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
     if image.topic(name).is_some() {
         return Err(Refusal::new(ErrorCode::TOPIC_ALREADY_EXISTS, format!("Topic '{name}' already exists.")));
@@ -246,7 +247,7 @@ fn check_partitions(partitions: i32) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::INVALID_PARTITIONS, message))
 }
 
-/// Returns the partitions as the request assigns them.
+/// Returns the partitions with the replicas that the request assigns.
 fn assigned(image: &Image, wanted: &CreateTopic) -> Result<Partitions, Refusal> {
     let both = |what: &str| {
         let message = format!("A manual partition assignment was specified, but {what} was not set to -1.");
@@ -297,7 +298,8 @@ fn overrides_of(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String,
     configs.iter().map(with_value).collect()
 }
 
-/// Applies one change to the settings of a topic or broker. `list` returns the value in force of a list.
+/// Applies one change to the settings of a topic or broker. `list` returns the value in force of a setting that is a
+/// list.
 fn apply(
     values: &mut BTreeMap<String, String>,
     keys: impl IntoIterator<Item = &'static Key>,
@@ -347,7 +349,7 @@ fn split_list(list: &str) -> impl Iterator<Item = String> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned)
 }
 
-/// Returns the refusal of a change whose consequences are not allowed.
+/// Returns the refusal of a change that the image does not accept.
 fn inapplicable(error: Inapplicable) -> Refusal {
     match error {
         Inapplicable::Topic { source, .. } | Inapplicable::Broker(source) | Inapplicable::Resource(source) => {

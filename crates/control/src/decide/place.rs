@@ -13,10 +13,10 @@ use super::super::change::Partitions;
 use super::super::command::Refusal;
 use super::super::image::Image;
 
-/// Places new partitions of a topic, numbered `numbers`, with `factor` replicas each; the caller checks that there are
-/// `factor` brokers. Brokers lead in rotation, starting at one derived from the topic's id. The followers shift with
-/// each rotation. A fenced broker, or one with a full disk, gets a replica only if there are too few others, and starts
-/// out of sync.
+/// Places the new partitions `numbers` of a topic with `factor` replicas each; the caller checks that there are
+/// `factor` brokers. Brokers lead in rotation; the topic's id determines the first leader. The followers shift with
+/// each rotation. A fenced broker, or a broker with a full disk, gets a replica only if there are too few others. Such
+/// a replica starts out of sync.
 pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> Result<Partitions, Refusal> {
     let active = active(image, image.nodes().keys().copied());
     let fenced: Vec<i32> = image.nodes().keys().copied().filter(|id| !active.contains(id)).collect();
@@ -32,7 +32,8 @@ pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> 
     registered(image, numbers.map(replicas))
 }
 
-/// Returns all of `ids`: first the leader of this `turn`, then the others, starting at another one in each rotation.
+/// Returns all of `ids` for the partition at position `turn` of the rotation: first its leader, then the others. Each
+/// rotation starts with another follower.
 fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     let (count, others) = (ids.len(), ids.len().saturating_sub(1).max(1));
     let first = turn % count;
@@ -41,8 +42,8 @@ fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     std::iter::once(ids[first]).chain((0..count - 1).map(follower))
 }
 
-/// Returns the brokers of `ids` that may be in sync with a new partition. If all disks are full, returns each broker
-/// that serves.
+/// Returns the brokers of `ids` that may be in the ISR of a new partition. If no disk has space, returns the brokers
+/// that are neither fenced nor shutting down.
 fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     let has =
         |id: &i32, may: fn(&BrokerRegistration) -> bool| image.node(*id).is_some_and(|node| may(&node.registration));
@@ -53,12 +54,12 @@ fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     }
 }
 
-/// Returns new partitions with these replicas. The active ones are in sync, and the first of these leads.
+/// Returns new partitions with these replicas. The active replicas form the ISR, and the first active one leads.
 pub fn registered(image: &Image, replicas: impl Iterator<Item = impl AsRef<[i32]>>) -> Result<Partitions, Refusal> {
     let mut partitions = Partitions::new();
     for replicas in replicas {
         let replicas = replicas.as_ref();
-        // Neighbours with equal replicas share one registration.
+        // Adjacent partitions with equal replicas share one registration.
         let same = partitions.last().filter(|last: &&Arc<PartitionRegistration>| last.replicas == replicas).cloned();
         let registered = match same {
             Some(same) => same,
@@ -79,7 +80,7 @@ fn new(image: &Image, replicas: &[i32]) -> Result<PartitionRegistration, Refusal
     Ok(PartitionRegistration { replicas: replicas.to_vec(), isr, leader, ..PartitionRegistration::default() })
 }
 
-/// Checks the replicas of one partition: registered brokers, each once.
+/// Checks that the replicas of one partition are registered brokers, each named once.
 pub fn check_replicas(image: &Image, replicas: &[i32]) -> Result<(), Refusal> {
     let mut seen = BTreeSet::new();
     let includes = if replicas.is_empty() {

@@ -1,4 +1,4 @@
-//! Leaders and ISRs that follow from the brokers' states, decided in pieces that each fit one transaction.
+//! Leaders and ISRs that follow from the brokers' states. They are decided in pieces, one piece per transaction.
 //!
 //! The rules are in [`fullbore_rules::cluster`]. Diskless partitions are left out: they stay registered as created, and
 //! the metadata for clients is computed from the brokers' states.
@@ -15,7 +15,7 @@ use fullbore_wire::Uuid;
 use super::super::change::{Change, Partitions};
 use super::super::image::{Image, Topic};
 
-/// Number of registrations that one transaction may still change in pieces.
+/// Number of registrations that one transaction may still change.
 #[derive(Debug, Clone)]
 pub struct ChangeBudget {
     left: usize,
@@ -23,7 +23,7 @@ pub struct ChangeBudget {
 }
 
 impl ChangeBudget {
-    /// Returns a budget of `registrations`. Neighbours that share a registration count once.
+    /// Returns a budget of `registrations`. Adjacent partitions that share a registration count as one.
     pub fn new(registrations: usize) -> Self {
         Self { left: registrations, is_short: false }
     }
@@ -33,7 +33,7 @@ impl ChangeBudget {
         self.is_short
     }
 
-    /// Takes one registration of the budget. Returns false if the budget is used up.
+    /// Takes one registration from the budget. Returns false if the budget is used up.
     fn take(&mut self) -> bool {
         self.is_short = self.left == 0;
         self.left = self.left.saturating_sub(1);
@@ -49,7 +49,8 @@ pub fn first_unsettled(image: &Image) -> Option<(Uuid, usize)> {
     }
 }
 
-/// Returns the number of partitions whose leader or ISR has to change. Neighbours that share a registration count once.
+/// Returns the number of partitions whose leader or ISR has to change. Adjacent partitions that share a registration
+/// count as one.
 #[cfg(test)]
 pub fn unsettled(image: &Image) -> usize {
     let mut all = ChangeBudget::new(usize::MAX);
@@ -57,7 +58,7 @@ pub fn unsettled(image: &Image) -> usize {
     usize::MAX - all.left
 }
 
-/// Decides leaders and ISRs of these partitions, within the budget.
+/// Decides leaders and ISRs of the partitions `urgent`, within the budget.
 pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut ChangeBudget) -> Vec<Change> {
     let mut changes = Vec::new();
     for (topic, number) in urgent {
@@ -76,8 +77,8 @@ pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut ChangeBudg
     changes
 }
 
-/// Decides leaders and ISRs of all partitions, within the budget. Neighbours form one stretch, which is the cheapest to
-/// store.
+/// Decides leaders and ISRs of all partitions, within the budget. Adjacent partitions form one change, since a store
+/// writes such a change fastest.
 pub fn settle_all(image: &Image, room: &mut ChangeBudget) -> Vec<Change> {
     each_of(image, |topic, partition, ends| settled(image, topic, partition, ends), room)
 }
@@ -107,8 +108,8 @@ pub fn settled_by(
     follow_up(partition, brokers, min_isr, ends, is_unclean)
 }
 
-/// Returns the changes of all partitions for which `next` returns one, within the budget. Neighbours that share a
-/// registration are passed to `next` once.
+/// Returns the changes of all partitions for which `next` returns a new registration, within the budget. `next` is
+/// called once for adjacent partitions that share a registration.
 pub fn each_of(
     image: &Image,
     mut next: impl FnMut(&Topic, &PartitionRegistration, &[LogEnd]) -> Option<PartitionRegistration>,
@@ -140,14 +141,14 @@ pub fn each_of(
     changes
 }
 
-/// Changed registrations of one topic: a change for each stretch of neighbours.
+/// Changed registrations of one topic, with one change for each stretch of adjacent partitions.
 #[derive(Default)]
 pub struct Changed {
     stretches: Vec<(usize, Partitions)>,
 }
 
 impl Changed {
-    /// Adds the registration of partition `number`, which must exceed all before.
+    /// Adds the registration of partition `number`, which must exceed the numbers added before.
     pub fn push(&mut self, number: usize, registered: Arc<PartitionRegistration>) {
         match self.stretches.last_mut() {
             Some((first, partitions)) if *first + partitions.len() == number => partitions.push_back(registered),

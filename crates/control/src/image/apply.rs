@@ -1,7 +1,7 @@
-//! Transition from one image to the next: the meaning of each change.
+//! The meaning of each change: its effect on an image.
 //!
-//! Images change only here, by a new decision, another broker's commit or a store's contents at start. A change is
-//! applied as a whole, or not at all if this broker cannot apply it.
+//! Images change only here: by a decision of this broker, by a commit of another one, and by the store's contents at
+//! start. Invariant: a change is applied as a whole, or not at all if this broker cannot apply it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::change::{Change, Partitions, Version};
 use crate::store::Commit;
 use fullbore_config::{BrokerConfig, ConfigError, DynamicConfig, LiveConfig, TopicConfig, check_dynamic};
 
-/// Reason why a change cannot be applied here.
+/// Reason why this broker cannot apply a change.
 #[derive(Debug, thiserror::Error)]
 pub enum Inapplicable {
     #[error("topic {topic}: {source}")]
@@ -31,14 +31,14 @@ pub enum Inapplicable {
 }
 
 impl Image {
-    /// Returns the image before the first change.
+    /// Returns the empty image, as before the first change.
     pub(crate) fn empty(broker: &BrokerConfig) -> Result<Self, Inapplicable> {
         let mut image = Self::default();
         image.configure(broker, None, &BTreeMap::new())?;
         Ok(image)
     }
 
-    /// Returns the image of the next version.
+    /// Returns the image after this commit.
     pub(crate) fn after(&self, broker: &BrokerConfig, commit: &Commit) -> Result<Self, Inapplicable> {
         let (known, found) = (self.epoch(), commit.version.number);
         if self.version.is_some() && found != known + 1 {
@@ -49,14 +49,14 @@ impl Image {
         Ok(next.at(commit.version))
     }
 
-    /// Returns the image as of this version.
+    /// Returns the image with this version, to which its changes have led.
     pub(crate) fn at(self, version: Version) -> Self {
         Self { version: Some(version), ..self }
     }
 
-    /// Applies changes in order. On an error, those before it stay applied.
+    /// Applies changes in order. On an error, the changes before the failing one stay applied.
     pub(crate) fn apply_all(&mut self, broker: &BrokerConfig, changes: &[Change]) -> Result<(), Inapplicable> {
-        // A topic with many changed stretches is copied once, not once per stretch.
+        // Changes of one topic are applied together: its partitions are copied once, not once for each change.
         let topic_of = |change: &Change| match change {
             Change::PartitionsChanged { topic, .. } => Some(*topic),
             _ => None,
@@ -116,9 +116,9 @@ impl Image {
         Ok(())
     }
 
-    /// Checks that this broker may decide on a change: it adds no contradiction between settings of a topic. Commits of
-    /// other brokers are applied unchecked, since other defaults hold there. A refused commit would stop this broker's
-    /// metadata for good.
+    /// Checks that this broker may decide on a change: the change must add no contradiction between settings of a
+    /// topic. Commits of other brokers are applied without this check, since the defaults of those brokers may differ.
+    /// A broker that refused such a commit could never apply later ones.
     pub(crate) fn check(&self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
         let contradiction = |dynamic: &DynamicConfig, topic: &str, overrides: &BTreeMap<String, String>| {
             let config = TopicConfig::resolve(broker, dynamic, overrides);
@@ -145,7 +145,7 @@ impl Image {
                 self.topics().try_for_each(|topic| {
                     let after = contradiction(&dynamic, &topic.name, &topic.overrides)?;
                     let Some(source) = after else { return Ok(()) };
-                    // A topic that the broker's file contradicts already does not block settings of the broker.
+                    // A topic that the broker's file contradicts already does not block dynamic settings of the broker.
                     match contradiction(&self.dynamic, &topic.name, &topic.overrides)? {
                         Some(before) if before.key == source.key => Ok(()),
                         _ => refuse(&topic.name, source),
@@ -156,7 +156,7 @@ impl Image {
         }
     }
 
-    /// Returns this broker's dynamic settings after the change; None if only another broker's settings change.
+    /// Returns this broker's dynamic settings after the change; None if the change is one of another broker's settings.
     fn dynamic_with(
         &self,
         broker: &BrokerConfig,
@@ -219,7 +219,8 @@ impl Image {
         Ok(())
     }
 
-    /// Puts the settings of this broker, or of every broker, into force, and resolves all settings that depend on them.
+    /// Puts the dynamic settings of broker `whom`, or of every broker (`None`), into force. Resolves all settings that
+    /// depend on them. Does nothing for another broker's settings.
     fn configure(
         &mut self,
         broker: &BrokerConfig,
@@ -243,8 +244,8 @@ impl Image {
     }
 }
 
-/// Returns a topic's settings on this broker. They were valid at the broker that decided on them. If one contradicts a
-/// setting of this broker, one of the two is ignored.
+/// Returns a topic's settings in force on this broker. The broker that decided on the overrides may have other
+/// defaults: if an override contradicts a default of this broker, one of the two is ignored.
 fn resolved(
     broker: &BrokerConfig,
     dynamic: &DynamicConfig,
@@ -254,7 +255,7 @@ fn resolved(
     let config = TopicConfig::resolve(broker, dynamic, overrides)
         .map_err(|source| Inapplicable::Topic { topic: topic.to_owned(), source })?;
     if let Some(error) = config.contradiction() {
-        tracing::warn!(topic, %error, "a setting of the topic contradicts one of this broker: it is ignored here");
+        tracing::warn!(topic, %error, "a setting of the topic contradicts one of this broker: here the lower compaction lag counts, and a diskless topic is not compacted");
     }
     Ok(config.without_contradiction())
 }

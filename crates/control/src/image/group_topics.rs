@@ -1,4 +1,4 @@
-//! Topics as groups of the consumer protocol see them: an image, by name.
+//! Lets groups of the consumer protocol look up topics of an image by name.
 
 use fullbore_rules::group::consumer::Topics;
 use fullbore_wire::Uuid;

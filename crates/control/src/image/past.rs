@@ -1,6 +1,6 @@
-//! Names of deleted topics, and which topics of a name matter to the next one.
+//! Names of deleted topics, and the topics of each name that matter to the next topic of that name.
 //!
-//! A name is remembered while a topic has it. Without a topic, it is remembered while it is among the [`NAMES_MAX`]
+//! A name is remembered while a topic has it. A name without a topic is remembered while it is among the [`NAMES_MAX`]
 //! names deleted last. Copies share all unchanged parts.
 //!
 //! Invariant: `idle` has exactly the names in `by_name` that no topic has.
@@ -9,24 +9,26 @@ use fullbore_rules::sequence::PastTopics;
 use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 
-/// Remembered names without a topic: at most 20 MB of the store, with 249 bytes and four topics each.
+/// Largest number of remembered names without a topic. They take at most 20 MB of the store: 249 bytes and four topics
+/// each.
 const NAMES_MAX: usize = 10_000;
 
 /// Deleted topics by name.
 #[derive(Debug, Clone, Default)]
 pub struct PastNames {
     by_name: OrdMap<String, PastTopics>,
-    /// Names without a topic, by the version that deleted the last one.
+    /// Names without a topic, ordered by the version that deleted the last topic of the name.
     idle: OrdSet<(u64, String)>,
 }
 
 impl PastNames {
-    /// Returns the topics of this name, none if it is unknown.
+    /// Returns the deleted topics of this name; empty if the name is not remembered.
     pub fn get(&self, name: &str) -> PastTopics {
         self.by_name.get(name).cloned().unwrap_or_default()
     }
 
-    /// Replaces the topics of a name; `has_topic` is true if a topic has it now. Without topics the name is forgotten.
+    /// Replaces the deleted topics of a name. `has_topic` is true if an existing topic has the name. A name without
+    /// deleted topics is forgotten.
     pub fn remember(&mut self, name: &str, past: &PastTopics, has_topic: bool) {
         self.hold(name);
         match past.is_empty() {
@@ -38,27 +40,28 @@ impl PastNames {
         }
     }
 
-    /// Keeps a name, since a topic has it now.
+    /// Keeps a name from being forgotten: a topic has it now.
     pub fn hold(&mut self, name: &str) {
         if let Some(idle) = self.as_idle(name) {
             self.idle.remove(&idle);
         }
     }
 
-    /// Allows a name without a topic to be forgotten.
+    /// Allows a name to be forgotten: its topic is gone.
     pub fn release(&mut self, name: &str) {
         if let Some(idle) = self.as_idle(name) {
             self.idle.insert(idle);
         }
     }
 
-    /// Returns the name whose last topic was deleted longest ago, if more than [`NAMES_MAX`] names have no topic.
+    /// Returns the name whose last topic was deleted longest ago; `None` unless more than [`NAMES_MAX`] names have no
+    /// topic.
     pub fn forgettable(&self) -> Option<&str> {
         let eldest = self.idle.get_min().filter(|_| self.idle.len() > NAMES_MAX);
         eldest.map(|(_, name)| name.as_str())
     }
 
-    /// Returns the names with other topics than in `before`. Costs as much as the change.
+    /// Returns the names with other deleted topics than in `before`. The cost grows with the number of changes.
     pub fn changed_since<'a>(&'a self, before: &'a PastNames) -> impl Iterator<Item = (&'a str, &'a PastTopics)> {
         before.by_name.diff(&self.by_name).filter_map(|item| match item {
             DiffItem::Add(name, past) | DiffItem::Update { new: (name, past), .. } => Some((name.as_str(), past)),

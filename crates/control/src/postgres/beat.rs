@@ -1,9 +1,9 @@
-//! The second connection: sends heartbeats at a fixed interval, and returns those of other brokers and the newest
-//! version of the metadata. Notifications report new commits at once.
+//! The broker's second connection: sends heartbeats at a fixed interval. Each answer has the heartbeats of other
+//! brokers and the newest version of the metadata. Notifications on this connection report new commits at once.
 //!
-//! Not here: the failure detector, which runs on other brokers. A thread of its own keeps long transactions and a busy
-//! broker from delaying heartbeats. It never takes the lock. Ages are by the database's clock. Invariant: an answer
-//! belongs to a heartbeat that was written.
+//! Not here: the failure detector, which runs on other brokers. Heartbeats have their own thread, so that long
+//! transactions and a busy broker do not delay them. The thread never takes the metadata lock. Ages are by the
+//! database's clock. Invariant: an answer belongs to a heartbeat that was written.
 
 use fullbore_host::task;
 use std::io;
@@ -31,7 +31,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Shortest and longest pause between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Does not wait for the database's disk: a heartbeat lost in a power loss of the database does no harm.
+/// Session settings that do not wait for the database's disk: loss of a heartbeat in a power loss of the database does
+/// no harm.
 const SETTINGS: &str = "-c synchronous_commit=off";
 
 /// Connection of the heartbeats; its drop ends the thread.
@@ -51,16 +52,18 @@ struct Beating<K, B> {
     behind: Arc<B>,
     heard: watch::Sender<Beaten>,
     vain: LogRateLimit,
-    /// Separate limit, so that a preceding outage does not suppress this warning, as while an older copy is restored.
+    /// Separate rate limit of the warning about an older copy. The outage during the restore of that copy would
+    /// otherwise suppress the warning.
     went_back: LogRateLimit,
 }
 
 impl Beats {
-    /// Starts the heartbeats of this process of a broker. `notes` has the numbers of its data directory. `known`
-    /// returns the version at hand. `behind` is called with each newer one. `known` and `behind` must not block.
+    /// Starts the heartbeats of the broker and process `who`. `notes` provides the numbers in the data directory.
+    /// `known` returns the version that this broker has; `behind` is called with each newer version.
+    /// `known` and `behind` must not block.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// Errors of the system if the thread cannot be started.
     pub fn start(
         server: Arc<Server>,
         who: (i32, Uuid),
@@ -86,8 +89,8 @@ impl Beats {
         Ok(Self { heard, _stop: stop })
     }
 
-    /// Returns the answer to the last heartbeat, empty before the first. Answers of a database that was restored from
-    /// an older backup do not count.
+    /// Returns a receiver of the answer to the last heartbeat, empty before the first answer. Answers of a database
+    /// that was restored from an older backup are left out.
     pub fn heard(&self) -> watch::Receiver<Beaten> {
         self.heard.clone()
     }
@@ -121,7 +124,7 @@ where
         let session = PostgresSession::open(&self.server, SETTINGS, notify).await?;
         session.ask(&self.greeting(), self.server.call_max).await?;
         let (known, behind) = (self.known.clone(), Arc::clone(&self.behind));
-        // The task ends with the connection.
+        // This task ends with the connection.
         task::spawn(async move {
             while notified.changed().await.is_ok() {
                 let newest = *notified.borrow_and_update();
@@ -158,7 +161,8 @@ where
         }
     }
 
-    /// Returns the statements that open a session. The first heartbeat returns commits made before them.
+    /// Returns the first statements of a session. They subscribe to notifications; the first heartbeat returns the
+    /// newest version before that.
     fn greeting(&self) -> String {
         let (broker, process) = (self.who.0, literal(&self.who.1));
         format!(
@@ -200,7 +204,7 @@ struct Answer {
     beaten: Beaten,
     /// Newest version of the metadata.
     newest: Version,
-    /// Version in the database with the number that this broker knows.
+    /// Version in the database that has the same number as the broker's newest version; `None` if there is none.
     same: Option<Version>,
 }
 
@@ -219,7 +223,8 @@ impl Answer {
         Ok(Self { beaten: Beaten { peers }, newest, same })
     }
 
-    /// Returns true if the database lacks a version that it must have: it is an older copy, or another one.
+    /// Returns true if the database lacks `known`, the broker's newest version: it is an older copy, or another
+    /// database.
     fn lacks(&self, known: Version) -> bool {
         match self.same {
             Some(same) => same != known,

@@ -1,6 +1,7 @@
-//! Check of a database before its first use: every finding at once, one line each.
+//! Check of a database before its first use. Returns every finding at once, one line each.
 //!
-//! Changes nothing. Invariant: a finding counts as wrong if it would stop a broker, or make it lose commits.
+//! The check changes nothing. Invariant: a finding counts as wrong if it would stop a broker, or make the broker lose
+//! commits.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,46 +21,46 @@ use fullbore_db::postgres::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, 
 
 /// `server_version_num` of the oldest supported PostgreSQL.
 const OLDEST: i64 = 130_000;
-/// Clock difference from which it is reported.
+/// Smallest clock difference that the check reports.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// Result of the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// Invalid URL, or an invalid file that it names.
+    /// Invalid URL, or an invalid file that the URL names.
     Setting(String),
-    /// No connection.
+    /// Failed connection.
     Unreachable(String),
-    /// Authentication failed.
+    /// Failed authentication.
     Refused(String),
-    /// No TLS connection, or the server's certificate is not trusted.
+    /// Failed TLS handshake, or an untrusted certificate of the server.
     Encryption(String),
     NoDatabase(String),
     /// Unsupported version of the server.
     TooOld(String),
-    /// The server is a standby, or read only.
+    /// Server that is a standby, or read only.
     ReadOnly(&'static str),
-    /// Setting under which commits may be lost.
+    /// Setting with which the server may lose commits.
     NotDurable(String),
-    /// Empty database. The first start of a broker creates the schema, if it may.
+    /// Empty database. `may_create` is true if the role may create the schema, as the first start of a broker does.
     Empty {
         may_create: bool,
     },
     ForeignSchema,
     UnreleasedSchema(i64),
-    /// Schema of an older Fullbore.
+    /// Schema of an older version of Fullbore.
     OlderSchema(i64),
     NewerSchema(i64),
-    /// Privilege that the role lacks, and on which object.
+    /// Privilege that the role lacks, with the object.
     Missing {
         privilege: String,
         on: String,
     },
-    /// Pooler between the broker and the server; `is_shared` if it shares connections between transactions.
+    /// Pooler between the broker and the server. `is_shared` is true if it shares server connections between clients.
     Pooler {
         is_shared: bool,
     },
-    /// Milliseconds by which the database's clock is ahead of this machine's.
+    /// Milliseconds by which the database's clock is ahead of this machine's clock.
     Clock(i64),
     /// Rows that no broker can have written.
     Damaged(String),
@@ -80,12 +81,12 @@ pub struct BrokerFound {
     pub is_fenced: bool,
     pub is_shutting_down: bool,
     pub is_full: bool,
-    /// Time since its process's last heartbeat.
+    /// Time since the last heartbeat of the broker's process; `None` if there is no heartbeat.
     pub last_beat: Option<Duration>,
 }
 
 impl Finding {
-    /// Returns true if a broker cannot use the database, or should not.
+    /// Returns true if a broker cannot or should not use a database with this finding.
     pub fn is_wrong(&self) -> bool {
         match self {
             Self::Empty { may_create } => !may_create,
@@ -165,14 +166,14 @@ impl From<AskError> for Finding {
             Some(code) if is_refused.contains(&code) => Self::Refused(words),
             Some(SqlState::INVALID_CATALOG_NAME) => Self::NoDatabase(words),
             None if ["TLS", "certificate"].iter().any(|word| words.contains(word)) => Self::Encryption(words),
-            // The connection failed before a password was sent.
+            // The server requires a password, and the URL has none: this error has no code of the server.
             None if words == "password missing" => Self::Refused(words),
             _ => Self::Unreachable(words),
         }
     }
 }
 
-/// Checks the database that these settings name. Blocks, for a few of the settings' time limits.
+/// Checks the database that these settings name. Blocks for at most a few of the settings' time limits.
 pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
     let server = match Server::new(settings, "fullbore admin check") {
         Ok(server) => server,
@@ -189,7 +190,7 @@ pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
     findings
 }
 
-/// Adds findings until one ends the check.
+/// Adds findings. An error is the finding that ends the check.
 async fn look(server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
     let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
     of_server(&session, server, findings).await?;
@@ -252,9 +253,11 @@ async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Ve
     Ok(())
 }
 
-/// Returns true if a pooler shares connections: two reach the same server process, or one reaches several.
+/// Returns true if a pooler shares server connections: two of our connections reach the same server process, or one
+/// connection reaches several.
 async fn is_shared(session: &PostgresSession, server: &Server) -> Result<bool, Finding> {
-    // A role with one allowed connection has no second one to compare; none is shared then.
+    // A role that may open only one connection has no second connection to compare. Its only connection counts as not
+    // shared.
     let Ok(other) = PostgresSession::open(server, "", watch::channel(0).0).await else { return Ok(false) };
     let (mut ours, mut others) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..2 {

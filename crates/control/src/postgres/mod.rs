@@ -1,12 +1,12 @@
 //! The control plane's store of a cluster: a PostgreSQL database.
 //!
-//! All SQL of the control plane is here. The schema and connections are in `db`. No decisions: it writes decided
-//! changes, and returns what it reads as changes. The lock is that of the row of `cluster`. It ends with its session,
-//! which the server ends if that is idle for a while. A transaction takes two round trips: one locks and reads other
-//! brokers' commits, the other writes and commits.
+//! Here is all SQL of the control plane for a cluster; the schema and connections are in `db`. Not here: decisions. The
+//! store writes decided changes, and returns rows as changes. The metadata lock is a row lock on the only row of
+//! `cluster`. The lock ends with its session; the server ends a session that is idle too long. A transaction takes two
+//! round trips: the first locks and reads other brokers' commits, the second writes and commits.
 //!
-//! - `read`: rows as changes; `write`: changes as statements, `registrations`: those of partitions; `record`: changes
-//!   as JSON.
+//! - `read`: rows as changes; `write`: changes as statements; `registrations`: statements for partitions; `record`:
+//!   changes as JSON.
 //! - `beat`: the second connection, with heartbeats and notifications of new commits.
 //! - `check`: findings about a database; `of_folder`: a broker's data directory as the database knows it.
 
@@ -43,22 +43,22 @@ pub use of_folder::{FolderInDatabase, RegisteredFolder, identity_of, look_up_fol
 const MIGRATION_MAX: Duration = Duration::from_secs(3600);
 
 const READ_ONLY: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-/// Takes the lock, and returns the newest version and that of the schema.
+/// Statement that takes the lock, and returns the newest version of the metadata and the version of the schema.
 const LOCK: &str = "SELECT cluster.version, schema_version.version FROM fullbore.cluster, fullbore.schema_version
     FOR UPDATE OF cluster";
 
-/// Database, connected or not.
+/// Database of a cluster, connected or not.
 pub struct Postgres {
     connection: DatabaseConnection,
 }
 
-/// Lock on the metadata, until commit or drop.
+/// Transaction that has the lock on the metadata, until commit or drop.
 pub struct PostgresTransaction<'a> {
     store: &'a mut Postgres,
     is_open: bool,
 }
 
-/// Reason why a database is not used.
+/// Reason why a broker does not use a database.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableDatabase {
     #[error("{0}")]
@@ -108,7 +108,7 @@ impl Postgres {
         Ok((Self { connection }, cluster_id))
     }
 
-    /// Takes the lock, and returns the commits since `at`.
+    /// Takes the lock, and returns the commits after version `at`.
     fn lock(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let since = at.map(read::ask_since).unwrap_or_default();
         let answers = self.connection.begin_with(&format!("BEGIN; {LOCK}; {since}")).map_err(AskError::failed)?;
@@ -123,7 +123,7 @@ impl Postgres {
         }
     }
 
-    /// Returns the commits since a version one by one; None if too much has changed.
+    /// Returns the commits after version `at` one by one; None without `at`, or if too much has changed since.
     fn told(
         &self,
         at: Option<Version>,
@@ -137,7 +137,7 @@ impl Postgres {
         }
     }
 
-    /// Reads the commits since a version as of one moment, without the lock.
+    /// Reads the commits after version `at` without the lock, as of one moment.
     fn peek(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let schema = "SELECT 0, version FROM fullbore.schema_version";
         if let Some(known) = at {
@@ -156,7 +156,7 @@ impl Postgres {
         Ok(Progress::Whole(read::everything(answers)?))
     }
 
-    /// Returns a column of this process's last heartbeat; 0 before the first one.
+    /// Returns `column` of the last heartbeat of this process; 0 before the first heartbeat.
     fn last_beat(&mut self, column: &str, broker: i32, process: Uuid) -> Result<u64, StoreError> {
         let process = literal(&process);
         let last = format!("SELECT {column} FROM fullbore.beats WHERE broker_id = {broker} AND process = {process}");
@@ -167,7 +167,8 @@ impl Postgres {
         }
     }
 
-    /// Returns true if this version was committed in the database, or is older than the versions that it retains.
+    /// Returns true if this version was committed in the database. Also true for a version older than those that the
+    /// database retains.
     pub fn knows(&mut self, version: Version) -> Result<bool, StoreError> {
         let since = read::ask_since(version);
         let answers = self.connection.begin_with(&since).map_err(AskError::failed)?;
@@ -176,10 +177,10 @@ impl Postgres {
 }
 
 /// Upgrades the schema of the database that these settings name, and returns the versions before and after. Running
-/// brokers of the older version go on as without a database. Blocks.
+/// brokers of the older version continue as during an outage of the database. Blocks.
 ///
 /// # Errors
-/// Reason why nothing was changed.
+/// [`UnusableDatabase`] if the database cannot be upgraded; it is then unchanged.
 pub fn migrate(settings: &PlaneSettings) -> Result<Migrated, UnusableDatabase> {
     let away = |reason: String| UnusableDatabase::Away(reason);
     let server = Server::new(settings, "fullbore admin migrate").map_err(|bad| away(bad.0))?;
@@ -197,7 +198,7 @@ pub fn migrate(settings: &PlaneSettings) -> Result<Migrated, UnusableDatabase> {
 pub struct Migrated {
     /// Version before the upgrade.
     pub before: i64,
-    /// Version that this Fullbore needs.
+    /// Version after the upgrade, which this version of Fullbore needs.
     pub now: i64,
 }
 

@@ -1,6 +1,6 @@
-//! State of one broker in the database, to be compared with its data directory before a start.
+//! State of one broker in the database. `fullbore admin check` compares this state with the broker's data directory.
 //!
-//! Not here: the comparison. Changes nothing. Invariant: everything is read as of one moment.
+//! Not here: the comparison. The database is not changed. Invariant: everything is read as of one moment.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -18,17 +18,17 @@ use fullbore_db::postgres::PostgresSession;
 use fullbore_db::postgres::Server;
 use fullbore_db::postgres::rows::{flag, id, next, number, optional_number, text};
 
-/// Data directory of a broker as the database of its cluster knows it.
+/// State of a broker's data directory in the database of its cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderInDatabase {
     pub cluster_id: Uuid,
-    /// True if the database has the newest version that the directory has seen.
+    /// True if the database has the newest version that the directory names.
     pub knows_seen: bool,
-    /// Process that is registered as the broker.
+    /// Process that is registered as the broker; `None` if the broker is not registered.
     pub registered: Option<RegisteredFolder>,
     /// Topics of the cluster.
     pub topics: HashSet<Uuid>,
-    /// Partitions with a replica on the broker, and whether that replica is in the ISR.
+    /// Partitions with a replica on the broker, by topic name and number; true if that replica is in the ISR.
     pub replicas: BTreeMap<(String, i32), bool>,
     /// Number of transactions of each broker that changed diskless topics.
     pub diskless_changes: BTreeMap<i32, i64>,
@@ -37,29 +37,29 @@ pub struct FolderInDatabase {
 /// Process that registered last as the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegisteredFolder {
-    /// Id of its data directory.
+    /// Id of the process's data directory.
     pub folder: Uuid,
-    /// Id that the process drew.
+    /// Id that the process drew at its start.
     pub process: Uuid,
-    /// Time since its last heartbeat.
+    /// Time since the last heartbeat of the process; `None` if there is no heartbeat.
     pub beaten: Option<Duration>,
-    /// Newest number in the directory that a heartbeat sent; 0: none.
+    /// Newest number from the directory that a heartbeat of the process sent; 0 if there is none.
     pub told: u64,
 }
 
-/// Reads the file `cluster` of this directory; None if there is none.
+/// Reads the file `cluster` of this directory. Returns None if the directory has no such file.
 ///
 /// # Errors
-/// Errors of the system, or a damaged file.
+/// Errors of the system; InvalidData if the file is damaged.
 pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
     ClusterFolder::read(folder)
 }
 
-/// Reads the state of the broker `node_id`, whose directory has the file `known`. Blocks, for a time limit or two of
-/// the settings.
+/// Reads the state of the broker `node_id`; `known` is the content of its directory's file `cluster`. Blocks for at
+/// most two time limits of the settings.
 ///
 /// # Errors
-/// Reason why the database cannot be read.
+/// Finding that tells why the database cannot be read.
 pub fn look_up_folder(
     settings: &PlaneSettings,
     node_id: i32,

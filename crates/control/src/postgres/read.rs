@@ -1,4 +1,4 @@
-//! Rows as changes: commits since a version, or the whole state.
+//! Rows as changes: the commits after a version, or the whole state.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use fullbore_db::postgres::damaged;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
 use fullbore_db::postgres::statements::as_typed;
 
-/// Largest number of versions that are read one by one; a broker further behind reads the whole state.
+/// Largest number of versions that a broker reads one by one. A broker that is further behind reads the whole state.
 const SINCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };
-/// Largest number of bytes of changes that are read one by one.
+/// Largest number of bytes of changes that a broker reads one by one.
 const SINCE_BYTES_MAX: usize = 16 << 20;
 
 type Answers = std::vec::IntoIter<Rows>;
 
-/// Rows since a version.
+/// Commits after a version, read from rows.
 pub enum Since {
-    /// Each commit, in order.
+    /// Each commit after the version, in order.
     Told(Vec<Commit>),
-    /// The version is too old, or too much has changed since.
+    /// Too many commits to read one by one, or commits that are no longer retained. The caller reads the whole state.
     TooMuch,
-    /// The database lacks the version, and should have it.
+    /// Lack of the version in a database that should have it: the database is an older copy, or another one.
     WentBack,
 }
 
-/// Returns the query for the versions from `at` on.
+/// Returns the query for the versions from `at` on; [`since`] reads its answer.
 pub fn ask_since(at: Version) -> String {
     format!(
         "SELECT version, mark,
@@ -71,10 +71,10 @@ pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     Ok(Since::Told(commits))
 }
 
-/// Query for the newest version, in its first two columns.
+/// Query for number and nonce of the newest version, which [`version`] reads.
 pub const NEWEST: &str = "SELECT version, mark FROM fullbore.versions ORDER BY version DESC LIMIT 1";
 
-/// Reads number and nonce from the first two columns.
+/// Reads number and nonce of a version from the first two columns of a row.
 pub fn version(row: &DatabaseRow) -> Result<Version, StoreError> {
     Ok(Version { number: number(row, 0)?, mark: number::<i64>(row, 1)?.cast_unsigned() })
 }
@@ -101,7 +101,8 @@ pub fn ask_everything() -> String {
     )
 }
 
-/// Returns the changes that make the newest version from the empty one, settings of brokers before those of topics.
+/// Returns the changes that make the newest version from the empty one. Settings of brokers come before topics, whose
+/// settings in force depend on them.
 pub fn everything(mut answers: Answers) -> Result<Commit, StoreError> {
     let answers = &mut answers;
     let newest = next(answers)?;
@@ -154,7 +155,7 @@ fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Store
     Ok(())
 }
 
-/// Adds the brokers' settings, those for every broker first.
+/// Adds the dynamic settings of brokers; the settings for every broker come first.
 fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     let mut set: BTreeMap<Option<i32>, SetConfigs> = BTreeMap::new();
     for row in next(answers)? {
@@ -165,7 +166,7 @@ fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<()
     Ok(())
 }
 
-/// Reads settings of resources. Types that this version does not know are skipped.
+/// Adds settings of resources. Skips resource types that this version of Fullbore does not know.
 fn resources(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     let mut set: BTreeMap<(Resource, String), SetConfigs> = BTreeMap::new();
     for row in next(answers)? {
@@ -248,7 +249,7 @@ fn registration(row: &DatabaseRow) -> Result<PartitionRegistration, StoreError> 
     })
 }
 
-/// Returns the broker ids in an array, whose text is `{1,2}`.
+/// Returns the broker ids of an array column, whose text is like `{1,2}`.
 fn ids(row: &DatabaseRow, column: usize) -> Result<Vec<i32>, StoreError> {
     let array = text(row, column)?;
     let parse = |id: &str| id.parse().map_err(|_| damaged(format!("'{array}' is not a list of brokers")));

@@ -1,7 +1,7 @@
 //! Changes of a version as JSON.
 //!
-//! The records mirror the types of `change`, so that these can change while the text stays. Invariant: a written text
-//! is read as the same changes, or refused.
+//! The records mirror the types of `change`: the types can change while the text stays the same. Invariant: a written
+//! text is read as the same changes, or refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,15 +90,15 @@ struct NodeRecord {
     process: String,
     fenced: bool,
     shutting_down: bool,
-    /// Before version 5 no broker reported a full disk.
+    /// False if absent: before version 5 of the schema no broker reported a full disk.
     #[serde(default)]
     disk_full: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     rack: Option<String>,
-    /// Before version 4 brokers did not report it, and all count as serving.
+    /// True if absent: before version 4 of the schema brokers did not report this, and all count as serving.
     #[serde(default = "always")]
     serves_diskless: bool,
-    /// Host and port by listener.
+    /// Hosts and ports by listener name.
     endpoints: BTreeMap<String, (String, u16)>,
 }
 
@@ -116,7 +116,7 @@ fn always() -> bool {
     true
 }
 
-/// Neighbouring partitions with equal registrations.
+/// Record of adjacent partitions with equal registrations.
 #[derive(Serialize, Deserialize)]
 struct RunRecord {
     count: usize,
@@ -131,19 +131,19 @@ struct RunRecord {
     partition_epoch: i32,
 }
 
-/// Largest number of partitions of one record, more than any topic has.
+/// Largest number of partitions that one record may stand for; more than any topic has.
 const PARTITIONS_MAX: usize = 1 << 20;
 
-/// Returns the JSON of changes.
+/// Returns the changes as JSON.
 pub fn write(changes: &[Change]) -> String {
     let records: Vec<ChangeRecord> = changes.iter().map(record).collect();
     serde_json::to_string(&records).expect("its keys are text, and it has no numbers that JSON lacks")
 }
 
-/// Reads the changes from their JSON.
+/// Reads changes from JSON.
 ///
 /// # Errors
-/// Reason why the text cannot be read.
+/// Text that tells why the JSON cannot be read.
 pub fn read(text: &str) -> Result<Vec<Change>, String> {
     let records: Vec<ChangeRecord> = serde_json::from_str(text).map_err(|error| error.to_string())?;
     records.into_iter().map(change).collect()
@@ -232,7 +232,7 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
     })
 }
 
-/// Returns the id that this text shows.
+/// Parses an id.
 fn id(text: &str) -> Result<Uuid, String> {
     Uuid::parse(text).ok_or_else(|| format!("'{text}' is not an id"))
 }
@@ -288,7 +288,7 @@ fn node(record: NodeRecord) -> Result<RegisteredBroker, String> {
     })
 }
 
-/// Returns the neighbours with equal registrations: number of the first, counted from 0, number of partitions, and
+/// Returns each stretch of adjacent partitions with equal registrations: index of the first, number of partitions, and
 /// registration.
 pub fn runs(partitions: &Partitions) -> Vec<(usize, usize, &Arc<PartitionRegistration>)> {
     let mut runs: Vec<(usize, usize, &Arc<PartitionRegistration>)> = Vec::new();

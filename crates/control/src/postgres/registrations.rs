@@ -1,7 +1,7 @@
-//! Rows of partitions with changed registrations: a constant number of statements for any number of partitions.
+//! Writes changed registrations to the rows of partitions, in a constant number of statements.
 //!
-//! A row has neighbouring partitions with equal registrations. Invariant: each partition has one row, whichever
-//! stretches change.
+//! A row stands for adjacent partitions with equal registrations; a stretch is a range of partitions that change.
+//! Invariant: each partition is in exactly one row after each change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::super::change::Partitions;
 use super::record;
 use fullbore_db::postgres::statements::{Statements, Value};
 
-/// Stretches of partitions, none of which overlap.
+/// Changed stretches of partitions. No two overlap.
 #[derive(Default)]
 pub struct Registrations {
-    /// End of each stretch, by topic and number of its first partition; the end is exclusive.
+    /// Exclusive end of each stretch, by topic and number of its first partition.
     stretches: BTreeMap<(Uuid, usize), usize>,
     rows: Vec<Row>,
 }
 
-/// Neighbours with equal registrations.
+/// Adjacent partitions with equal registrations.
 struct Row {
     topic: Uuid,
     first: usize,
@@ -37,7 +37,7 @@ struct Span {
 }
 
 impl Registrations {
-    /// Adds the partitions of a topic from the number `first` on. Returns false, and adds nothing, if some of them were
+    /// Adds the partitions of a topic from the number `first` on. Returns false, and adds nothing, if one of them was
     /// added before.
     pub fn add(&mut self, topic: Uuid, first: usize, partitions: &Partitions) -> bool {
         let end = first + partitions.len();
@@ -56,7 +56,7 @@ impl Registrations {
         true
     }
 
-    /// Adds the statements that replace the registrations of these partitions.
+    /// Adds the statements that replace the registrations of all added partitions.
     pub fn write(self, statements: &mut Statements) {
         if self.rows.is_empty() {
             return;
@@ -67,7 +67,7 @@ impl Registrations {
         self.forget_log_ends(statements);
     }
 
-    /// Splits each row that has partitions on both sides of a stretch's start or end.
+    /// Splits each row that contains partitions on both sides of a stretch's start or end.
     fn cut(&self, statements: &mut Statements) {
         let bound = |topic: &Uuid, number: usize| Span { topic: *topic, first: number, end: number };
         let bounds = self.stretches.iter().flat_map(|((topic, first), end)| [bound(topic, *first), bound(topic, *end)]);
@@ -92,12 +92,14 @@ impl Registrations {
         );
     }
 
-    /// Inserts the rows. A row with the same first partition is updated instead, without reading the topic.
+    /// Inserts the rows. A row of the table with the same first partition is updated instead; no other row of the topic
+    /// is read.
     pub fn insert(&self, statements: &mut Statements) {
         if self.rows.is_empty() {
             return;
         }
-        // Many rows have the same brokers, so that each list of brokers is sent once. Arrays of numbers parse fastest.
+        // Each distinct set of broker lists is sent once, since many rows have the same brokers. Rows are sent as
+        // arrays of numbers, which parse fastest.
         let (mut lists, mut numbers): (Vec<&PartitionRegistration>, _) = (Vec::new(), HashMap::new());
         let mut of_rows: Vec<i32> = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
@@ -136,7 +138,7 @@ impl Registrations {
         );
     }
 
-    /// Deletes rows that begin within another row.
+    /// Deletes rows that begin within one of the inserted rows.
     fn delete_covered(&self, statements: &mut Statements) {
         let covered = |row: &Row| Span { topic: row.topic, first: row.first + 1, end: row.first + row.count };
         let covered = self.rows.iter().filter(|row| row.count > 1).map(covered);
@@ -160,8 +162,8 @@ impl Registrations {
     }
 }
 
-/// Begins a statement with the table `span`. Its columns are topic_id, first, upto, and the position of the span, from
-/// 1.
+/// Begins a statement with the table `span`. Its columns are topic_id, first, upto, and place: the position of the
+/// span, counted from 1.
 fn begin_with(statements: &mut Statements, spans: Vec<Span>) {
     let mut topics: Vec<Uuid> = spans.iter().map(|span| span.topic).collect();
     topics.sort_unstable();
@@ -183,18 +185,19 @@ fn begin_with(statements: &mut Statements, spans: Vec<Span>) {
     );
 }
 
-/// Converts a number of partitions or rows, which always fits.
+/// Converts a number of partitions or rows, which always fits an i32.
 fn integer(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Deletes the rows of a table that `rows` finds for each span, or nothing if the table is empty.
+/// Adds a statement that deletes the rows of a table that the query `rows` finds for each span. Does nothing on an
+/// empty table.
 fn delete_within(statements: &mut Statements, table: &str, spans: Vec<Span>, rows: &str) {
     if spans.is_empty() {
         return;
     }
     begin_with(statements, spans);
-    // OFFSET makes the planner look up each span by the index, whatever its statistics.
+    // OFFSET 0 makes the planner look up each span by the index, whatever the statistics of the table.
     let delete = format!(
         " DELETE FROM {table} WHERE ctid = ANY (ARRAY(
             SELECT found.ctid FROM span CROSS JOIN LATERAL ({rows} OFFSET 0) found WHERE EXISTS (SELECT FROM {table})))"

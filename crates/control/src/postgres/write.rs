@@ -1,4 +1,4 @@
-//! Changes as statements: one text for a transaction, so that it takes one round trip.
+//! Changes as statements. The statements of a transaction are one text, which takes one round trip.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,16 @@ use fullbore_db::postgres::statements::{Statements, Typed, Value};
 pub const MARKS_MAX: i64 = 100_000;
 /// Number of versions whose changes are retained.
 pub const CHANGES_MAX: i64 = 10_000;
-/// Largest changes that a version stores. Brokers behind a larger version read the whole state.
+/// Largest number of bytes of changes that a version stores. Brokers that are behind a larger version read the whole
+/// state.
 const CHANGES_BYTES_MAX: usize = 4 << 20;
-/// Size from which changes are retained for [`LARGE_MAX`] versions only.
+/// Number of bytes from which the changes of a version count as large. Large changes are retained for [`LARGE_MAX`]
+/// versions only.
 const LARGE_BYTES: usize = 32 << 10;
 const LARGE_MAX: i64 = 100;
-/// Channel on which commits are notified.
+/// Channel of PostgreSQL on which commits are notified.
 pub const CHANNEL: &str = "fullbore";
-/// Broker id of settings for every broker.
+/// Broker id under which settings for every broker are stored.
 pub const EVERY_BROKER: i32 = -1;
 
 /// Returns the statements that commit these changes as this version.
@@ -102,7 +104,7 @@ fn one(statements: &mut Statements, change: &Change) {
     }
 }
 
-/// Replaces the deleted topics of a name.
+/// Adds the statements that replace the deleted topics of a name.
 fn past_topics(statements: &mut Statements, name: &str, past: &PastTopics) {
     statements.add("DELETE FROM fullbore.past_topics WHERE name = ?", &[&Typed(name)]);
     let insert = "INSERT INTO fullbore.past_topics (name, deleted_at, id, partitions, diskless, producer_ids_below)
@@ -125,7 +127,7 @@ fn topic_configs(statements: &mut Statements, topic: Uuid, set: &BTreeMap<String
     settings(set, |name, value| statements.add(insert, &[&topic, name, value]));
 }
 
-/// Replaces the rows of a broker.
+/// Adds the statements that replace the rows of a broker.
 fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
     let of = node.registration;
     let insert = "INSERT INTO fullbore.brokers
@@ -144,7 +146,7 @@ fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
     }
 }
 
-/// Replaces the log end that the broker reported before.
+/// Adds the statement that replaces the log end that the broker reported before.
 fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEnd) {
     let put = "INSERT INTO fullbore.log_ends (topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset)
         VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_id, partition, broker_id) DO UPDATE SET

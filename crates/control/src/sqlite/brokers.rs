@@ -24,7 +24,7 @@ pub fn load(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Res
 }
 
 fn broker(row: &Row<'_>, endpoints: BTreeMap<String, Endpoint>) -> rusqlite::Result<RegisteredBroker> {
-    // A standalone broker does not report a full disk, since no other could lead.
+    // A standalone broker never reports a full disk, since no other broker could lead.
     let (epoch, is_fenced, is_shutting_down) = (row.get(1)?, row.get(2)?, row.get(3)?);
     let registration = BrokerRegistration { epoch, is_fenced, is_shutting_down, is_full: false };
     let rack: Option<String> = row.get(6)?;
@@ -33,7 +33,7 @@ fn broker(row: &Row<'_>, endpoints: BTreeMap<String, Endpoint>) -> rusqlite::Res
         folder: Uuid(row.get(4)?),
         process: Uuid(row.get(5)?),
         rack: rack.as_deref().map(Text::from),
-        // A standalone broker always serves them.
+        // A standalone broker always serves diskless topics.
         serves_diskless: true,
         endpoints,
     })

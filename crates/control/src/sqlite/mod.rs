@@ -1,12 +1,13 @@
 //! The control plane's store of a standalone broker: an SQLite file.
 //!
-//! All SQL, rows, schemas and meanings of SQLite's errors are here. No decisions: it writes decided changes, and
-//! returns what it reads as changes. A successful commit is on disk (write-ahead log, `synchronous=FULL`); a failed one
-//! leaves nothing behind. On a full disk, changes that must be written get space.
+//! Here are the SQL, rows and schemas of that file, and the meaning of SQLite's errors. Not here: decisions. The store
+//! writes decided changes, and returns rows as changes. A successful commit is on disk (write-ahead log,
+//! `synchronous=FULL`); a failed commit changes nothing. On a full disk, changes that must be written use the disk
+//! reserve.
 //!
 //! - `open`: the file, its schema and its identity.
 //! - `read`: rows as changes.
-//! - `write`: changes as rows; `brokers` and `partitions` have theirs.
+//! - `write`: changes as rows; `brokers` and `partitions`: reads and writes of their rows.
 
 mod brokers;
 mod open;
@@ -35,7 +36,7 @@ pub struct Sqlite {
     node_id: i32,
 }
 
-/// Lock on the database, until commit or drop.
+/// Transaction that has the lock on the database, until commit or drop.
 pub struct SqliteTransaction<'a> {
     store: &'a mut Sqlite,
     is_open: bool,
@@ -53,8 +54,8 @@ impl Store for Sqlite {
 }
 
 impl Sqlite {
-    /// Returns the whole state, unless `at` is the newest version: the file has one writer, and keeps no changes of
-    /// single versions.
+    /// Returns the whole state, or no commits if `at` is the newest version. The file does not keep the changes of
+    /// single versions, since it has one writer.
     fn progress(&self, at: Option<Version>) -> Result<Progress, StoreError> {
         let failed = |error| error::failed(&error);
         let newest = read::newest(&self.connection).map_err(failed)?;
@@ -74,28 +75,28 @@ impl Sqlite {
         Ok(Progress::Whole(Commit { version: newest, changes }))
     }
 
-    /// Executes a statement that is compiled once.
+    /// Executes a statement, and keeps it compiled.
     fn run(&self, statement: &str) -> rusqlite::Result<()> {
         self.connection.prepare_cached(statement)?.execute([]).map(drop)
     }
 
-    /// Checkpoints the write-ahead log as far as there is disk space. A log that was checkpointed as a whole is
-    /// overwritten from its start.
+    /// Checkpoints the write-ahead log as far as disk space allows. SQLite then overwrites a completely checkpointed
+    /// log from its start.
     fn begin_log_anew(&self) {
-        // PASSIVE does not wait for readers, and returns no error if they hold a part.
+        // PASSIVE does not wait for readers, and returns no error if a reader still uses a part of the log.
         let moved = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         if let Err(error) = moved {
             tracing::debug!(%error, "cannot checkpoint control.db-wal");
         }
     }
 
-    /// Gives every version another nonce, as versions of another file have.
+    /// Gives every version another nonce, as in another file with the same version numbers.
     #[cfg(test)]
     pub fn mark_otherwise(&self) {
         self.connection.execute("UPDATE versions SET mark = random()", []).expect("written");
     }
 
-    /// Makes every write fail, as on a disk that refuses writes, or lets writes succeed again.
+    /// Makes every write fail, as on a disk that refuses writes; with `refuse` false, lets writes succeed again.
     #[cfg(test)]
     pub fn refuse_writes(&self, refuse: bool) {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
@@ -122,8 +123,8 @@ impl SqliteTransaction<'_> {
         Ok(())
     }
 
-    /// Commits. If the disk is full, reuses the space of the write-ahead log, and for changes that must be written also
-    /// the reserve.
+    /// Commits the changes. On a full disk, reuses the space of the write-ahead log. Changes that free space, and
+    /// registrations, may also use the disk reserve.
     fn make_room_for(&mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
         let space = Arc::clone(&self.store.space);
         let has_reserve =
@@ -149,8 +150,8 @@ impl SqliteTransaction<'_> {
         written
     }
 
-    /// Writes all changes, or nothing, and takes the lock again if an earlier attempt lost it. Another writer in
-    /// between would have used the version's number, which is unique.
+    /// Writes all changes, or nothing. Takes the lock again if an earlier attempt lost it. The write fails if another
+    /// writer committed in between, since that commit has the same version number.
     fn attempt(&mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
         let written = self.open().and_then(|()| write::all(&self.store.connection, changes, version));
         let committed = written
@@ -165,7 +166,7 @@ impl SqliteTransaction<'_> {
 
     fn close(&mut self) {
         if std::mem::take(&mut self.is_open) {
-            // Nothing is open if SQLite has rolled back by itself.
+            // Fails if SQLite has rolled back already: then no transaction is open.
             let _ = self.store.run("ROLLBACK");
         }
     }

@@ -1,4 +1,5 @@
-//! The file: created, checked, and upgraded from the first release's schema to this version's.
+//! Creation and check of the file `control.db`, and upgrade of its schema from the first release's to that of this
+//! version.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use fullbore_config::BrokerConfig;
 use fullbore_host::disk_space::DiskSpace;
 
 pub const FILE: &str = "control.db";
-/// Tables of the first release. Smaller versions were never released, and are refused.
+/// Schema of the first release. A file with a smaller version is refused: such versions were never released.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
 /// SQLite's user_version of a file with `FIRST_SCHEMA`.
 const FIRST_VERSION: i64 = 10;
@@ -23,13 +24,14 @@ pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// Application id that marks a file as Fullbore's: "Full" in ASCII.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
-/// Pages of 4 KiB in the write-ahead log from which a commit checkpoints it.
+/// Number of pages of 4 KiB in the write-ahead log from which a commit checkpoints the log.
 pub const CHECKPOINT_PAGES: i64 = if cfg!(test) { 16 } else { 4096 };
 /// Largest number of statements that stay compiled.
 const STATEMENTS_MAX: usize = 32;
 
 impl Sqlite {
-    /// Opens `control.db` in the directory, or creates it with `new_cluster_id`. On a full disk this uses the reserve.
+    /// Opens `control.db` in the directory, or creates it with `new_cluster_id`. Uses the disk reserve if the disk is
+    /// full.
     pub fn open(
         folder: &Path,
         broker: &BrokerConfig,
@@ -58,7 +60,7 @@ fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(C
     let cluster_id = cluster_id(&transaction, &file, broker)?;
     transaction.commit().map_err(unusable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    // The directory is that of the file's only broker, and shares the cluster's id.
+    // A standalone broker has one data directory, so that the cluster's id also serves as the directory's id.
     Ok((connection, Identity { cluster_id, folder: cluster_id, used: None, store: file.into() }))
 }
 
@@ -69,12 +71,12 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    // Rollback data of a deletion needs no space on the disk.
+    // In memory, so that the rollback data of a deletion needs no disk space.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     Ok(connection)
 }
 
-/// Refuses a damaged file, another program's, and one whose schema is newer or was never released.
+/// Refuses a damaged file, a file of another program, and a file whose schema is newer or was never released.
 fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
     let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
     let read = |error: rusqlite::Error| refused(file, &error);
@@ -100,7 +102,7 @@ fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Upgrades the schema from the version `found` to this one; 0 is an empty file.
+/// Upgrades the schema from version `found` to the newest one; `found` is 0 in an empty file.
 fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
     if found == 0 {
         transaction.execute_batch(FIRST_SCHEMA)?;
@@ -110,7 +112,7 @@ fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
     transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
 }
 
-/// Marks an empty file as this broker's.
+/// Writes the application id, the cluster's id and the broker's id to an empty file.
 fn identify(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> rusqlite::Result<()> {
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.execute("INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0)", params![cluster_id.to_string(), node_id])?;

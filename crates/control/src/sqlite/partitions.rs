@@ -1,4 +1,4 @@
-//! Rows of partitions: replicas, ISR and leader. A row has neighbours with equal registrations.
+//! Rows of partitions: replicas, ISR and leader. A row stands for adjacent partitions with equal registrations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::super::change::{Change, Partitions};
 
-/// Returns all partitions, by the id of the topic.
+/// Returns all partitions, by topic id.
 pub fn load(connection: &Connection) -> rusqlite::Result<HashMap<[u8; 16], Partitions>> {
     let mut query = connection.prepare(
         "SELECT topic_id, replicas, isr, elr, leader, leader_epoch, partition_epoch, count, lost FROM partitions
@@ -66,7 +66,7 @@ pub fn replace(connection: &Connection, topic: Uuid, first: usize, partitions: &
     insert(connection, topic, first, partitions)
 }
 
-/// Splits a row that has partitions on both sides of number `at`.
+/// Splits the row that contains partitions on both sides of number `at`, if there is one.
 fn cut(connection: &Connection, topic: Uuid, at: usize) -> rusqlite::Result<()> {
     let before = "SELECT first, count FROM partitions WHERE topic_id = ?1 AND first < ?2 ORDER BY first DESC LIMIT 1";
     let read = |row: &Row<'_>| Ok((row.get::<_, usize>(0)?, row.get::<_, usize>(1)?));
@@ -80,7 +80,7 @@ fn cut(connection: &Connection, topic: Uuid, at: usize) -> rusqlite::Result<()> 
     connection.prepare_cached(shorter)?.execute(params![topic.0, first, at - first]).map(drop)
 }
 
-/// Inserts rows for a topic's partitions from the number `first` on, which have none.
+/// Inserts rows for a topic's partitions from the number `first` on. These partitions must not have rows.
 pub fn insert(connection: &Connection, topic: Uuid, first: usize, partitions: &Partitions) -> rusqlite::Result<()> {
     let mut insert =
         connection.prepare_cached("INSERT INTO partitions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
@@ -108,7 +108,7 @@ fn list(ids: &[i32]) -> String {
     ids.iter().map(i32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Adds the ends of truncated logs.
+/// Adds a change for each reported end of a truncated log.
 pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
     let mut query = connection
         .prepare("SELECT topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset FROM log_ends")?;

@@ -1,4 +1,4 @@
--- Tables of a standalone broker's control plane (control.db). Kafka's names; ids are 16 bytes, big endian.
+-- Tables of a standalone broker's control plane (control.db). Names of columns are Kafka's; ids are 16 bytes, big endian.
 -- The version of this schema is SQLite's user_version; application_id marks the file as ours.
 
 -- State of the whole cluster. Lifetime: from the first start on, one row.
@@ -27,7 +27,7 @@ CREATE TABLE brokers (
   rack          TEXT                                                -- null: none
 ) STRICT;
 
--- Address of a broker for clients. Lifetime: until its next start.
+-- Address of a broker for clients. Lifetime: until the broker's next start.
 CREATE TABLE broker_endpoints (
   broker_id INTEGER NOT NULL REFERENCES brokers (broker_id) ON DELETE CASCADE,
   listener  TEXT    NOT NULL,
@@ -42,7 +42,7 @@ CREATE TABLE topics (
   name TEXT NOT NULL UNIQUE
 ) STRICT;
 
--- Neighbouring partitions of a topic with equal registrations: all of them here. Lifetime: from their creation to the deletion of
+-- Adjacent partitions of a topic with equal registrations, as one row. Lifetime: from the creation of the partitions to the deletion of
 -- the topic. Lists are broker ids, separated by commas.
 CREATE TABLE partitions (
   topic_id        BLOB    NOT NULL REFERENCES topics (id) ON DELETE CASCADE,
@@ -94,8 +94,8 @@ CREATE TABLE resource_configs (
   PRIMARY KEY (resource_type, resource_name, name)
 ) STRICT, WITHOUT ROWID;
 
--- A deleted topic whose files may still exist. Lifetime: from DeleteTopics until they are removed, by the next start if necessary.
--- A name may have been deleted several times.
+-- A deleted topic whose files may still exist. Lifetime: from DeleteTopics until the files are removed, at the latest by the next start.
+-- Several deleted topics may have the same name.
 CREATE TABLE deleted_topics (
   id         BLOB    PRIMARY KEY CHECK (length(id) = 16),
   name       TEXT    NOT NULL,

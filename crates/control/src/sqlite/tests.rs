@@ -1,4 +1,4 @@
-//! The file itself: reasons why it cannot be used, and its size.
+//! Tests of the file: reasons why it cannot be used, and its size.
 
 use super::super::TopicRef;
 use super::super::test_util::{create, wanted};
@@ -68,7 +68,7 @@ fn a_newer_schema_and_another_node_are_refused() {
     );
 }
 
-/// Pages of a transaction, more than a change of one topic has.
+/// Upper bound of the pages of a transaction that changes one topic.
 const TRANSACTION_PAGES: usize = 12;
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn the_write_ahead_log_stays_small_while_topics_come_and_go() {
         }
     }
     let log = std::fs::metadata(folder.path().join("control.db-wal")).expect("there").len() as usize;
-    // A page and the header that SQLite writes before it.
+    // Each page follows a header of 24 bytes.
     let pages = log / (4096 + 24);
     assert!(pages <= CHECKPOINT_PAGES as usize + TRANSACTION_PAGES, "{pages} pages");
 }

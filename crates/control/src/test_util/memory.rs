@@ -1,5 +1,5 @@
-//! Second back end, in memory, with nothing beyond the storage trait. Several brokers may share one store, as they
-//! share a database, and tests inject faults.
+//! Back end in memory, for tests. It implements the storage trait only. Several brokers may share one store, as they
+//! share a database. Tests inject faults.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -12,7 +12,7 @@ use fullbore_db::{CommitError, StoreError};
 #[derive(Clone, Default)]
 pub struct Memory {
     shared: Arc<Shared>,
-    /// True if readers behind the newest version get the whole state.
+    /// True if readers behind the newest version get the whole state; false if they get single commits.
     tells_whole: bool,
 }
 
@@ -26,7 +26,7 @@ struct Shared {
 struct State {
     commits: Vec<Commit>,
     is_locked: bool,
-    /// Callers that wait for the lock.
+    /// Number of callers that wait for the lock.
     waiting: usize,
     fault: Option<Fault>,
     is_unreachable: bool,
@@ -34,16 +34,16 @@ struct State {
     threads: BTreeSet<String>,
 }
 
-/// Moment at which a commit loses its connection.
+/// Moment at which the connection breaks during a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Before the store has it.
+    /// Before the store receives the commit.
     Before,
-    /// After it is made.
+    /// After the commit is made.
     After,
-    /// Before it is made; it is made while another caller waits for the lock.
+    /// Before the commit is made; the store makes it while another caller waits for the lock.
     Meanwhile,
-    /// After it is made; the store then stays unreachable.
+    /// After the commit is made; the store then stays unreachable.
     ForLong,
 }
 
@@ -64,12 +64,13 @@ impl Shared {
 }
 
 impl Memory {
-    /// Returns the store over a connection that sends the whole state, or single commits.
+    /// Returns a connection to the same store. With `tells_whole`, readers behind the newest version get the whole
+    /// state; otherwise they get single commits.
     pub fn telling(self, tells_whole: bool) -> Self {
         Self { tells_whole, ..self }
     }
 
-    /// Sets the fault of the next commit.
+    /// Injects a fault into the next commit.
     pub fn next_commit(&self, fault: Fault) {
         self.shared.change(|state| state.fault = Some(fault));
     }
@@ -79,17 +80,17 @@ impl Memory {
         self.shared.change(|state| state.is_unreachable = false);
     }
 
-    /// Returns all commits so far.
+    /// Returns all commits.
     pub fn commits(&self) -> Vec<Commit> {
         self.shared.state().commits.clone()
     }
 
-    /// Keeps the first `length` commits only, like an older copy that was restored.
+    /// Keeps only the first `length` commits, like the restore of an older copy.
     pub fn restore(&self, length: usize) {
         self.shared.change(|state| state.commits.truncate(length));
     }
 
-    /// Takes the lock as another broker does, until it is dropped.
+    /// Takes the lock as another broker does, until the caller drops the result.
     pub fn locked(&self) -> Held {
         self.shared.change(|state| state.waiting += 1);
         let mut state = self.shared.wait_while(|state| state.is_locked);
@@ -98,7 +99,7 @@ impl Memory {
         Held(Arc::clone(&self.shared))
     }
 
-    /// Waits until a caller waits for the lock.
+    /// Blocks until a caller waits for the lock.
     pub fn someone_waits(&self) {
         drop(self.shared.wait_while(|state| state.waiting == 0));
     }

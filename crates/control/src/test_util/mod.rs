@@ -1,5 +1,5 @@
-//! Control planes for tests of this crate and of those above it. Their store is in memory, several brokers share it,
-//! and its connections break.
+//! Control planes for tests of this crate and of the crates above it. The store is in memory; several brokers may share
+//! it, and tests can break its connections.
 
 mod memory;
 
@@ -25,7 +25,8 @@ use fullbore_config::{BrokerConfig, Properties};
 pub use memory::{Fault, Memory};
 
 impl RegistrationInfo {
-    /// Returns the registration of a broker without an address, which has lost nothing.
+    /// Returns the registration of a broker without an address. Its former process was killed, but its logs lost
+    /// nothing.
     pub fn nowhere() -> Self {
         Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true }
     }
@@ -35,7 +36,7 @@ impl Control {
     /// Opens a control plane over a store in memory, which several brokers may share.
     ///
     /// # Errors
-    /// The settings contradict those in the store.
+    /// [`OpenError`] if the settings contradict those in the store.
     pub fn open_in_memory(
         broker: Arc<BrokerConfig>,
         arrival: RegistrationInfo,
@@ -47,12 +48,12 @@ impl Control {
         Control::start(broker, arrival, move || Ok((memory, identity)))
     }
 
-    /// Blocks until the writer has done all earlier requests.
+    /// Blocks until the writer has carried out all earlier requests.
     pub fn settle(&self) {
         self.queue().expect("it is open").act(|_| ());
     }
 
-    /// Publishes a changed image, as after another broker's commit.
+    /// Publishes the image after `change`, as after another broker's commit.
     pub fn publish(&self, change: impl FnOnce(&mut Image)) {
         let queue = self.queue().expect("it is open");
         let ((give, at_hand), (back, next)) = (mpsc::sync_channel(1), mpsc::sync_channel::<Image>(1));
@@ -75,20 +76,21 @@ pub fn broker(text: &str) -> Arc<BrokerConfig> {
     Arc::new(BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0)
 }
 
-/// Returns a topic to create, with two partitions.
+/// Returns the request for a topic with two partitions.
 pub fn wanted(name: &str) -> CreateTopic {
     CreateTopic { name: name.into(), num_partitions: 2, replication_factor: -1, ..CreateTopic::default() }
 }
 
-/// Creates topics; returns the outcome of each.
+/// Creates topics, and returns the outcome of each.
 pub async fn create(control: &Control, topics: Vec<CreateTopic>) -> Vec<Result<Arc<Topic>, Refusal>> {
     control.create_topics(CreateTopics { topics, validate_only: false }).await
 }
 
-/// Opens the control plane of a broker over a shared store, with a directory of its own and one port of this machine.
+/// Opens the control plane of a broker over a shared store. The broker has the data directory with id `folder`, and one
+/// listener on this machine.
 ///
 /// # Errors
-/// The settings contradict those in the store.
+/// [`OpenError`] if the settings contradict those in the store.
 pub fn member(memory: &Memory, id: i32, folder: u128, listener: &str, port: u16) -> Result<Control, OpenError> {
     let (memory, cluster_id) = (memory.clone(), random_id());
     let folder = Uuid(folder.to_be_bytes());
@@ -98,7 +100,7 @@ pub fn member(memory: &Memory, id: i32, folder: u128, listener: &str, port: u16)
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))
 }
 
-/// Fences a broker as a process does that ends before it has changed any partition.
+/// Fences a broker, but leaves the decision on its partitions to another process.
 pub fn fence_alone(memory: &Memory, id: i32) {
     let (mut owner, images) = MetadataWriter::new(memory.clone(), broker(""), Box::new(random_id)).expect("valid");
     owner.catch_up();
@@ -109,7 +111,7 @@ pub fn fence_alone(memory: &Memory, id: i32) {
     commit_beside(&mut owner.store, image.version(), change);
 }
 
-/// Commits a change as another broker does.
+/// Commits `change` after the version `newest`, as another broker does.
 pub fn commit_beside(store: &mut impl Store, newest: Option<Version>, change: Change) {
     let number = newest.map_or(0, |newest| newest.number) + 1;
     let (transaction, _) = store.begin(newest).expect("begun");

@@ -1,4 +1,4 @@
-//! Several brokers over one database, each with a data directory of its own.
+//! Tests of several brokers over one database, each with its own data directory.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn refused(folder: &Path, id: i32, url: &str) -> String {
     told
 }
 
-/// Starts brokers 1 to `count`.
+/// Starts the brokers 1 to `count`.
 fn cluster(database: &Database, count: i32) -> Vec<(tempfile::TempDir, Opened)> {
     let start = |id| {
         let folder = tempfile::tempdir().expect("tempdir");
@@ -35,7 +35,7 @@ fn knows(control: &Control, topic: &str) -> bool {
     control.image().topic(topic).is_some()
 }
 
-/// Each broker goes by its own file and its own dynamic settings.
+/// Each broker uses its own file and its own dynamic settings.
 #[tokio::test]
 async fn broker_follows_commits_despite_a_topic_that_contradicts_its_settings() {
     let database = Database::create();
@@ -143,7 +143,7 @@ async fn silent_broker_is_replaced_from_another_directory_without_a_running_brok
     let (epoch, process) = (opened.control.broker_epoch(), opened.control.process());
     let beats = opened.control.beats().expect("a cluster");
     wait_until("it beats", HANGS, || beats.borrow().peers.iter().any(|peer| peer.process == process));
-    // Like a process that was killed.
+    // Ends the broker without a controlled shutdown, as a kill does.
     drop(opened);
     let opened = of_cluster(folders[1].path(), 1, &database.url(), setting).expect("opens");
     assert!(opened.control.broker_epoch() > epoch);
@@ -159,7 +159,7 @@ async fn database_restored_from_an_older_copy_is_not_used() {
     let seen = opened.control.image().version().expect("there");
     drop(opened);
     assert_eq!(ClusterFolder::read(folder.path()).expect("readable").expect("there").seen, Some(seen));
-    // The other history has at least as many versions.
+    // The restored copy then has as many versions as the lost history, but with other nonces.
     let mark =
         "UPDATE fullbore.versions SET mark = mark # 1 WHERE version = (SELECT max(version) FROM fullbore.versions)";
     database.run(mark);
@@ -199,13 +199,13 @@ async fn commands_are_refused_in_time_while_the_database_is_silent() {
     for command in commands {
         assert_eq!(command.await.expect("no panic"), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
     }
-    // One unanswered request, one failed connection, and one more second for each.
+    // Allows for one unanswered request and one failed connection, and one more second for each.
     assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
     assert!(opened.control.init_producer_id().await.is_ok(), "from the block at hand");
     relay.cut();
 }
 
-/// Measures repeatedly how long it takes until another broker shows a change:
+/// Measures repeatedly the time until another broker shows a change:
 /// `cargo test --workspace --lib -- --ignored --nocapture until_others`.
 #[tokio::test]
 #[ignore = "a measurement"]

@@ -1,5 +1,5 @@
-//! Settings of topics that contradict a broker's file, since the topics were created under other settings. Only changes
-//! that concern the contradiction are refused.
+//! Tests of topics that contradict a broker's file, because they were created under other settings. Only changes that
+//! concern the contradiction are refused.
 
 use super::*;
 
@@ -43,7 +43,7 @@ async fn a_topic_that_contradicts_the_broker_leaves_its_other_settings_alone() {
     assert_eq!(of_config(alter(control, "t", LEAST, set("90000")).await), refused);
 }
 
-/// Otherwise its records would stay forever.
+/// With the compact policy, the records of a diskless topic would stay forever.
 #[tokio::test]
 async fn diskless_topic_of_a_compacting_broker_has_the_delete_policy() {
     let folder = tempfile::tempdir().expect("tempdir");

@@ -1,4 +1,4 @@
-//! The kind of a topic, diskless or classic, never changes.
+//! Tests that the kind of a topic, diskless or classic, never changes.
 
 use super::*;
 
@@ -62,7 +62,7 @@ async fn refused_change_applies_nothing_also_with_validate_only() {
     assert_eq!(codes(&results), refused);
 }
 
-/// A diskless topic without an override would be compacted.
+/// A diskless topic without an override of `cleanup.policy` would be compacted.
 #[tokio::test]
 async fn brokers_cannot_be_set_to_compact_while_a_diskless_topic_follows_them() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -78,7 +78,7 @@ async fn brokers_cannot_be_set_to_compact_while_a_diskless_topic_follows_them() 
     let refused = alter_broker(&opened.control, BrokerScope::Every, compact, set("compact")).await;
     assert_eq!(refused.expect_err("t has it from there").code, ErrorCode::INVALID_CONFIG);
     drop(opened);
-    // The file does not keep a broker from starting: another broker may have created the topic.
+    // A broker starts with such a file nevertheless, since another broker may have created the topic.
     let opened = try_open(folder.path(), "log.cleanup.policy=compact").expect("opens");
     assert!(!opened.control.image().topic("t").expect("there").config.cleanup.compact);
 }

@@ -1,4 +1,5 @@
-//! Many partitions on a real PostgreSQL: a failover, a stop and a start that are too large for one transaction.
+//! Tests of many partitions on a real PostgreSQL: a failover, a stop and a start that are too large for one
+//! transaction.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use fullbore_tests::postgres::Database;
 
 /// Time after which a wait counts as hung.
 const HANGS: Duration = Duration::from_secs(120);
-/// Number of partitions, more than one piece has.
+/// Number of partitions: more than fit one piece.
 const PARTITIONS: i32 = 3_000;
 
 /// Starts brokers 1 to 3 over a database with a topic that has a row for each partition.
@@ -39,12 +40,12 @@ fn create_many(database: &Database, control: &Control) {
     });
 }
 
-/// Waits outside of any runtime, since the control plane's own blocks.
+/// Waits for a future in its own runtime. The tests have no common runtime, since the control plane blocks its caller.
 fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
 }
 
-/// Makes the database take `row` for each row of a partition.
+/// Makes the database spend the time `row` on each row of partitions that changes.
 fn slow_down(database: &Database, row: Duration) {
     let seconds = row.as_secs_f64();
     database.run(&format!(
@@ -61,14 +62,14 @@ fn is_gone(id: i32) -> impl Fn(&Image) -> bool {
     }
 }
 
-/// Checks that the rows are those of the image.
+/// Checks that the rows of the database equal the registrations of the image.
 fn assert_same(database: &Database, control: &Control) {
     control.settle();
     let told = |image: &str| image.split("by_id").nth(1).expect("topics").to_owned();
     assert_eq!(told(&afresh(store_of(database))), told(&format!("{:?}", control.image())));
 }
 
-/// All partitions in one transaction would take six seconds here; the time limit is one second.
+/// All partitions in one transaction would take six seconds here, and the time limit is one second.
 #[test]
 fn broker_dies_with_a_slow_database_every_partition_fails_over() {
     let database = Database::create();
@@ -107,7 +108,7 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     }
     assert!(is_gone(3)(&stopping.control.image()));
     drop(stopping);
-    // This one is killed, and so fenced by its own next process.
+    // The second broker is killed. Its own next process fences it.
     let (killed, opened) = brokers.pop().expect("the second");
     let epoch = opened.control.broker_epoch();
     drop(opened);
@@ -120,7 +121,7 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     drop(third);
 }
 
-/// An ISR change that waits for the lock does not wait for all partitions.
+/// A waiting ISR change gets the lock between two pieces; it does not wait until all partitions have failed over.
 #[test]
 fn change_requested_during_a_failover_is_committed_between_two_pieces() {
     let database = Database::create();
@@ -153,7 +154,7 @@ fn change_requested_during_a_failover_is_committed_between_two_pieces() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// Returns the registration of a broker's process with a directory of its own.
+/// Returns the registration of a broker's process that has its own directory.
 fn register_in(id: i32, process: u128) -> ChangeCommand {
     let joining = Joining {
         folder: id.unsigned_abs().into(),

@@ -1,4 +1,4 @@
-//! The control plane on a real PostgreSQL, and the faults of a database over a network.
+//! Tests of the control plane on a real PostgreSQL, with the faults of a database over a network.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn connect(url: &str, timeout_ms: u64) -> Result<Postgres, String> {
     opened.map(|(store, _)| store).map_err(|error| error.to_string())
 }
 
-/// Opens another connection, as another broker has.
+/// Opens another connection, as another broker does.
 pub fn store_of(database: &Database) -> Postgres {
     connect(&database.url(), 5_000).expect("connects")
 }
@@ -59,7 +59,7 @@ fn several_first_starts_at_once_make_one_cluster() {
     assert_eq!(database.run("SELECT version, (SELECT count(*) FROM fullbore.versions) FROM fullbore.cluster"), "1|2");
 }
 
-/// The relay drops the answer to a COMMIT, or the COMMIT itself.
+/// A relay between broker and database drops the answer to a COMMIT, or the COMMIT itself.
 #[test]
 fn unanswered_commit_is_looked_up_in_the_database() {
     let database = Database::create();
@@ -69,7 +69,7 @@ fn unanswered_commit_is_looked_up_in_the_database() {
         let through = format!("postgres://postgres@{}/{}", relay.address, database.name());
         let (mut owner, images) = over(connect(&through, 20_000).expect("connects"));
         let name = format!("t{number}");
-        // The connection is cut while its transaction waits for this lock.
+        // The transaction waits for this lock; the connection is cut at that time.
         database.run(
             "CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
                'BEGIN PERFORM pg_advisory_lock(7); PERFORM pg_advisory_unlock(7); RETURN NULL; END';
@@ -82,7 +82,7 @@ fn unanswered_commit_is_looked_up_in_the_database() {
             let done = owner.transact(|draft| draft.topics(&create_command(&name)));
             (owner, done)
         });
-        // Locks of other tests' databases are in the same view.
+        // The view also has the locks of other tests' databases.
         let waiting = "FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         let waits = format!("SELECT count(*) {waiting}");
@@ -143,7 +143,7 @@ fn commands_fail_retriably_during_a_database_outage_and_succeed_after_it() {
     assert!(topics.try_recv().expect("answered")[0].as_ref().is_err_and(is_retriable));
     server.start_again();
     wait_until("it is found again", HANGS, || owner.transact(|draft| draft.topics(&create_command("u"))).is_ok());
-    // The open connection ends with the server, unnoticed.
+    // The stop of the server also ends the open connection; the store does not notice this yet.
     server.stop();
     server.start_again();
     owner.transact(|draft| draft.topics(&create_command("v"))).expect("over another connection");
@@ -191,7 +191,7 @@ fn names_from_clients_are_stored_unchanged() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// The server ends the session at each possible point; an answer that was sent stays true.
+/// The server ends the session at each possible point. An answer that was sent remains valid.
 #[test]
 fn ended_session_leaves_no_partial_commit() {
     let database = Database::create();
@@ -229,7 +229,7 @@ fn version_is_committed_only_once() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// Many brokers decide at once, each on the commits before its own.
+/// Each writer must decide on the commits of all others before its own.
 #[test]
 fn four_writers_at_once_never_decide_on_an_older_state() {
     let database = Database::create();

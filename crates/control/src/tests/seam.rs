@@ -1,5 +1,5 @@
-//! Properties of every store: each test runs on SQLite, on PostgreSQL and on a store in memory, or shows the effects of
-//! several brokers.
+//! Tests of every store: each runs on SQLite, on PostgreSQL and on a store in memory, or shows the effects of several
+//! brokers.
 
 use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::PartitionRegistration;
@@ -18,7 +18,7 @@ use fullbore_config::Resource;
 use fullbore_db::{CommitError, StoreError};
 use fullbore_tests::postgres::Database;
 
-/// Returns ids in the same order each time.
+/// Returns a source of ids, which returns the same sequence in each run.
 pub(super) fn counted() -> Box<dyn FnMut() -> Uuid + Send> {
     let mut drawn = 0_u128;
     Box::new(move || {
@@ -132,8 +132,8 @@ fn other_commands() -> impl Strategy<Value = AnyCommand> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The same commands have the same outcomes, changes and images on all stores. Each store's content then makes the
-    /// same image again.
+    /// The same commands have the same outcomes, changes and images on all stores. A writer that afterwards reads a
+    /// store's content has the same image, too.
     #[test]
     fn all_stores_have_the_same_outcomes_and_images(
         batches in proptest::collection::vec(
@@ -170,7 +170,8 @@ proptest! {
         prop_assert_eq!(&afresh(memory.telling(!tells_whole)), &image);
     }
 
-    /// Rows make the same partitions, whichever registrations change.
+    /// A writer that follows changes has the same image as one that starts afterwards, on both stores, whichever
+    /// registrations change.
     #[test]
     fn changed_partitions_are_read_as_written(
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),
@@ -184,7 +185,7 @@ proptest! {
     }
 }
 
-/// Returns the image of a writer that followed these changes, and that of a writer that starts afterwards.
+/// Returns the image of a writer that follows these changes, and the image of a writer that starts afterwards.
 fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32>)]) -> (String, String) {
     let (mut owner, images) = registered(open(), counted());
     owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
@@ -225,7 +226,7 @@ pub(super) fn created(mut topics: Vec<Result<Arc<Topic>, Refusal>>) -> Result<Uu
     topics.remove(0).map(|topic| topic.id).map_err(|refusal| refusal.code)
 }
 
-/// Two writers change the store in turn; each decides on the newest image.
+/// Two writers change the store alternately; each decides on the newest image.
 fn two_writers<S: Store>(stores: [S; 2]) {
     let [(one, of_one), (other, of_other)] = stores.map(|store| registered(store, Box::new(random_id)));
     let mut owners = [one, other];
@@ -260,7 +261,7 @@ fn decision_is_based_on_changes_of_another_writer() {
     two_writers([store_of(&database), store_of(&database)]);
 }
 
-/// Published images never show such a topic, so that no broker would report its files as removed.
+/// Published images never show such a topic: no broker would ever report its files as removed.
 #[test]
 fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -279,7 +280,7 @@ fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
     assert_eq!(afresh(sqlite(folder.path())), format!("{:?}", images.borrow()));
 }
 
-/// Names are remembered and forgotten alike in rows, in the text of a version and in the image.
+/// Names are remembered and forgotten in the same way in rows, in the text of a version and in the image.
 #[test]
 fn names_of_deleted_topics_are_read_as_written() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -324,7 +325,7 @@ fn remembered_and_afresh<S: Store>(open: impl Fn() -> S) {
     compare(format!("{:?}", images.borrow()));
 }
 
-/// Returns a writer of a store that others share.
+/// Returns a writer of a shared store, and a receiver of its images.
 fn over(memory: &Memory) -> (MetadataWriter<Memory>, watch::Receiver<Arc<Image>>) {
     registered(memory.clone(), Box::new(random_id))
 }
@@ -388,7 +389,7 @@ fn store_restored_from_an_older_copy_is_not_followed() {
         }
         assert_eq!((images.borrow().topics().len(), file_images.borrow().topics().len()), (2, 1));
         assert_eq!(other_images.borrow().topics().len(), 1);
-        // The store stays a different one when it has as many versions as before.
+        // The store is still refused as an older copy once it has as many versions as before.
         let newest = memory.commits().last().map(|commit| commit.version);
         commit_beside(&mut memory.clone(), newest, Change::ProducerIdsTaken { next: more });
     }
@@ -441,7 +442,7 @@ async fn commands_wait_in_a_bounded_queue_and_are_carried_out_without_their_call
     assert_eq!(memory.threads().into_iter().collect::<Vec<_>>(), ["control"]);
 }
 
-/// Commits of another broker are followed and published in their order, without a command.
+/// Commits of another broker are published in their order, without a command.
 #[tokio::test]
 async fn commit_of_another_broker_is_published_on_request() {
     let memory = Memory::default();

@@ -13,7 +13,7 @@ fn with(name: &str, configs: &[(&str, &str)]) -> CreateTopic {
     CreateTopic { configs: configs.collect(), ..wanted(name) }
 }
 
-/// Returns true if the topic becomes diskless, and the stored setting.
+/// Creates the topic on a broker with this file. Returns true if the topic is diskless, and its stored setting.
 fn made_by(file: &str, wanted: &CreateTopic) -> Result<(bool, Option<String>), Refusal> {
     let topic = create(&one_broker(1), &broker(file), wanted, Uuid::ZERO)?;
     assert!(!topic.overrides.contains_key(INKLESS));
@@ -25,7 +25,7 @@ fn refusal_of(file: &str, wanted: &CreateTopic) -> (ErrorCode, String) {
     (refusal.code, refusal.message.into_owned())
 }
 
-/// Returns a broker with the topic `t`, which has these overrides.
+/// Returns an image with the topic `t`, which has these overrides.
 fn there(configs: &[(&str, &str)]) -> Image {
     let mut image = one_broker(1);
     image.put(create(&image, &broker(""), &with("t", configs), Uuid([1; 16])).expect("created"));
@@ -138,7 +138,7 @@ fn kind_of_a_topic_cannot_be_changed() {
     }
 }
 
-/// AlterConfigs, which replaces all settings.
+/// AlterConfigs replaces all settings of a topic.
 #[test]
 fn replaced_settings_of_a_diskless_topic_must_include_its_kind() {
     let anew = |image: &Image, file: &str, configs: &[(&str, ConfigChange)]| {
@@ -280,7 +280,7 @@ fn diskless_topic_retains_batches_by_the_broker_setting_for_diskless_topics() {
     }
 }
 
-/// A classic topic with an equal registration, whose leader changes each time, is the comparison.
+/// For comparison, a classic topic begins with an equal registration; its leader changes each time.
 #[test]
 fn diskless_partition_stays_registered_while_brokers_come_and_go() {
     let mut image = cluster();

@@ -1,8 +1,9 @@
-//! Failovers, stops and starts in pieces have the same result as in one piece, whatever happens between two pieces.
+//! Tests that failovers, stops and starts in pieces have the same result as in one piece, whatever happens between two
+//! pieces.
 
 use super::*;
 
-/// Returns three brokers, and topics of three replicas, two, and one, led in rotation.
+/// Returns three brokers, and topics with three, two and one replicas. The brokers lead in rotation.
 fn many() -> Image {
     let mut image = cluster();
     let three = vec![vec![1, 2, 3], vec![2, 3, 1], vec![3, 1, 2]];
@@ -16,13 +17,13 @@ fn many() -> Image {
     image
 }
 
-/// Returns all partitions by topic and number.
+/// Returns the registrations of all partitions, in the order of topic and number.
 fn partitions(image: &Image) -> Vec<PartitionRegistration> {
     let of_topics = image.topics().flat_map(|topic| &topic.partitions);
     of_topics.map(|registered| PartitionRegistration::clone(registered)).collect()
 }
 
-/// Carries out pieces until none is left; returns their number.
+/// Carries out all pieces of a command, and returns their number.
 fn finish(image: &mut Image, command: &ChangeCommand, room: usize) -> usize {
     for pieces in 1.. {
         if let Some(done) = changed(image, command, room) {
@@ -90,7 +91,7 @@ fn process_registered_in_pieces_leaves_the_same_partitions_as_at_once() {
     }
 }
 
-/// The former process is alive, and its data directory was copied.
+/// The former process is alive; the new process runs on a copy of its data directory.
 #[test]
 fn former_process_alive_between_pieces_of_a_registration_rejoins_no_isr() {
     let mut image = many();
