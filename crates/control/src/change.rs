@@ -32,7 +32,8 @@ pub type Partitions = Vector<Arc<PartitionRegistration>>;
 pub struct Version {
     /// Number of the version; grows by 1 with each commit.
     pub number: u64,
-    /// Nonce drawn for this commit. It tells apart commits with the same number, as after a restore of an older backup.
+    /// Nonce drawn for this commit. It distinguishes commits with the same number, as after a restore of an older
+    /// backup.
     pub mark: u64,
 }
 

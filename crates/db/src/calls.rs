@@ -1,14 +1,15 @@
-//! Counts of calls to the database of a cluster, and the last answer to this broker's heartbeats.
+//! Counts of this broker's calls to the database of a cluster, and the state of the database by its answers to
+//! heartbeats.
 //!
-//! Not here: the statements (`control`), and the calls of diskless topics, which have connections of their own.
-//! Invariant: recording takes no lock. A reader may see values of two successive moments.
+//! Not here: the statements (`control`), and the calls of diskless topics, which have their own connections. Invariant:
+//! recording takes no lock. A reader may therefore see values of two successive moments.
 
 use fullbore_host::metrics::{Counter, Histogram};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connection of a broker to the database over which a call goes.
+/// Connection of a broker to the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneConnection {
     /// Connection that reads and changes the metadata.
@@ -18,7 +19,7 @@ pub enum PlaneConnection {
 }
 
 impl PlaneConnection {
-    /// Every connection.
+    /// All connections of a broker.
     pub const ALL: [PlaneConnection; 2] = [PlaneConnection::Metadata, PlaneConnection::Beats];
 
     /// Returns the name in metrics.
@@ -34,7 +35,7 @@ impl PlaneConnection {
 #[derive(Debug)]
 pub struct PlaneCalls {
     started: Instant,
-    /// Calls in the order of [`PlaneConnection::ALL`].
+    /// Calls of each connection, in the order of [`PlaneConnection::ALL`].
     by_connection: [CallsOfConnection; PlaneConnection::ALL.len()],
     beats: LastBeats,
 }
@@ -47,7 +48,7 @@ pub struct CallsOfConnection {
 
 #[derive(Debug, Default)]
 struct LastBeats {
-    /// Time limit of a heartbeat; 0 while this broker sends none.
+    /// Time within which the database must answer a heartbeat; 0 while this broker sends no heartbeats.
     patience_ms: AtomicU64,
     /// Time from `started` to the last answered heartbeat.
     answered_ms: AtomicU64,
@@ -61,7 +62,7 @@ struct LastBeats {
 pub struct PlaneSeen {
     /// True if the database answers this broker's heartbeats.
     pub answers: bool,
-    /// Time since it answered the last one.
+    /// Time since the database last answered a heartbeat.
     pub since_answer: Duration,
     /// Newest version of the metadata that a heartbeat has returned.
     pub newest: u64,
@@ -74,7 +75,8 @@ impl Default for PlaneCalls {
 }
 
 impl PlaneCalls {
-    /// Returns the database's state as heartbeats show it. None if this broker sends none, as a standalone broker.
+    /// Returns the database's state by its answers to heartbeats. None if this broker sends no heartbeats, like a
+    /// standalone broker.
     pub fn seen(&self) -> Option<PlaneSeen> {
         let beats = &self.beats;
         let patience = Duration::from_millis(beats.patience_ms.load(Ordering::Relaxed));
@@ -96,7 +98,7 @@ impl PlaneCalls {
     }
 }
 
-/// Counts the calls of one connection.
+/// Counter of the calls of one connection.
 #[derive(Clone, Debug)]
 pub struct CountedCalls {
     calls: Arc<PlaneCalls>,
@@ -104,7 +106,7 @@ pub struct CountedCalls {
 }
 
 impl CountedCalls {
-    /// Counts the calls of this connection.
+    /// Returns the counter of this connection.
     pub fn new(calls: Arc<PlaneCalls>, connection: PlaneConnection) -> CountedCalls {
         CountedCalls { calls, connection }
     }
@@ -114,19 +116,20 @@ impl CountedCalls {
         self.calls.of(self.connection).answered.observe(elapsed);
     }
 
-    /// Counts a call that was refused or not answered, or that found no connection.
+    /// Counts a call that was refused, was not answered, or found no connection.
     pub fn failed(&self) {
         self.calls.of(self.connection).failed.add(1);
     }
 
-    /// Begins heartbeats: the database counts as away if one is not answered within `patience`.
+    /// Begins the record of heartbeats. The database counts as unavailable if it answers no heartbeat for `patience`.
     pub fn begin_to_beat(&self, patience: Duration) {
         self.calls.beat_answered();
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         self.calls.beats.patience_ms.store(patience_ms.max(1), Ordering::Relaxed);
     }
 
-    /// Records a heartbeat that was answered by the database that this broker knows, whose version is `newest`.
+    /// Records an answered heartbeat. `newest` is the newest version in the database, which has all versions that this
+    /// broker knows.
     pub fn beat_answered(&self, newest: u64) {
         self.calls.beats.newest.store(newest, Ordering::Relaxed);
         self.calls.beat_answered();

@@ -1,23 +1,23 @@
-//! Databases as the control plane and the index of diskless topics use them: sessions, rows and errors.
+//! Databases of the control plane and of the index of diskless topics: sessions, rows and errors.
 //!
-//! Not here: the tables, except the schema that both share in PostgreSQL. Invariant: a change that was not made and one
-//! that may have been made are different errors.
+//! Not here: tables, except the schema that control plane and index share in PostgreSQL. Invariant: the error of a
+//! change that was not made differs from that of a change that may have been made.
 
 pub mod calls;
 pub mod postgres;
 pub mod sqlite;
 
-/// Failure of a store that changed nothing.
+/// Failure of a call that changed nothing in the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error("the disk is full")]
     Full,
-    /// Suspect contents.
+    /// Contents of the store that cannot be right.
     #[error("{0}")]
     Damaged(String),
     #[error("{0}")]
     Failed(String),
-    /// Database that cannot be reached or used now.
+    /// Database that cannot be reached or used at the moment.
     #[error("{0}")]
     Away(String),
     #[error("it does not know version {0}: it went back to an older state, or is another one")]
@@ -29,12 +29,12 @@ pub enum StoreError {
 pub enum CommitError {
     /// The store has changed nothing.
     Refused(StoreError),
-    /// The change may have been made, or may still be: the connection broke before the answer.
+    /// The connection broke before the answer: the change may have been made, or may still be made.
     Unknown(String),
 }
 
 impl From<CommitError> for StoreError {
-    /// Keeps the reason alone, for callers that cannot go on either way.
+    /// Keeps only the reason, for callers that treat both outcomes alike.
     fn from(error: CommitError) -> Self {
         match error {
             CommitError::Refused(error) => error,

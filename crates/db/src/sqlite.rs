@@ -4,7 +4,8 @@ use rusqlite::ErrorCode;
 
 use crate::{CommitError, StoreError};
 
-/// Returns the error of a failed call. Only errors of the contents make the contents suspect.
+/// Returns the error of a failed call. A full disk and errors of access or I/O leave the contents trusted; every other
+/// error makes them suspect.
 pub fn failed(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         _ if is_full(error) => StoreError::Full,
@@ -15,8 +16,8 @@ pub fn failed(error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// Returns the error of a failed commit. After an I/O error this process has undone it, but the next start may find it
-/// complete.
+/// Returns the error of a failed commit. After an I/O error the outcome is unknown: SQLite has undone the commit, but
+/// the next start may find it complete on the disk.
 pub fn not_committed(error: &rusqlite::Error) -> CommitError {
     match error.sqlite_error_code() {
         Some(ErrorCode::SystemIoFailure) if !is_full(error) => CommitError::Unknown(error.to_string()),
@@ -24,7 +25,8 @@ pub fn not_committed(error: &rusqlite::Error) -> CommitError {
     }
 }
 
-/// Returns true if a write failed for lack of space, in the files or in the WAL index in shared memory.
+/// Returns true if a write failed for lack of space: in the database, in its log, or in the log's index in shared
+/// memory.
 fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| {
         error.code == ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE

@@ -1,34 +1,33 @@
-//! Fault points: steps of a transaction at which a test makes the process die or stand still, as kill -9 and SIGSTOP
-//! do, at one known moment.
+//! Fault points: steps of a transaction at which a test kills the process (SIGKILL) or stops it (SIGSTOP).
 //!
 //! `FULLBORE_FAULT_POINT=STEP[:ACTION[:COUNT]]` arms one step as the broker starts: `decided`,
-//! `marked:kill:2`, `decided:stop`. The default action is `kill`. It is done the COUNT-th time that the step is
-//! reached. If none is armed, a step costs one relaxed load.
+//! `marked:kill:2`, `decided:stop`. The default action is `kill`. The action is taken when the step is reached for the
+//! COUNT-th time. If no step is armed, a step costs one relaxed load.
 //!
-//! Invariant: at most one step is armed, and its action is done once.
+//! Invariant: at most one step is armed, and its action is taken once.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// Environment variable that arms a step.
 pub const VARIABLE: &str = "FULLBORE_FAULT_POINT";
 
-/// Step of a transaction that this broker has done, while its consequences are still to come.
+/// Step of a transaction that this broker has completed. The consequences of the step are still to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FaultPoint {
-    /// The producer's epoch is recorded, and its InitProducerId is unanswered.
+    /// The producer's epoch is recorded, and the InitProducerId is not yet answered.
     Begun = 1,
-    /// The transaction's new partition is recorded, and unanswered.
+    /// The transaction's new partition is recorded, and the request that adds it is not yet answered.
     Added = 2,
     /// A batch of a transaction is in the leader's log.
     Appended = 3,
     /// The record of a decision waits for its append.
     Deciding = 4,
-    /// The decision is recorded on all replicas in sync, and no marker is written.
+    /// The decision is recorded on all replicas in sync, and no marker is written yet.
     Decided = 5,
-    /// A marker is in a log of this broker, or in the index.
+    /// A marker is in a log of this broker, or in the index of diskless topics.
     Marked = 6,
-    /// Offsets of a transaction are recorded, and TxnOffsetCommit is unanswered.
+    /// Offsets of a transaction are recorded, and the TxnOffsetCommit is not yet answered.
     Offsets = 7,
     /// A marker is in `__consumer_offsets`, and a group's offsets are applied or dropped.
     OffsetsEnded = 8,
@@ -39,7 +38,7 @@ pub enum FaultPoint {
 }
 
 impl FaultPoint {
-    /// All steps with their names, in the order of a transaction.
+    /// All steps with their names, in the order in which a transaction reaches them.
     pub const ALL: [(FaultPoint, &'static str); 10] = [
         (FaultPoint::Begun, "begun"),
         (FaultPoint::Added, "added"),
@@ -54,14 +53,14 @@ impl FaultPoint {
     ];
 }
 
-/// Number of the armed step; 0 for none.
+/// Number of the armed step; 0 if no step is armed.
 static ARMED: AtomicU8 = AtomicU8::new(0);
-/// Times that the armed step will be reached up to its action.
+/// Number of times that the armed step is still reached up to its action.
 static LEFT: AtomicU64 = AtomicU64::new(0);
-/// True for SIGSTOP, false for SIGKILL.
+/// True if the action is SIGSTOP, false if it is SIGKILL.
 static STANDS: AtomicBool = AtomicBool::new(false);
 
-/// Does the action if this step is armed and its count is over. Does not return if the process dies here.
+/// Takes the action if this step is armed, and its count is complete. Does not return if the action is SIGKILL.
 #[inline]
 pub fn reached(step: FaultPoint) {
     if ARMED.load(Ordering::Relaxed) == step as u8 {
@@ -77,14 +76,15 @@ fn act() {
     }
     ARMED.store(0, Ordering::Relaxed);
     let signal = if STANDS.load(Ordering::Relaxed) { libc::SIGSTOP } else { libc::SIGKILL };
-    // SAFETY: raise(3) takes a number and touches no memory. The signal hits the calling thread, which goes no further.
+    // SAFETY: raise(3) takes a number and touches no memory. The signal reaches the calling thread before the call
+    // returns.
     unsafe { libc::raise(signal) };
 }
 
-/// Arms the step that [`VARIABLE`] names, if it is set. Returns its value for the log.
+/// Arms the step that [`VARIABLE`] names. Returns the variable's value for the log; None if it is not set.
 ///
 /// # Errors
-/// The fault of a value that names no step, action or count.
+/// Sentence about a value that names no step, action or count.
 pub fn arm() -> Result<Option<String>, String> {
     let Ok(value) = std::env::var(VARIABLE) else { return Ok(None) };
     let (step, stands, count) = parse(&value).map_err(|why| format!("{VARIABLE}={value}: {why}"))?;

@@ -1,4 +1,5 @@
-//! Calls of the operating system that several parts share: files, transient errors, the clock, the priority of threads.
+//! Calls of the operating system that several parts share: replacement and removal of files, kinds of errors, the
+//! clock, the priority of threads.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,21 +16,21 @@ pub const CHANGES: &str = "fullbore::changes";
 /// Nice level of background threads.
 const NICE: i32 = 10;
 
-/// Lowers the priority of the calling thread, so that the threads that serve connections run first if processors are
-/// short. On Linux, each thread has a nice level of its own.
+/// Lowers the priority of the calling thread: threads that serve connections then run first on a busy machine. On
+/// Linux, each thread has its own nice level.
 pub fn give_way() {
     if let Err(error) = setpriority_process(Some(gettid()), NICE) {
-        tracing::debug!(%error, "a thread in the background runs at the priority of all others");
+        tracing::debug!(%error, "cannot lower the priority of a background thread");
     }
 }
 
-/// Returns the system's clock in ms, for events without a time of their request.
+/// Returns the system's clock in ms since 1970, for events whose request has no time.
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     since_epoch.map_or(0, |time| time.as_millis() as i64)
 }
 
-/// Replaces a file as a whole. The new content is on the disk before it has the name.
+/// Replaces a file as a whole. The new content is on the disk before it gets the name `path`.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, |file| file.write_all(bytes).and_then(|()| file.sync_data()))
 }
@@ -43,20 +44,21 @@ fn write_beside(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) ->
     let beside = path.with_added_extension("tmp");
     let written = File::create(&beside).and_then(|mut file| write(&mut file)).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
-        // Frees the room that it took; the next start would remove it as well.
+        // Removes the incomplete file at once, to free its space. The next start would remove it otherwise.
         let _ = fs::remove_file(&beside);
     }
     written
 }
 
-/// Removes a file and frees its blocks at once, even while it is open: a client may read a response from it for as long
-/// as it likes. Such a reader then finds the end of the file. A file with another name (a hard link) stays whole under
-/// that name.
+/// Removes a file and frees its blocks at once, even while it is open. A slow client may read a response from the open
+/// file for a long time; that reader then finds the end of the file. A file with another name (a hard link) stays whole
+/// under that name.
 ///
 /// # Errors
-/// The system's error; the file still has its name.
+/// Error of the system if the file cannot be removed; it then keeps its name.
 pub fn remove_for_good(path: &Path) -> io::Result<()> {
-    // Opened before the name is gone. A file that cannot be opened for a lasting reason is only unlinked.
+    // Opened before the removal of the name. A file that cannot be opened for a lasting reason is removed without being
+    // emptied.
     let file = match File::options().write(true).open(path) {
         Err(error) if is_momentary(&error) => return Err(error),
         opened => opened.ok(),
@@ -74,12 +76,12 @@ pub fn is_removed(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
 }
 
-/// Returns true if the system refused a write for want of room.
+/// Returns true if the system refused a write for lack of space.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Returns true if the system refused for want of descriptors or memory, which may be over in a moment.
+/// Returns true if the system lacked descriptors or memory: this shortage may soon be over.
 pub fn is_momentary(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);

@@ -1,5 +1,5 @@
-//! The machine as the parts of a broker use it: files, room on the disk, tasks and threads, memory, counters,
-//! rate-limited log lines.
+//! The machine as the parts of a broker use it: files, disk space, tasks and threads, memory, counters, rate limits of
+//! log lines.
 //!
 //! Not here: topics, requests, configuration.
 

@@ -1,4 +1,4 @@
-//! Rate limit of a log line that one cause could write thousands of times a second: it is written at most once a
+//! Rate limit of log lines. A line that one cause could write thousands of times a second is written at most once a
 //! minute.
 //!
 //! Invariant: suppressed lines are counted, and the next line reports the count.
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 /// Time between two lines.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Rate limit of one kind of line.
+/// Rate limit of one kind of log line.
 #[derive(Debug, Default)]
 pub struct LogRateLimit {
     told: Mutex<(Option<Instant>, u64)>,
 }
 
 impl LogRateLimit {
-    /// Returns the number of lines suppressed since the last one if a line is due; otherwise counts this one, and
-    /// returns None.
+    /// Returns None and counts the line as suppressed if the last one was written less than a minute ago. Otherwise
+    /// returns the number of lines suppressed since the last one; the caller then writes the line.
     pub fn due(&self) -> Option<u64> {
         let mut told = self.told.lock();
         let (at, left_out) = &mut *told;

@@ -1,16 +1,17 @@
-//! Freed memory that the allocator keeps: returned to the system if it is much for two polls, or at once after work
-//! that took much.
+//! Returns freed memory that the allocator keeps to the system: if two successive polls find much of it, or at once
+//! after work that used much.
 //!
-//! glibc's malloc itself returns free memory at the end of an arena, and large blocks. Free blocks below a used one
-//! stay: unread responses leave many of these. With another libc nothing is done.
+//! glibc's malloc itself returns large blocks, and free memory at the end of an arena. It keeps free blocks below a
+//! used block, and responses that wait for slow clients leave many of these. With another libc this module does
+//! nothing.
 //!
-//! Invariant: a poll queries the allocator only if the process has more memory than may be kept.
+//! Invariant: a poll queries the allocator only if the process has more than [`KEPT_MAX`] bytes of memory.
 
 use std::time::{Duration, Instant};
 
-/// Time between two polls: memory that is used again sooner is not returned.
+/// Time between two polls. Memory that is used again within this time is not returned.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Bytes of freed memory that the allocator may keep.
+/// Most bytes of freed memory that the allocator may keep.
 const KEPT_MAX: usize = 64 << 20;
 
 /// Returns freed memory to the system.
@@ -24,20 +25,21 @@ pub struct Trimmer {
 #[derive(Debug, Default)]
 struct KeptBytes {
     before: usize,
-    /// Bytes that the last trim left, or the least since: pages that share a used block.
+    /// Bytes that the last trim left, or fewer if a later poll found fewer. A trim cannot return these: their pages
+    /// have used blocks.
     floor: usize,
 }
 
 impl Default for Trimmer {
-    /// Makes a trimmer whose first poll is due after an interval.
+    /// Returns a trimmer whose first poll is due after [`INTERVAL`].
     fn default() -> Trimmer {
         Trimmer { due: Instant::now() + INTERVAL, history: KeptBytes::default() }
     }
 }
 
 impl Trimmer {
-    /// Polls if an interval has passed, and returns freed memory if that is due. Takes milliseconds per gigabyte, in
-    /// which some threads wait to allocate.
+    /// Polls if [`INTERVAL`] has passed, and returns freed memory if two polls found much. This takes milliseconds per
+    /// gigabyte, during which threads that allocate may wait.
     pub fn look(&mut self) {
         if Instant::now() < self.due {
             return;
@@ -47,19 +49,20 @@ impl Trimmer {
         if self.history.is_trim_due(kept) {
             allocator::trim();
             self.history.trimmed(allocator::kept_bytes(KEPT_MAX));
-            tracing::debug!(kept, left = self.history.floor, "freed memory is given back to the system");
+            tracing::debug!(kept, left = self.history.floor, "returned freed memory to the system");
         }
     }
 }
 
-/// Returns freed memory now. Takes milliseconds per gigabyte, in which some threads wait to allocate.
+/// Returns freed memory to the system now. This takes milliseconds per gigabyte, during which threads that allocate may
+/// wait.
 pub fn give_back() {
     allocator::trim();
 }
 
 impl KeptBytes {
-    /// Notes the bytes kept. Returns true if this poll and the one before found more than [`KEPT_MAX`] above the floor,
-    /// which a trim does not return.
+    /// Records that a poll found `kept` bytes. Returns true if this poll and the previous one found more than
+    /// [`KEPT_MAX`] bytes above the floor.
     fn is_trim_due(&mut self, kept: usize) -> bool {
         self.floor = self.floor.min(kept);
         let lasting = kept.min(self.before);
@@ -74,7 +77,7 @@ impl KeptBytes {
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod allocator {
-    /// Returns the bytes of memory that the process has and does not use; 0 if it has at most `few` bytes.
+    /// Returns the bytes of memory that the allocator keeps unused; 0 if the process has at most `few` bytes.
     pub(super) fn kept_bytes(few: usize) -> usize {
         let resident = std::fs::read_to_string("/proc/self/statm").ok().and_then(|statm| private_bytes(&statm));
         let Some(resident) = resident.filter(|resident| *resident > few) else { return 0 };
@@ -89,7 +92,7 @@ mod allocator {
         unsafe { libc::malloc_trim(0) };
     }
 
-    /// Returns the bytes of memory without a file behind them, from a line of page counts: total, resident, of files.
+    /// Returns the bytes of resident memory that no file backs, from a line of page counts: total, resident, of files.
     pub(super) fn private_bytes(statm: &str) -> Option<usize> {
         let mut pages = statm.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
         let (resident, of_files) = (pages.next()?, pages.next()?);
@@ -135,7 +138,8 @@ mod tests {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
     fn freed_blocks_between_used_ones_are_returned() {
-        // The blocks are smaller than those that malloc maps. Other tests run beside this one.
+        // The blocks are too small for malloc to map each one separately. Other tests of this process run at the same
+        // time.
         let blocks: Vec<Vec<u8>> = (0..4096).map(|_| vec![1; 64 << 10]).collect();
         let used: Vec<Vec<u8>> = blocks.into_iter().step_by(64).collect();
         let kept = allocator::kept_bytes(0);

@@ -1,8 +1,8 @@
 //! Tasks: the one function that spawns a future on the runtime.
 //!
 //! Tokio compiles a task's code (polling, cancelling, result) once for each type of future, and the broker has about
-//! seventy. Boxed, they are one type for each type of result, which takes a tenth off the crate's compilation. A task
-//! costs one more allocation.
+//! seventy types. Boxed futures are one type for each type of result, which takes a tenth off the crate's compilation.
+//! The price is one more allocation for each task.
 //!
 //! [`Apart`] is a runtime beside the one that serves clients.
 
@@ -14,31 +14,31 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// Future of any type, as tasks are spawned.
+/// Boxed future of any type, in the form in which tasks are spawned.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Boxes a future, for a [`JoinSet`](tokio::task::JoinSet), which spawns by itself.
+/// Boxes a future for a [`JoinSet`](tokio::task::JoinSet), which spawns futures without [`spawn`].
 pub fn boxed<T>(future: impl Future<Output = T> + Send + 'static) -> BoxFuture<T> {
     Box::pin(future)
 }
 
-/// Spawns a task on the caller's runtime, as [`tokio::spawn`] does. The task goes on when its handle is dropped.
+/// Spawns a task on the caller's runtime, as [`tokio::spawn`] does. The task continues if its handle is dropped.
 ///
 /// # Panics
 ///
-/// Outside a runtime.
+/// Panics outside a runtime.
 pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(boxed(future))
 }
 
-/// Rounds of a task: one after each interval, until the broker stops. A long round delays those after it.
+/// Rounds of a task: one after each interval, until the broker stops. A long round delays the later rounds.
 pub struct Rounds {
     ticks: Interval,
     stop: watch::Receiver<bool>,
 }
 
 impl Rounds {
-    /// Begins the first interval of `interval_ms`, which is at least 1.
+    /// Begins the first interval. `interval_ms` must be at least 1.
     pub fn every(interval_ms: u64, stop: watch::Receiver<bool>) -> Rounds {
         let interval = Duration::from_millis(interval_ms);
         let mut ticks = interval_at(Instant::now() + interval, interval);
@@ -55,8 +55,8 @@ impl Rounds {
     }
 }
 
-/// Does work that may block on the calling thread. The runtime moves that thread's other tasks to another thread
-/// meanwhile, unless it has one thread only.
+/// Does work that may block on the calling thread. During the work, a runtime of several threads moves that thread's
+/// other tasks to another thread.
 pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -64,19 +64,20 @@ pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Runtime of one thread for tasks that must go on while the threads that serve clients hang in a write to the disk:
-/// the admin page and the membership. Its tasks never block, and take no lock that is held during a write. They end
-/// once it is dropped. Blocking work of theirs ([`spawn_blocking`](tokio::task::spawn_blocking)) is not waited for.
+/// Runtime of one thread for tasks that must run while the threads that serve clients hang in a write to the disk: the
+/// admin page and the membership. Its tasks must not block, nor take a lock that is held during a write. The drop of
+/// the runtime ends its tasks, but does not wait for their blocking work
+/// ([`spawn_blocking`](tokio::task::spawn_blocking)).
 pub struct Apart {
     handle: Handle,
     _stop: oneshot::Sender<()>,
 }
 
 impl Apart {
-    /// Starts the thread.
+    /// Starts the thread of the runtime.
     ///
     /// # Errors
-    /// The system has no thread or descriptor left.
+    /// Error of the system if it has no thread or descriptor left.
     pub fn start() -> io::Result<Apart> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -89,7 +90,7 @@ impl Apart {
         Ok(Apart { handle, _stop: stop })
     }
 
-    /// Starts a task, as [`spawn`] does.
+    /// Spawns a task on this runtime, as [`spawn`] does.
     pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.handle.spawn(boxed(future))
     }

@@ -1,12 +1,12 @@
-//! Permits and memory for wide requests: thousands of entries, each of which takes time and memory.
+//! Permits and memory for wide requests, whose thousands of entries take time and memory.
 //!
-//! This module polls such work as a future; each poll holds a permit and a part of the memory budget. Not here: which
-//! requests are wide, and other long work (see [`long_work`](crate::long_work)).
+//! The work on such a request is a future; each of its polls holds a permit and a part of the memory budget. Not here:
+//! the decision which requests are wide, and other long work (see [`long_work`](crate::long_work)).
 //!
-//! malloc keeps freed memory for the thread that worked, and the next request, on another thread, would take as much
-//! again. So the allocator returns it each time that polls have taken a quarter of the budget.
+//! malloc keeps freed memory for the thread that used it; the next request, on another thread, would take as much
+//! again. Freed memory is therefore returned to the system each time that polls have taken a quarter of the budget.
 //!
-//! Invariant: memory is taken before a permit, and nothing is awaited with a permit.
+//! Invariant: a poll takes its memory before its permit, and awaits nothing while it holds the permit.
 
 use crate::long_work::{LongWork, is_in_place};
 use crate::memory;
@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Memory budget of all concurrent polls, in bytes. A poll that needs more takes all of it.
+/// Memory budget of all concurrent polls, in bytes. A poll that needs more takes the whole budget.
 const BYTES_MAX: usize = 256 << 20;
-/// Bytes that polls take before the allocator returns freed memory.
+/// Number of bytes that polls take until freed memory is returned to the system.
 const KEPT_MAX: usize = BYTES_MAX / 4;
-/// Least number of concurrent polls, on a machine of few processors.
+/// Fewest permits for concurrent polls, on a machine with few processors.
 const PLACES_MIN: usize = 4;
 
 /// Permits and memory for wide requests of one broker.
@@ -29,9 +29,9 @@ pub struct WideWork {
     bytes: Semaphore,
     /// Permit of the one wide command that may run.
     commands: Semaphore,
-    /// Bytes that polls have taken since memory was last returned.
+    /// Number of bytes that polls have taken since memory was last returned.
     taken: AtomicUsize,
-    /// Returns freed memory to the system.
+    /// Function that returns freed memory to the system.
     give_back: fn(),
     #[cfg(any(test, feature = "test-util"))]
     polls: AtomicUsize,
@@ -59,18 +59,18 @@ impl WideWork {
         self.polls.load(Ordering::SeqCst)
     }
 
-    /// Takes all memory.
+    /// Takes the whole memory budget.
     #[cfg(any(test, feature = "test-util"))]
     pub async fn take_memory(&self) -> SemaphorePermit<'_> {
         self.bytes.acquire_many(BYTES_MAX as u32).await.expect("never closed")
     }
 
-    /// Waits for a permit and does the work, which takes no memory.
+    /// Waits for a permit, and does the work with it. The work takes nothing from the memory budget.
     pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         self.places.run(work).await
     }
 
-    /// Waits for the permit of a command, which holds memory while other threads carry it out.
+    /// Waits for the only permit of wide commands. A wide command uses memory while other threads carry it out.
     pub async fn command_turn(&self) -> SemaphorePermit<'_> {
         self.commands.acquire().await.expect("never closed")
     }
@@ -96,8 +96,8 @@ impl WideWork {
         }
     }
 
-    /// Notes the memory of a finished poll, whose share of the budget is still held, and returns freed memory if it may
-    /// be much.
+    /// Records the memory of a finished poll. Returns freed memory to the system if polls have taken [`KEPT_MAX`]
+    /// bytes. The caller still holds the poll's share of the budget.
     async fn note_taken(&self, bytes: usize) {
         let taken = self.taken.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if taken >= KEPT_MAX {

@@ -1,4 +1,4 @@
-//! TLS session over a blocking socket, for a thread of its own.
+//! TLS session of a client over a blocking socket, used by one thread.
 
 use crate::client::Connector;
 use crate::session::Session;
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 pub struct BlockingStream {
     socket: TcpStream,
     session: Session,
-    /// Bytes that are decrypted and not yet read.
+    /// Decrypted bytes that are not yet read.
     plain: BytesMut,
 }
 
 impl BlockingStream {
-    /// Does the handshake with the broker at `host:port`, within the time `within` however slowly the broker sends. The
-    /// socket keeps the read timeout of the last step.
+    /// Does the handshake with the broker at `address` (`host:port`). The whole handshake takes at most `within`,
+    /// however slowly the broker sends. Afterwards the socket keeps the read timeout of the last step.
     ///
     /// # Errors
-    /// The reason why the handshake failed, as a sentence.
+    /// Error with a sentence about the failed handshake.
     pub fn connect(socket: TcpStream, connector: &Connector, address: &str, within: Duration) -> io::Result<Self> {
         let mut session = connector.session(address)?;
         let began = Instant::now();
@@ -36,10 +36,10 @@ impl BlockingStream {
             socket.set_read_timeout(Some(left))?;
             match session.shake(|bytes| (&socket).read(bytes)) {
                 Ok(()) => {}
-                // The time is up, or a signal arrived.
+                // The read timeout has passed, or a signal arrived: the loop checks the time.
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(error) => {
-                    // Sends the alert with the reason, if there is one.
+                    // Sends the alert with the reason, if the session has queued one.
                     let _ = session.send(&mut &socket);
                     return Err(error);
                 }
@@ -47,7 +47,7 @@ impl BlockingStream {
         }
     }
 
-    /// Returns the socket below.
+    /// Returns the socket of the session.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
@@ -56,7 +56,7 @@ impl BlockingStream {
 impl Read for BlockingStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         while self.plain.is_empty() {
-            // None: a record is still incomplete.
+            // None means that a record is still incomplete: the loop reads more.
             if let Some(0) = self.session.read(|bytes| (&self.socket).read(bytes), &mut self.plain)? {
                 return Ok(0);
             }
@@ -72,7 +72,7 @@ impl Write for BlockingStream {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
-    /// Encrypts and sends: the bytes of one call leave at once.
+    /// Encrypts and sends the bytes of one call, which leave at once.
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let taken = self.session.encrypt(slices)?;
         self.session.send(&mut &self.socket)?;
@@ -87,7 +87,7 @@ impl Write for BlockingStream {
 impl Drop for BlockingStream {
     fn drop(&mut self) {
         self.session.close();
-        // A close_notify is sent only if the socket takes it at once: the broker may be gone or may read nothing.
+        // Sends the close_notify only if the socket takes it at once: the broker may be gone, or may not read.
         let _ = self.socket.set_nonblocking(true);
         let _ = self.session.send(&mut &self.socket);
     }

@@ -1,4 +1,4 @@
-//! The client's side: trusted authorities, the client's own certificate, and the check of the host's name.
+//! The client's side of TLS: trusted authorities, the client's own certificate, and the check of the host's name.
 
 use crate::explain;
 use crate::pem::{self, MaterialError};
@@ -20,10 +20,10 @@ use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Encrypted stream over another stream; one owner reads and writes it.
+/// TLS stream over another stream. The same task reads and writes.
 pub type Tunnel<S> = tokio_rustls::client::TlsStream<S>;
 
-/// Begins sessions with brokers.
+/// Factory of sessions with brokers.
 #[derive(Clone)]
 pub struct Connector {
     config: Arc<ClientConfig>,
@@ -36,10 +36,10 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Reads keys and certificates. Without a truststore the system's authorities are trusted.
+    /// Reads keys and certificates. Without a truststore, the client trusts the system's authorities.
     ///
     /// # Errors
-    /// The setting that cannot be used.
+    /// [`MaterialError`] with the setting that cannot be used.
     pub fn load(settings: &Settings, check_host_name: bool) -> Result<Self, MaterialError> {
         let (trusted, setting) = match pem::trusted(settings)? {
             Some(trusted) => trusted,
@@ -58,11 +58,11 @@ impl Connector {
         Self::showing(builder, settings)
     }
 
-    /// Loads as [`Connector::load`] does, but does not check the server's certificate: this protects from eavesdroppers
-    /// only.
+    /// Reads keys and certificates for sessions that do not check the server's certificate. Such sessions protect only
+    /// from eavesdroppers.
     ///
     /// # Errors
-    /// The setting that cannot be used.
+    /// [`MaterialError`] with the setting that cannot be used.
     pub fn unverified(settings: &Settings) -> Result<Self, MaterialError> {
         let provider = provider(settings);
         let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -87,17 +87,17 @@ impl Connector {
         Ok(Connector { config: Arc::new(config) })
     }
 
-    /// Begins a session with `host` over any stream, for protocols that start without TLS. The caller sets the time
+    /// Does the handshake with `host` over any stream, for protocols that start without TLS. The caller sets the time
     /// limit.
     ///
     /// # Errors
-    /// The reason why the handshake failed, as a sentence.
+    /// Error with a sentence about the failed handshake.
     pub async fn tunnel<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, host: &str) -> io::Result<Tunnel<S>> {
         let connector = tokio_rustls::TlsConnector::from(self.config.clone());
         connector.connect(server_name(host)?, stream).await
     }
 
-    /// Makes a session with the broker at `host:port`.
+    /// Returns a new session with the broker at `address` (`host:port`).
     pub(crate) fn session(&self, address: &str) -> io::Result<Session> {
         let host = split_host_port(address).map_or(address, |(host, _)| host);
         let connection = ClientConnection::new(self.config.clone(), server_name(host)?).map_err(io::Error::other)?;
@@ -106,14 +106,14 @@ impl Connector {
 }
 
 fn server_name(host: &str) -> io::Result<ServerName<'static>> {
-    // An IPv6 zone names a network interface and is not part of the address.
+    // Removes an IPv6 zone, which names a network interface and is not part of the address.
     let host = host.split('%').next().unwrap_or(host);
     ServerName::try_from(host.to_owned()).map_err(|_| {
         io::Error::new(io::ErrorKind::InvalidInput, format!("TLS: {host} is not a name a certificate can have"))
     })
 }
 
-/// Verifier that accepts any certificate whose key the server has.
+/// Verifier that accepts any certificate, provided that the server has its private key.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 
@@ -154,7 +154,7 @@ impl ServerCertVerifier for Anyone {
 
 fn system_authorities() -> Result<Vec<CertificateDer<'static>>, MaterialError> {
     let found = rustls_native_certs::load_native_certs();
-    // Most systems have an authority that rustls refuses.
+    // Authorities that rustls refuses are skipped: most systems have one.
     let usable = |certificate: &CertificateDer<'static>| RootCertStore::empty().add(certificate.clone()).is_ok();
     let usable: Vec<_> = found.certs.into_iter().filter(usable).collect();
     if usable.is_empty() {
@@ -164,8 +164,9 @@ fn system_authorities() -> Result<Vec<CertificateDer<'static>>, MaterialError> {
     Ok(usable)
 }
 
-/// Verifier by the rules of rustls and two rules of Java. The check of host names can be off, and a certificate that is
-/// itself in the truststore is trusted. `openssl req -x509` makes such certificates: they call themselves authorities.
+/// Verifier of servers' certificates by the rules of rustls and two rules of Java. The check of host names can be off.
+/// A certificate that is itself in the truststore is trusted, even if it calls itself an authority, like those of
+/// `openssl req -x509`.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<WebPkiServerVerifier>,
@@ -184,7 +185,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let verdict = self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verdict {
-            // The name is checked last: the chain and its dates are good.
+            // rustls checks the name last, so that the chain and its dates are valid here.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if !self.check_host_name => Ok(ServerCertVerified::assertion()),

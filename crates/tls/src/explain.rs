@@ -1,13 +1,13 @@
-//! Errors of TLS as sentences with the reason and, if there is one, the setting.
+//! Errors of TLS as sentences. A sentence has the reason, and the setting to correct if there is one.
 //!
-//! Invariant: one sentence without secrets.
+//! Invariant: an error is one sentence, and contains no secrets.
 
 use rustls::pki_types::CertificateDer;
 use rustls::{
     AlertDescription, CertificateError, Error, InconsistentKeys, InvalidMessage, OtherError, PeerIncompatible, Side,
 };
 
-/// First byte of a handshake record and of an alert record.
+/// First byte of a handshake record, and first byte of an alert record.
 const RECORDS: [u8; 2] = [22, 21];
 
 /// Returns true if a connection with this first byte may be TLS.
@@ -15,7 +15,7 @@ pub(crate) fn is_tls(first: Option<u8>) -> bool {
     first.is_some_and(|first| RECORDS.contains(&first))
 }
 
-/// Returns why a session failed, for the user at `side`. `first` is the first byte that the peer sent.
+/// Returns the reason for which a session failed, for the user at `side`. `first` is the first byte that the peer sent.
 pub(crate) fn error(error: &Error, side: Side, first: Option<u8>) -> String {
     let (peer, store) = match side {
         Side::Client => ("the broker", "the broker's certificate"),
@@ -46,7 +46,7 @@ fn plain_hint(side: Side) -> &'static str {
 /// Returns the text for a peer that closed the connection before the handshake was done.
 pub(crate) fn ended(side: Side, first: Option<u8>) -> &'static str {
     match (side, first) {
-        // A plaintext listener closes the connection: to it, the first bytes of TLS are not a request.
+        // A plaintext listener closes the connection, since the first bytes of TLS are not a request.
         (Side::Client, None) => "the broker closed the connection during the TLS handshake: is it an SSL listener?",
         (Side::Client, Some(_)) => "the broker closed the connection during the TLS handshake",
         (Side::Server, _) => "the client closed the connection during the TLS handshake",
@@ -59,7 +59,7 @@ fn certificate(reason: &CertificateError) -> String {
             "is of an authority that is not trusted (unknown CA): see ssl.truststore.location".to_owned()
         }
         CertificateError::NotValidForNameContext { expected, presented } => {
-            // rustls formats them as DnsName("a"), IpAddress(127.0.0.1).
+            // rustls formats names as DnsName("a") or IpAddress(127.0.0.1).
             let bare = |name: &String| {
                 let inner = name.split_once('(').map_or(name.as_str(), |(_, inner)| inner.trim_end_matches(')'));
                 inner.trim_matches('"').to_owned()
@@ -83,25 +83,26 @@ fn certificate(reason: &CertificateError) -> String {
     }
 }
 
-/// Text for a certificate as plain `openssl x509 -req` makes it. rustls and TLS 1.3 need version 3, which has
-/// extensions.
+/// Text about a certificate of version 1, which plain `openssl x509 -req` makes. rustls and TLS 1.3 need version 3,
+/// which has extensions.
 const VERSION_1: &str = "of X.509 version 1, which is refused: make it again as version 3, as \
     `openssl x509 -req -extfile FILE` does, with subjectAltName in FILE";
 
-/// Returns true for webpki's `UnsupportedCertVersion`, for which rustls has no name.
+/// Returns true for webpki's error `UnsupportedCertVersion`. rustls has no variant for it.
 fn is_version_1(error: &OtherError) -> bool {
     error.0.to_string() == "UnsupportedCertVersion"
 }
 
-/// Returns true for webpki's `CaUsedAsEndEntity`, for which rustls has no name.
+/// Returns true for webpki's error `CaUsedAsEndEntity`. rustls has no variant for it.
 fn is_authority_as_leaf(error: &OtherError) -> bool {
     error.0.to_string() == "CaUsedAsEndEntity"
 }
 
-/// Returns true if `shown` was refused only because it is an authority's, and is itself in the truststore.
+/// Returns true if the certificate `shown` is itself in the truststore, and was refused only because it is an
+/// authority's.
 ///
-/// `openssl req -x509` makes such certificates, and Java trusts them. webpki checks dates first: an expired certificate
-/// is refused as expired.
+/// `openssl req -x509` makes such certificates, and Java trusts them. An expired certificate of this kind is refused as
+/// expired, since webpki checks dates first.
 pub(crate) fn is_trusted_itself(
     refusal: &Error,
     shown: &CertificateDer<'_>,
@@ -151,7 +152,7 @@ fn incompatible(reason: &PeerIncompatible) -> String {
     }
 }
 
-/// Returns the fault of the process's own key and certificates.
+/// Returns the fault of this process's own key and certificates.
 pub(crate) fn of_own_certificate(error: &Error) -> String {
     match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {

@@ -1,7 +1,7 @@
 //! TLS for both ends: Kafka's `ssl.*` settings, keys and certificates in PEM, and one session for every kind of socket.
 //!
-//! Not here: listeners, and the protocol after the handshake. Invariant: rustls with aws-lc-rs, whose provider each use
-//! passes explicitly, so that nothing depends on a process-wide default.
+//! Not here: listeners, and the protocol after the handshake. TLS is that of rustls with aws-lc-rs. Invariant: each use
+//! names the provider explicitly, so that no process-wide default matters.
 
 mod blocking;
 mod client;

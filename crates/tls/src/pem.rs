@@ -1,7 +1,7 @@
-//! Keys and certificates from PEM: from a file, or from the text of a setting.
+//! Keys and certificates in PEM, from a file or from the text of a setting.
 //!
-//! Other formats are only recognized, for the error text. Invariant: an error names the setting, and never shows its
-//! contents.
+//! Other formats are only recognized, for the error text. Invariant: an error names the setting, and never quotes its
+//! value.
 
 use crate::settings::Settings;
 use pkcs8::EncryptedPrivateKeyInfo;
@@ -9,16 +9,16 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::io::Read;
 
-/// Bytes of the largest file that is read.
+/// Size of the largest file that is read, in bytes.
 const FILE_MAX: u64 = 4 << 20;
 
-/// Keys or certificates that cannot be used, with their setting.
+/// Error of keys or certificates that cannot be used, with their setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {reason}")]
 pub struct MaterialError {
-    /// The setting, followed by `=FILE` if it names a file.
+    /// Name of the setting, followed by `=FILE` if its value is a file.
     pub setting: String,
-    /// The fault.
+    /// Fault of the setting.
     pub reason: String,
 }
 
@@ -28,17 +28,17 @@ impl MaterialError {
     }
 }
 
-/// Own private key and its certificates, the leaf first.
+/// This process's private key and its certificates, the leaf first.
 pub(crate) struct KeyAndChain {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
-    /// Setting of the key.
+    /// Name of the setting with the key.
     pub setting: String,
-    /// Setting of the chain.
+    /// Name of the setting with the chain.
     pub chain_setting: String,
 }
 
-/// Reads `ssl.keystore.*`, if it is set.
+/// Reads key and certificates of `ssl.keystore.*`. Returns None if these are not set.
 pub(crate) fn identity(settings: &Settings) -> Result<Option<KeyAndChain>, MaterialError> {
     let (key_pem, key_setting, chain_pem, chain_setting) =
         match (&settings.keystore_location, &settings.keystore_key, &settings.keystore_chain) {
@@ -60,7 +60,7 @@ pub(crate) fn identity(settings: &Settings) -> Result<Option<KeyAndChain>, Mater
     Ok(Some(KeyAndChain { chain, key, setting: key_setting, chain_setting }))
 }
 
-/// Returns the certificates of `ssl.truststore.*` with the name of the setting; None if neither is set.
+/// Returns the certificates of `ssl.truststore.*` with the name of the setting. None if no such setting is set.
 pub(crate) fn trusted(settings: &Settings) -> Result<Option<(Vec<CertificateDer<'static>>, String)>, MaterialError> {
     let (pem, setting) = match (&settings.truststore_location, &settings.truststore_certificates) {
         (Some(path), _) => read("ssl.truststore.location", path)?,
@@ -110,7 +110,7 @@ fn private_key(pem: &[u8], password: Option<&str>) -> Result<PrivateKeyDer<'stat
         return Err("has a private key encrypted the old way; `openssl pkcs8 -topk8` makes it PKCS#8".to_owned());
     }
     match PrivateKeyDer::from_pem_slice(pem) {
-        // A needless password is no mistake: Kafka accepts it, too.
+        // A needless password is accepted, as in Kafka.
         Ok(key) => Ok(key),
         Err(PemError::NoItemsFound) => Err("has no private key (BEGIN PRIVATE KEY)".to_owned()),
         Err(_) => Err("has a private key that is not PEM".to_owned()),

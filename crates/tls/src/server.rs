@@ -1,4 +1,4 @@
-//! The broker's side: configuration of a listener's handshakes.
+//! The broker's side of TLS: configuration of a listener's handshakes.
 
 use crate::expiry::Expiry;
 use crate::explain;
@@ -28,7 +28,7 @@ pub enum ClientAuth {
     Required,
 }
 
-/// Begins the sessions of a listener, all with the same key and certificates.
+/// Factory of a listener's sessions, which have the same key and certificates.
 #[derive(Clone)]
 pub struct Acceptor {
     config: Arc<ServerConfig>,
@@ -36,10 +36,10 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Reads keys and certificates.
+    /// Reads keys and certificates of a listener.
     ///
     /// # Errors
-    /// The setting that cannot be used.
+    /// [`MaterialError`] with the setting that cannot be used.
     pub fn load(settings: &Settings, client_auth: ClientAuth) -> Result<Self, MaterialError> {
         let identity = pem::identity(settings)?.ok_or_else(|| {
             MaterialError::new("ssl.keystore.location", "must be set: a listener needs a certificate")
@@ -65,14 +65,16 @@ impl Acceptor {
             .with_single_cert(identity.chain, identity.key)
             .map_err(|error| MaterialError::new(identity.setting, explain::of_own_certificate(&error)))?;
         if client_auth != ClientAuth::None {
-            // A resumed session would not show its certificate, even long after it expired.
+            // No session can be resumed. A client that resumes a session shows no certificate: an expired one would
+            // stay accepted.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
         Ok(Acceptor { config: Arc::new(config), expiry })
     }
 
-    /// Returns the first expiry in the broker's own chain; None if no certificate of it has a readable one.
+    /// Returns the earliest expiry in the broker's own chain; None if no certificate in the chain has a readable
+    /// expiry.
     pub fn expiry(&self) -> Option<&Expiry> {
         self.expiry.as_ref()
     }
@@ -83,7 +85,7 @@ impl Acceptor {
     }
 }
 
-/// Verifier of clients' certificates by the rules of rustls and one rule of Java. A certificate that is itself in the
+/// Verifier of clients' certificates by the rules of rustls and one rule of Java: a certificate that is itself in the
 /// truststore is trusted, even if it calls itself an authority.
 #[derive(Debug)]
 struct ClientVerifier {
@@ -141,7 +143,7 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// Makes a store of authorities; each of them must be readable.
+/// Returns a store of these authorities. Each certificate must be usable as an authority.
 pub(crate) fn roots(certificates: Vec<CertificateDer<'static>>, setting: &str) -> Result<RootCertStore, MaterialError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates {

@@ -1,6 +1,7 @@
-//! TLS session without its socket: the caller moves the ciphertext, and plaintext goes in and out beside it.
+//! TLS session without its socket. The caller provides functions that receive and send ciphertext, and passes plaintext
+//! in and out.
 //!
-//! No I/O of its own. Invariant: ciphertext leaves in the order in which it was made, whichever task sends it.
+//! This module does no I/O. Invariant: ciphertext leaves in the order in which it was made, whichever task sends it.
 
 use crate::explain;
 use bytes::BytesMut;
@@ -8,13 +9,13 @@ use rustls::{Connection, Side};
 use std::cell::RefCell;
 use std::io::{self, BufRead, IoSlice, Write};
 
-/// Bytes read from a socket at once: four full records.
+/// Most bytes of one read from a socket: four full records.
 const READ_BYTES: usize = 64 * 1024;
-/// Bytes of ciphertext that may wait to be sent: sixteen full records, one vectored write.
+/// Most bytes of ciphertext that wait to be sent: sixteen full records, sent in one vectored write.
 const UNSENT_MAX: usize = 256 * 1024;
 
 thread_local! {
-    /// Ciphertext on its way from a socket into a session; empty between two calls.
+    /// Buffer for the ciphertext of one read. All sessions of a thread share it, since it is unused between two calls.
     static CIPHERTEXT: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
 }
 
@@ -22,9 +23,9 @@ thread_local! {
 pub(crate) struct Session {
     tls: Connection,
     side: Side,
-    /// Plaintext that arrived with the end of the peer's handshake.
+    /// Plaintext that arrived in the same read as the end of the handshake.
     early: BytesMut,
-    /// First byte that the peer sent: shows whether it speaks TLS.
+    /// First byte that the peer sent; shows whether the peer speaks TLS.
     first: Option<u8>,
     ended: bool,
 }
@@ -40,7 +41,7 @@ impl Session {
         self.tls.is_handshaking()
     }
 
-    /// Returns true if the peer's first byte looks like TLS: only then can it read an alert.
+    /// Returns true if the peer's first byte looks like TLS. Only such a peer can read an alert.
     pub(crate) fn has_spoken_tls(&self) -> bool {
         explain::is_tls(self.first)
     }
@@ -50,16 +51,16 @@ impl Session {
         self.tls.wants_write()
     }
 
-    /// Returns true if plaintext waits to be read.
+    /// Returns true if a read returns at once: plaintext waits, or the session has ended.
     pub(crate) fn has_plaintext(&self) -> bool {
         !self.early.is_empty() || self.ended
     }
 
-    /// Reads once from the socket and adds the decrypted bytes to `plain`. Returns their number, 0 at the end of the
-    /// session, None if no record was complete.
+    /// Reads once from the socket, and adds the decrypted bytes to `plain`. Returns the number of added bytes: 0 at the
+    /// end of the session, None if no record is complete yet.
     ///
     /// # Errors
-    /// An error of the socket, or of TLS.
+    /// Error of the socket, or of the session.
     pub(crate) fn read(
         &mut self,
         receive: impl FnMut(&mut [u8]) -> io::Result<usize>,
@@ -79,10 +80,10 @@ impl Session {
         }
     }
 
-    /// Reads once from the socket while the handshake lasts.
+    /// Reads once from the socket during the handshake.
     ///
     /// # Errors
-    /// The errors of [`Session::read`], and the end of the connection.
+    /// Error of the socket or of the session; UnexpectedEof if the connection ends before the handshake is complete.
     pub(crate) fn shake(&mut self, receive: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
         let mut early = std::mem::take(&mut self.early);
         let received = self.receive(receive, &mut early);
@@ -101,7 +102,8 @@ impl Session {
     ) -> io::Result<()> {
         CIPHERTEXT.with_borrow_mut(|ciphertext| {
             let received = receive(ciphertext)?;
-            // A missing close_notify hides no truncation, since every Kafka frame has a length.
+            // The end of the connection counts as the end of the session, even without a close_notify: a truncated
+            // Kafka frame is detected by its length.
             self.ended |= received == 0;
             self.first = self.first.or(ciphertext[..received].first().copied());
             let mut rest = &ciphertext[..received];
@@ -133,11 +135,11 @@ impl Session {
         }
     }
 
-    /// Encrypts as much of `plain` as fits beside the unsent ciphertext, in records of the largest size. Returns the
-    /// number of bytes taken.
+    /// Encrypts as much of `plain` as fits the limit of unsent ciphertext, in records of the largest size. Returns the
+    /// number of encrypted bytes of `plain`.
     ///
     /// # Errors
-    /// The error that ended the session.
+    /// Error that ended the session.
     pub(crate) fn encrypt(&mut self, plain: &[IoSlice<'_>]) -> io::Result<usize> {
         self.tls.writer().write_vectored(plain)
     }
@@ -145,7 +147,7 @@ impl Session {
     /// Sends ciphertext until none is left.
     ///
     /// # Errors
-    /// The socket's error. After WouldBlock, the caller calls again to go on.
+    /// Error of the socket. After WouldBlock, another call sends the rest.
     pub(crate) fn send(&mut self, socket: &mut dyn Write) -> io::Result<()> {
         while self.wants_write() {
             if self.tls.write_tls(socket)? == 0 {

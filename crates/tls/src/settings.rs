@@ -1,7 +1,6 @@
-//! Kafka's `ssl.*` settings that mean the same on both ends, each checked as it is set.
+//! Kafka's `ssl.*` settings that have the same meaning on both ends. Each is checked when it is set.
 //!
-//! No file is read here, except for the stamps. Invariant: each accepted value is used; each refusal names the allowed
-//! values.
+//! Not here: the contents of the files. Invariant: each accepted value is used; each refusal names the allowed values.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +10,7 @@ use crate::suites;
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 use std::fmt;
 
-/// Text that is never shown: keys, passwords, certificates given inline.
+/// Text that is never shown: a key, a password, or a certificate in the text of a setting.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -34,11 +33,11 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Text in place of a secret.
+/// Text that replaces a secret.
 const HIDDEN: &str = "[hidden]";
 
-/// Returns true if the value of this setting must not be shown. Such are Kafka's settings of type PASSWORD, names that
-/// contain `password`, `secret` or `jaas`, and the URL that may contain the password of a database.
+/// Returns true if the value of the setting `key` must not be shown. This holds for Kafka's settings of type PASSWORD,
+/// for names that contain `password`, `secret` or `jaas`, and for the URL that may contain the password of a database.
 pub fn is_secret(key: &str) -> bool {
     const INLINE: [&str; 3] = ["ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates"];
     let key = key.to_ascii_lowercase();
@@ -47,7 +46,7 @@ pub fn is_secret(key: &str) -> bool {
         || key == "control.plane"
 }
 
-/// Settings of one end. Empty text counts as unset, as in Kafka.
+/// Settings of one end of a connection. As in Kafka, an empty text counts as unset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// PEM file with the private key and its certificates (`ssl.keystore.location`).
@@ -94,7 +93,7 @@ const STORES: &str = "must be PEM: other stores are not read here (JKS is Kafka'
                       ssl.keystore.certificate.chain or ssl.truststore.certificates";
 
 impl Settings {
-    /// Every setting that [`Settings::set`] knows.
+    /// Names of all settings that [`Settings::set`] knows.
     pub const KEYS: [&'static str; 13] = [
         "ssl.keystore.type",
         "ssl.keystore.location",
@@ -111,10 +110,10 @@ impl Settings {
         "ssl.cipher.suites",
     ];
 
-    /// Sets one setting by Kafka's name.
+    /// Sets one setting by its name in Kafka.
     ///
     /// # Errors
-    /// The allowed values.
+    /// Sentence with the allowed values.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let value = value.trim();
         let text = (!value.is_empty()).then(|| value.to_owned());
@@ -130,7 +129,7 @@ impl Settings {
             "ssl.key.password" => self.key_password = secret,
             "ssl.truststore.location" => self.truststore_location = text,
             "ssl.truststore.certificates" => self.truststore_certificates = secret,
-            // Kafka refuses both passwords with PEM, too.
+            // As in Kafka, both passwords are refused with PEM.
             "ssl.keystore.password" if text.is_some() => {
                 return Err(
                     "must be left out: PEM has no password of a store; ssl.key.password is the key's".to_owned()
@@ -152,10 +151,10 @@ impl Settings {
         Ok(())
     }
 
-    /// Checks the settings together.
+    /// Checks that the settings do not contradict each other.
     ///
     /// # Errors
-    /// A key, and how it contradicts another one.
+    /// Name of a setting, and its contradiction to another setting.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if self.keystore_location.is_some() && (self.keystore_key.is_some() || self.keystore_chain.is_some()) {
             return Err(("ssl.keystore.location", "contradicts ssl.keystore.key and ssl.keystore.certificate.chain"));
@@ -185,7 +184,7 @@ impl Settings {
         suites::suites(&self.cipher_suites, &self.versions())
     }
 
-    /// Returns true if there is a certificate to show to the peer.
+    /// Returns true if the settings have a certificate for the peer.
     pub fn has_identity(&self) -> bool {
         self.keystore_location.is_some() || self.keystore_key.is_some()
     }
@@ -200,15 +199,15 @@ impl Settings {
         self.keystore_location.iter().chain(&self.truststore_location).map(String::as_str)
     }
 
-    /// Returns stamps that change when one of the files is replaced or written. The caller takes them before it reads
-    /// the files, so that it notices a later change the next time.
+    /// Returns stamps that change when one of the files is replaced or written. The caller takes the stamps before it
+    /// reads the files: the next comparison then shows any change since.
     pub fn stamps(&self) -> Vec<FileStamp> {
         let stamp = |found: Metadata| Some((found.modified().ok()?, found.len(), found.ino()));
         self.files().map(|file| std::fs::metadata(file).ok().and_then(stamp)).collect()
     }
 }
 
-/// Time of a file's change, its size and its inode; None if there is no file.
+/// Time of a file's last change, its size and its inode; None if the file does not exist.
 pub type FileStamp = Option<(SystemTime, u64, u64)>;
 
 fn list(value: &str) -> impl Iterator<Item = &str> {

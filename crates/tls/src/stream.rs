@@ -1,4 +1,4 @@
-//! TLS session over a tokio socket, used by shared reference: one task may read while another writes.
+//! TLS session over a tokio socket, used by shared reference: one task may read while another one writes.
 //!
 //! Invariant: the session's lock is held for one system call at most, and never across an await.
 
@@ -12,18 +12,17 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// Limits of the time and the bytes for which the socket is read after a failed handshake, so that the peer reads the
-/// alert.
+/// Limits, in time and bytes, of the reads after a failed handshake. These reads give the peer time to read the alert.
 const LINGER_MAX: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 64 * 1024;
 
-/// Connection after its handshake.
+/// Connection after the TLS handshake.
 pub struct Stream {
     socket: TcpStream,
     session: Mutex<Session>,
 }
 
-/// Writer that writes as much as the socket takes without waiting.
+/// Writer that never waits: it writes as much as the socket takes at once.
 struct Trying<'a>(&'a TcpStream);
 
 impl Write for Trying<'_> {
@@ -44,16 +43,16 @@ impl Stream {
     /// Does the broker's handshake with a client. The caller sets the time limit.
     ///
     /// # Errors
-    /// The reason why the handshake failed, as a sentence. A client that speaks TLS has received an alert.
+    /// Error with a sentence about the failed handshake. A client that speaks TLS has received an alert.
     pub async fn accept(socket: TcpStream, acceptor: &Acceptor) -> io::Result<Stream> {
         let session = acceptor.session()?;
         Stream::handshake(socket, session).await
     }
 
-    /// Does the client's handshake with the broker at `host:port`. The caller sets the time limit.
+    /// Does the client's handshake with the broker at `address` (`host:port`). The caller sets the time limit.
     ///
     /// # Errors
-    /// The reason why the handshake failed, as a sentence.
+    /// Error with a sentence about the failed handshake.
     pub async fn connect(socket: TcpStream, connector: &Connector, address: &str) -> io::Result<Stream> {
         let session = connector.session(address)?;
         Stream::handshake(socket, session).await
@@ -84,7 +83,8 @@ impl Stream {
         }
     }
 
-    /// Sends the alert and reads until the peer has closed: a reset would discard the alert before the peer reads it.
+    /// Sends the alert, and reads until the peer has closed the connection. If this end closed first, a reset could
+    /// discard the alert before the peer reads it.
     async fn refuse(&mut self, has_alert: bool) {
         if !has_alert || !self.session.lock().has_spoken_tls() {
             return;
@@ -109,15 +109,15 @@ impl Stream {
         let _ = tokio::time::timeout(LINGER_MAX, lingering).await;
     }
 
-    /// Returns the socket below.
+    /// Returns the socket of the session.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// Waits until there may be something to read, or the end of the stream. Returns too soon at times.
+    /// Waits until the stream may have plaintext, or may have ended. May return too early.
     ///
     /// # Errors
-    /// The socket's error.
+    /// Error of the socket.
     pub async fn readable(&self) -> io::Result<()> {
         if self.session.lock().has_plaintext() {
             return Ok(());
@@ -129,12 +129,13 @@ impl Stream {
     /// the end of the stream.
     ///
     /// # Errors
-    /// WouldBlock if no record is complete; otherwise an error of the session or the socket.
+    /// WouldBlock if no record is complete; any other error is one of the session or the socket.
     pub fn try_read_buf(&self, plain: &mut BytesMut) -> io::Result<usize> {
         let mut session = self.session.lock();
         let read = session.read(|bytes| self.socket.try_read(bytes), plain);
         if session.wants_write() {
-            // An alert, or the response to a change of keys. The next write sends the rest of it.
+            // Sends an alert, or the response to a change of keys, as far as the socket takes it. The next write sends
+            // the rest.
             let _ = session.send(&mut Trying(&self.socket));
         }
         read?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
@@ -143,7 +144,7 @@ impl Stream {
     /// Waits for plaintext and adds it to `plain`. Returns the number of bytes, 0 at the end of the stream.
     ///
     /// # Errors
-    /// An error of the session or the socket.
+    /// Error of the session or of the socket.
     pub async fn read_buf(&self, plain: &mut BytesMut) -> io::Result<usize> {
         loop {
             self.readable().await?;
@@ -154,10 +155,11 @@ impl Stream {
         }
     }
 
-    /// Encrypts all of `plain`, and sends only as much as makes room for it. [`Stream::flush`] sends the rest.
+    /// Encrypts all of `plain`. Sends earlier ciphertext only as far as the limit of unsent ciphertext requires;
+    /// [`Stream::flush`] sends the rest.
     ///
     /// # Errors
-    /// An error of the session or the socket.
+    /// Error of the session or of the socket.
     pub async fn write(&self, mut plain: &mut [IoSlice<'_>]) -> io::Result<()> {
         loop {
             IoSlice::advance_slices(&mut plain, 0);
@@ -175,7 +177,7 @@ impl Stream {
     /// Sends all ciphertext.
     ///
     /// # Errors
-    /// The socket's error.
+    /// Error of the socket.
     pub async fn flush(&self) -> io::Result<()> {
         loop {
             match self.session.lock().send(&mut Trying(&self.socket)) {
@@ -194,7 +196,7 @@ impl Drop for Stream {
             return;
         }
         session.close();
-        // A socket that takes nothing now ends the connection without the close_notify.
+        // If the socket takes no bytes now, the connection ends without the close_notify.
         let _ = session.send(&mut Trying(&self.socket));
     }
 }

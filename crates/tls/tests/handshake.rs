@@ -1,4 +1,4 @@
-//! Both ends of a handshake in one process: which handshakes succeed, and the error text of each failure.
+//! Tests of both ends of a handshake in one process: handshakes that succeed, and the error text of each failure.
 
 use bytes::BytesMut;
 use fullbore_tests::pki::{Authority, Issued, self_signed};
@@ -16,13 +16,13 @@ fn settings(pairs: &[(&str, &str)]) -> Settings {
     settings
 }
 
-/// Makes the broker's settings: its own key and chain.
+/// Returns the broker's settings, with its own key and chain.
 fn of_broker(issued: &Issued, more: &[(&str, &str)]) -> Settings {
     let own = [("ssl.keystore.key", issued.key.as_str()), ("ssl.keystore.certificate.chain", issued.chain.as_str())];
     settings(&[&own, more].concat())
 }
 
-/// Makes a client's settings with the authority that it trusts.
+/// Returns a client's settings, with the authority that it trusts.
 fn of_client(authority: &str, more: &[(&str, &str)]) -> Settings {
     settings(&[&[("ssl.truststore.certificates", authority)], more].concat())
 }
@@ -37,7 +37,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
     (listener, addr)
 }
 
-/// Accepts one connection and echoes until the client is done.
+/// Accepts one connection, and echoes its bytes until the client closes it.
 async fn echo(listener: TcpListener, acceptor: Acceptor) -> io::Result<()> {
     let (socket, _) = listener.accept().await?;
     let stream = Stream::accept(socket, &acceptor).await?;
@@ -51,7 +51,7 @@ async fn echo(listener: TcpListener, acceptor: Acceptor) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the results of both ends of a handshake, after which the client sends one byte and reads it back.
+/// Does a handshake, after which the client sends one byte and reads its echo. Returns the results of both ends.
 async fn shake(
     broker: Settings,
     auth: ClientAuth,

@@ -1,4 +1,4 @@
-//! Keys and certificates as users have them: which are accepted, and how the others are refused.
+//! Tests of keys and certificates as users have them: accepted ones, and the refusals of the others.
 
 use fullbore_tests::pki::{Authority, self_signed, write};
 use fullbore_tls::{Acceptor, ClientAuth, Connector, Settings};
@@ -110,7 +110,7 @@ fn the_warning_names_the_certificate_that_expires_first() {
     assert!(ended.contains("expired at 4096-01-01T00:00:00Z"), "{ended}");
 }
 
-/// Returns a key and certificate as plain `openssl x509 -req` makes them.
+/// Returns a key and a certificate of version 1, as plain `openssl x509 -req` makes them.
 fn version_1() -> (String, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let run = |arguments: &str| {

@@ -1,8 +1,9 @@
-//! A connection for a thread that blocks: opened on demand, reopened after it has ended, one request at a time.
+//! A connection for a thread that blocks, with one request at a time. It is opened on demand, and reopened after it has
+//! ended.
 //!
-//! Not here: the statements. Invariants: every call ends within a time limit. While the server cannot be reached,
-//! connecting is retried at most every `PAUSE_MAX`; callers in between get the last error. It may be dropped anywhere,
-//! also in a task of another runtime.
+//! Not here: the statements. Invariants: every call ends within a time limit. After a failed attempt to connect, calls
+//! during a pause of at most `PAUSE_MAX` get the last error. The connection may be dropped anywhere, also in a task of
+//! another runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Database, connected or not.
 pub struct DatabaseConnection {
     server: Arc<Server>,
-    /// Runtime that drives the session while a caller waits for it; `None` once it is dropped.
+    /// Runtime that drives the session while a caller waits; `None` only during the drop.
     runtime: Option<Runtime>,
     session: Option<PostgresSession>,
     /// Time of the last failed attempt to connect, the pause after it, and its error.
@@ -34,7 +35,7 @@ impl DatabaseConnection {
     /// Returns a connection that is not open yet.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// Errors of the system if no runtime can be created.
     pub fn new(server: Arc<Server>) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { server, runtime: Some(runtime), session: None, vain: None })
@@ -45,7 +46,7 @@ impl DatabaseConnection {
         &self.server
     }
 
-    /// Opens a session unless there is one, within the time limit of one call.
+    /// Opens a session unless one is open, within the time limit of one call.
     pub fn connect(&mut self) -> Result<(), AskError> {
         if self.session.is_some() {
             return Ok(());
@@ -70,7 +71,7 @@ impl DatabaseConnection {
         }
     }
 
-    /// Runs `work` over the session; None if there is none.
+    /// Runs `work` over the open session. Returns None if no session is open.
     pub fn with_session<'a, F: Future>(
         &'a self,
         work: impl FnOnce(&'a PostgresSession, Duration) -> F,
@@ -90,8 +91,8 @@ impl DatabaseConnection {
         asked
     }
 
-    /// Sends statements that begin a transaction or may be repeated. If the open session has ended, sends them again
-    /// over a new one.
+    /// Sends statements that begin a transaction, or that may be repeated. If the open session has ended, sends them
+    /// again over a new session.
     pub fn begin_with(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
         let was_connected = self.session.is_some();
         self.connect()?;
@@ -107,12 +108,12 @@ impl DatabaseConnection {
     /// Ends the open transaction, if any, without writing it.
     pub fn roll_back(&mut self) {
         if self.session.is_some() {
-            // If that fails, the session is closed, which ends the transaction.
+            // If this fails, `ask` closes the session, and the transaction ends with it.
             let _ = self.ask("ROLLBACK");
         }
     }
 
-    /// Ends the session and its current statement.
+    /// Closes the session, and ends its current statement.
     pub fn hang_up(&mut self) {
         if let Some(session) = self.session.take() {
             self.block_on(session.close());

@@ -14,9 +14,9 @@ use crate::{CommitError, StoreError};
 pub struct AskError {
     /// Message of the server or of the connection.
     pub words: String,
-    /// The server's code; `None` if the server sent none.
+    /// Error code of the server; `None` if the server sent no code.
     pub code: Option<SqlState>,
-    /// True if the statements were not executed, and never will be.
+    /// True if the statements certainly had no effect, and will have none.
     pub is_certain: bool,
 }
 
@@ -26,7 +26,8 @@ impl AskError {
         Self { words: words.into(), code: None, is_certain: false }
     }
 
-    /// Returns the error of an answer that is late, where another connection would hardly be faster.
+    /// Returns the error of a late answer. The caller does not reconnect, since another connection would hardly be
+    /// faster.
     pub fn slow(words: impl Into<String>) -> Self {
         Self { code: Some(SqlState::QUERY_CANCELED), ..Self::lost(words) }
     }
@@ -36,7 +37,7 @@ impl AskError {
         Self { is_certain: true, ..Self::lost(words) }
     }
 
-    /// Returns true if the connection ended, so that a new one may succeed.
+    /// Returns true if the connection has ended: a new connection may succeed.
     pub fn is_of_connection(&self) -> bool {
         let is_fatal = |code: &SqlState| ["57P", "08"].iter().any(|class| code.code().starts_with(class));
         match &self.code {
@@ -80,7 +81,7 @@ impl From<tokio_postgres::Error> for AskError {
     }
 }
 
-/// Returns the error of a row that cannot be right.
+/// Returns the error of contents that cannot be right.
 pub fn damaged(reason: impl Into<String>) -> StoreError {
     StoreError::Damaged(reason.into())
 }

@@ -1,8 +1,8 @@
 //! PostgreSQL: sessions with one request at a time, and the schema of a cluster.
 //!
 //! - `server`: parameters of a connection, from a URL; `url`, `tls`.
-//! - `settings`: settings of every session, also behind a pooler; `session`: a connection; `connection`: the same for a
-//!   thread that blocks, reopened after it has ended.
+//! - `settings`: settings of every session, also behind a pooler. `session`: a session for a task. `connection`: a
+//!   session for a thread that blocks; reopened when the session has ended.
 //! - `statements`: values as literals; `rows`: answers; `error`: the meaning of failures; `refused`: why a start cannot
 //!   use its database.
 //! - `schema`: creates, checks and upgrades the tables. Not here: statements on these tables.

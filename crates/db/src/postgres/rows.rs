@@ -39,12 +39,13 @@ pub fn optional_number<N: FromStr<Err: Display>>(row: &DatabaseRow, column: usiz
     }
 }
 
-/// Reads a column as a flag.
+/// Returns the flag in a column, or an error if it is null.
 pub fn flag(row: &DatabaseRow, column: usize) -> Result<bool, StoreError> {
     Ok(text(row, column)? == "t")
 }
 
-/// Returns the rows of the next statement that returns rows.
+/// Returns the rows of the next statement, or an error if no answer is left. Statements that return no rows are not
+/// counted.
 pub fn next(answers: &mut std::vec::IntoIter<Rows>) -> Result<Rows, StoreError> {
     answers.next().ok_or_else(|| damaged("an answer is missing"))
 }

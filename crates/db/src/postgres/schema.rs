@@ -17,7 +17,7 @@ pub const FIRST_VERSION: i64 = 8;
 const MIGRATIONS: &[&str] = &[TRANSACTIONS];
 /// Version 9: transactions on diskless topics.
 const TRANSACTIONS: &str = include_str!("schema_9.sql");
-/// Version that this Fullbore reads and writes.
+/// Version that this version of Fullbore reads and writes.
 pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// Advisory lock held while the schema is created or upgraded: "fullbore" in ASCII.
 const ADVISORY_LOCK: i64 = 0x6675_6c6c_626f_7265;
@@ -25,13 +25,13 @@ const ADVISORY_LOCK: i64 = 0x6675_6c6c_626f_7265;
 /// Schema found in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// No schema of this name.
+    /// No schema named `fullbore`.
     Empty,
-    /// Empty schema of our name.
+    /// Schema `fullbore` without tables.
     EmptySchema,
-    /// Schema of our name with tables of another program.
+    /// Schema `fullbore` with tables of another program.
     Foreign,
-    /// Our schema, in this version.
+    /// Schema of Fullbore, in this version.
     Version(i64),
 }
 
@@ -80,8 +80,8 @@ pub async fn look(session: &PostgresSession, call_max: Duration) -> Result<Found
     }
 }
 
-/// Returns the cluster's id. In an empty database, one of the brokers that start creates the schema, with
-/// `new_cluster_id`.
+/// Returns the cluster's id. Creates the schema in an empty database, with `new_cluster_id`. If several brokers start
+/// at once, one of them creates it.
 pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_id: Uuid) -> Result<Uuid, SchemaError> {
     let mut found = look(session, call_max).await?;
     if matches!(found, Found::Empty | Found::EmptySchema) {
@@ -117,13 +117,13 @@ fn making(found: Found, cluster_id: Uuid) -> String {
     )
 }
 
-/// Upgrades an older schema to `SCHEMA_VERSION`, and returns the version that it had. Running brokers of the older
-/// version go on as without a database until they are upgraded as well.
+/// Upgrades an older schema to `SCHEMA_VERSION`, and returns the version before the upgrade. Running brokers of the
+/// older version then continue as during an outage of the database, until they are upgraded as well.
 pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i64, SchemaError> {
     upgrade(session, call_max, MIGRATIONS).await
 }
 
-/// Upgrades as [`migrate`] does, to the version that the last of `migrations` makes.
+/// Upgrades the schema by those of `migrations` that it lacks, and returns the version before the upgrade.
 pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: &[&str]) -> Result<i64, SchemaError> {
     let known = FIRST_VERSION + migrations.len() as i64;
     session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
@@ -138,13 +138,13 @@ pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: 
     let done = usize::try_from(found - FIRST_VERSION).map_err(|_| SchemaError::Unreleased(found))?;
     let statements = migrations[done..].join("\n;");
     let stamp = format!("UPDATE fullbore.schema_version SET version = {known}");
-    // The lock on the metadata lets the transaction of its holder finish first.
+    // Waits for the lock on the metadata: the transaction that holds the lock finishes first.
     let lock = "SELECT version FROM fullbore.cluster FOR UPDATE";
     session.ask(&format!("{lock}; {statements}; {stamp}; COMMIT"), call_max).await?;
     Ok(found)
 }
 
-/// Returns an error unless the schema version, in the second column, is `SCHEMA_VERSION`.
+/// Checks that the second column of the only row is `SCHEMA_VERSION`.
 pub fn check_schema(rows: &Rows) -> Result<(), StoreError> {
     let row = rows.first().ok_or_else(|| damaged("it has no cluster"))?;
     match number::<i64>(row, 1)? {

@@ -1,4 +1,4 @@
--- Tables of a cluster's control plane, in a schema of their own. Kafka's names; ids are as clients see them, 22 characters.
+-- Tables of a cluster's control plane, in their own schema. Names of columns are Kafka's; ids are texts of 22 characters, as clients see them.
 -- Text from clients (names and values of settings) has a backslash before each backslash, and \0 for the character 0.
 
 -- Version of this schema. One row, which every version of Fullbore can read.
@@ -36,7 +36,7 @@ CREATE TABLE fullbore.brokers (
   disk_full       boolean NOT NULL DEFAULT false                   -- of the data directory
 );
 
--- Address of a broker for clients. Lifetime: until its next start.
+-- Address of a broker for clients. Lifetime: until the broker's next start.
 CREATE TABLE fullbore.broker_endpoints (
   broker_id integer NOT NULL REFERENCES fullbore.brokers (broker_id) ON DELETE CASCADE,
   listener  text    NOT NULL,
@@ -51,7 +51,7 @@ CREATE TABLE fullbore.topics (
   name text NOT NULL UNIQUE
 );
 
--- Neighbouring partitions of a topic with equal registrations. Lifetime: from their creation to the deletion of the topic. Pages have
+-- Adjacent partitions of a topic with equal registrations. Lifetime: from their creation to the deletion of the topic. Pages have
 -- space for another version of each row, since a failover changes most of them.
 CREATE TABLE fullbore.partitions (
   topic_id        text      NOT NULL REFERENCES fullbore.topics (id) ON DELETE CASCADE,
@@ -94,7 +94,7 @@ CREATE TABLE fullbore.broker_configs (
   PRIMARY KEY (broker_id, name)
 );
 
--- Setting of a group or client metrics subscription, likewise. Lifetime: until it is deleted the same way.
+-- Setting of a group or client metrics subscription, set by IncrementalAlterConfigs. Lifetime: until it is deleted the same way.
 CREATE TABLE fullbore.resource_configs (
   resource_type integer NOT NULL,                                  -- Kafka's ConfigResource.Type: 16 client metrics, 32 group
   resource_name text    NOT NULL,
@@ -103,8 +103,8 @@ CREATE TABLE fullbore.resource_configs (
   PRIMARY KEY (resource_type, resource_name, name)
 );
 
--- A deleted topic whose files or rows may still exist. Lifetime: from DeleteTopics until they are removed. A name may have been
--- deleted several times.
+-- A deleted topic whose files or rows may still exist. Lifetime: from DeleteTopics until these are removed. Several deleted topics
+-- may have the same name.
 CREATE TABLE fullbore.deleted_topics (
   id         text    PRIMARY KEY CHECK (length(id) = 22),
   name       text    NOT NULL,
@@ -135,7 +135,7 @@ CREATE TABLE fullbore.beats (
   PRIMARY KEY (broker_id, process)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
--- Index of diskless topics, from here on. A commit locks partitions by id, then objects by id, then its broker's row, never that of cluster.
+-- From here on, the index of diskless topics. A commit locks partitions by id, then objects by id, then the row of its broker, but never the row of cluster.
 
 -- A partition of a diskless topic. Lifetime: from its topic's appearance in the metadata until a broker learns of the deletion.
 CREATE TABLE fullbore.diskless_partitions (
@@ -157,8 +157,8 @@ CREATE TABLE fullbore.diskless_partitions (
 CREATE INDEX diskless_changes ON fullbore.diskless_partitions (changed_by, changed_at);
 CREATE INDEX diskless_partitions_by_name ON fullbore.diskless_partitions (topic, partition_index);
 
--- Last deleted partition with records of each name. The newest row of each of its producers is kept, since producers continue in a
--- recreated topic. Lifetime: until the next one is deleted, or its producers have expired.
+-- For each topic name and partition number, the last deleted partition that had records. The newest row of each of its producers is kept, since producers continue in a
+-- recreated topic. Lifetime: until the next such partition is deleted, or all of its producers have expired.
 CREATE TABLE fullbore.diskless_predecessors (
   topic           text    NOT NULL,
   partition_index integer NOT NULL,
@@ -166,19 +166,19 @@ CREATE TABLE fullbore.diskless_predecessors (
   PRIMARY KEY (topic, partition_index)
 );
 
--- Id of the object store: that of the first one that a broker has used. No broker uses another one.
+-- Id of the first object store that a broker has used. No broker uses another store.
 CREATE TABLE fullbore.diskless_store (
   singleton integer PRIMARY KEY CHECK (singleton = 1),
   store_id  text    NOT NULL
 );
 
--- Number of a broker's transactions that have changed partitions, counted without gaps. Lifetime: from the first one on.
+-- Number of a broker's transactions that have changed partitions, counted without gaps. Lifetime: from the first transaction on.
 CREATE TABLE fullbore.diskless_brokers (
   broker_id integer PRIMARY KEY,
   counter   bigint  NOT NULL
 ) WITH (fillfactor = 10);
 
--- Offset below which records of a partition, existing or deleted, can no longer be read. Lifetime: until its runs are removed.
+-- Offset below which records of a partition, existing or deleted, can no longer be read. Lifetime: until the runs of the partition below it are removed.
 CREATE TABLE fullbore.diskless_cleared (
   partition bigint PRIMARY KEY,
   before    bigint NOT NULL
@@ -191,7 +191,7 @@ CREATE TABLE fullbore.diskless_objects (
   live_bytes bigint      NOT NULL,
   changed_at timestamptz NOT NULL                                  -- by the database's clock
 );
--- For garbage collection: without live objects.
+-- For garbage collection, which does not read live objects.
 CREATE INDEX diskless_objects_to_clean ON fullbore.diskless_objects (state, changed_at) WHERE state <> 1;
 
 -- Adjacent batches of a partition in an object. Lifetime: until the partition's log start is past them.

@@ -1,7 +1,7 @@
 //! Address and credentials of the database, from the URL of `control.plane`.
 //!
-//! Not here: connections, which are in `session`. Invariant: the password is in no text except what is sent to the
-//! server.
+//! Not here: connections, which are in `session`. Invariant: no text but the request to the server contains the
+//! password.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use crate::calls::CountedCalls;
 use fullbore_config::PlaneSettings;
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Port if the URL names none.
+/// Port if the URL names no port.
 pub const PORT: u16 = 5432;
-/// Shortest keepalive: the system counts in seconds.
+/// Shortest keepalive interval: the system counts in seconds.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 
-/// Database, and how to reach it.
+/// Address and credentials of a database.
 #[derive(Clone)]
 pub struct Server {
-    /// Connection parameters, without the password if that is in a file.
+    /// Connection parameters. The password is missing here if it is in a file.
     pub config: Config,
     encryption: Encryption,
     password_file: Option<PathBuf>,
     /// Time limit of one call.
     pub call_max: Duration,
-    /// Counter of the calls, if any.
+    /// Counter of the calls; `None` if they are not counted.
     pub counted: Option<CountedCalls>,
     /// Rate limit of the log line about a pooler.
     pub pooled: Arc<LogRateLimit>,
@@ -43,11 +43,11 @@ impl Server {
     /// Reads the URL and the TLS files that it names.
     ///
     /// # Errors
-    /// Reason why the URL or a file is invalid, without the URL's text.
+    /// [`BadServer`] if the URL or a file is invalid; the reason does not quote the URL.
     pub fn new(settings: &PlaneSettings, application: &str) -> Result<Self, BadServer> {
         let (url, parameters) = url::take(settings.url())?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
-            // The error's source would quote the URL.
+            // The text after the first colon is that of the error's source, which would quote the URL.
             let words = error.to_string();
             let words = words.split(':').next().unwrap_or("invalid");
             BadServer(format!("{words}; control.plane is as postgres://user@host:{PORT}/database"))
@@ -56,12 +56,12 @@ impl Server {
             config.host("localhost");
         }
         if config.get_hosts().len() > 1 {
-            // Among a primary and its standbys, chooses the one that is writable.
+            // Of a primary and its standbys, the client chooses the writable server.
             config.target_session_attrs(tokio_postgres::config::TargetSessionAttrs::ReadWrite);
         }
         let call_max = Duration::from_millis(settings.timeout_ms);
         let encryption = parameters.apply(&mut config)?;
-        // Unusable TLS files end the start.
+        // Checked at the start, so that unusable TLS files end it.
         encryption.load().map_err(unusable)?;
         if config.get_application_name().is_none() {
             config.application_name(application);
@@ -72,7 +72,7 @@ impl Server {
             .keepalives_idle(call_max.max(KEEPALIVE_MIN))
             .keepalives_interval(Duration::from_secs(1))
             .keepalives_retries(5);
-        // A silent host leaves time for the others.
+        // Each host gets a share of the time limit, so that a silent host leaves time for the others.
         let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(u32::MAX).max(1);
         config.connect_timeout(call_max / hosts);
         let shown = shown(&config);
@@ -90,11 +90,11 @@ impl Server {
         &self.shown
     }
 
-    /// Returns the configuration of a new session, with `settings` added to its own. Reads password, authorities and
-    /// certificate from their files again.
+    /// Returns the configuration of a new session: the parameters of the URL, with `settings` added. Reads password,
+    /// authorities and certificate from their files again.
     ///
     /// # Errors
-    /// Files that cannot be read or used.
+    /// [`BadServer`] if a file cannot be read or used.
     pub fn session(&self, settings: Option<&SessionSettings>) -> Result<(Config, MakeSession), BadServer> {
         let mut config = self.config.clone();
         if let Some(file) = &self.password_file {

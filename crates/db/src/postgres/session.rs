@@ -1,8 +1,8 @@
-//! A connection to the database with one request at a time.
+//! A session with the database, for one request at a time.
 //!
-//! Not here: the meaning of rows, which is in `rows`. Invariant: every call ends once the server is silent for a time
-//! limit. A request is a text of statements, sent at once. Each answer has the rows of the statements that return rows,
-//! in their order.
+//! A request is a text of statements, sent at once. Its answer has the rows of each statement that returns rows, in the
+//! order of the statements. Not here: the meaning of rows, which is in `rows`. Invariant: every call ends once the
+//! server has been silent for a time limit.
 
 use fullbore_host::task;
 use std::borrow::Cow;
@@ -22,10 +22,10 @@ use super::server::Server;
 use super::settings::SessionSettings;
 use crate::calls::CountedCalls;
 
-/// Margin over the server's own time limit, in which the server can report that limit.
+/// Time after the server's own time limit in which the server can still report that a statement has exceeded it.
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
-/// Open connection, driven by a task of the runtime in which it was opened.
+/// Open session, driven by a task of the runtime in which it was opened.
 pub struct PostgresSession {
     client: Client,
     driven: JoinHandle<()>,
@@ -35,7 +35,7 @@ pub struct PostgresSession {
 }
 
 impl PostgresSession {
-    /// Connects. Sends the newest version of the server's notifications to `notified`.
+    /// Connects. A task sends the newest version that the server notifies to `notified`.
     pub async fn open(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
         let opened = Self::connected(server, settings, notified).await;
         if let (Err(_), Some(calls)) = (&opened, &server.counted) {
@@ -68,7 +68,7 @@ impl PostgresSession {
         Ok(session)
     }
 
-    /// Connects with the settings, or without them if a pooler refuses them.
+    /// Connects with the settings, or without them if a pooler refuses settings.
     async fn begun(
         server: &Server,
         settings: &SessionSettings,
@@ -105,8 +105,8 @@ impl PostgresSession {
         !self.in_transactions.is_empty()
     }
 
-    /// Sends the statements and waits for all answers. Between two rows or statements it waits at most `statement_max`
-    /// and a second.
+    /// Sends the statements and waits for all answers. Waits for each row or statement at most
+    /// `statement_max` and [`ANSWER_MARGIN`].
     pub async fn ask(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, AskError> {
         let started = Instant::now();
         let asked = self.answers(statements, statement_max).await;
@@ -123,7 +123,8 @@ impl PostgresSession {
             return Err(AskError::not_asked("the connection was closed"));
         }
         let limit = statement_max + ANSWER_MARGIN;
-        // Settings before BEGIN apply to the transaction that it begins. A failed transaction accepts only ROLLBACK.
+        // Settings before BEGIN apply to the new transaction. ROLLBACK goes without settings, since a failed
+        // transaction accepts no other statement.
         let statements = match self.is_pooled() && !statements.starts_with("ROLLBACK") {
             true => Cow::Owned(format!("{}{statements}", self.in_transactions)),
             false => Cow::Borrowed(statements),
@@ -143,7 +144,7 @@ impl PostgresSession {
         Ok(answers)
     }
 
-    /// Ends the session and its current statement.
+    /// Closes the session, and ends its current statement.
     pub async fn close(self) {
         drop(self.client);
         self.driven.abort();

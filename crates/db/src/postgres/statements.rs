@@ -1,13 +1,13 @@
-//! Statements with values, in one text.
+//! A text of statements, with values written as literals.
 //!
-//! Values are written into the text as literals. Invariant: only
-//! [`Statements`] writes them; a session has `standard_conforming_strings` on.
+//! Invariant: only this module writes literals. They are safe only in a session with `standard_conforming_strings` on,
+//! as every session has it.
 
 use std::fmt::{Display, Write};
 
 use fullbore_wire::{Text, Uuid};
 
-/// Statements, each with a semicolon behind it.
+/// Statements, each followed by a semicolon.
 #[derive(Default)]
 pub struct Statements(String);
 
@@ -17,13 +17,13 @@ impl Statements {
         self.0
     }
 
-    /// Adds a statement, with `values` in place of its `?`.
+    /// Adds a statement, with `values` in place of each `?`.
     pub fn add(&mut self, statement: &str, values: &[&dyn Value]) {
         self.fill(statement, values);
         self.0.push_str(";\n");
     }
 
-    /// Calls `add` for each item, with commas between.
+    /// Calls `add` for each item, and adds a comma between two items.
     pub fn list<T>(&mut self, items: impl IntoIterator<Item = T>, add: impl Fn(&mut Self, T)) {
         for (at, item) in items.into_iter().enumerate() {
             if at > 0 {
@@ -33,7 +33,7 @@ impl Statements {
         }
     }
 
-    /// Adds a part of a statement, with `values` in place of its `?`.
+    /// Adds a part of a statement, with `values` in place of each `?`.
     pub fn fill(&mut self, text: &str, values: &[&dyn Value]) {
         let mut parts = text.split('?');
         self.0.push_str(parts.next().unwrap_or_default());
@@ -55,7 +55,7 @@ macro_rules! as_displayed {
     ($($number:ty),*) => {$(
         impl Value for $number {
             fn put(&self, statement: &mut String) {
-                // In parentheses: a second minus would begin a comment.
+                // In parentheses, since a minus before the number's own minus would begin a comment.
                 let _ = write!(statement, "({self})");
             }
         }
@@ -92,14 +92,14 @@ impl Value for Vec<Option<i32>> {
     }
 }
 
-/// Text without the character 0: our own, or checked before.
+/// Text of this program, or checked text: it must not contain the character 0.
 impl Value for String {
     fn put(&self, statement: &mut String) {
         quote(statement, self);
     }
 }
 
-/// Text that clients choose, which may have any character.
+/// Text that clients choose; it may contain any character.
 pub struct Typed<'a>(pub &'a str);
 
 impl Value for Typed<'_> {
@@ -111,7 +111,7 @@ impl Value for Typed<'_> {
     }
 }
 
-/// Returns the original of a text that [`Typed`] has escaped.
+/// Returns the client's text from the stored text that [`Typed`] escaped.
 pub fn as_typed(stored: &str) -> String {
     if !stored.contains('\\') {
         return stored.to_owned();

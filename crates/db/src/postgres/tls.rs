@@ -1,4 +1,4 @@
-//! TLS to PostgreSQL, over `crates/tls`.
+//! TLS to PostgreSQL, by means of `crates/tls`.
 
 use std::future::Future;
 use std::io;
@@ -15,21 +15,21 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream}
 pub enum Encryption {
     /// Plain text.
     Off,
-    /// TLS with the authorities and the certificate in these files.
+    /// TLS with the authorities of `settings` and the certificate `own`, whose files are read for each connection.
     On { settings: Box<Settings>, own: Option<OwnCertificate>, verifies: bool, check_host_name: bool },
 }
 
 /// Files of the client certificate.
 #[derive(Clone)]
 pub struct OwnCertificate {
-    /// Certificate and its chain, PEM.
+    /// PEM file with the certificate and its chain.
     pub certificate: PathBuf,
-    /// Private key, PEM.
+    /// PEM file with the private key.
     pub key: PathBuf,
 }
 
 impl Encryption {
-    /// Reads the authorities and the certificate for a new connection.
+    /// Reads the files of the authorities and of the certificate, for a new connection.
     pub fn load(&self) -> Result<MakeSession, MaterialError> {
         let Self::On { settings, own, verifies, check_host_name } = self else { return Ok(MakeSession(None)) };
         let mut settings = settings.clone();
@@ -53,7 +53,7 @@ impl Encryption {
     }
 }
 
-/// Replaces the names of brokers' settings by the URL parameters from which they were made.
+/// Replaces the names of `ssl.*` settings in an error text by the parameters of the URL that set them.
 fn in_words_of_url(text: String) -> String {
     let names = [
         ("ssl.truststore.location", "sslrootcert"),
@@ -64,11 +64,11 @@ fn in_words_of_url(text: String) -> String {
     names.iter().fold(text, |text, (setting, name)| text.replace(setting, name))
 }
 
-/// Begins TLS sessions with a server; has no connector if TLS is off.
+/// Factory of TLS sessions with a server; without a connector if TLS is off.
 #[derive(Clone)]
 pub struct MakeSession(Option<Connector>);
 
-/// TLS session with one server, to be begun.
+/// TLS session with one server, before the handshake.
 pub struct BeginSession {
     connector: Option<Connector>,
     host: String,

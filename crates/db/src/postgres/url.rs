@@ -1,7 +1,8 @@
-//! Parameters of a URL, as libpq defines them: those of TLS, those without effect here, and unsupported ones.
+//! Parameters of a URL that libpq defines and tokio-postgres does not read: those of TLS, those without effect, and
+//! unsupported ones.
 //!
-//! Not here: the rest of a URL, which the PostgreSQL client parses. Invariant: no text quotes what may be part of a
-//! password.
+//! Not here: the rest of a URL, which tokio-postgres parses. Invariant: no error text quotes a part of the URL that may
+//! belong to a password.
 
 use std::path::PathBuf;
 
@@ -33,7 +34,7 @@ const PASSED_ON: [&str; 16] = [
 /// Value of `sslrootcert` that stands for the system's authorities.
 const SYSTEM: &str = "system";
 
-/// Error of a URL or of a file that it names, without the password.
+/// Error of a URL, or of a file that the URL names. Its text does not contain the password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadServer(pub String);
@@ -48,10 +49,10 @@ pub struct TlsParameters {
     key_password: Option<String>,
 }
 
-/// Splits a URL into the URL that tokio-postgres reads and the parameters of TLS.
+/// Splits a URL into a URL that tokio-postgres reads, and the parameters of TLS.
 ///
 /// # Errors
-/// Name of a parameter that is unknown or not supported.
+/// [`BadServer`] with the name of a parameter that is unknown or not supported.
 pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
     let mut parameters = TlsParameters::default();
     let Some((address, query)) = url.split_once('?') else { return Ok((url.to_owned(), parameters)) };
@@ -61,7 +62,8 @@ pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
         if PASSED_ON.contains(&name) {
             left.push(parameter);
         } else if !parameters.take(name, decoded(value))? {
-            // The text may belong to a password with an unencoded question mark.
+            // The name is shown only if it looks like one: the text may belong to a password with an unencoded question
+            // mark.
             let may_be_shown =
                 !query.contains('@') && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
             let shown = if may_be_shown { name } else { "a parameter" };
@@ -75,10 +77,10 @@ pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
 }
 
 impl TlsParameters {
-    /// Takes a parameter. Returns false if libpq has none of this name.
+    /// Takes a parameter. Returns false if libpq has no parameter of this name.
     ///
     /// # Errors
-    /// Value or parameter that is not supported.
+    /// [`BadServer`] if the parameter or its value is not supported.
     fn take(&mut self, name: &str, value: String) -> Result<bool, BadServer> {
         let must = |what: &str| Err(BadServer(format!("{name}: must be {what}")));
         match (name, value.as_str()) {
@@ -120,11 +122,11 @@ impl TlsParameters {
         Ok(true)
     }
 
-    /// Sets the mode in `config`, by libpq's rules: certificates are verified if the mode demands it, or if authorities
-    /// are named.
+    /// Sets the mode of TLS in `config`. As in libpq, certificates are verified if the mode demands this, or if
+    /// authorities are named.
     ///
     /// # Errors
-    /// Parameters that contradict each other.
+    /// [`BadServer`] if parameters contradict each other.
     pub fn apply(self, config: &mut Config) -> Result<Encryption, BadServer> {
         let is_of_system = self.root_certificates.as_deref() == Some(SYSTEM);
         let has_roots = self.root_certificates.is_some();

@@ -1,26 +1,27 @@
-//! Hung writes to the disk of the data directory: a frozen file system, a dead network volume.
+//! Finds hung writes to the disk of the data directory, as on a frozen file system or a dead network volume.
 //!
-//! A write is counted in the round in which it began. A round lasts until the last write of the round before it has
-//! returned, so a long round means a hung write. No clock is read where a write begins. Not here: the broker's
-//! reaction.
+//! A write is counted in the round in which it began. A round lasts until the last write of the previous round has
+//! returned, so that a long round means a hung write. The begin of a write therefore reads no clock. Not here: the
+//! broker's reaction.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Time after which a write is hung. A busy disk may take a second or two for one (a journal's commit, a
-/// throttled volume). Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30 s).
+/// Time after which a write counts as hung. A busy disk may take one or two seconds for a write, as for a journal's
+/// commit or on a throttled volume. Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30 s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
-/// Time between two polls. Where more has passed, the process stood still, and the excess is not counted.
+/// Time between two polls. After much more time the process was stopped; of that time, the length of two intervals is
+/// counted.
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Writes under way.
+/// Counts of the writes that have begun and not returned.
 #[derive(Debug)]
 pub struct WritesUnderWay {
     /// Number of the round.
     round: AtomicUsize,
-    /// Writes under way that began in even rounds, and in odd ones.
+    /// Number of unreturned writes that began in even rounds, and in odd rounds.
     under_way: [AtomicUsize; 2],
     looked: Mutex<LastLook>,
     hangs: AtomicBool,
@@ -29,17 +30,17 @@ pub struct WritesUnderWay {
 #[derive(Debug)]
 struct LastLook {
     at: Instant,
-    /// Time for which the round has lasted.
+    /// Time for which the round has lasted at the last poll.
     lasts: Duration,
 }
 
-/// Write under way until this is dropped.
+/// Guard of a write: the write counts as unreturned until the guard is dropped.
 pub struct WriteUnderWay<'a>(&'a AtomicUsize);
 
-/// Change that a poll found.
+/// Change that a poll has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HungChange {
-    /// A write is hung.
+    /// A write hangs.
     Hangs,
     /// Each hung write has returned.
     Answers,
@@ -57,14 +58,15 @@ impl Default for WritesUnderWay {
 }
 
 impl WritesUnderWay {
-    /// Counts a write until the returned value is dropped.
+    /// Counts a write until the caller drops the returned guard.
     pub fn begin(&self) -> WriteUnderWay<'_> {
         let count = &self.under_way[self.round.load(Relaxed) & 1];
         count.fetch_add(1, Relaxed);
         WriteUnderWay(count)
     }
 
-    /// Polls for hung writes and returns the change, if any. The caller calls it each [`LOOK_EVERY`].
+    /// Checks for hung writes at the time `now`. Returns the change since the last poll; None without a change. The
+    /// caller polls every [`LOOK_EVERY`].
     pub fn look(&self, now: Instant) -> Option<HungChange> {
         let mut looked = self.looked.lock();
         let passed = now.saturating_duration_since(looked.at);
@@ -85,7 +87,7 @@ impl WritesUnderWay {
         self.hangs.load(Relaxed)
     }
 
-    /// Returns the least time for which a write has been hung; None if no write is.
+    /// Returns the least time for which a write has hung; None if no write hangs.
     pub fn hung_for(&self) -> Option<Duration> {
         self.hangs().then(|| self.looked.lock().lasts)
     }

@@ -1,14 +1,14 @@
-//! Room on the disk of the data directory: whether it is full, and the reserve that lets room be made.
-//! `hung` finds writes that do not return, `new_files` directories that take no new files, which other brokers treat as
-//! a full disk.
+//! Space on the disk of the data directory, and the disk reserve, which serves deletions on a full disk.
+//! `hung` finds writes that do not return. `new_files` finds a directory that takes no new files, which other brokers
+//! treat like a full disk.
 //!
-//! The reserve is a file that takes up room while the disk has some. On a full disk, parts of it are released for work
-//! that frees space, a deletion of topics or records, so that this can be recorded. Until the reserve is whole again,
-//! which has precedence over every other use of room, no other record or metadata is written. Not here: the work that
-//! frees space, which belongs to retention and the control plane.
+//! The reserve is a file that occupies space in advance. On a full disk, the broker releases parts of the reserve for
+//! work that frees space. A deletion of topics or records is such work: it must be recorded first. Free space then goes
+//! to the reserve before any other use: until the reserve is whole again, no other record or metadata is written. Not
+//! here: the work that frees space, which belongs to retention and the control plane.
 //!
-//! Invariant: room that the reserve has released is used only by
-//! [`DiskSpace::freeing`]. Every other writer holds a [`WritePermit`] meanwhile, or rewrites a few small files.
+//! Invariant: only [`DiskSpace::freeing`] uses space that the reserve has released. Every other writer needs a
+//! [`WritePermit`], or only rewrites a few small files.
 
 mod hung;
 mod new_files;
@@ -33,57 +33,59 @@ pub use new_files::make_file;
 
 /// File of the reserve, in the data directory.
 const FILE: &str = "disk-reserve";
-/// File that is written for a moment, to check whether the free room can be used.
+/// File that is written and removed at once, to check whether the reported free space can be used.
 const PROBE: &str = "disk-probe";
-/// Divisor of the file system's size that limits the reserve. A smaller file system than this many reserves keeps less.
+/// Divisor of the file system's size: the reserve is at most this part of the file system.
 const SHARE: u64 = 16;
 /// Size of a file system's block.
 const BLOCK: u64 = 4096;
-/// Free bytes below which the disk stays full.
+/// Free bytes below which a full disk stays full.
 const FREE_MIN: u64 = 256 << 10;
-/// Free bytes beside the reserve that a broker needs to rejoin ISRs.
+/// Fewest free bytes, beside the reserve, with which a broker rejoins ISRs.
 const AMPLE_MIN: u64 = 1 << 20;
-/// Divisors for the parts of the reserve that are released one after the other. A process that is killed then leaves
-/// most of the reserve for its next start, even if another program takes the free room.
+/// Divisors of the rest of the reserve, for the parts that are released one after the other. The first parts are small:
+/// a process that is killed then leaves most of the reserve to its next start, even if another program takes the
+/// released space.
 const RELEASES: [u64; 3] = [16, 4, 1];
-/// Time without a failed write after which the log reports that there is room.
+/// Time without a failed write after which the log reports that the disk has space again.
 const ROOM_TOLD_AFTER: Duration = Duration::from_secs(5);
-/// Time between two attempts to take up room that is reported as free but refused.
+/// Time between two attempts to allocate space that the system reports as free, but refuses.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
 
-/// Room on the disk of one data directory.
+/// Space on the disk of one data directory.
 #[derive(Debug)]
 pub struct DiskSpace {
     folder: PathBuf,
-    /// Bytes of the whole reserve.
+    /// Size of the whole reserve, in bytes.
     wanted: u64,
-    /// True if the reserve is whole. A writer holds the read lock while it writes.
+    /// True if the reserve is whole. A [`WritePermit`] holds the read lock.
     whole: RwLock<bool>,
-    /// Number of works under way that free space with a part of the reserve: it is not taken back meanwhile.
+    /// Number of calls that free space with a released part of the reserve at the moment. The reserve is not made whole
+    /// during these.
     releases: AtomicUsize,
-    /// True if a write found no room, and little has been freed since.
+    /// True if a write found no space, and less than [`FREE_MIN`] has been freed since.
     full: AtomicBool,
-    /// True if the last poll found more room than the reserve takes.
+    /// True if the last poll found enough free space, beside the reserve, to rejoin ISRs.
     ample: AtomicBool,
-    /// State of new files in the directory.
+    /// Check whether the directory takes new files.
     files: NewFiles,
-    /// Appends under way.
+    /// Appends that have begun and not returned.
     writes: WritesUnderWay,
-    /// True from the poll that finds a hung write until all have returned.
+    /// True from the poll that finds a hung write until all hung writes have returned.
     hangs: watch::Sender<bool>,
     times: Mutex<Times>,
     /// Rate limit of the log line about a full disk.
     line: LogRateLimit,
 }
 
-/// Times of the last events.
+/// Times of the last events on the disk.
 #[derive(Debug, Default)]
 struct Times {
     /// True if the last log line reported a full disk.
     says_full: bool,
-    /// Time since which there is room.
+    /// Time since which the disk has space; `None` while it is full.
     room: Option<Instant>,
-    /// Time at which the system refused room that it reports as free.
+    /// Time at which the system last refused space that it reports as free.
     refused: Option<Instant>,
 }
 
@@ -91,19 +93,19 @@ fn is_within(at: Option<Instant>, time: Duration) -> bool {
     at.is_some_and(|at| at.elapsed() < time)
 }
 
-/// Right to write data that frees no space. The reserve is not released while a permit exists.
+/// Permit for a write that frees no space. The reserve is not released while a permit exists.
 pub struct WritePermit<'a> {
     _whole: RwLockReadGuard<'a, bool>,
     _append: Option<WriteUnderWay<'a>>,
 }
 
-/// Returns the bytes to keep if `configured` bytes are set and the file system has `total` bytes.
+/// Returns the size of the reserve for the setting `configured` on a file system of `total` bytes.
 fn reserve_of(configured: u64, total: u64) -> u64 {
     configured.div_ceil(BLOCK).min(total / SHARE / BLOCK).saturating_mul(BLOCK)
 }
 
 impl DiskSpace {
-    /// Allocates the reserve in an existing directory, as far as there is room.
+    /// Allocates the reserve in an existing directory, as far as space allows.
     pub fn open(folder: &Path, reserve_bytes: u64) -> DiskSpace {
         let total = disk_of(folder).map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
         let wanted = reserve_of(reserve_bytes, total);
@@ -128,7 +130,7 @@ impl DiskSpace {
             line: LogRateLimit::default(),
         };
         if wanted == 0 {
-            // Removes the reserve of an earlier run.
+            // Removes the reserve of an earlier process.
             let _ = fs::remove_file(space.path());
         }
         let taken = space.take(&mut space.whole.write());
@@ -147,7 +149,7 @@ impl DiskSpace {
         space
     }
 
-    /// Notes an error of a write. Returns true if it means that the disk is full.
+    /// Records the error of a write. Returns true if the error means that the disk is full.
     pub fn note(&self, error: &io::Error) -> bool {
         let is_full = is_full(error);
         if is_full {
@@ -156,14 +158,14 @@ impl DiskSpace {
         is_full
     }
 
-    /// Notes that a write found no room, and logs it at a limited rate.
+    /// Records that a write found no space, and logs this at a limited rate.
     pub fn note_full(&self) {
         self.full.store(true, Ordering::Relaxed);
         self.ample.store(false, Ordering::Relaxed);
         let mut times = self.times.lock();
         times.room = None;
         let is_due = self.line.due().is_some();
-        // The last line of the log always gives the current state.
+        // A line is also due after one that reported space: the last line always shows the current state.
         if is_due || !times.says_full {
             times.says_full = true;
             tracing::error!(
@@ -175,18 +177,19 @@ impl DiskSpace {
         }
     }
 
-    /// Notes that an append failed for another reason than room: the next poll makes a file.
+    /// Records that an append failed for another reason than lack of space. The next poll then checks whether the
+    /// directory takes new files.
     pub fn note_failed(&self) {
         self.files.doubt();
     }
 
-    /// Returns true if no files, and so no segments, can be made in the directory: appends will fail.
+    /// Returns true if the directory takes no new files. Appends then fail once they need a new segment.
     pub fn is_unwritable(&self) -> bool {
         self.files.are_refused()
     }
 
-    /// Notes a successful write of records. Room for one write may be the rest of a block, so the free bytes are
-    /// checked, too.
+    /// Records a successful write of records. The disk no longer counts as full if the free bytes suffice, too: the
+    /// write itself may have used only the rest of a block.
     pub fn note_written(&self) {
         if self.is_full() && !self.is_tight() {
             self.note_room();
@@ -198,23 +201,23 @@ impl DiskSpace {
         self.times.lock().room.get_or_insert_with(Instant::now);
     }
 
-    /// Logs that there is room once there has been some for a while. One write may find the last of it, and the next
-    /// none.
+    /// Logs that the disk has space once it has had some for [`ROOM_TOLD_AFTER`]. Without that wait, a write could take
+    /// the last space, and the next line would report a full disk again.
     fn tell_room(&self) {
         let mut times = self.times.lock();
         if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_TOLD_AFTER) {
             times.says_full = false;
-            // The same level as the line that it ends.
+            // A warning, so that a log that shows the error about the full disk also shows its end.
             tracing::warn!(folder = %self.folder.display(), free_bytes = self.free(), "the disk has room again");
         }
     }
 
-    /// Returns true if the last write found no room and little has been freed since.
+    /// Returns true if the last write found no space, and little has been freed since.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes that the reserve takes up now.
+    /// Returns the present size of the reserve in bytes.
     pub fn reserved(&self) -> u64 {
         fs::metadata(self.path()).map_or(0, |file| file.blocks() * 512)
     }
@@ -224,7 +227,7 @@ impl DiskSpace {
         self.wanted > 0 && self.reserved() >= self.wanted / 2
     }
 
-    /// Returns the right to write; None if the reserve is not whole and there is no room to make it so.
+    /// Returns a permit to write. None if the reserve is not whole, and the disk has no space to make it whole.
     pub fn admit(&self) -> Option<WritePermit<'_>> {
         loop {
             let whole = self.whole.read();
@@ -239,14 +242,14 @@ impl DiskSpace {
         }
     }
 
-    /// Admits an append to a log as [`DiskSpace::admit`] does, and counts it. An append is short, so a permit that is
-    /// held for long means a hung disk.
+    /// Returns a permit to append to a log, or None as [`DiskSpace::admit`] does. An append is short, so that a permit
+    /// that exists for seconds means a hung disk.
     pub fn admit_append(&self) -> Option<WritePermit<'_>> {
         self.admit().map(|permit| WritePermit { _append: Some(self.writes.begin()), ..permit })
     }
 
-    /// Does work that frees space, or that writes what such work needs. If it finds no room, parts of the
-    /// reserve are released and the work is repeated. The caller holds no [`WritePermit`].
+    /// Runs `work`, which frees space or writes a record of that. If the work fails because of a full disk, releases a
+    /// part of the reserve and runs the work again, up to three times. The caller must not hold a [`WritePermit`].
     pub fn freeing<T, E>(&self, is_full: impl Fn(&E) -> bool, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         let mut result = work();
         for share in RELEASES {
@@ -263,7 +266,8 @@ impl DiskSpace {
         result
     }
 
-    /// Takes the reserve back during such work, if all of it fits: others may write again from then on.
+    /// Makes the reserve whole within such work, if there is space for all of it. Other writers can then get permits
+    /// before the work ends.
     pub fn regain(&self) {
         let missing = self.wanted.saturating_sub(self.reserved());
         if self.free() >= missing.saturating_add(FREE_MIN) {
@@ -271,14 +275,15 @@ impl DiskSpace {
         }
     }
 
-    /// Takes the reserve back, and checks whether the disk is still full. The housekeeping calls it regularly.
+    /// Makes the reserve whole, if possible, and checks whether the disk is still full. The housekeeping calls this
+    /// regularly.
     pub fn look(&self) {
         if self.files.look(&self.folder).is_err() {
             self.note_full();
         }
         let taken = self.make_whole();
         if self.is_tight() {
-            // Other programs have filled the disk.
+            // Other programs may have filled the disk.
             self.note_full();
         } else if self.is_full() && taken && self.can_write() {
             self.note_room();
@@ -287,7 +292,7 @@ impl DiskSpace {
         self.tell_room();
     }
 
-    /// Returns how much room there is, by the last poll and the writes since.
+    /// Returns the state of the disk, by the last poll and the writes since.
     pub fn room(&self) -> DiskRoom {
         match (self.is_full(), self.ample.load(Ordering::Relaxed)) {
             _ if self.hangs() => DiskRoom::Hung,
@@ -298,23 +303,24 @@ impl DiskSpace {
         }
     }
 
-    /// Returns true if a write is hung: another write, or a wait for a lock that this one holds, would hang as well.
+    /// Returns true if a write hangs. Another write, or a wait for a lock that the hung writer holds, would hang as
+    /// well.
     pub fn hangs(&self) -> bool {
         self.writes.hangs()
     }
 
-    /// Returns the least time for which a write has been hung; None if no write is.
+    /// Returns the least time for which a write has hung; None if no write hangs.
     pub fn hung_for(&self) -> Option<Duration> {
         self.writes.hung_for()
     }
 
-    /// Waits until a write is hung.
+    /// Waits until a write hangs.
     pub async fn until_it_hangs(&self) {
         // Cannot fail: the sender is a field.
         let _ = self.hangs.subscribe().wait_for(|hangs| *hangs).await;
     }
 
-    /// Polls for hung writes, forever, and logs them.
+    /// Polls forever for hung writes, and logs each change.
     pub async fn watch_writes(&self) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -336,7 +342,8 @@ impl DiskSpace {
         }
     }
 
-    /// Returns true if a probe can be written: a quota may leave less than the reported room.
+    /// Returns true if a probe file of [`FREE_MIN`] bytes can be written: a quota may leave less space than the system
+    /// reports.
     fn can_write(&self) -> bool {
         let probe = self.folder.join(PROBE);
         let written = File::create(&probe).and_then(|file| take_up(file, FREE_MIN));
@@ -344,12 +351,12 @@ impl DiskSpace {
         written.is_ok()
     }
 
-    /// Returns true if hardly any room is free now.
+    /// Returns true if fewer than [`FREE_MIN`] bytes are free.
     pub fn is_tight(&self) -> bool {
         self.free() < FREE_MIN
     }
 
-    /// Releases `1/share` of the rest of the reserve.
+    /// Releases the `share`-th part of the rest of the reserve.
     fn release(&self, share: u64) {
         let mut whole = self.whole.write();
         *whole = false;
@@ -365,7 +372,8 @@ impl DiskSpace {
         }
     }
 
-    /// Makes the reserve whole. Returns true if it is. Waits for writers only if it has to allocate.
+    /// Makes the reserve whole, if possible. Returns true if it is whole. Waits for permits of writers only if the
+    /// reserve is not whole.
     fn make_whole(&self) -> bool {
         if *self.whole.read() {
             return true;
@@ -374,7 +382,7 @@ impl DiskSpace {
         self.releases.load(Ordering::SeqCst) == 0 && self.take(&mut whole)
     }
 
-    /// Allocates the reserve as far as there is room. Returns true if it is whole.
+    /// Allocates the reserve as far as space allows. Returns true if it is whole.
     fn take(&self, whole: &mut bool) -> bool {
         if !*whole {
             *whole = self.wanted == 0 || self.allocate();
@@ -395,7 +403,8 @@ impl DiskSpace {
                 self.times.lock().refused = Some(Instant::now());
                 false
             }
-            // The reserve only serves a full disk: writers do not wait for one that fails for another reason.
+            // Counts as whole: the reserve only serves a full disk, and writers need not wait for a file that fails for
+            // another reason.
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "cannot allocate the reserve for a full disk: on a full disk, deletions may find no room either");
                 let _ = fs::remove_file(&path);
@@ -416,7 +425,7 @@ impl DiskSpace {
     }
 }
 
-/// Counts a work in [`DiskSpace::releases`] until this is dropped.
+/// Guard that counts a call in [`DiskSpace::releases`] until it is dropped.
 struct Releasing<'a>(&'a DiskSpace);
 
 impl<'a> Releasing<'a> {
@@ -432,12 +441,12 @@ impl Drop for Releasing<'_> {
     }
 }
 
-/// Returns the figures of a directory's file system; None if it has no size.
+/// Returns the figures of a directory's file system; None if the file system reports no size.
 fn disk_of(folder: &Path) -> Option<StatVfs> {
     statvfs(folder).ok().filter(|disk| disk.f_blocks > 0)
 }
 
-/// Allocates `bytes` for a file, or writes them where the file system cannot allocate.
+/// Allocates `bytes` for a file, or writes as many bytes if the file system cannot allocate.
 fn take_up(file: File, bytes: u64) -> io::Result<()> {
     file.set_len(bytes)?;
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
@@ -491,7 +500,7 @@ mod tests {
             assert!(space.admit().is_none());
             space.look();
             assert_eq!(space.reserved(), reserved, "nobody took it back");
-            // There is room in this directory.
+            // This directory has space.
             space.regain();
             assert!(space.admit().is_some() && space.reserved() == 1 << 20);
             Ok(())
@@ -561,7 +570,7 @@ mod tests {
         space.note_failed();
         space.look();
         assert_eq!(space.room(), DiskRoom::Ample, "another reason");
-        // Not even the superuser can make files in a directory that does not exist.
+        // A removed directory takes no files, even from the superuser.
         fs::remove_dir_all(&data).expect("removed");
         space.look();
         assert_eq!(space.room(), DiskRoom::Ample, "nothing has failed");

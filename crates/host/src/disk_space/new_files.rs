@@ -1,7 +1,7 @@
-//! Check whether new files can be made in the data directory: a poll makes one after an append has failed for another
-//! reason than room.
+//! Check whether the data directory takes new files. After an append has failed for another reason than lack of space,
+//! the next poll makes a file.
 //!
-//! Not here: room on the disk, and hung writes.
+//! Not here: disk space, and hung writes.
 
 use std::fs;
 use std::io;
@@ -13,39 +13,39 @@ use parking_lot::Mutex;
 
 use crate::files::{is_full, is_momentary};
 
-/// Names of the file that the check makes, before and after it renames it.
+/// Names of the file that the check makes, before and after the rename.
 const PROBE: &str = "new-file-probe";
 const RENAMED: &str = "new-file-probe.renamed";
 
-/// Time for which descriptors or memory may be short. A leader that cannot roll its segments for longer is of no use,
-/// like one with a hung write.
+/// Longest shortage of descriptors or memory that is tolerated. A leader that cannot roll its segments for longer is of
+/// no use, like a leader with a hung write.
 const SHORT_MAX: Duration = Duration::from_secs(4);
 
-/// State of a directory that takes new files, or does not.
+/// State of the check of one directory.
 #[derive(Debug, Default)]
 pub struct NewFiles {
-    /// True if an append has failed since the last poll.
+    /// True if the next poll must make a file: an append has failed, or a shortage lasts.
     doubted: AtomicBool,
     refused: AtomicBool,
-    /// Begin of the current shortage of descriptors or memory.
+    /// Begin of the present shortage of descriptors or memory.
     short_since: Mutex<Option<Instant>>,
 }
 
 impl NewFiles {
-    /// Makes the next poll create a file.
+    /// Requests that the next poll makes a file.
     pub fn doubt(&self) {
         self.doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the last poll could make no file.
+    /// Returns true if the directory takes no new files, by the last poll that made one.
     pub fn are_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Makes a file if an append or the last poll failed, and logs a change.
+    /// Makes a file if one was requested, or if the directory took none before. Logs a change.
     ///
     /// # Errors
-    /// The error of a disk without room.
+    /// Error of the system if the disk is full.
     pub fn look(&self, folder: &Path) -> io::Result<()> {
         if !self.doubted.swap(false, Ordering::Relaxed) && !self.are_refused() {
             return Ok(());
@@ -62,7 +62,7 @@ impl NewFiles {
         };
         match made {
             Err(error) if is_full(&error) => return Err(error),
-            // The next poll tries again.
+            // The shortage may end soon: the next poll makes a file again.
             Err(_) if since.is_some_and(|since| now - since < SHORT_MAX) => self.doubt(),
             Err(error) => {
                 if !self.refused.swap(true, Ordering::Relaxed) {
@@ -84,14 +84,14 @@ impl NewFiles {
     }
 }
 
-/// Makes a file in a directory, as for a new segment, renames it, as for a checkpoint, and removes it.
+/// Makes a file in a directory, renames it, and removes it. A new segment and a checkpoint need the same steps.
 ///
 /// # Errors
-/// The error of the system.
+/// Error of the system if one of the steps fails.
 pub fn make_file(folder: &Path) -> io::Result<()> {
     let (probe, renamed) = (folder.join(PROBE), folder.join(RENAMED));
     let made = fs::write(&probe, PROBE).and_then(|()| fs::rename(&probe, &renamed));
-    // Removes both names: a killed process may have left either.
+    // Removes both names: a killed process may have left a file under either one.
     [probe, renamed].iter().for_each(|path| _ = fs::remove_file(path));
     made
 }

@@ -1,4 +1,4 @@
-//! Count that only rises.
+//! Counter whose value only rises.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,17 +1,18 @@
 //! Error counts: one counter for each code that Kafka knows.
 //!
-//! Invariant: an unknown code is counted as UNKNOWN_SERVER_ERROR, never lost and never out of bounds.
+//! Invariant: an unknown code is counted as UNKNOWN_SERVER_ERROR, and never out of bounds.
 
 use super::counter::Counter;
 use fullbore_wire::ErrorCode;
 
-/// Number of counters. Kafka's codes go from -1 (UNKNOWN_SERVER_ERROR) to 133; the rest is for new ones.
+/// Number of counters. Kafka's codes go from -1 (UNKNOWN_SERVER_ERROR) to 133; the remaining counters are for new
+/// codes.
 const CODES: usize = 144;
 
-/// Errors by code.
+/// Counts of errors by code.
 #[derive(Debug)]
 pub struct Errors {
-    /// Counters; that of a code is at index code + 1.
+    /// Counters. The counter of a code is at index code + 1.
     by_code: [Counter; CODES],
 }
 

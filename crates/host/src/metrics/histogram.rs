@@ -1,4 +1,4 @@
-//! Durations of requests in fixed buckets.
+//! Histogram of durations, with fixed buckets.
 //!
 //! Invariant: a duration is counted in the first bucket whose bound it does not exceed. Counts summed up to a bound are
 //! therefore exact (Prometheus' `le`).
@@ -10,7 +10,7 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 const S: u64 = 1_000 * MS;
 
-/// Upper bounds in nanoseconds: from an answer out of memory on loopback to a client's patience.
+/// Upper bounds of the buckets in nanoseconds: from an answer from memory over loopback to a client's request timeout.
 const BOUNDS_NS: [u64; 20] = [
     50 * US,
     100 * US,
@@ -37,14 +37,14 @@ const BOUNDS_NS: [u64; 20] = [
 /// Counts of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// Buckets of the bounds, and one for longer durations.
+    /// Bucket of each bound, and a last one for longer durations.
     buckets: [Counter; BOUNDS_NS.len() + 1],
     sum_ns: Counter,
 }
 
 /// Snapshot of a histogram.
 pub struct Seen {
-    /// Bounds in seconds, the last one infinite, each with the count of its bucket alone.
+    /// Bounds in seconds, each with the count of its own bucket. The last bound is infinite.
     pub buckets: Vec<(f64, u64)>,
     pub count: u64,
     pub sum_s: f64,
@@ -61,7 +61,7 @@ impl Histogram {
     pub fn seen(&self) -> Seen {
         let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / S as f64).chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(self.buckets.iter().map(Counter::get)).collect();
-        // The count is the sum of the buckets just read, so that both always agree on a page.
+        // The count is the sum of the buckets just read, so that count and buckets always agree on the metrics page.
         let count = buckets.iter().map(|(_, count)| count).sum();
         Seen { buckets, count, sum_s: self.sum_ns.get() as f64 / S as f64 }
     }

@@ -1,7 +1,7 @@
-//! Counters of the broker: each request costs a few relaxed additions, and the metrics page reads them.
+//! Counters of the broker, which the metrics page reads. A request costs a few relaxed additions.
 //!
-//! Not here: the metrics on the page (`exposition`), and the HTTP page (`admin`). Invariant: recording takes no lock,
-//! allocates nothing and never waits.
+//! Not here: names and format of the metrics (`exposition`), and the HTTP page (`admin`). Invariant: recording takes no
+//! lock, allocates nothing and never waits.
 
 mod counter;
 mod errors;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Largest API key plus one.
 const API_CODES: usize = ApiKey::ALL[ApiKey::ALL.len() - 1] as usize + 1;
 
-/// Index of an API's counters, by its key: keys have gaps, counters have none.
+/// Index of an API's counters, by API key. Keys have gaps; counters have none.
 const SLOTS: [u8; API_CODES] = {
     let mut slots = [0; API_CODES];
     let mut at = 0;
@@ -32,7 +32,7 @@ const SLOTS: [u8; API_CODES] = {
     slots
 };
 
-/// Handle on the counters, cheap to clone. They start at zero with the broker and only rise.
+/// Handle on the counters, cheap to clone. All counters start at zero with the broker, and only rise.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     pub counters: Arc<Counters>,
@@ -60,7 +60,7 @@ pub struct Connections {
     pub refused: Counter,
 }
 
-/// Counters of an API, on cache lines of their own so that producers do not slow consumers down.
+/// Counters of an API. Each API has its own cache lines, so that producers do not slow consumers down.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct PerApi {
@@ -79,7 +79,8 @@ pub struct ProduceCounters {
     pub reorder: Reorder,
 }
 
-/// Parked batches, which arrived out of order: counts of those that came and those that left.
+/// Counts of parked batches, which arrived out of order: batches parked since the start, and batches that are no longer
+/// parked.
 #[derive(Debug, Default)]
 pub struct Reorder {
     pub parked: Counter,
@@ -92,7 +93,8 @@ pub struct Reorder {
 impl Reorder {
     /// Returns the number of batches that are parked now.
     pub fn batches_now(&self) -> u64 {
-        // Reads `left` first: a batch that comes and goes in between must not make the difference negative.
+        // Reads `left` first: a batch that is parked and leaves between the two reads must not make the difference
+        // negative.
         let left = self.left.get();
         self.parked.get().saturating_sub(left)
     }
@@ -119,7 +121,7 @@ pub struct ReplicationCounters {
     pub isr_expands: Counter,
 }
 
-/// Clients' own metrics.
+/// Counts of clients' pushes of their own metrics.
 #[derive(Debug, Default)]
 pub struct Telemetry {
     pub pushes: Counter,
@@ -146,7 +148,7 @@ pub struct OffsetCommits {
 pub struct TransactionCommits {
     /// Time until the decision is recorded.
     pub decision: Histogram,
-    /// Time from then until every partition has its marker.
+    /// Time from the recorded decision until every partition has its marker.
     pub markers: Histogram,
 }
 
@@ -184,7 +186,7 @@ impl Metrics {
         self.counters.connections.closed.add(1);
     }
 
-    /// Counts a connection that was refused at a limit.
+    /// Counts a connection that was refused because of a limit.
     pub fn connection_refused(&self) {
         self.counters.connections.refused.add(1);
     }
@@ -197,7 +199,7 @@ impl Metrics {
         counters.response_bytes.add(response_bytes as u64);
     }
 
-    /// Counts a produce with acks=0, which gets no answer.
+    /// Counts a produce request with acks=0, which gets no response.
     pub fn unanswered(&self) {
         self.counters.produce.unanswered.add(1);
     }
@@ -229,7 +231,7 @@ impl Metrics {
         reorder.left_bytes.add(bytes as u64);
     }
 
-    /// Counts parked batches that expired before those in front of them arrived.
+    /// Counts parked batches that expired before the batches ahead of them arrived.
     pub fn reorder_expired(&self, batches: usize) {
         self.counters.produce.reorder.expired.add(batches as u64);
     }
@@ -245,7 +247,7 @@ impl Metrics {
         self.counters.commits.decision.observe(elapsed);
     }
 
-    /// Records the time that the markers of a committed transaction took.
+    /// Records the time from the decision of a committed transaction until its last marker was written.
     pub fn commit_marked(&self, elapsed: Duration) {
         self.counters.commits.markers.observe(elapsed);
     }
@@ -299,7 +301,8 @@ impl Metrics {
 
     /// Returns the number of open connections.
     pub fn connections_open(&self) -> u64 {
-        // Reads `closed` first: a connection that comes and goes in between must not make the difference negative.
+        // Reads `closed` first: a connection that opens and closes between the two reads must not make the difference
+        // negative.
         let closed = self.counters.connections.closed.get();
         self.counters.connections.accepted.get().saturating_sub(closed)
     }

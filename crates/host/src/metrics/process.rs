@@ -11,14 +11,14 @@ pub struct Process {
     pub resident_bytes: Option<u64>,
     /// Open file descriptors.
     pub open_fds: Option<u64>,
-    /// Limit of open file descriptors; `None` when unlimited.
+    /// Limit of open file descriptors; `None` if unlimited.
     pub max_fds: Option<u64>,
-    /// Processor time of all threads.
+    /// Processor time of all threads, in seconds.
     pub cpu_s: f64,
 }
 
 impl Process {
-    /// Reads the figures. Takes milliseconds with tens of thousands of open descriptors.
+    /// Reads the figures of this process. Takes milliseconds with tens of thousands of open descriptors.
     pub fn read() -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         Process {
@@ -30,7 +30,7 @@ impl Process {
     }
 }
 
-/// Returns the bytes of the line `VmRSS:     1234 kB`.
+/// Returns the resident bytes from the line `VmRSS: 1234 kB`.
 fn resident_bytes(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
@@ -39,7 +39,7 @@ fn resident_bytes(status: &str) -> Option<u64> {
 
 fn open_fds() -> Option<u64> {
     let listed = fs::read_dir("/proc/self/fd").ok()?.count();
-    // One of them is the listing itself.
+    // One of the listed descriptors belongs to the listing itself.
     Some((listed as u64).saturating_sub(1))
 }
 
