@@ -1,7 +1,7 @@
 //! Settings of every connection: Kafka's names and defaults.
 //!
-//! Not here: `bootstrap.servers`, which the creator of a cluster passes. The settings of TLS, which [`ClientConfig`]
-//! holds, are in [`security`](crate::security).
+//! Not here: `bootstrap.servers`, which the creator of a cluster passes, and the settings of TLS, which are in
+//! [`security`](crate::security).
 
 use crate::error::ConfigError;
 use crate::key::{self, Key, Setting, ms, number};
@@ -19,22 +19,22 @@ pub struct ClientConfig {
     pub request_timeout: Duration,
     /// Longest time that connecting may take (socket.connection.setup.timeout.ms).
     pub connect_timeout: Duration,
-    /// Size of the send buffer; None leaves it, and its growth, to the system (send.buffer.bytes).
+    /// Size of the send buffer (send.buffer.bytes); None lets the system choose and adapt it.
     pub send_buffer_bytes: Option<u32>,
-    /// Size of the receive buffer; None leaves it, and its growth, to the system (receive.buffer.bytes).
+    /// Size of the receive buffer (receive.buffer.bytes); None lets the system choose and adapt it.
     pub receive_buffer_bytes: Option<u32>,
     /// Time without traffic after which a connection is closed (connections.max.idle.ms).
     pub connections_max_idle: Duration,
-    /// Bytes of the longest response; a longer one ends the connection.
+    /// Largest number of bytes of a response; a longer response ends the connection.
     pub response_bytes_max: usize,
     /// First pause after a failed attempt to connect (reconnect.backoff.ms).
     pub reconnect_backoff: Duration,
-    /// Longest such pause (reconnect.backoff.max.ms).
+    /// Longest pause after a failed attempt to connect (reconnect.backoff.max.ms).
     pub reconnect_backoff_max: Duration,
     /// Plain connections, or TLS with its settings (security.protocol, ssl.*).
     pub security: Security,
-    /// Addresses of relays by advertised address, both host:port: the client connects to the relay instead. For tools;
-    /// no key sets it. Names in certificates and messages stay the advertised ones.
+    /// Addresses of relays by advertised address, both host:port: the client connects to the relay instead.
+    /// Certificates and messages still have the advertised names. For tools; no key sets this field.
     pub detours: Arc<HashMap<String, String>>,
 }
 
@@ -56,7 +56,7 @@ impl Default for ClientConfig {
     }
 }
 
-/// Settings of a connection itself, by name.
+/// Settings of connections other than those of security, by name.
 const KEYS: &[Key<ClientConfig>] = crate::keys! {
     "client.id", "fullbore", "Sent with every request (Kafka's default is empty).",
         |c, v| c.client_id = v.to_owned();
@@ -82,10 +82,10 @@ impl ClientConfig {
         KEYS.iter().map(|key| key.setting).chain(Security::settings())
     }
 
-    /// Sets one setting by Kafka's name. Returns false if connections have none of this name.
+    /// Sets one setting by its name in Kafka. Returns false if connections have no setting of this name.
     ///
     /// # Errors
-    /// The key, the value and the allowed values.
+    /// [`ConfigError::Value`] with the allowed values, if the value is not allowed.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         Ok(key::set(KEYS, self, name, value)? || self.security.set(name, value)?)
     }

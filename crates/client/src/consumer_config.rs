@@ -1,4 +1,4 @@
-//! A consumer's settings by Kafka's names: those of its fetches and those of a group's member.
+//! Settings of a consumer by Kafka's names: of its fetches, and of its membership in a group.
 //!
 //! Not here: settings of connections ([`security`](crate::security)), and the group's name. `docs/consumer.md` is
 //! generated from these tables.
@@ -15,13 +15,13 @@ use std::time::Duration;
 pub struct ConsumerConfig {
     /// Settings of fetches, and the start of a partition (auto.offset.reset).
     pub fetch: FetchSettings,
-    /// Settings of the member. The owner sets the group and the topics.
+    /// Settings of the membership. The creator sets the group and the topics.
     pub group: GroupConfig,
-    /// True if offsets are committed (enable.auto.commit).
+    /// True if the consumer commits offsets (enable.auto.commit).
     pub commits: bool,
     /// Time between two commits (auto.commit.interval.ms).
     pub commit_interval: Duration,
-    /// True if patterns do not match internal topics (exclude.internal.topics).
+    /// True if patterns match no internal topics (exclude.internal.topics).
     pub exclude_internal: bool,
 }
 
@@ -89,10 +89,10 @@ impl FetchSettings {
         FETCH_KEYS.iter().map(|key| key.setting)
     }
 
-    /// Sets one setting by Kafka's name. Returns false if fetches have none of this name.
+    /// Sets one setting by its name in Kafka. Returns false if fetches have no setting of this name.
     ///
     /// # Errors
-    /// The key, the value and the allowed values.
+    /// [`ConfigError::Value`] with the allowed values, if the value is not allowed.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         key::set(FETCH_KEYS, self, name, value)
     }
@@ -104,10 +104,10 @@ impl ConsumerConfig {
         KEYS.iter().map(|key| key.setting).chain(FetchSettings::settings())
     }
 
-    /// Sets one setting by Kafka's name. Returns false if consumers have none of this name.
+    /// Sets one setting by its name in Kafka. Returns false if consumers have no setting of this name.
     ///
     /// # Errors
-    /// The key, the value and the allowed values.
+    /// [`ConfigError::Value`] with the allowed values, if the value is not allowed.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         Ok(key::set(KEYS, self, name, value)? || self.fetch.set(name, value)?)
     }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::security::Security;
 
-    /// Other keys of Kafka's consumer, each with what to do here.
+    /// Other keys of Kafka's consumer, each with the user's alternative here.
     const OTHERS: &[(&str, &str)] = &[
         ("allow.auto.create.topics", "A topic is never made by reading it."),
         ("client.rack", "Leaders are read."),

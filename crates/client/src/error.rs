@@ -1,21 +1,21 @@
-//! Errors of settings, of a shared connection, and of a cluster; and the sentence of a tool for its user, with the next
-//! step.
+//! Errors of settings, of a shared connection, of a cluster, and of a tool. The text of a tool's error is a sentence
+//! with the user's next step.
 
 use crate::protocol::ProtocolError;
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, has_port_too_large};
 
-/// Beginning of a connection error if the host's name has no address.
+/// Beginning of the text of a connection error if the host's name has no address.
 const UNKNOWN_HOST: &str = "no address is known for the host";
 
-/// Returns the failure of a host's look-up in the words of this program.
+/// Returns the failure of the look-up of a host with this program's text.
 pub(crate) fn unknown_host(error: &std::io::Error) -> std::io::Error {
-    // The standard library puts the action before the reason.
+    // Removes the action, which the standard library puts before the reason.
     let text = error.to_string();
     let reason = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     std::io::Error::new(std::io::ErrorKind::NotFound, format!("{UNKNOWN_HOST} ({reason})"))
 }
 
-/// Returns the advice of [`ClientError::Connect`].
+/// Returns the user's next step after [`ClientError::Connect`].
 fn next_step(source: &std::io::Error) -> &'static str {
     match source.to_string().starts_with(UNKNOWN_HOST) {
         true => "correct the name in --bootstrap-server, or in advertised.listeners of the broker that gave it",
@@ -23,7 +23,7 @@ fn next_step(source: &std::io::Error) -> &'static str {
     }
 }
 
-/// Returns the reason of [`ClientError::Address`].
+/// Returns the reason why a text is no address, for [`ClientError::Address`].
 fn address_mistake(text: &str) -> &'static str {
     match has_port_too_large(text) {
         true => "has a port above 65535",
@@ -34,18 +34,18 @@ fn address_mistake(text: &str) -> &'static str {
 /// Error of a request to a broker, as a tool shows it.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No broker of the list answers.
+    /// Failed connection: no broker of the list answers.
     #[error("cannot connect to {address}: {source}; {}", next_step(source))]
     Connect {
-        /// Host and port.
+        /// Address as `host:port`.
         address: String,
         /// Error of the last attempt.
         source: std::io::Error,
     },
-    /// The host answers, but there is no TLS session.
+    /// Failed TLS handshake with a host that answers.
     #[error("cannot connect to {address}: {source}")]
     Handshake {
-        /// Host and port.
+        /// Address as `host:port`.
         address: String,
         /// Reason as a sentence.
         source: std::io::Error,
@@ -60,7 +60,7 @@ pub enum ClientError {
     /// Connection that broke.
     #[error("the connection to {address} broke: {source}; see the broker's log")]
     Io {
-        /// Host and port.
+        /// Address as `host:port`.
         address: String,
         /// Error of the socket.
         source: std::io::Error,
@@ -68,7 +68,7 @@ pub enum ClientError {
     /// Response that did not arrive in time.
     #[error("{address} gave no answer in {patience:?}; see whether it is stopped or overloaded")]
     Silent {
-        /// Host and port.
+        /// Address as `host:port`.
         address: String,
         /// Time for which the client waited.
         patience: std::time::Duration,
@@ -76,47 +76,47 @@ pub enum ClientError {
     /// Frame that is not a response.
     #[error("{address} answered {api} with bytes that are no response: {source}; is it a Kafka broker?")]
     Decode {
-        /// Host and port.
+        /// Address as `host:port`.
         address: String,
-        /// The request.
+        /// Name of the request's API.
         api: &'static str,
-        /// The fault.
+        /// Fault of the bytes or of the request.
         source: DecodeError,
     },
     /// Request that cannot be encoded.
-    #[error("cannot write {api}: {source}")]
+    #[error("cannot encode the {api} request: {source}")]
     Encode {
-        /// The request.
+        /// Name of the request's API.
         api: &'static str,
-        /// The fault.
+        /// Fault of the bytes or of the request.
         source: EncodeError,
     },
-    /// Frame that would not fit in memory.
+    /// Response that is longer than this program accepts.
     #[error("{address} announced a response of {len} bytes, more than {max}; is it a Kafka broker?")]
     TooLarge {
-        /// Host and port.
+        /// Address as `host:port`.
         address: String,
-        /// Announced bytes.
+        /// Number of bytes that the broker announced.
         len: u32,
-        /// Accepted bytes.
+        /// Largest accepted number of bytes.
         max: usize,
     },
-    /// The broker has no version in common.
+    /// API of which broker and client have no version in common.
     #[error("{address} does not offer {api} in a version this program speaks; use a Kafka broker of 2.1 or later")]
     Version {
-        /// Host and port.
+        /// Address as `host:port`.
         address: String,
-        /// The request.
+        /// Name of the request's API.
         api: &'static str,
     },
-    /// Kafka's error.
+    /// Error code of a broker.
     #[error("{what}: {message}")]
     Kafka {
-        /// Attempt that failed.
+        /// Description of the attempt that failed.
         what: String,
-        /// Kafka's code.
+        /// Kafka's error code.
         code: ErrorCode,
-        /// The broker's message, or the code's meaning.
+        /// Message of the broker, or meaning of the code.
         message: String,
     },
     /// Topic that does not exist.
@@ -124,18 +124,18 @@ pub enum ClientError {
         "topic '{0}' does not exist; `fullbore topics list` shows those that do, `fullbore topics create` makes one"
     )]
     NoTopic(String),
-    /// Group without members and offsets.
+    /// Group that does not exist: it has neither members nor offsets.
     #[error("consumer group '{0}' does not exist; `fullbore groups list` shows those that do")]
     NoGroup(String),
     /// Group whose members are not consumers, such as those of Kafka Connect.
     #[error("group '{id}' is not a consumer group ({protocol_type}); `fullbore groups list` shows those that are")]
     NotConsumers {
-        /// The group.
+        /// Id of the group.
         id: String,
-        /// Protocol type that its members joined with.
+        /// Protocol type with which its members joined.
         protocol_type: String,
     },
-    /// No live broker has this id.
+    /// Broker id that no live broker has.
     #[error(
         "broker '{0}' does not exist or is not running; see the ids with `fullbore configs describe --entity-type brokers`"
     )]
@@ -143,19 +143,19 @@ pub enum ClientError {
     /// Partition without a leader.
     #[error("partition {partition} of topic '{topic}' has no leader; see whether its brokers are running")]
     NoLeader {
-        /// The topic.
+        /// Name of the topic.
         topic: String,
-        /// The partition.
+        /// Number of the partition.
         partition: i32,
     },
     /// Partition that the topic does not have.
     #[error("topic '{topic}' has no partition {partition}; it has 0 to {last}")]
     NoPartition {
-        /// The topic.
+        /// Name of the topic.
         topic: String,
-        /// The partition.
+        /// Number of the partition.
         partition: i32,
-        /// The topic's last partition.
+        /// Number of the topic's last partition.
         last: i32,
     },
     /// Transactional id that no coordinator has.
@@ -164,7 +164,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Returns the error of a protocol fault on the connection to this address.
+    /// Returns the client's error for a protocol fault on the connection to this address.
     pub(crate) fn of_protocol(error: ProtocolError, address: &str) -> Self {
         let address = address.to_owned();
         match error {
@@ -177,18 +177,19 @@ impl ClientError {
         }
     }
 
-    /// Returns Kafka's error with the broker's message if it sent one, else the code's meaning.
+    /// Returns the error of a code, with the broker's message if it sent one, otherwise with the meaning of the code.
     pub fn kafka(what: impl Into<String>, code: ErrorCode, message: Option<&str>) -> Self {
         let message = message.filter(|text| !text.is_empty()).unwrap_or_else(|| code.message());
         ClientError::Kafka { what: what.into(), code, message: message.to_owned() }
     }
 
-    /// Returns Kafka's error with its name, for a request that is retried: a waiting user may want to look it up.
+    /// Returns the error of a code with the code's name. For requests that are retried: a waiting user may want to look
+    /// up the name.
     pub fn refused(what: impl std::fmt::Display, code: ErrorCode) -> Self {
         ClientError::kafka(format!("{what}: {code}"), code, None)
     }
 
-    /// Returns true if another attempt, perhaps with another broker, may succeed.
+    /// Returns true if a retry, perhaps with another broker, may succeed.
     pub fn is_retriable(&self) -> bool {
         match self {
             ClientError::Connect { .. }
@@ -200,8 +201,8 @@ impl ClientError {
         }
     }
 
-    /// Returns true if the broker has closed the connection, as it does with idle ones (connections.max.idle.ms): a new
-    /// one may serve.
+    /// Returns true if the broker has closed the connection, as it closes idle ones (connections.max.idle.ms). A retry
+    /// over a new connection may succeed.
     pub fn is_closed(&self) -> bool {
         use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         let ClientError::Io { source, .. } = self else { return false };
@@ -212,33 +213,33 @@ impl ClientError {
 /// Error of settings with which a client cannot start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Setting without a default that is not set.
+    /// Missing value of a setting that has no default.
     #[error("{0} must be set")]
     Missing(&'static str),
     /// Value that is not allowed.
     #[error("{key}={value}: {allowed}")]
     Value {
-        /// The setting.
+        /// Name of the setting.
         key: &'static str,
-        /// The refused value.
+        /// Refused value.
         value: String,
-        /// The allowed values.
+        /// Sentence with the allowed values.
         allowed: String,
     },
-    /// Two settings that exclude each other.
+    /// Two settings that contradict each other.
     #[error("{first} contradicts {second}: {why}")]
     Conflict {
-        /// The first setting, with its value.
+        /// First setting, with its value.
         first: String,
-        /// The second setting, with its value.
+        /// Second setting, with its value.
         second: String,
-        /// The rule.
+        /// Rule that both break together.
         why: &'static str,
     },
-    /// Settings of TLS that contradict each other; keys or certificates that cannot be used.
+    /// Settings of TLS that contradict each other, or keys or certificates that cannot be used.
     #[error("{0}")]
     Security(#[from] fullbore_tls::MaterialError),
-    /// The system refused the client's thread.
+    /// Refusal of the client's thread by the system.
     #[error("the client's thread does not start: {0}")]
     Thread(String),
 }
@@ -249,37 +250,37 @@ pub enum ConnectionError {
     /// Failed attempt to connect; nothing was sent.
     #[error("cannot connect to {address}: {reason}")]
     Connect {
-        /// host:port.
+        /// Address as `host:port`.
         address: String,
-        /// The system's error.
+        /// Error of the system.
         reason: String,
     },
-    /// A broker answers, but not with TLS, or not with its API versions, as a connection starts.
+    /// Failed start of a connection to a host that answers: of TLS, or of the negotiation of API versions.
     #[error("cannot connect to {address}: {reason}")]
     Handshake {
-        /// host:port.
+        /// Address as `host:port`.
         address: String,
         /// Reason as a sentence.
         reason: String,
     },
-    /// The connection had ended before the request was written.
+    /// End of the connection before the request was written.
     #[error("the connection to {0} is closed")]
     NotSent(String),
-    /// The connection ended after the request, or part of it, was written.
+    /// End of the connection after the request, or a part of it, was written.
     #[error("the connection to {address} ended before the response: {reason}")]
     Disconnected {
-        /// host:port.
+        /// Address as `host:port`.
         address: String,
-        /// The system's error, or the broker's fault.
+        /// Error of the system, or fault of the broker.
         reason: String,
     },
-    /// Request that cannot be made, or response that cannot be used.
+    /// Request that cannot be encoded, or response that cannot be used.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
 }
 
 impl ConnectionError {
-    /// Returns true if another attempt, perhaps elsewhere or later, may succeed.
+    /// Returns true if a retry, perhaps later or with another broker, may succeed.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::Handshake { .. } | Self::NotSent(_) | Self::Disconnected { .. })
     }
@@ -293,21 +294,21 @@ impl ConnectionError {
 /// Reason why a request to the cluster has no result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MetadataError {
-    /// No broker answered.
+    /// Failed requests to all brokers.
     #[error("no broker answered; the last error: {0}")]
     Connection(#[from] ConnectionError),
-    /// The broker is not in the cluster's metadata.
+    /// Broker id that is not in the cluster's metadata.
     #[error("broker {0} is not known")]
     UnknownBroker(i32),
-    /// The cluster answered with an error.
+    /// Error code of a broker's response.
     #[error("the cluster answered {0}")]
     Broker(ErrorCode),
-    /// The cluster names no coordinator.
+    /// Error code of a search for a coordinator.
     #[error("the cluster answered {code}: {message}")]
     Coordinator {
-        /// Kafka's code.
+        /// Kafka's error code.
         code: ErrorCode,
-        /// The broker's message, or the code's meaning.
+        /// Message of the broker, or meaning of the code.
         message: String,
     },
 }

@@ -1,7 +1,7 @@
-//! Tables of settings: one row a key, with its default, its meaning and its parser.
+//! Tables of settings. A row has the key, the default, the meaning and the parser of a setting.
 //!
-//! Parsers and documentation are made from such tables, which stand beside the settings in each crate. Invariant: a
-//! refused value is reported with its key and the allowed values, and a secret is not shown.
+//! Parsers and documentation are made from such tables; each crate has those of its own settings. Invariant: the error
+//! of a refused value has the key and the allowed values, but never shows a secret.
 
 use crate::error::ConfigError;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use std::time::Duration;
 /// Description of a setting for users.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Kafka's name.
+    /// Name of the setting in Kafka.
     pub name: &'static str,
-    /// Kafka's default, unless `doc` gives another; empty for none.
+    /// Default in Kafka, unless `doc` names another one; empty if there is none.
     pub default: &'static str,
     /// Effect of the setting.
     pub doc: &'static str,
 }
 
-/// Setting of `C`.
+/// Row of a table: a setting of the configuration `C`.
 pub struct Key<C> {
     /// Description for users.
     pub setting: Setting,
-    /// Parses and sets a value, or returns the allowed values.
+    /// Function that parses and sets a value, or returns a sentence with the allowed values.
     pub set: fn(&mut C, &str) -> Result<(), String>,
 }
 
-/// Makes a table: name, default, meaning, and the code that sets a value.
+/// Makes a table. A row is name, default, meaning, and the code that sets a value.
 #[macro_export]
 macro_rules! keys {
     ($( $name:literal, $default:literal, $doc:literal, |$config:ident, $value:ident| $set:expr; )*) => {
@@ -44,17 +44,17 @@ impl Setting {
     }
 }
 
-/// Sets one setting by its name. Returns false if the table has none of this name.
+/// Sets one setting by its name. Returns false if the table has no setting of this name.
 ///
 /// # Errors
-/// The key, the value unless it is a secret, and the allowed values.
+/// [`ConfigError::Value`] with the allowed values, if the value is not allowed.
 pub fn set<C>(table: &[Key<C>], config: &mut C, name: &str, value: &str) -> Result<bool, ConfigError> {
     let Some(key) = table.iter().find(|key| key.setting.name == name) else { return Ok(false) };
     (key.set)(config, value.trim()).map_err(|allowed| key.setting.refused(value, allowed))?;
     Ok(true)
 }
 
-/// Returns the values between commas.
+/// Returns the values of a list, which commas separate.
 pub fn list(value: &str) -> Vec<String> {
     value.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
@@ -62,16 +62,16 @@ pub fn list(value: &str) -> Vec<String> {
 /// Parses a whole number from `min` to `max`.
 ///
 /// # Errors
-/// The allowed values.
+/// Sentence with the allowed values.
 pub fn number(value: &str, min: i64, max: i64) -> Result<i64, String> {
     let parsed = value.parse().ok().filter(|n| (min..=max).contains(n));
     parsed.ok_or_else(|| format!("must be a number from {min} to {max}"))
 }
 
-/// Parses a number of bytes or of things.
+/// Parses a size: a whole number of at least `min`.
 ///
 /// # Errors
-/// The allowed values.
+/// Sentence with the allowed values.
 pub fn size(value: &str, min: i64) -> Result<usize, String> {
     number(value, min, i64::from(i32::MAX)).map(|n| n as usize)
 }
@@ -79,7 +79,7 @@ pub fn size(value: &str, min: i64) -> Result<usize, String> {
 /// Parses a time in milliseconds.
 ///
 /// # Errors
-/// The allowed values.
+/// Sentence with the allowed values.
 pub fn ms(value: &str) -> Result<Duration, String> {
     number(value, 0, i64::from(i32::MAX)).map(|n| Duration::from_millis(n as u64))
 }
@@ -87,7 +87,7 @@ pub fn ms(value: &str) -> Result<Duration, String> {
 /// Parses true or false.
 ///
 /// # Errors
-/// The allowed values.
+/// Sentence with the allowed values.
 pub fn boolean(value: &str) -> Result<bool, String> {
     match value {
         "true" => Ok(true),

@@ -1,16 +1,15 @@
-//! Parts that every client of a Kafka cluster needs.
+//! Client of a Kafka cluster: connections, administration, consumers and groups. Works with any Kafka, and does not
+//! depend on Fullbore's broker.
 //!
 //! * [`config`], [`security`]: settings by Kafka's names.
 //! * [`protocol`]: the protocol of one connection, without the connection.
 //! * [`mod@tokio`]: connections that carry any number of concurrent requests, and a cluster of them.
-//! * [`blocking`]: connections with a thread each: one request after another, and pipelined fetches.
+//! * [`blocking`]: connections that block their thread: one request after another, or pipelined fetches.
 //! * [`admin`]: requests that describe and change topics, configurations and groups.
 //! * [`consume`]: reader of whole topics.
 //! * [`group`]: member of a consumer group.
-//! * [`consumer_config`]: settings of both by Kafka's names.
+//! * [`consumer_config`]: settings of readers and members by Kafka's names.
 //! * [`error`]: errors with their remedies.
-//!
-//! Works with any Kafka; nothing here depends on Fullbore's broker.
 
 pub mod admin;
 pub mod blocking;

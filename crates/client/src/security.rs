@@ -1,8 +1,8 @@
-//! `security.protocol` and `ssl.*`: plain connections or TLS, and its keys and certificates, for every client of this
-//! repository.
+//! Settings `security.protocol` and `ssl.*` of every client in this repository: plain connections or TLS, with keys and
+//! certificates.
 //!
-//! Not SASL, which is refused. Invariant: a connection uses the files as they are when it starts. Where those cannot be
-//! used, it uses what was loaded last.
+//! SASL is refused. Invariant: a new connection uses the present contents of the files. If these cannot be used, it
+//! uses the contents that were loaded last.
 
 use crate::error::ConfigError;
 use crate::key::Setting;
@@ -19,7 +19,7 @@ pub struct Security {
     connector: Arc<Mutex<Option<Loaded>>>,
 }
 
-/// Connector with the stamps of the files that it was loaded from.
+/// Connector, with the stamps of the files from which it was loaded.
 #[derive(Debug)]
 struct Loaded {
     stamps: Vec<FileStamp>,
@@ -29,7 +29,7 @@ struct Loaded {
 /// Name of the setting that chooses TLS.
 const PROTOCOL: &str = "security.protocol";
 
-/// Settings of security, by name.
+/// Settings of security, with their defaults and meanings.
 const SETTINGS: [Setting; 16] = [
     setting("security.protocol", "PLAINTEXT", "PLAINTEXT, or SSL for TLS. SASL is not offered yet."),
     setting("ssl.cipher.suites", "", "Cipher suites that may be used, by Java's names, with commas; empty for all."),
@@ -66,10 +66,12 @@ const fn setting(name: &'static str, default: &'static str, doc: &'static str) -
 }
 
 impl Security {
-    /// Reads the settings of security and ignores all others, for clients that are not producers.
+    /// Returns the security that these properties set, for clients that are not producers. Ignores all other
+    /// properties.
     ///
     /// # Errors
-    /// A value that is not allowed, or a contradiction; keys or certificates that cannot be used.
+    /// [`ConfigError`] if a value is not allowed, if settings contradict each other, or if keys or certificates cannot
+    /// be used.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         let mut security = Security::default();
         for (name, value) in properties {
@@ -79,7 +81,8 @@ impl Security {
         Ok(security)
     }
 
-    /// Makes TLS with settings that the caller has read. `compares_names` compares certificates with host names.
+    /// Returns TLS with settings that the caller has read. With `compares_names`, a server's certificate must have the
+    /// name of the host.
     pub fn tls(settings: Settings, compares_names: bool) -> Self {
         Security { is_tls: true, any_host_name: !compares_names, settings, ..Security::default() }
     }
@@ -89,10 +92,10 @@ impl Security {
         SETTINGS.into_iter()
     }
 
-    /// Sets one setting by Kafka's name. Returns false if it is not one of security.
+    /// Sets one setting by its name in Kafka. Returns false if it is not a setting of security.
     ///
     /// # Errors
-    /// The key, the value unless it is a secret, and the allowed values.
+    /// [`ConfigError::Value`] with the allowed values, if the value is not allowed.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else { return Ok(false) };
         self.take(name, value.trim()).map_err(|allowed| setting.refused(value, allowed))?;
@@ -100,7 +103,7 @@ impl Security {
     }
 
     fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
-        // A connector that was loaded belongs to the old settings.
+        // Drops the loaded connector, which belongs to the old settings.
         self.connector = Arc::default();
         match (name, value) {
             (PROTOCOL, _) if value.eq_ignore_ascii_case("PLAINTEXT") => self.is_tls = false,
@@ -125,10 +128,10 @@ impl Security {
         self.is_tls
     }
 
-    /// Looks for contradictions, and loads keys and certificates.
+    /// Checks that the settings do not contradict each other, and loads keys and certificates.
     ///
     /// # Errors
-    /// The setting that cannot be used.
+    /// [`ConfigError`] with the setting that cannot be used.
     pub fn check(&self) -> Result<(), ConfigError> {
         let contradiction =
             |(key, reason): (&str, &str)| MaterialError { setting: key.to_owned(), reason: reason.to_owned() };
@@ -140,7 +143,7 @@ impl Security {
     /// Returns the connector of TLS sessions; `None` for plain connections.
     ///
     /// # Errors
-    /// Keys or certificates that cannot be used.
+    /// [`MaterialError`] if keys or certificates cannot be used, and none were loaded before.
     pub fn connector(&self) -> Result<Option<Connector>, MaterialError> {
         if !self.is_tls {
             return Ok(None);

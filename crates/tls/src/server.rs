@@ -85,7 +85,7 @@ impl Acceptor {
     }
 }
 
-/// Verifier of clients' certificates by the rules of rustls and one rule of Java: a certificate that is itself in the
+/// Verifier of clients' certificates by the rules of rustls and one rule of Java. A certificate that is itself in the
 /// truststore is trusted, even if it calls itself an authority.
 #[derive(Debug)]
 struct ClientVerifier {

@@ -1,7 +1,7 @@
-//! Configurations of topics, brokers, groups and client metrics: describe, change, and list the resources that have
-//! any.
+//! Configurations of topics, brokers, groups and client metrics: describes and changes them, and lists the resources
+//! that have any.
 //!
-//! Requests about one broker go to that broker, all others to any.
+//! A request about one broker goes to that broker, any other request to any broker.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -19,9 +19,9 @@ use fullbore_wire::apis::list_config_resources::ListConfigResourcesRequest;
 pub enum ResourceKind {
     /// A topic.
     Topic,
-    /// A broker, or all of them when the name is empty.
+    /// A broker, or all brokers if the name is empty.
     Broker,
-    /// A broker's log levels.
+    /// Log levels of a broker.
     BrokerLogger,
     /// Subscription to clients' metrics.
     ClientMetrics,
@@ -57,20 +57,20 @@ impl ResourceKind {
 pub struct ConfigSource(pub i8);
 
 impl ConfigSource {
-    /// Set for the topic.
+    /// Value set for the topic.
     pub const TOPIC: ConfigSource = ConfigSource(1);
-    /// Set for the one broker while it runs.
+    /// Value set for one broker while it runs.
     pub const BROKER: ConfigSource = ConfigSource(2);
-    /// Set for all brokers while they run.
+    /// Value set for all brokers while they run.
     pub const ALL_BROKERS: ConfigSource = ConfigSource(3);
-    /// Set for a broker's loggers.
+    /// Value set for a broker's loggers.
     pub const LOGGER: ConfigSource = ConfigSource(6);
-    /// Set for client metrics.
+    /// Value set for client metrics.
     pub const CLIENT_METRICS: ConfigSource = ConfigSource(7);
-    /// Set for the group.
+    /// Value set for the group.
     pub const GROUP: ConfigSource = ConfigSource(8);
 
-    /// Returns Kafka's name.
+    /// Returns the name of the source, as in Kafka.
     pub fn name(self) -> &'static str {
         match self.0 {
             1 => "DYNAMIC_TOPIC_CONFIG",
@@ -86,14 +86,14 @@ impl ConfigSource {
     }
 }
 
-/// Value of one source.
+/// Value that a configuration has in one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Synonym {
     /// Name of the configuration in that source.
     pub name: Text,
-    /// The value; `None` if it is a secret.
+    /// Value; `None` if it is a secret.
     pub value: Option<Text>,
-    /// The source.
+    /// Source of the value.
     pub source: ConfigSource,
 }
 
@@ -108,19 +108,19 @@ pub struct ConfigEntry {
     pub source: ConfigSource,
     /// True if the value is a secret.
     pub is_sensitive: bool,
-    /// True if it cannot be changed.
+    /// True if the value cannot be changed.
     pub is_read_only: bool,
-    /// Values of all sources, the strongest first.
+    /// Values of all sources. The first one is in force.
     pub synonyms: Vec<Synonym>,
 }
 
-/// Resource: the kind, and the topic's name or the broker's id.
+/// Resource: its kind, and its name or the broker's id.
 pub type ConfigOf<'a> = (ResourceKind, &'a str);
 
-/// Returns every configuration of one resource, by name.
+/// Returns every configuration of one resource, in the order of the names.
 ///
 /// # Errors
-/// The broker's error.
+/// Error of the broker or of the connection.
 pub fn describe_configs(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Vec<ConfigEntry>, ClientError> {
     let (kind, name) = of;
     let resource =
@@ -163,14 +163,14 @@ fn entry(found: DescribeConfigsResourceResult) -> ConfigEntry {
 pub enum Change {
     /// Sets a value.
     Set(String, String),
-    /// Removes the value, so that the next weaker source applies.
+    /// Removes the value. The next source then applies.
     Delete(String),
 }
 
-/// Changes configurations of one resource, all or none.
+/// Changes configurations of one resource. If one change is refused, none is made.
 ///
 /// # Errors
-/// The broker's error.
+/// Error of the broker or of the connection.
 pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]) -> Result<(), ClientError> {
     let (kind, name) = of;
     let config = |change: &Change| match change {
@@ -208,14 +208,14 @@ pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]
     }
 }
 
-/// Returns the names of the resources of this kind that have configurations of their own. Returns none from brokers
-/// before 4.1, which report only client metrics.
+/// Returns the names of the resources of this kind that have their own configurations. Brokers before 4.1 report only
+/// client metrics, so that the list is empty for other kinds.
 ///
 /// # Errors
-/// The broker's error.
+/// Error of the broker or of the connection.
 pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec<Text>, ClientError> {
     let request = ListConfigResourcesRequest { resource_types: vec![kind.code()], ..Default::default() };
-    // Version 0 has client metrics only, and no field for the kind.
+    // Version 0 lists client metrics only, and has no field for the kind.
     let version = cluster.any()?.version::<ListConfigResourcesRequest>();
     if kind != ResourceKind::ClientMetrics && !matches!(version, Ok(1..)) {
         return Ok(Vec::new());
@@ -230,7 +230,7 @@ pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec
     Ok(names)
 }
 
-/// Returns the broker that alone can answer for this resource; None if any can.
+/// Returns the address of the only broker that can answer for this resource; None if every broker can.
 fn place(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Option<String>, ClientError> {
     if !matches!(of.0, ResourceKind::Broker | ResourceKind::BrokerLogger) || of.1.is_empty() {
         return Ok(None);

@@ -10,28 +10,29 @@ use fullbore_wire::{ErrorCode, Text};
 pub enum Election {
     /// Elects the first replica, if it is in sync.
     Preferred,
-    /// Elects any live replica if none in sync is left: records may be lost.
+    /// Elects any live replica if no in-sync replica is alive: records may be lost.
     Unclean,
 }
 
-/// Outcome for one partition.
+/// Outcome of the election in one partition.
 #[derive(Debug)]
 pub enum Elected {
     /// The partition has a new leader.
     Changed,
-    /// The right replica led already.
+    /// The replica to elect was the leader already.
     NotNeeded,
-    /// The leader is unchanged.
+    /// The election was refused: the leader is unchanged.
     Refused(ClientError),
 }
 
 /// Partition and its outcome.
 pub type PartitionElection = ((Text, i32), Elected);
 
-/// Elects the leaders of these partitions, or of all. For all, brokers return only the partitions that had to change.
+/// Elects the leaders of these partitions, or of all partitions. For all, brokers return only the partitions whose
+/// leader had to change.
 ///
 /// # Errors
-/// The broker's error.
+/// Error of the broker or of the connection.
 pub fn elect_leaders(
     cluster: &mut Cluster,
     election: Election,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Time limit of one broker, so that the others are still shown if it hangs.
+/// Time limit for one broker. If the broker hangs, the others are still shown.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Data directory of a broker.
@@ -24,31 +24,31 @@ pub struct LogDir {
     pub error: ErrorCode,
     /// Logs in the directory, by topic and partition.
     pub partitions: Vec<LogDirPartition>,
-    /// Bytes of its volume; `None` from brokers before 3.3.
+    /// Bytes of the directory's volume; `None` from brokers before 3.3.
     pub total_bytes: Option<i64>,
-    /// Free bytes of its volume; `None` from brokers before 3.3.
+    /// Free bytes of the directory's volume; `None` from brokers before 3.3.
     pub usable_bytes: Option<i64>,
 }
 
 /// Log of a partition.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogDirPartition {
-    /// The topic.
+    /// Name of the topic.
     pub topic: Text,
-    /// The partition.
+    /// Number of the partition.
     pub partition: i32,
-    /// Bytes of its segments.
+    /// Bytes of the log's segments.
     pub size: i64,
     /// Records by which the log is behind its leader.
     pub offset_lag: i64,
-    /// True if the log will replace the one in another directory once it has caught up.
+    /// True if the log, once it has caught up, replaces the partition's log in another directory.
     pub is_future: bool,
 }
 
 /// Returns the data directories of the broker at `address`, with the logs of all topics.
 ///
 /// # Errors
-/// The broker's error.
+/// Error of the broker or of the connection.
 pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, ClientError> {
     let request = DescribeLogDirsRequest { topics: None, ..Default::default() };
     let answer = cluster.ask_at(address, &request, i16::MAX)?;
@@ -84,7 +84,7 @@ pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, Cli
     Ok(answer.results.into_iter().map(folder).collect())
 }
 
-/// Files beside a log, with records that a power loss separated from it.
+/// Files beside a log, with records that a power loss separated from the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetAside {
     /// Number of files.
@@ -101,15 +101,15 @@ pub struct LogDamage {
     pub is_refused: bool,
 }
 
-/// Damage of logs, by topic and partition, and by broker.
+/// Damage of logs: by topic and partition, then by broker.
 pub type DamagedLogs = HashMap<(Text, i32), BTreeMap<i32, LogDamage>>;
 
-/// Returns the damage of the logs of these topics, each with its number of partitions, from every broker, since each
-/// knows only its own. Undamaged partitions are left out, and so are brokers that do not answer soon. Only Fullbore's
-/// broker reports damage.
+/// Returns the damage of the logs of these topics, each given with its number of partitions. Requests it from every
+/// broker, since a broker knows only its own logs. Undamaged partitions, and brokers that do not answer within
+/// [`ANSWER_WITHIN`], are left out. Only Fullbore's broker reports damage.
 ///
 /// # Errors
-/// No broker answers.
+/// Error of the last attempt to connect, if no broker answers.
 pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<DamagedLogs, ClientError> {
     let of_topic = |(topic, partitions): &(Text, i32)| DescribableLogDirTopic {
         topic: topic.clone(),
@@ -122,10 +122,10 @@ pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<Damag
     for broker in cluster.brokers()? {
         let (mut cluster, request, tells) = (cluster.detached(), request.clone(), tells.clone());
         let asking = move || {
-            // Fails if the answer is late.
+            // The send fails if the answer comes after the time limit.
             let _ = tells.send((broker.id, cluster.ask_at(&broker.address(), &*request, i16::MAX)));
         };
-        // A broker without a thread is left out, like one without an answer.
+        // A broker for which no thread can be started is left out, like a broker without an answer.
         let _ = std::thread::Builder::new().name("log-dirs".to_owned()).spawn(asking);
     }
     drop(tells);

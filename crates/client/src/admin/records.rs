@@ -1,4 +1,4 @@
-//! Deletion of records from the start of partitions (KIP-107), by their leaders.
+//! Deletion of records from the start of partitions (KIP-107), by the partitions' leaders.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 /// Offset that stands for the high watermark in [`delete_records`].
 pub const HIGH_WATERMARK: i64 = -1;
 
-/// Partition, and the offset before which its records are deleted.
+/// Partition, with the offset before which its records are deleted.
 pub type RecordsBefore = ((Text, i32), i64);
 
-/// Partition, and its new start or the error.
+/// Partition, with its new start or its error.
 pub type RecordsDeleted = ((Text, i32), Result<i64, ClientError>);
 
 /// Deletes the records before each of these offsets. Returns the new start of each partition, or its error.
 ///
 /// # Errors
-/// A topic that does not exist, or no broker that answers.
+/// Error of a topic that does not exist; error of the connection if no broker answers.
 pub fn delete_records(cluster: &mut Cluster, before: &[RecordsBefore]) -> Result<Vec<RecordsDeleted>, ClientError> {
     let mut names: Vec<Text> = before.iter().map(|((topic, _), _)| topic.clone()).collect();
     names.sort();

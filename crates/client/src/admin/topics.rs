@@ -1,4 +1,4 @@
-//! Topics: create, list, describe, delete, by requests to any broker of the cluster.
+//! Creates, lists, describes and deletes topics, by requests to any broker of the cluster.
 
 use crate::blocking::{Cluster, check_topic};
 use crate::error::ClientError;
@@ -15,27 +15,27 @@ use fullbore_wire::apis::metadata::{MetadataResponsePartition, MetadataResponseT
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::HashSet;
 
-/// DescribeConfigs' number for a topic.
+/// Number that stands for a topic in DescribeConfigs.
 const RESOURCE_TOPIC: i8 = 2;
-/// Number of topics in one request for settings: a broker limits its response.
+/// Most topics in one request for settings, since a broker limits its response.
 const TOPICS_PER_ANSWER: usize = 1_000;
-/// Key of diskless topics.
+/// Setting that makes a topic diskless.
 const DISKLESS_ENABLE: &str = "diskless.enable";
-/// DescribeConfigs' number for a default value.
+/// Number that stands for a default value in DescribeConfigs.
 const SOURCE_DEFAULT: i8 = 5;
 
-/// Topic as `topics describe` shows it.
+/// Topic, with the facts that `topics describe` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicDescription {
-    /// The topic.
+    /// Name of the topic.
     pub name: Text,
-    /// The topic's id, zeros from brokers before 2.8.
+    /// Id of the topic; zeros from brokers before 2.8.
     pub topic_id: Uuid,
-    /// Partitions in order.
+    /// Partitions, in the order of their numbers.
     pub partitions: Vec<TopicPartitionInfo>,
-    /// Configurations that are not Kafka's default.
+    /// Configurations whose value is not the default.
     pub configs: Vec<(Text, Text)>,
-    /// min.insync.replicas, from whichever source; `None` for a diskless topic, on which it has no effect.
+    /// min.insync.replicas in force; `None` for a diskless topic, on which the setting has no effect.
     pub min_in_sync: Option<usize>,
 }
 
@@ -45,16 +45,16 @@ impl TopicDescription {
     }
 }
 
-/// Partition as `topics describe` shows it.
+/// Partition, with the facts that `topics describe` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicPartitionInfo {
-    /// The partition.
+    /// Number of the partition.
     pub partition: i32,
     /// Broker id of the leader; `None` if no live broker leads.
     pub leader: Option<i32>,
-    /// The brokers that hold the partition.
+    /// Brokers that have a replica of the partition.
     pub replicas: Vec<i32>,
-    /// The replicas in sync with the leader (ISR).
+    /// Replicas in sync with the leader (ISR).
     pub in_sync: Vec<i32>,
     /// Replicas that may lead although they left the ISR (ELR); `None` from brokers before 3.7.
     pub eligible: Option<Vec<i32>>,
@@ -64,24 +64,24 @@ pub struct TopicPartitionInfo {
     pub offline: Vec<i32>,
 }
 
-/// Numbers of a topic's partitions and replicas, or their brokers.
+/// Layout of a topic to create: numbers of partitions and replicas, or the brokers of each partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartitionLayout {
-    /// Counts; the broker chooses one that is `None`.
+    /// Numbers of partitions and replicas. The broker chooses a number that is `None`.
     Counts {
-        /// Partitions.
+        /// Number of partitions.
         partitions: Option<i32>,
-        /// Replicas of each.
+        /// Number of replicas of each partition.
         replication_factor: Option<i16>,
     },
     /// Brokers of each partition, the preferred leader first.
     Assigned(Vec<Vec<i32>>),
 }
 
-/// Creates one topic; the broker chooses a count that is `None`.
+/// Creates one topic. The broker chooses a number that is `None`.
 ///
 /// # Errors
-/// Those of [`create_topic_as`].
+/// Errors of [`create_topic_as`].
 pub fn create_topic(
     cluster: &mut Cluster,
     name: &str,
@@ -95,7 +95,7 @@ pub fn create_topic(
 /// Creates one topic with this layout.
 ///
 /// # Errors
-/// The broker's error, such as TOPIC_ALREADY_EXISTS.
+/// Error of the broker, such as TOPIC_ALREADY_EXISTS, or of the connection.
 pub fn create_topic_as(
     cluster: &mut Cluster,
     name: &str,
@@ -136,10 +136,10 @@ pub fn create_topic_as(
     }
 }
 
-/// Increases a topic's partitions to `count`, the new ones on the brokers of `assigned` if given.
+/// Increases the number of a topic's partitions to `count`. `assigned` has the brokers of the new partitions, if given.
 ///
 /// # Errors
-/// The broker's error: INVALID_PARTITIONS if `count` is not an increase.
+/// INVALID_PARTITIONS if `count` is not an increase; other errors of the broker or of the connection.
 pub fn create_partitions(
     cluster: &mut Cluster,
     name: &Text,
@@ -161,10 +161,10 @@ pub fn create_partitions(
     }
 }
 
-/// Returns the names of all topics, sorted, and whether each is internal.
+/// Returns the names of all topics, sorted; true for an internal topic.
 ///
 /// # Errors
-/// No broker answers.
+/// Error of the last attempt to connect, if no broker answers.
 pub fn list_topics(cluster: &mut Cluster) -> Result<Vec<(Text, bool)>, ClientError> {
     let response = cluster.metadata(None)?;
     let named = |topic: MetadataResponseTopic| topic.name.map(|name| (name, topic.is_internal));
@@ -173,19 +173,19 @@ pub fn list_topics(cluster: &mut Cluster) -> Result<Vec<(Text, bool)>, ClientErr
     Ok(topics)
 }
 
-/// Returns the name of the topic with this id; None if there is none.
+/// Returns the name of the topic with this id; None if no topic has it.
 ///
 /// # Errors
-/// No broker answers.
+/// Error of the last attempt to connect, if no broker answers.
 pub fn topic_name(cluster: &mut Cluster, topic_id: Uuid) -> Result<Option<Text>, ClientError> {
     let response = cluster.metadata(None)?;
     Ok(response.topics.into_iter().find(|topic| topic.topic_id == topic_id).and_then(|topic| topic.name))
 }
 
-/// Deletes topics. Returns those that could not be deleted, with their errors.
+/// Deletes topics. Returns the topics that could not be deleted, with their errors.
 ///
 /// # Errors
-/// No broker answers.
+/// Error of the last attempt to connect, if no broker answers.
 pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<(Text, ClientError)>, ClientError> {
     let by_name = |name: &Text| DeleteTopicState { name: Some(name.clone()), ..Default::default() };
     let request = DeleteTopicsRequest {
@@ -207,13 +207,14 @@ pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<(Text,
     Ok(failed.map(why).collect())
 }
 
-/// Default number of partitions in one response to [`describe_topics`], as in Kafka's tool.
+/// Default number of partitions in one response of [`describe_topics`], as in Kafka's tool.
 pub const PARTITIONS_PER_ANSWER: i32 = 2000;
 
-/// Describes the partitions and configurations of these topics, in this order, `partitions_per_answer` at a time.
+/// Describes the partitions and configurations of these topics, in this order. Each response has at most
+/// `partitions_per_answer` partitions.
 ///
 /// # Errors
-/// [`ClientError::NoTopic`], or the broker's error.
+/// [`ClientError::NoTopic`] if a topic does not exist; other errors of the broker or of the connection.
 pub fn describe_topics(
     cluster: &mut Cluster,
     names: &[Text],
@@ -226,7 +227,7 @@ pub fn describe_topics(
         Ok(_) => describe_by_pages(cluster, names, partitions_per_answer)?,
         Err(_) => describe_by_metadata(cluster, names)?,
     };
-    // A leader that is not alive counts as none, as in Kafka's client.
+    // A leader that is not alive counts as no leader, as in Kafka's client.
     let alive: HashSet<i32> = cluster.brokers()?.into_iter().map(|broker| broker.id).collect();
     for topic in &mut described {
         topic.partitions.sort_by_key(|partition| partition.partition);
@@ -260,7 +261,7 @@ fn describe_by_metadata(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<Top
     names.iter().map(describe).collect()
 }
 
-/// Describes topics page by page; a topic may go on in the next page.
+/// Describes topics page by page. The partitions of a topic may continue on the next page.
 fn describe_by_pages(
     cluster: &mut Cluster,
     names: &[Text],
@@ -291,7 +292,7 @@ fn describe_by_pages(
                 offline: found.offline_replicas,
             }));
         }
-        // An unchanged cursor would repeat forever.
+        // A broker that returns an unchanged cursor would make this loop endless.
         if response.next_cursor.is_none() || response.next_cursor == request.cursor {
             return Ok(described);
         }

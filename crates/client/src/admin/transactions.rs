@@ -1,8 +1,8 @@
 //! Administration of transactions (KIP-664): lists, descriptions, the producers of a partition, and the end of a
 //! hanging transaction.
 //!
-//! A request is retried for the cluster's patience while its coordinator or leader loads, moves or ends a transaction.
-//! Each of these errors means that the request had no effect, or is idempotent.
+//! A request is retried for the cluster's patience while the coordinator or leader loads, moves or ends a transaction.
+//! The retry is safe: after such an error the request had no effect, or it is idempotent.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -17,32 +17,32 @@ use std::time::{Duration, Instant};
 
 /// Pause between two attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// Timeout in ms that [`fence`] sends; no transaction is ever begun with it.
+/// Timeout in ms that [`fence`] sends. It has no effect, since no transaction is begun.
 const FENCE_TIMEOUT_MS: i32 = 60_000;
 
-/// Transactional id, as its coordinator lists it.
+/// Transactional id in the list of its coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionListing {
     pub transactional_id: String,
-    /// Id of the broker that coordinates it.
+    /// Id of the broker that coordinates the transactional id.
     pub coordinator: i32,
     pub producer_id: i64,
-    /// State of its transaction, by Kafka's name.
+    /// State of the transaction, by its name in Kafka.
     pub state: String,
 }
 
-/// Transactional id, as its coordinator describes it.
+/// Description of a transactional id by its coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionDescription {
     pub transactional_id: String,
-    /// Id of the broker that coordinates it.
+    /// Id of the broker that coordinates the transactional id.
     pub coordinator: i32,
     pub producer_id: i64,
     pub producer_epoch: i16,
-    /// State of its transaction, by Kafka's name.
+    /// State of the transaction, by its name in Kafka.
     pub state: String,
     pub timeout_ms: i32,
-    /// Start of its transaction, in ms since 1970; `None` if it has none.
+    /// Start of the transaction, in ms since 1970; `None` if no transaction is open.
     pub start_ms: Option<i64>,
     /// Topics and partitions of the transaction.
     pub partitions: Vec<(String, i32)>,
@@ -53,17 +53,17 @@ pub struct TransactionDescription {
 pub struct PartitionProducer {
     pub producer_id: i64,
     pub producer_epoch: i32,
-    /// Epoch of the coordinator that ended its last transaction.
+    /// Epoch of the coordinator that ended the producer's last transaction.
     pub coordinator_epoch: i32,
-    /// Last sequence number; -1 if the epoch has written nothing.
+    /// Last sequence number; -1 if the producer has written nothing in its epoch.
     pub last_sequence: i32,
-    /// Time of the last batch, in ms since 1970, or -1.
+    /// Time of the last batch, in ms since 1970; -1 if it is unknown.
     pub last_timestamp: i64,
-    /// First offset of its open transaction; None without one.
+    /// First offset of the producer's open transaction; None if none is open.
     pub open_from: Option<i64>,
 }
 
-/// Abort marker for one partition, which is written without the coordinator.
+/// Abort marker that the leader of one partition writes without the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbortMarker {
     pub producer_id: i64,
@@ -72,10 +72,10 @@ pub struct AbortMarker {
 }
 
 /// Lists the transactional ids of all brokers that match the whole regular expression. With a `duration_ms` of 0 or
-/// more, only those whose transaction has been open for longer.
+/// more, lists only ids whose transaction has been open for longer.
 ///
 /// # Errors
-/// No broker answers; a broker's error, such as that for a malformed expression.
+/// Error of a broker, as for a malformed expression; error of the connection if no broker answers.
 pub fn list_transactions(
     cluster: &mut Cluster,
     duration_ms: i64,
@@ -107,7 +107,7 @@ pub fn list_transactions(
 /// Describes a transactional id.
 ///
 /// # Errors
-/// No coordinator; [`ClientError::NoTransactionalId`].
+/// [`ClientError::NoTransactionalId`] if the id does not exist; the error of its coordinator, or of the search for it.
 pub fn describe_transaction(cluster: &mut Cluster, id: &str) -> Result<TransactionDescription, ClientError> {
     patiently(cluster, &coordinator_of(id), |cluster| describe_transaction_once(cluster, id))
 }
@@ -139,10 +139,10 @@ fn describe_transaction_once(cluster: &mut Cluster, id: &str) -> Result<Transact
     })
 }
 
-/// Returns the producers of a partition from its leader, or from the broker with this id.
+/// Returns the producers of a partition, requested from its leader or from the broker with the given id.
 ///
 /// # Errors
-/// A partition that does not exist or has no leader; a broker's error.
+/// Error of a partition that does not exist or has no leader; error of the broker.
 pub fn describe_producers(
     cluster: &mut Cluster,
     topic: &str,
@@ -150,7 +150,7 @@ pub fn describe_producers(
     broker: Option<i32>,
 ) -> Result<Vec<PartitionProducer>, ClientError> {
     match broker {
-        // Not retried: a broker without a replica does not get one soon.
+        // Not retried: a broker without a replica of the partition does not get one soon.
         Some(id) => broker_address(cluster, id).and_then(|at| describe_producers_at(cluster, topic, partition, &at)),
         None => patiently(cluster, &leader_of(topic, partition), |cluster| {
             let leader = leader(cluster, topic, partition)?;
@@ -189,7 +189,7 @@ fn describe_producers_at(
 /// `Admin.abortTransaction`).
 ///
 /// # Errors
-/// A partition that does not exist or has no leader; the leader's error.
+/// Error of a partition that does not exist or has no leader; error of the leader.
 pub fn abort_transaction(
     cluster: &mut Cluster,
     topic: &str,
@@ -206,7 +206,7 @@ pub fn abort_transaction(
         producer_epoch: marker.producer_epoch,
         transaction_result: false,
         topics,
-        // Kafka's tool sends 0 if no coordinator has ended a transaction here.
+        // Like Kafka's tool, sends 0 if no coordinator has ended a transaction of the producer here.
         coordinator_epoch: marker.coordinator_epoch.max(0),
         ..Default::default()
     }];
@@ -220,11 +220,12 @@ pub fn abort_transaction(
     })
 }
 
-/// Ends the transaction of an id and fences its producer, as a new producer of the id does (Kafka's
-/// `Admin.fenceProducers`).
+/// Aborts the open transaction of a transactional id, and fences its producer, as a new producer of the id does
+/// (Kafka's `Admin.fenceProducers`).
 ///
 /// # Errors
-/// No coordinator, or its error: CONCURRENT_TRANSACTIONS if the transaction does not end within the cluster's patience.
+/// Error of the coordinator, or of the search for it. CONCURRENT_TRANSACTIONS if the transaction does not end within
+/// the cluster's patience.
 pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
     let request = InitProducerIdRequest {
         transactional_id: Some(Text::from(id)),
@@ -238,7 +239,7 @@ pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
     })
 }
 
-/// Repeats an attempt for the cluster's patience while its error is transient.
+/// Repeats an attempt for the cluster's patience while its error is transient ([`is_passing`]).
 fn patiently<T>(
     cluster: &mut Cluster,
     what: &str,
@@ -256,7 +257,8 @@ fn patiently<T>(
     }
 }
 
-/// Returns true if the request may soon succeed: its coordinator or leader loads, moves or ends a transaction.
+/// Returns true if a retry of the request may soon succeed: its coordinator or leader loads, moves or ends a
+/// transaction.
 fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::NoLeader { .. } => true,

@@ -1,4 +1,4 @@
-//! Versions of each API that brokers serve.
+//! Versions of each API that a broker serves.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -9,22 +9,22 @@ use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest};
 /// API with the versions that a broker serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedApi {
-    /// The API's key.
+    /// Key of the API.
     pub key: i16,
-    /// Kafka's name of the API; `None` if this program does not know it.
+    /// Name of the API in Kafka; `None` if this program does not know the API.
     pub name: Option<&'static str>,
-    /// The lowest version served.
+    /// Lowest version that the broker serves.
     pub min: i16,
-    /// The highest version served.
+    /// Highest version that the broker serves.
     pub max: i16,
-    /// Newest version that both speak; None without one.
+    /// Newest version that broker and client have in common; None if they have none.
     pub usable: Option<i16>,
 }
 
-/// Returns the APIs that the broker at `address` serves, by key.
+/// Returns the APIs that the broker at `address` serves, in the order of their keys.
 ///
 /// # Errors
-/// Those of [`Cluster::ask_at`].
+/// Errors of [`Cluster::ask_at`].
 pub fn api_versions(cluster: &mut Cluster, address: &str) -> Result<Vec<ServedApi>, ClientError> {
     let answer = cluster.ask_at::<ApiVersionsRequest>(address, &Handshake::request(), i16::MAX)?;
     if answer.error_code.is_err() {

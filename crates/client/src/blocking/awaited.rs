@@ -1,12 +1,12 @@
-//! Responses of a cluster that are due, so that a tool can show which broker it waits for.
+//! Responses that a cluster waits for. A tool shows from which broker they are due.
 //!
-//! Not here: time limits, which the connection has. Invariant: an entry lives as long as the wait.
+//! Not here: time limits, which are those of the connection. Invariant: an entry lives as long as its wait.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Responses that are due now; clones share them.
+/// Responses that are due; clones share the list.
 #[derive(Clone, Default)]
 pub struct Awaited(Arc<Mutex<Waits>>);
 
@@ -22,14 +22,14 @@ struct Wait {
     begun: Instant,
 }
 
-/// Response that is due until this is dropped.
+/// Guard of a due response, which stays in the list until the guard is dropped.
 pub(crate) struct DueAnswer {
     of: Awaited,
     id: u64,
 }
 
 impl Awaited {
-    /// Begins a wait for `whom`.
+    /// Adds a response that is due from `whom`, until the caller drops the result.
     pub(crate) fn begin(&self, whom: impl Into<String>) -> DueAnswer {
         let mut waits = self.0.lock();
         let id = waits.next;
@@ -38,14 +38,14 @@ impl Awaited {
         DueAnswer { of: self.clone(), id }
     }
 
-    /// Returns whom the caller has waited for since at least `age`. Of several such waits it is the newest, which is
-    /// the most specific.
+    /// Returns the broker or list of brokers whose response has been due for at least `age`; None if no response has.
+    /// Of several, returns the newest wait, which is the most specific.
     pub fn older_than(&self, age: Duration) -> Option<String> {
         let waits = self.0.lock();
         waits.due.iter().rev().find(|wait| wait.begun.elapsed() >= age).map(|wait| wait.whom.clone())
     }
 
-    /// Returns true if no cluster is left that could wait.
+    /// Returns true if every cluster that could wait is dropped.
     pub fn is_over(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }

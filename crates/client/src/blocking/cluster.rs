@@ -1,4 +1,4 @@
-//! Cluster by its bootstrap list and metadata: its brokers, the leaders of its partitions, and connections to them.
+//! Cluster behind a bootstrap list: its brokers, the leaders of its partitions, and connections to its brokers.
 
 use super::awaited::Awaited;
 use super::connection::Connection;
@@ -18,40 +18,40 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Cluster as the bootstrap list names it.
+/// Cluster behind a bootstrap list.
 pub struct Cluster {
     bootstrap: Bootstrap,
-    /// Connection to any broker; behind a lock, since [`Cluster::handed_over`] takes it from a shared reference.
+    /// Connection to any broker. The lock lets [`Cluster::handed_over`] take the connection by a shared reference.
     connection: Mutex<KeptConnection>,
-    /// Connections to brokers by their own addresses, for requests that only they can answer.
+    /// Connections to brokers by address, for requests that only these brokers can answer.
     others: HashMap<String, KeptConnection>,
 }
 
-/// Time for which one broker of the list is awaited before the next one is tried, too.
+/// Time without an answer from one broker after which the next one is tried as well.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bootstrap addresses, and the brokers of later metadata.
 struct Bootstrap {
     addresses: Vec<String>,
-    /// Brokers of the newest metadata, for when those of the list are gone; shared with detached clusters.
+    /// Brokers of the newest metadata, used when those of the list are gone. Detached clusters share them.
     told: Arc<Mutex<Vec<String>>>,
     client_id: String,
     security: Security,
     /// Longest silence of a broker during a request.
     patience: Duration,
     awaited: Awaited,
-    /// Number of times that the list was used: each starts with another broker.
+    /// Number of searches for any broker. Each begins with another broker of the list.
     turn: AtomicUsize,
 }
 
-/// Broker of the metadata.
+/// Broker in the metadata.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BrokerAddress {
-    /// The broker's id.
+    /// Id of the broker.
     pub id: i32,
-    /// The broker's host.
+    /// Host of the broker.
     pub host: Text,
-    /// The broker's port.
+    /// Port of the broker.
     pub port: i32,
 }
 
@@ -65,24 +65,24 @@ impl BrokerAddress {
 /// Partition with its leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionPlace {
-    /// The topic.
+    /// Name of the topic.
     pub topic: Text,
     /// Id of the topic; zeros from brokers before Kafka 2.8.
     pub topic_id: Uuid,
-    /// The partition.
+    /// Number of the partition.
     pub partition: i32,
-    /// Address of the leader as `host:port`; `None` while there is none.
+    /// Address of the leader as `host:port`; `None` while the partition has no leader.
     pub leader: Option<String>,
 }
 
-/// Partitions of a topic with their leaders, in order, or the topic's error code.
+/// Partitions of a topic in order, with their leaders, or the topic's error code.
 pub type TopicPlaces = Result<Vec<PartitionPlace>, ErrorCode>;
 
 impl Cluster {
-    /// Makes a cluster from `host:port,host:port,...`, and does not connect yet.
+    /// Returns the cluster behind `host:port,host:port,...`, without connecting.
     ///
     /// # Errors
-    /// An entry that is not `host:port`.
+    /// [`ClientError::Address`] if an entry is not `host:port`.
     pub fn new(bootstrap_servers: &str, client_id: &str) -> Result<Self, ClientError> {
         let addresses: Vec<String> =
             bootstrap_servers.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect();
@@ -106,7 +106,7 @@ impl Cluster {
         }
     }
 
-    /// Sets the security of connections; the default is plain.
+    /// Sets the security of connections. The default is plain connections.
     #[must_use]
     pub fn secured(self, security: Security) -> Self {
         Cluster { bootstrap: Bootstrap { security, ..self.bootstrap }, ..self }
@@ -118,17 +118,17 @@ impl Cluster {
         Cluster { bootstrap: Bootstrap { patience, ..self.bootstrap }, ..self }
     }
 
-    /// Returns the responses that are due now, of this cluster and of those made from it.
+    /// Returns the list of due responses, which this cluster shares with all clusters made from it.
     pub fn awaited(&self) -> Awaited {
         self.bootstrap.awaited.clone()
     }
 
-    /// Returns the milliseconds that brokers may take for a change: less than the client waits for them.
+    /// Returns the time in ms within which a broker must make a change; less than the client waits for the response.
     pub(crate) fn change_timeout_ms(&self) -> i32 {
         i32::try_from((self.bootstrap.patience * 9 / 10).as_millis()).unwrap_or(i32::MAX)
     }
 
-    /// Makes a cluster of the same brokers with connections of its own.
+    /// Returns a cluster of the same brokers that has its own connections.
     #[must_use]
     pub fn detached(&self) -> Self {
         let Bootstrap { addresses, told, client_id, security, patience, awaited, turn } = &self.bootstrap;
@@ -144,32 +144,33 @@ impl Cluster {
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
     }
 
-    /// Makes a cluster as [`Cluster::detached`] does, which takes over this one's connection to any broker. This one
-    /// connects again at its next request.
+    /// Returns a cluster of the same brokers that takes over the connection to any broker. The present cluster connects
+    /// again at its next request.
     #[must_use]
     pub fn handed_over(&self) -> Self {
         let connection = Mutex::new(std::mem::take(&mut *self.connection.lock()));
         Cluster { connection, ..self.detached() }
     }
 
-    /// Takes the connection to any broker away, if there is one, for requests whose response may be held back.
+    /// Removes and returns the connection to any broker, for requests whose response may be held back. Returns None if
+    /// there is no connection.
     pub(crate) fn take_connection(&mut self) -> Option<Connection> {
         self.connection.get_mut().take().filter(|connection| connection.set_patience(READ_TIMEOUT).is_ok())
     }
 
     /// Keeps this connection for requests to any broker.
     pub(crate) fn keep_connection(&mut self, connection: Connection) {
-        // A socket that refuses a time limit is of no use.
+        // Drops a connection whose socket refuses the time limit.
         if connection.set_patience(self.bootstrap.patience).is_ok() {
             self.connection.get_mut().keep(connection);
         }
     }
 
-    /// Returns a connection to the broker at `address` for the caller alone: the one to any broker if it leads there,
-    /// else a new one.
+    /// Returns a connection to the broker at `address` for the caller alone: the connection to any broker if it leads
+    /// to that broker, otherwise a new one.
     ///
     /// # Errors
-    /// Those of [`Connection::connect`].
+    /// Errors of [`Connection::connect`].
     pub fn give(&mut self, address: &str) -> Result<Connection, ClientError> {
         match self.take_connection() {
             Some(connection) if connection.leads_to(address) => return Ok(connection),
@@ -184,20 +185,20 @@ impl Cluster {
         self.bootstrap.addresses.join(",")
     }
 
-    /// Returns the connection to any broker. Without one it connects to the first that answers, of the list and of the
-    /// metadata.
+    /// Returns the connection to any broker. If there is none, connects to the first broker of the list and of the
+    /// metadata that answers.
     ///
     /// # Errors
-    /// The error of the last attempt.
+    /// Error of the last attempt to connect.
     pub fn any(&mut self) -> Result<&mut Connection, ClientError> {
         let _wait = self.awaited().begin(self.servers());
         self.connection.get_mut().get(|| self.bootstrap.first())
     }
 
-    /// Sends a request to any broker, as [`Cluster::any`] finds it, and waits for the response.
+    /// Sends a request to any broker, and waits for the response.
     ///
     /// # Errors
-    /// Those of [`Cluster::any`] and [`Connection::call`].
+    /// Errors of [`Cluster::any`] and [`Connection::call`].
     pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         let connected = self.connection.get_mut().address().map(str::to_owned);
         let whom = connected.unwrap_or_else(|| self.servers());
@@ -205,28 +206,31 @@ impl Cluster {
         self.connection.get_mut().ask(request, i16::MAX, || self.bootstrap.first())
     }
 
-    /// Makes a connection to the broker at `address` for requests whose response may be held back, such as a fetch.
+    /// Returns a new connection to the broker at `address`, for requests whose response may be held back, such as a
+    /// fetch.
     ///
     /// # Errors
-    /// Those of [`Connection::connect`].
+    /// Errors of [`Connection::connect`].
     pub fn connect(&self, address: &str) -> Result<Connection, ClientError> {
         let connection = self.bootstrap.connect(address)?;
         connection.set_patience(READ_TIMEOUT)?;
         Ok(connection)
     }
 
-    /// Sends a request to the broker at `address` in version `max` or an older one, on a connection that is kept.
+    /// Sends a request to the broker at `address`, in version `max` or an older one. Keeps the connection for later
+    /// requests.
     ///
     /// # Errors
-    /// Those of [`Connection::connect`] and [`Connection::call`].
+    /// Errors of [`Connection::connect`] and [`Connection::call`].
     pub fn ask_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
         kept.ask(request, max, || self.bootstrap.connect(address))
     }
 
-    /// Sends these requests to the broker at `address` without waiting for each response. Each has a weight, and those
-    /// under way weigh `weight_max` at most. Returns the responses in order, with the error that ended them early.
+    /// Sends these requests, each with a weight, to the broker at
+    /// `address`. The requests in flight weigh at most `weight_max` together. Returns the responses in order, and the
+    /// error that ended the sequence early, if any.
     pub(crate) fn ask_each_at<R: Request>(
         &mut self,
         address: &str,
@@ -239,20 +243,20 @@ impl Cluster {
         kept.ask_each(requests, max, weight_max, || self.bootstrap.connect(address))
     }
 
-    /// Returns the newest version of an API that the broker at `address` and this program speak.
+    /// Returns the newest version of an API that the broker at `address` and this program have in common.
     ///
     /// # Errors
-    /// Those of [`Connection::connect`] and [`Connection::version`].
+    /// Errors of [`Connection::connect`] and [`Connection::version`].
     pub(crate) fn version_at<R: Request>(&mut self, address: &str) -> Result<i16, ClientError> {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
         kept.get(|| self.bootstrap.connect(address))?.version::<R>()
     }
 
-    /// Returns true if the broker at `address` offers the API in a version that this program speaks.
+    /// Returns true if the broker at `address` serves the API in a version that this program speaks.
     ///
     /// # Errors
-    /// Those of [`Connection::connect`].
+    /// Errors of [`Connection::connect`].
     pub fn offers<R: Request>(&mut self, address: &str) -> Result<bool, ClientError> {
         match self.version_at::<R>(address) {
             Err(ClientError::Version { .. }) => Ok(false),
@@ -260,10 +264,10 @@ impl Cluster {
         }
     }
 
-    /// Returns every live broker, by id.
+    /// Returns every live broker, in the order of the ids.
     ///
     /// # Errors
-    /// The last error, if no broker answers.
+    /// Error of the last attempt to connect, if no broker answers.
     pub fn brokers(&mut self) -> Result<Vec<BrokerAddress>, ClientError> {
         let brokers = self.metadata(Some(&[]))?.brokers.into_iter();
         let mut brokers: Vec<BrokerAddress> =
@@ -272,10 +276,10 @@ impl Cluster {
         Ok(brokers)
     }
 
-    /// Returns the partitions of those of `topics` that exist.
+    /// Returns the partitions of each of `topics` that exists.
     ///
     /// # Errors
-    /// No broker answers, or a topic may not be read.
+    /// Error of the connection if no broker answers; error of a topic that this client may not read.
     pub fn partitions_of(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
         if topics.is_empty() {
             return Ok(BTreeMap::new());
@@ -283,10 +287,10 @@ impl Cluster {
         places_in(&self.metadata(Some(topics))?)
     }
 
-    /// Returns the partitions of each of these topics, or its error code.
+    /// Returns, for each of these topics, its partitions or its error code.
     ///
     /// # Errors
-    /// The last error, if no broker answers.
+    /// Error of the last attempt to connect, if no broker answers.
     pub fn topics(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, TopicPlaces>, ClientError> {
         if topics.is_empty() {
             return Ok(BTreeMap::new());
@@ -304,10 +308,10 @@ impl Cluster {
         self.bootstrap.patience
     }
 
-    /// Returns the metadata of `topics`, or of all, and creates none.
+    /// Returns the metadata of `topics`, or of all topics. Creates no topic.
     ///
     /// # Errors
-    /// No broker answers, or the broker's error.
+    /// Error of the broker; error of the connection if no broker answers.
     pub fn metadata(&mut self, topics: Option<&[Text]>) -> Result<MetadataResponse, ClientError> {
         let response = self.ask(&metadata_request(topics))?;
         match response.error_code.is_err() {
@@ -322,7 +326,7 @@ impl Cluster {
     /// Returns every partition of a topic with its leader, in order.
     ///
     /// # Errors
-    /// [`ClientError::NoTopic`], or the broker's error.
+    /// [`ClientError::NoTopic`] if the topic does not exist; other errors of the broker or of the connection.
     pub fn partitions(&mut self, topic: &Text) -> Result<Vec<PartitionPlace>, ClientError> {
         let response = self.metadata(Some(std::slice::from_ref(topic)))?;
         let found = response.topics.first().ok_or_else(|| ClientError::NoTopic(topic.to_string()))?;
@@ -336,15 +340,15 @@ impl Bootstrap {
         Connection::connect_within(address, &self.client_id, &self.security, self.patience)
     }
 
-    /// Keeps the brokers of a response. A starting broker answers without brokers, which is ignored.
+    /// Keeps the brokers of a response. Ignores a response without brokers, which comes from a starting broker.
     fn learn(&self, response: &MetadataResponse) {
         if !response.brokers.is_empty() {
             *self.told.lock() = response.brokers.iter().map(|broker| host_port(&broker.host, broker.port)).collect();
         }
     }
 
-    /// Returns every address that may answer, each once: first those of the list, which begin with another one each
-    /// time.
+    /// Returns all known addresses, each once: first those of the list, then those of the metadata. Each call begins
+    /// with another address of the list.
     fn candidates(&self) -> Vec<String> {
         let mut addresses = self.addresses.clone();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
@@ -357,8 +361,9 @@ impl Bootstrap {
         addresses
     }
 
-    /// Connects to the first broker that answers. Each address is tried a moment after the one before it, or as soon as
-    /// that has failed, so that a hung one costs only a moment. All attempts together end after `patience`.
+    /// Connects to the first broker that answers. Each address is tried [`PATIENCE`] after the previous one, or at once
+    /// if that has failed. A hung broker therefore delays the connection only a little. All attempts together end after
+    /// `patience`.
     fn first(&self) -> Result<Connection, ClientError> {
         let until = Instant::now() + self.patience;
         let mut addresses = self.candidates().into_iter();
@@ -371,7 +376,7 @@ impl Bootstrap {
                 let (client_id, security, patience) = (self.client_id.clone(), self.security.clone(), self.patience);
                 let tells = tells.clone();
                 let attempt = move || {
-                    // Fails if another attempt was faster.
+                    // The send fails if another attempt was faster.
                     let _ = tells.send(Connection::connect_within(&address, &client_id, &security, patience));
                 };
                 let begun = std::thread::Builder::new().name("connect".to_owned()).spawn(attempt);
@@ -387,14 +392,14 @@ impl Bootstrap {
                 Err(_) if Instant::now() >= until => {
                     return Err(ClientError::Silent { address: self.addresses.join(","), patience: self.patience });
                 }
-                // No answer yet: the next address is tried, too.
+                // No answer yet: the loop tries the next address as well.
                 Err(_) => {}
             }
         }
     }
 }
 
-/// Makes a request for `topics`, or for all, that creates none.
+/// Returns the metadata request for `topics`, or for all topics. The request creates no topic.
 pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
     let by_name = |name: &Text| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
     MetadataRequest {
@@ -407,7 +412,7 @@ pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
 /// Returns the partitions of each existing topic in a response.
 ///
 /// # Errors
-/// A topic that may not be read.
+/// Error of a topic that this client may not read.
 pub(crate) fn places_in(response: &MetadataResponse) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
     let mut found = BTreeMap::new();
     for topic in &response.topics {
@@ -438,12 +443,12 @@ fn places(response: &MetadataResponse, topic: &MetadataResponseTopic) -> Vec<Par
     places
 }
 
-/// Returns the error of one topic of a response, if it has one.
+/// Checks the error code of one topic of a response.
 pub(crate) fn check_topic(code: ErrorCode, topic: &str) -> Result<(), ClientError> {
     if code.is_err() { Err(refused_topic(code, topic)) } else { Ok(()) }
 }
 
-/// Returns the error of a topic with this code.
+/// Returns the client's error for a topic with this error code.
 pub fn refused_topic(code: ErrorCode, topic: &str) -> ClientError {
     match code {
         ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => ClientError::NoTopic(topic.to_owned()),

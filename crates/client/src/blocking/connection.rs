@@ -1,7 +1,7 @@
 //! Blocking connection to a broker.
 //!
-//! Not here: the protocol (see `protocol`), and TLS (see `socket`). Invariant: a response that is not the one due, or
-//! that does not arrive in time, ends the connection.
+//! Not here: the protocol (see `protocol`), and TLS (see `socket`). Invariant: a late response, or a response to
+//! another request than the oldest, ends the connection.
 
 use super::socket::{READ_TIMEOUT, Socket};
 use crate::error::ClientError;
@@ -14,35 +14,36 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Bytes of the largest response that is accepted: above any `fetch.max.bytes` in use.
+/// Largest response that is accepted, in bytes; above any `fetch.max.bytes` in use.
 const RESPONSE_BYTES_MAX: usize = 256 << 20;
-/// Bytes of memory for a response of which nothing has arrived. It then doubles with what has arrived.
+/// First size of the buffer for a response, in bytes. The buffer then grows to twice the bytes that have arrived.
 const FIRST_BYTES: usize = 1 << 20;
 
-/// Connection that has negotiated versions.
+/// Connection after the negotiation of API versions.
 pub struct Connection {
     socket: Socket,
     address: String,
     versions: Versions,
     asking: Asking,
     due: Due<()>,
-    /// Memory of the last frame, for the next one.
+    /// Memory of an earlier frame, for the next frame.
     spare: BytesMut,
     /// Time at which the first bytes of the last response arrived.
     answer_began: Instant,
 }
 
-/// Handle that ends a connection from another thread.
+/// Handle with which another thread ends a connection.
 pub struct Stopper(TcpStream);
 
 impl Stopper {
-    /// Makes the connection's thread return from a read at once.
+    /// Ends the connection: a read on its thread returns at once.
     pub fn stop(&self) {
-        // An error means that the peer has closed it already.
+        // An error means that the peer has closed the connection already.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 
-    /// Makes the connection's thread find the end behind the bytes that have arrived; it may still send.
+    /// Ends the reading side: the connection's thread reads the bytes that have arrived, and then the end. The thread
+    /// may still send.
     pub fn stop_reading(&self) {
         let _ = self.0.shutdown(Shutdown::Read);
     }
@@ -52,15 +53,17 @@ impl Connection {
     /// Connects to `host:port` and requests the API versions.
     ///
     /// # Errors
-    /// No host answers there, or it is not a Kafka broker.
+    /// [`ClientError::Connect`] if no host answers there; [`ClientError::Decode`] and others if the host is not a Kafka
+    /// broker.
     pub fn connect(address: &str, client_id: &str, security: &Security) -> Result<Self, ClientError> {
         Self::connect_within(address, client_id, security, READ_TIMEOUT)
     }
 
-    /// Connects as [`Connection::connect`] does, to a broker that may be silent for `patience`, now and later.
+    /// Connects to `host:port` and requests the API versions. `patience` is the longest silence of the broker, for this
+    /// request and later ones.
     ///
     /// # Errors
-    /// Those of [`Connection::connect`].
+    /// Errors of [`Connection::connect`].
     pub fn connect_within(
         address: &str,
         client_id: &str,
@@ -102,39 +105,39 @@ impl Connection {
         }
     }
 
-    /// Returns the newest version that both sides speak.
+    /// Returns the newest version of `R` that both sides have in common.
     ///
     /// # Errors
-    /// [`ClientError::Version`].
+    /// [`ClientError::Version`] if there is none.
     pub fn version<R: Request>(&self) -> Result<i16, ClientError> {
         self.versions.newest::<R>().map_err(|error| self.misunderstood(error))
     }
 
-    /// Sends a request and waits for its response.
+    /// Sends a request in the newest common version, and waits for its response.
     ///
     /// # Errors
-    /// A broken connection, or a frame that is not the response.
+    /// Error of a broken connection, or of a frame that is not the response.
     pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         self.call_up_to(request, i16::MAX)
     }
 
-    /// Sends a request in version `max` or an older one, if newer versions need fields that the caller does not fill,
-    /// and waits for its response.
+    /// Sends a request in version `max` or an older one, and waits for its response. For callers that do not fill the
+    /// fields of newer versions.
     ///
     /// # Errors
-    /// Those of [`Connection::call`].
+    /// Errors of [`Connection::call`].
     pub fn call_up_to<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let version = self.version::<R>()?.min(max);
         self.send(request, version)?;
         Ok(self.receive::<R>(version)?.1)
     }
 
-    /// Sends both requests, the second in version `max` or an older one, and waits for both responses. The broker
-    /// carries the second out after the first, and it costs no round trip of its own. Its response is None if there is
-    /// no second request, or the broker does not offer it.
+    /// Sends two requests in one round trip, the second in version `max` or an older one, and waits for both responses.
+    /// The broker carries out the second request after the first. The second response is None without a second request,
+    /// or if the broker does not serve its API.
     ///
     /// # Errors
-    /// Those of [`Connection::call`]. The caller then drops the connection, since responses could be mixed up.
+    /// Errors of [`Connection::call`]. The caller must then drop the connection, since responses could be mixed up.
     pub(crate) fn call_both<A: Request, B: Request>(
         &mut self,
         first: &A,
@@ -154,7 +157,7 @@ impl Connection {
     /// Sends a request without waiting for the response.
     ///
     /// # Errors
-    /// A broken connection, or a request that the version cannot express.
+    /// Error of a broken connection, or of a request that the version cannot express.
     pub fn send<R: Request>(&mut self, request: &R, version: i16) -> Result<(), ClientError> {
         let encoded = self.asking.encode(request, version, Instant::now());
         let (asked, frame) = encoded.map_err(|error| self.misunderstood(error))?;
@@ -167,10 +170,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for the response to the oldest request. Its slices point into the frame, which is returned with it.
+    /// Waits for the response to the oldest request. Returns the response with its frame, into which the response's
+    /// slices point.
     ///
     /// # Errors
-    /// A broken connection, or a frame that is not that response.
+    /// Error of a broken connection, or of a frame that is not that response.
     pub fn receive<R: Request>(&mut self, version: i16) -> Result<(Bytes, R::Response), ClientError> {
         let frame = self.receive_frame()?;
         let response = decode::<R>(frame.clone(), version).map_err(|error| self.misunderstood(error))?;
@@ -184,7 +188,7 @@ impl Connection {
         let len = frame::length(prefix, RESPONSE_BYTES_MAX).map_err(|error| self.misunderstood(error))?;
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.truncate(len);
-        // Memory follows the bytes that have arrived: an announced length alone costs nothing.
+        // Memory grows with the bytes that have arrived: the announced length alone reserves little.
         let mut filled = 0;
         while filled < len {
             let end = len.min(buffer.len().max(2 * filled).max(FIRST_BYTES));
@@ -200,9 +204,9 @@ impl Connection {
     fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ClientError> {
         self.socket.read_exact(buffer).map_err(|source| match source.kind() {
             ErrorKind::UnexpectedEof => self.broken(std::io::Error::new(source.kind(), "the broker closed it")),
-            // The system's text would be "resource temporarily unavailable".
+            // A timeout has its own error: the system's text would be "resource temporarily unavailable".
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                // The late response would be taken for that to the next request.
+                // Ends the connection: the late response would be taken for that to the next request.
                 let _ = self.socket.tcp().shutdown(Shutdown::Both);
                 let patience = self.socket.tcp().read_timeout().ok().flatten().unwrap_or_default();
                 ClientError::Silent { address: self.address.clone(), patience }
@@ -211,10 +215,10 @@ impl Connection {
         })
     }
 
-    /// Removes the oldest request if this is its response; otherwise ends the connection, which is unusable then.
+    /// Removes the oldest request if `frame` is its response. Otherwise ends the connection, which has become unusable.
     fn answered(&mut self, frame: &Bytes) -> Result<(), ClientError> {
         let (asked, ()) = self.due.answered(frame).map_err(|error| {
-            // An error means that the peer has closed it already.
+            // An error means that the peer has closed the connection already.
             let _ = self.socket.tcp().shutdown(Shutdown::Both);
             self.misunderstood(error)
         })?;
@@ -222,7 +226,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a frame's memory back once no slice points into it.
+    /// Keeps a frame's memory for the next frame, if no slice points into it.
     pub fn recycle(&mut self, frame: Bytes) {
         if let Ok(buffer) = frame.try_into_mut() {
             self.spare = buffer;
@@ -232,7 +236,7 @@ impl Connection {
     /// Sets the longest silence of the broker while a response is due.
     ///
     /// # Errors
-    /// A value that the system refuses.
+    /// Error of the system if it refuses the value.
     pub fn set_patience(&self, patience: Duration) -> Result<(), ClientError> {
         self.socket.tcp().set_read_timeout(Some(patience)).map_err(|source| self.broken(source))
     }
@@ -240,7 +244,7 @@ impl Connection {
     /// Returns a handle with which another thread can end this connection.
     ///
     /// # Errors
-    /// The system has no descriptor left.
+    /// Error of the system if it has no descriptor left.
     pub fn stopper(&self) -> Result<Stopper, ClientError> {
         self.socket.tcp().try_clone().map(Stopper).map_err(|source| self.broken(source))
     }
@@ -250,7 +254,7 @@ impl Connection {
         self.answer_began
     }
 
-    /// Returns host and port.
+    /// Returns the address of the broker as `host:port`.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -282,8 +286,8 @@ mod tests {
     use fullbore_wire::apis::metadata::MetadataRequest;
     use std::net::TcpListener;
 
-    /// Starts a broker that answers ApiVersions, and then one more request with the correlation id `id`, or not at all.
-    /// The thread returns true if the client then closes the connection.
+    /// Starts a broker that answers ApiVersions. It answers one more request with the correlation id `id`, or not at
+    /// all if that is None. The thread returns true if the client then closes the connection.
     fn broker_that_answers(id: Option<i32>) -> (String, std::thread::JoinHandle<bool>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let address = listener.local_addr().expect("bound").to_string();
@@ -301,7 +305,7 @@ mod tests {
             // Version 3: correlation id, no error, one API (Metadata 0 to 13), no throttling, no tags.
             request(Some(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]));
             request(id.map(|id| [&id.to_be_bytes()[..], &[0; 20]].concat()).as_deref());
-            // Reads the end if the client closes, and times out if it only stops using the connection.
+            // Reads the end if the client closes the connection; times out if the client only stops using it.
             socket.read(&mut [0]).is_ok_and(|read| read == 0)
         });
         (address, serving)
@@ -355,7 +359,7 @@ mod tests {
         assert!(peak_kilobytes() - before < RESPONSE_BYTES_MAX as u64 / 1024 / 2);
     }
 
-    /// Returns the peak memory of this process.
+    /// Returns the peak memory of this process, in kilobytes.
     fn peak_kilobytes() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux has it");

@@ -1,6 +1,6 @@
 //! Search for the coordinator of a group or of a transactional id.
 //!
-//! Not here: retries, which the caller makes.
+//! Not here: retries, which are made by the caller.
 
 use super::cluster::{BrokerAddress, Cluster};
 use crate::error::ClientError;
@@ -9,10 +9,10 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest};
 
 impl Cluster {
-    /// Returns the coordinator of `key`, as any broker names it.
+    /// Requests the coordinator of `key` from any broker, and returns its address.
     ///
     /// # Errors
-    /// No broker answers, or the key has no coordinator just now.
+    /// Error of the connection if no broker answers; the broker's error if the key has no coordinator at the moment.
     pub(crate) fn coordinator(&mut self, kind: CoordinatorKind, key: &Text) -> Result<BrokerAddress, ClientError> {
         let version = self.any()?.version::<FindCoordinatorRequest>()?;
         let answer = self.ask(&coordinator_request(kind, key, version))?;
@@ -21,10 +21,10 @@ impl Cluster {
 }
 
 impl BrokerAddress {
-    /// Returns the address of a coordinator that was found.
+    /// Returns the address of a coordinator from a broker's answer.
     ///
     /// # Errors
-    /// The broker's error for the key.
+    /// Error of the broker for the key.
     pub(crate) fn of_coordinator(kind: CoordinatorKind, found: Coordinator) -> Result<BrokerAddress, ClientError> {
         if found.error_code.is_err() {
             let what = format!("cannot find the coordinator of {}", kind.named(&found.key));

@@ -8,12 +8,13 @@ use crate::error::ClientError;
 use fullbore_wire::api::{ApiKey, Request};
 use std::collections::VecDeque;
 
-/// Connection, or None; each caller passes the function that connects, since its broker may have moved.
+/// Kept connection, or None. Each caller passes the function that connects, since the address of the broker may have
+/// changed.
 #[derive(Default)]
 pub(crate) struct KeptConnection(Option<Connection>);
 
 impl KeptConnection {
-    /// Returns the connection; `connect` makes it if there is none.
+    /// Returns the connection. Calls `connect` if there is none.
     pub(crate) fn get(
         &mut self,
         connect: impl FnOnce() -> Result<Connection, ClientError>,
@@ -24,17 +25,17 @@ impl KeptConnection {
         Ok(self.0.as_mut().expect("just connected"))
     }
 
-    /// Returns the address that the connection leads to, if there is one.
+    /// Returns the address of the connection; None if there is no connection.
     pub(crate) fn address(&self) -> Option<&str> {
         self.0.as_ref().map(Connection::address)
     }
 
-    /// Returns true if there is a connection.
+    /// Returns true if a connection is kept.
     pub(crate) fn is_some(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Takes the connection away, if there is one.
+    /// Removes and returns the connection; None if there is none.
     pub(crate) fn take(&mut self) -> Option<Connection> {
         self.0.take()
     }
@@ -44,8 +45,8 @@ impl KeptConnection {
         self.0 = Some(connection);
     }
 
-    /// Sends a request in version `max` or an older one. Brokers close idle connections (`connections.max.idle.ms`): an
-    /// idempotent request is then sent once more.
+    /// Sends a request in version `max` or an older one, and waits for its response. If the broker has closed the kept
+    /// connection (`connections.max.idle.ms`), sends an idempotent request once more, over a new one.
     pub(crate) fn ask<R: Request>(
         &mut self,
         request: &R,
@@ -56,7 +57,7 @@ impl KeptConnection {
             let is_new = self.0.is_none();
             let answer = self.get(&mut connect)?.call_up_to(request, max);
             let Err(error) = answer else { return answer };
-            // A late response would be taken for that to the next request.
+            // Drops the connection: a late response would be taken for that to the next request.
             self.0 = None;
             if is_new || !error.is_closed() || !may_be_asked_twice(R::KEY) {
                 return Err(error);
@@ -64,8 +65,8 @@ impl KeptConnection {
         }
     }
 
-    /// Sends these requests, each of which has a weight. Those under way weigh `weight_max` in all at most; a heavier
-    /// one is sent alone. Returns the responses in order, with the error that ended them early.
+    /// Sends these requests, each with a weight. The requests in flight weigh at most `weight_max` together; a heavier
+    /// request is sent alone. Returns the responses in order, and the error that ended the sequence early, if any.
     pub(crate) fn ask_each<R: Request>(
         &mut self,
         requests: impl IntoIterator<Item = (usize, R)>,
@@ -92,15 +93,16 @@ impl KeptConnection {
             Ok(())
         });
         if asked.is_err() {
-            // Responses that are still due would be taken for those to later requests.
+            // Drops the connection: responses that are still due would be taken for those to later requests.
             self.0 = None;
         }
         (answers, asked.err())
     }
 }
 
-/// Returns true if a request of this API changes nothing, or sets the same again. Not JoinGroup and SyncGroup, which
-/// another thread stops by ending their connection, nor requests that are refused the second time.
+/// Returns true if requests of this API are idempotent: they change nothing, or set the same again. Requests that are
+/// refused the second time are not. JoinGroup and SyncGroup are not either, since another thread stops them by ending
+/// their connection.
 fn may_be_asked_twice(api: ApiKey) -> bool {
     use ApiKey::*;
     let reads = [
@@ -130,7 +132,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
 
-    /// Returns the body of the next request, if one arrives.
+    /// Returns the body of the next request; None if the client closes the connection.
     fn request(socket: &mut TcpStream) -> Option<Vec<u8>> {
         let mut prefix = [0; 4];
         socket.read_exact(&mut prefix).ok()?;
@@ -140,7 +142,7 @@ mod tests {
     }
 
     /// Starts a broker that answers ApiVersions on each connection, sends the API key of the next request to the
-    /// channel, and closes.
+    /// channel, and closes the connection.
     fn broker_that_closes() -> (String, mpsc::Receiver<i16>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let address = listener.local_addr().expect("bound").to_string();
@@ -155,14 +157,15 @@ mod tests {
                 answer.extend([0; 5]);
                 socket.write_all(&[&(answer.len() as u32).to_be_bytes(), &answer[..]].concat()).expect("it reads");
                 let body = request(&mut socket).expect("a request");
-                // Fails if the test is over.
+                // The send fails if the test is over.
                 let _ = tells.send(i16::from_be_bytes([body[0], body[1]]));
             }
         });
         (address, told)
     }
 
-    /// Returns the API keys of the requests that were sent, on a new connection or on one that was kept and closed.
+    /// Sends a request over a new connection, or over a kept one that the broker has closed. Returns the API keys of
+    /// the requests that the broker received.
     fn sent<R: Request>(request: &R, was_kept: bool) -> Vec<i16> {
         let (address, told) = broker_that_closes();
         let connect = || Connection::connect(&address, "test", &Security::default());

@@ -1,7 +1,7 @@
-//! Blocking client: one request after another to a named broker, and pipelined fetches.
+//! Blocking client: requests to a broker one after another, and pipelined fetches.
 //!
-//! It exists beside the tokio client because a fetcher needs a thread of its own, and one buffer that it reads into
-//! again and again.
+//! It exists beside the tokio client for fetchers: a fetcher has its own thread, and one buffer into which it reads
+//! each response.
 
 mod awaited;
 mod cluster;

@@ -1,4 +1,4 @@
-//! Offsets at which partitions start, end, or reach a timestamp: ListOffsets, sent to their leaders.
+//! Offsets at which partitions start, end, or reach a timestamp, by ListOffsets to the partitions' leaders.
 
 use super::cluster::Cluster;
 use super::connection::Connection;
@@ -15,23 +15,25 @@ pub const EARLIEST: i64 = -2;
 /// Timestamp that stands for the end of a partition in ListOffsets.
 pub const LATEST: i64 = -1;
 
-/// Longest search for leaders that have moved or cannot be reached: a little more than the session of a dead broker
-/// lasts (broker.session.timeout.ms). A shorter patience shortens it.
+/// Longest search for leaders that have moved or cannot be reached. A little longer than the session of a failed broker
+/// (broker.session.timeout.ms). A shorter patience of the cluster shortens the search.
 const LEADER_PATIENCE: Duration = Duration::from_secs(15);
-/// Largest number of partitions in the requests that are sent without waiting for earlier responses.
+/// Most partitions in requests that are sent together, without waiting for earlier responses.
 const TOGETHER_MAX: usize = 1000;
-/// Longest time of retries with a leader that cannot read its log or the store: it has not moved.
+/// Longest time of retries with a leader that cannot read its log or the object store. It is shorter, since such a
+/// partition does not move soon.
 const STORAGE_PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two attempts.
 const LEADER_BACKOFF: Duration = Duration::from_millis(100);
 
 impl Cluster {
-    /// Returns the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, from their leaders;
-    /// -1 if no record is that late. Leaves out partitions that do not exist, have no leader or whose leader refuses.
-    /// Searches for a while for a leader that has moved or cannot be reached.
+    /// Requests the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions from its leader.
+    /// Returns -1 for a partition without a record that late. Leaves out partitions that do not exist, have no leader,
+    /// or whose leader refuses. Searches for up to [`LEADER_PATIENCE`] for a leader that has moved or cannot be
+    /// reached.
     ///
     /// # Errors
-    /// A leader that cannot be reached.
+    /// Error of a leader that cannot be reached.
     pub fn offsets_at(
         &mut self,
         of: &[(Text, i32)],
@@ -44,7 +46,8 @@ impl Cluster {
         }
     }
 
-    /// Reads offsets as [`Cluster::offsets_at`] does. Returns those found, and the errors of the others.
+    /// Requests the offset at `timestamp` of each of these partitions, as [`Cluster::offsets_at`] does. Returns the
+    /// found offsets, and the errors of the other partitions.
     pub fn offsets_found_at(&mut self, of: &[(Text, i32)], timestamp: i64) -> FoundOffsets {
         let began = Instant::now();
         let patience = LEADER_PATIENCE.min(self.patience() * 3 / 2);
@@ -75,7 +78,7 @@ impl Cluster {
         }
     }
 
-    /// Sends one request to each leader.
+    /// Sends one request to each leader, without retries.
     fn offsets_now(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<OffsetsNow, ClientError> {
         let mut topics: Vec<Text> = of.iter().map(|(topic, _)| topic.clone()).collect();
         topics.sort();
@@ -108,23 +111,23 @@ impl Cluster {
     }
 }
 
-/// Offsets that leaders returned, and errors of the others.
+/// Offsets that leaders returned, and errors of the partitions without an offset.
 #[derive(Debug, Default)]
 pub struct FoundOffsets {
-    /// Offset of each partition whose leader returned one; -1 if no record is that late.
+    /// Offset of each partition whose leader returned an offset; -1 if no record is that late.
     pub offsets: BTreeMap<(Text, i32), i64>,
     /// Last error of each partition whose leader refused.
     pub refused: BTreeMap<(Text, i32), ClientError>,
-    /// Error of leaders that were not reached.
+    /// Error of a leader that was not reached.
     pub unreached: Option<ClientError>,
 }
 
-/// Responses of leaders, each of which got one request.
+/// Outcome of one request to each leader.
 #[derive(Default)]
 struct OffsetsNow {
     offsets: BTreeMap<(Text, i32), i64>,
     refused: BTreeMap<(Text, i32), ErrorCode>,
-    /// Partitions to try again, since another broker may lead them by now.
+    /// Partitions to retry: another broker may lead them in the meantime.
     again: Vec<(Text, i32)>,
     /// Error of a leader that was not reached.
     unreached: Option<ClientError>,
@@ -158,19 +161,20 @@ fn wanted_at(topics: BTreeMap<Text, Vec<i32>>, timestamp: i64) -> Vec<ListOffset
 }
 
 impl Connection {
-    /// Reads offsets as [`Connection::offsets_at`] does, past the records of open transactions too.
+    /// Returns the offset at `timestamp` of each of these partitions, which this broker leads. Records of open
+    /// transactions count as well.
     ///
     /// # Errors
-    /// The error of the first partition that has one, or a broken connection.
+    /// Error of the first partition that has one; error of a broken connection.
     pub fn offsets(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<Vec<i64>, ClientError> {
         self.offsets_at(of, timestamp, false)?.into_iter().collect()
     }
 
-    /// Returns the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, which this broker
-    /// leads, or the broker's error; -1 if no record is that late.
+    /// Returns, for each of these partitions, the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) or the broker's
+    /// error. The offset is -1 if no record is that late. This broker must lead the partitions.
     ///
     /// # Errors
-    /// A broken connection.
+    /// Error of a broken connection.
     pub fn offsets_at(
         &mut self,
         of: &[(Text, i32)],
@@ -182,12 +186,12 @@ impl Connection {
         self.told_offsets_at(of, version)
     }
 
-    /// Reads offsets as [`Connection::offsets_at`] does, for each timestamp and its partitions. Short requests are sent
-    /// together, in one round trip. Long ones are sent one after another, since a broker that still writes a response
-    /// may not read the next request.
+    /// Returns offsets as [`Connection::offsets_at`] does, for several timestamps with their partitions. Short requests
+    /// are sent together, in one round trip. Long requests are sent one after another, since a broker that still writes
+    /// a response may not read the next request.
     ///
     /// # Errors
-    /// A broken connection.
+    /// Error of a broken connection.
     pub(crate) fn offsets_at_each(
         &mut self,
         each: &[(i64, Vec<(Text, i32)>)],
@@ -223,7 +227,7 @@ impl Connection {
         self.send(&request, version)
     }
 
-    /// Receives the response to the oldest [`Connection::ask_offsets_at`], which was for these partitions.
+    /// Receives the response to the oldest [`Connection::ask_offsets_at`], which requested these partitions.
     fn told_offsets_at(
         &mut self,
         of: &[(Text, i32)],

@@ -10,10 +10,10 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Longest time for connecting, and again for the TLS handshake after it.
+/// Longest time for connecting, and longest time for the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest silence of a broker while a response is due, and longest time in which it reads nothing of a request
-/// (Kafka's request.timeout.ms). A default: the caller may set another.
+/// Default of the longest silence of a broker while a response is due (Kafka's request.timeout.ms). Also the longest
+/// time for which the broker may read nothing of a request.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) enum Socket {
@@ -22,8 +22,8 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Connects to `host:port`, including the TLS handshake. `patience` is the broker's longest silence from then on;
-    /// connecting takes [`CONNECT_TIMEOUT`] at most.
+    /// Connects to `host:port`, including the TLS handshake. Connecting takes at most [`CONNECT_TIMEOUT`]. After that,
+    /// `patience` is the broker's longest silence.
     pub(super) fn open(address: &str, security: &Security, patience: Duration) -> Result<Socket, ClientError> {
         let of_connect = |source| ClientError::Connect { address: address.to_owned(), source };
         let of_tls = |source| ClientError::Handshake { address: address.to_owned(), source };
@@ -36,7 +36,7 @@ impl Socket {
         Ok(Socket::Tls(Box::new(stream)))
     }
 
-    /// Returns the TCP connection below.
+    /// Returns the TCP connection of the socket.
     pub(super) fn tcp(&self) -> &TcpStream {
         match self {
             Socket::Plain(socket) => socket,
@@ -44,13 +44,13 @@ impl Socket {
         }
     }
 
-    /// Returns true if a new connection to `address` would have the peer of this one, whose address is `own`. With TLS,
-    /// the host must be the one whose certificate was checked: listeners that share an address by SNI differ only in
+    /// Returns true if a new connection to `address` would lead to the peer of this socket, which was opened to the
+    /// address `own`. With TLS, both hosts must be equal, since listeners that share an address by SNI differ only in
     /// the name.
     pub(super) fn leads_to(&self, address: &str, own: &str) -> bool {
         match self {
             Socket::Tls(_) => own.eq_ignore_ascii_case(address),
-            // A name that does not resolve is reported by the new connection.
+            // If the name does not resolve, the new connection reports the error.
             Socket::Plain(socket) => match (socket.peer_addr(), resolve(address)) {
                 (Ok(peer), Ok(targets)) => is_first(peer, targets),
                 _ => false,
@@ -65,7 +65,7 @@ fn resolve(address: &str) -> io::Result<impl Iterator<Item = SocketAddr>> {
     place.to_socket_addrs().map_err(|error| unknown_host(&error))
 }
 
-/// Returns true if the first of these addresses, to which a new connection would go, is this peer.
+/// Returns true if `peer` is the first of these addresses, to which a new connection would go.
 fn is_first(peer: SocketAddr, mut targets: impl Iterator<Item = SocketAddr>) -> bool {
     targets.next() == Some(peer)
 }

@@ -1,7 +1,7 @@
-//! Read of one partition: its start, its end, and the sink of its records.
+//! Position in one partition that is read: its start, its end, and the sink of its records.
 //!
-//! Invariant: `offset` moves past a batch only if the sink got each of its records. Excepted are records before
-//! `offset`, past `end`, or of an aborted transaction if only committed ones are read.
+//! Invariant: `offset` moves past a batch only if the sink got each of its records. Exceptions are records before
+//! `offset`, records past `end`, and records of an aborted transaction if only committed records are read.
 
 use super::deleted::DeletedOffsets;
 use super::error::ConsumeError;
@@ -14,72 +14,73 @@ use fullbore_wire::{Text, Uuid};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-/// Largest size of one batch's records when decompressed.
+/// Largest size of a batch's decompressed records, in bytes.
 const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 
 /// Sink of a partition's records.
 pub trait Sink: Send + 'static {
-    /// Takes the next record. A sink that breaks has not taken it, and the partition ends before it.
+    /// Takes the next record. A sink that returns Break has not taken the record; the read of the partition ends before
+    /// that record.
     ///
     /// # Errors
-    /// The fault of the record, as a sentence; the run ends.
+    /// Sentence about the fault of the record; it ends the run.
     fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String>;
 
-    /// Notes that all records of the partition in a response were read: `offset` is the next one to request.
+    /// Reports that all records of the partition in a response were read. `offset` is the next offset to read.
     fn read_to(&mut self, _offset: i64) {}
 
-    /// Notes that the topic was recreated: from now on offsets belong to the topic with this id.
+    /// Reports the id of the topic to which offsets belong from now on. The id changes if the topic was recreated.
     fn follow(&mut self, _topic_id: Uuid) {}
 
-    /// Notes that the read goes on at `offset`, since the records before it were deleted before they were read. The
-    /// run's own thread calls this, which must not wait.
+    /// Reports that the read continues at `offset`: earlier records were deleted before they were read. The run's own
+    /// thread calls this; the call must not wait.
     fn skip_to(&mut self, _offset: i64) {}
 }
 
-/// Sink that only counts.
+/// Sink that drops records: the run counts them.
 impl Sink for () {
     fn record(&mut self, _: &BatchView<'_>, _: &Record<'_>) -> Result<ControlFlow<()>, String> {
         Ok(ControlFlow::Continue(()))
     }
 }
 
-/// Position in a partition.
+/// Position in a partition, with its bounds and its sink.
 #[derive(Debug)]
 pub struct Cursor<S> {
-    /// The topic.
+    /// Name of the topic.
     pub topic: Text,
     /// Id of the topic; zeros from brokers before 2.8.
     pub topic_id: Uuid,
-    /// The partition.
+    /// Number of the partition.
     pub partition: i32,
     /// Next offset to read; `None` until the leader has returned it.
     pub offset: Option<i64>,
-    /// First offset not to read; `None` to go on forever.
+    /// First offset that is not read; `None` to read forever.
     pub end: Option<i64>,
-    /// Start and end of the read.
+    /// Start and end of the read, as first determined.
     pub placed: Placed,
-    /// True if records were deleted before they were read: the settings decide where the partition starts again.
+    /// True if records were deleted before they were read. The setting auto.offset.reset then decides the new start.
     pub(super) is_reset: bool,
-    /// Position that the leader refused, until the partition is placed again.
+    /// Position that the leader refused; kept until the partition has a new start.
     refused_at: Option<i64>,
-    /// Start that overrides the settings, until a record was read.
+    /// Start that overrides the settings; kept until a record is read.
     pub(super) start: Option<StartOffset>,
     /// Sink of the records.
     pub sink: S,
 }
 
-/// Number of records read, and bytes of their keys and values.
+/// Number of records that were read, and bytes of their keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) records: u64,
     pub(super) bytes: u64,
 }
 
-/// Bad batches of a partition that were skipped.
+/// Skipped bad batches of a partition.
 #[derive(Debug, Default)]
 pub(super) struct SkippedBatches {
     count: u64,
-    /// Error of the first batch.
+    /// Error of the first skipped batch.
     first: Option<ConsumeError>,
 }
 
@@ -89,7 +90,7 @@ impl SkippedBatches {
         self.first.get_or_insert(error);
     }
 
-    /// Returns one line for all of the batches; None if there are none.
+    /// Returns one line about all skipped batches; None if no batch was skipped.
     pub(super) fn notice(&self) -> Option<String> {
         let Some(ConsumeError::BadBatch { topic, partition, offset, last_offset, reason }) = &self.first else {
             return None;
@@ -106,20 +107,20 @@ impl SkippedBatches {
 }
 
 impl<S> Cursor<S> {
-    /// Makes a cursor that starts where the plan demands.
+    /// Returns a cursor that starts where the plan demands.
     pub fn new(place: PartitionPlace, sink: S) -> Self {
         let PartitionPlace { topic, topic_id, partition, .. } = place;
         Cursor::placed(topic, partition, Placed { topic_id, ..Placed::default() }, sink)
     }
 
-    /// Makes a cursor with start and end, as far as they are known.
+    /// Returns a cursor with start and end, as far as they are known.
     pub fn placed(topic: Text, partition: i32, placed: Placed, sink: S) -> Self {
         let Placed { topic_id, offset, end } = placed;
         let (is_reset, refused_at, start) = Default::default();
         Cursor { topic, topic_id, partition, offset, end, placed, is_reset, refused_at, start, sink }
     }
 
-    /// Places the cursor at the start of the log, so that every record is read that is left.
+    /// Places the cursor at the start of the log, so that every remaining record is read.
     #[must_use]
     pub(super) fn at_start(mut self) -> Self {
         self.begin_at_start();
@@ -130,20 +131,20 @@ impl<S> Cursor<S> {
         (self.offset, self.placed.offset, self.start) = (Some(0), Some(0), Some(StartOffset::Earliest));
     }
 
-    /// Sets the bounds that the leader returned.
+    /// Sets start and end to the bounds that the leader returned.
     pub(super) fn place(&mut self, (offset, end): super::start::OffsetBounds) {
         self.offset = self.offset.or(Some(offset));
         self.end = self.end.or(end);
         self.placed = Placed { offset: self.offset, end: self.end, ..self.placed };
     }
 
-    /// Makes the run place the cursor again.
+    /// Discards the position, so that the run determines a new start.
     pub(super) fn reset(&mut self) {
         self.refused_at = self.offset.or(self.refused_at);
         (self.offset, self.placed.offset, self.is_reset) = (None, None, true);
     }
 
-    /// Returns true if everything was read up to `end`.
+    /// Returns true if every record before `end` was read.
     pub fn is_done(&self) -> bool {
         self.offset.is_some_and(|offset| self.ends_at(offset))
     }
@@ -157,15 +158,15 @@ impl<S> Cursor<S> {
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'a> {
     pub(super) check_crcs: bool,
-    /// True if a producer's bad batch is skipped.
+    /// True if a bad batch of a producer is skipped.
     pub(super) skips_bad_batches: bool,
-    /// Transactions to leave out, from the response; `None` reads everything.
+    /// Aborted transactions from the response, whose records are left out; `None` reads all records.
     pub(super) aborted: Option<&'a [AbortedTransaction]>,
 }
 
 impl<S: Sink> Cursor<S> {
-    /// Goes on with the topic that has this id now. Every record of a recreated topic is new, and the end of the old
-    /// one has no meaning any more.
+    /// Continues with the topic that has this id now. Every record of a recreated topic is new, so that it is read from
+    /// its start if `restarts`. An end in the old topic has no meaning in the new one, and ends the run.
     pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
         if self.topic_id == topic_id {
             return Ok(());
@@ -184,8 +185,8 @@ impl<S: Sink> Cursor<S> {
         Ok(())
     }
 
-    /// Returns the offsets from the position that the leader refused to the one where the partition was placed instead.
-    /// Returns them once for each reset; None if the position went back.
+    /// Returns the offsets from the position that the leader refused to the new start, once for each reset. None if no
+    /// position was refused, or if the new start is before it.
     pub(super) fn take_deleted(&mut self) -> Option<DeletedOffsets> {
         let to = self.offset?;
         let from = self.refused_at.take().filter(|from| *from < to)?;
@@ -193,14 +194,14 @@ impl<S: Sink> Cursor<S> {
         Some(DeletedOffsets { topic: self.topic.clone(), partition: self.partition, offsets: from..to })
     }
 
-    /// Goes on at this offset: the records before it are lost.
+    /// Continues at this offset: the records before it are lost.
     pub(super) fn skip_to(&mut self, offset: i64) {
         (self.offset, self.start) = (Some(offset), None);
         self.sink.read_to(offset);
     }
 
-    /// Reads the whole batches in `bytes` from `offset` on, and adds their records to `count`. Returns the bad batches
-    /// that were skipped.
+    /// Reads the whole batches in `bytes` from `offset` on, and adds their records to `count`. Returns the skipped bad
+    /// batches.
     pub(super) fn read(
         &mut self,
         bytes: &[u8],
@@ -208,7 +209,7 @@ impl<S: Sink> Cursor<S> {
         count: &mut Count,
     ) -> Result<SkippedBatches, ConsumeError> {
         let outcome = self.read_batches(bytes, reading, count);
-        // Records before an unreadable batch are good.
+        // Reported after an error, too: records before an unreadable batch were read.
         self.sink.read_to(self.offset.unwrap_or(0));
         outcome
     }
@@ -226,7 +227,7 @@ impl<S: Sink> Cursor<S> {
             let from = self.offset.unwrap_or(0);
             let broken = |error: BatchError, cursor: &Self| cursor.corrupt(from, &error);
             let batch = batch.map_err(|error| broken(error, self))?;
-            // A response may begin before the wanted offset.
+            // A response may begin with batches before the wanted offset.
             if batch.last_offset() < from {
                 continue;
             }
@@ -278,7 +279,8 @@ impl<S: Sink> Cursor<S> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Returns the error of a batch whose records cannot be read. If the checksum holds, the disk is not at fault.
+    /// Returns the error of a batch whose records cannot be read. If the checksum matches, the producer is at fault,
+    /// not the disk.
     fn unreadable(&self, batch: &BatchView<'_>, error: &BatchError) -> ConsumeError {
         if let Err(error) = batch.check_crc() {
             return self.corrupt(batch.base_offset(), &error);
@@ -294,11 +296,11 @@ impl<S: Sink> Cursor<S> {
     }
 }
 
-/// Aborted transactions of a response, as the reader comes past them (Kafka's `CompletedFetch`).
+/// Aborted transactions of a response, updated with each batch that the reader passes (as in Kafka's `CompletedFetch`).
 struct Aborted {
-    /// Aborted transactions ahead, as pairs of first offset and producer id; the last comes first.
+    /// Aborted transactions that begin later, as pairs of first offset and producer id, in descending order.
     ahead: Vec<(i64, i64)>,
-    /// Producers whose open transaction was aborted.
+    /// Producers whose transaction is open at the present batch, and was aborted later.
     open: HashSet<i64>,
 }
 
@@ -315,7 +317,7 @@ impl Aborted {
             self.open.insert(producer_id);
         }
         match batch.is_control() {
-            // Either marker ends it; one that commits finds nothing open.
+            // Either marker ends the producer's open transaction. A commit marker finds none here.
             true => {
                 self.open.remove(&batch.producer_id());
                 false
@@ -325,7 +327,7 @@ impl Aborted {
     }
 }
 
-/// Returns the records of a compressed batch; None if it is not compressed.
+/// Returns the decompressed records of a batch; None if the batch is not compressed.
 fn decompressed(batch: &BatchView<'_>) -> Result<Option<Bytes>, BatchError> {
     match batch.compression()? {
         Compression::None => Ok(None),
@@ -333,7 +335,8 @@ fn decompressed(batch: &BatchView<'_>) -> Result<Option<Bytes>, BatchError> {
     }
 }
 
-/// Whole batches at the start of a partition's bytes. The next fetch brings a batch that is cut off at the end.
+/// Whole batches at the start of a partition's bytes. A batch that is cut off at the end comes again with the next
+/// fetch.
 pub(super) struct Batches<'a>(pub(super) &'a [u8]);
 
 impl<'a> Iterator for Batches<'a> {
@@ -364,7 +367,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"value"), &[]);
         let (mut bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        // Within the value: the record is still readable.
+        // Changes a byte of the value: the record is still readable.
         let at = bytes.len() - 3;
         bytes[at] ^= 1;
         let read = |check_crcs| {
@@ -389,7 +392,7 @@ mod tests {
         assert_eq!(count, Count { records: 1, bytes: 5 });
     }
 
-    /// Returns batches of one record each. Those in `bad` claim to have more records.
+    /// Returns `count` batches of one record each. The batches in `bad` claim to have more records.
     fn batches(count: usize, bad: &[usize]) -> Vec<u8> {
         let batch = |at: usize| {
             let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);

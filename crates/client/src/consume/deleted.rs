@@ -1,26 +1,26 @@
-//! Records that retention or DeleteRecords removed before a reader read them. Not deleted topics.
+//! Ranges of records that retention or DeleteRecords removed before a reader read them. Not here: deleted topics.
 //!
-//! Invariant: at most one range of a partition is kept, since the caller of a run may never take it.
+//! Invariant: at most one range of each partition is kept, since the caller of a run may never take the ranges.
 
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// Offsets of a partition that a reader skipped, since their records were deleted before they were read.
+/// Offsets of a partition that a reader skipped because their records were deleted before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletedOffsets {
-    /// The topic.
+    /// Name of the topic.
     pub topic: Text,
-    /// The partition.
+    /// Number of the partition.
     pub partition: i32,
-    /// Range from the reader's position to the one where it goes on: the log's start, or its end if auto.offset.reset
-    /// is latest. Markers, and records that compaction had removed, are counted, too.
+    /// Range from the reader's position to its new position: the log's start, or its end if auto.offset.reset is
+    /// latest. The range includes markers, and records that compaction had removed.
     pub offsets: Range<i64>,
 }
 
 impl DeletedOffsets {
-    /// Returns the number of offsets.
+    /// Returns the number of offsets in the range.
     pub fn count(&self) -> u64 {
         u64::try_from(self.offsets.end.saturating_sub(self.offsets.start)).unwrap_or(0)
     }
@@ -41,18 +41,18 @@ impl fmt::Display for DeletedOffsets {
     }
 }
 
-/// Deleted offsets of many partitions, until the caller of a run takes them.
+/// Deleted offsets of all partitions, kept until the caller of a run takes them.
 #[derive(Debug, Default)]
 pub(super) struct DeletedRanges(BTreeMap<(Text, i32), Range<i64>>);
 
 impl DeletedRanges {
-    /// Adds offsets. A partition has one range, from its first offset to its last.
+    /// Adds offsets. Ranges of the same partition become one, from the first offset to the last.
     pub(super) fn add(&mut self, of: DeletedOffsets) {
         let known = self.0.entry((of.topic, of.partition)).or_insert_with(|| of.offsets.clone());
         *known = known.start.min(of.offsets.start)..known.end.max(of.offsets.end);
     }
 
-    /// Takes all of them.
+    /// Removes and returns all ranges.
     pub(super) fn take(&mut self) -> Vec<DeletedOffsets> {
         let all = std::mem::take(&mut self.0).into_iter();
         all.map(|((topic, partition), offsets)| DeletedOffsets { topic, partition, offsets }).collect()

@@ -1,4 +1,4 @@
-//! Errors that end a run early, or the read of one partition.
+//! Errors that end a run early, or end the read of one partition.
 
 use crate::error::ClientError;
 use fullbore_wire::Text;
@@ -16,81 +16,81 @@ pub enum ConsumeError {
         "partition {partition} of topic '{topic}' has a broken batch at offset {offset}: {reason}; check the broker's disk"
     )]
     Corrupt {
-        /// The topic.
+        /// Name of the topic.
         topic: Text,
-        /// The partition.
+        /// Number of the partition.
         partition: i32,
         /// First offset that could not be read.
         offset: i64,
-        /// The fault.
+        /// Fault of the batch.
         reason: String,
     },
-    /// Batch whose checksum holds and whose records cannot be read: its producer sent it so.
+    /// Batch whose checksum matches, but whose records cannot be read: the producer has sent it like this.
     #[error(
         "the producer's batch at offset {offset} of partition {partition} of topic '{topic}' cannot be read: {reason}; \
          --skip-bad-batches skips it"
     )]
     BadBatch {
-        /// The topic.
+        /// Name of the topic.
         topic: Text,
-        /// The partition.
+        /// Number of the partition.
         partition: i32,
         /// First offset of the batch.
         offset: i64,
         /// Last offset of the batch.
         last_offset: i64,
-        /// The fault.
+        /// Fault of the batch.
         reason: String,
     },
-    /// The partition does not have this offset, and the settings forbid another start.
+    /// Offset that the partition does not have, under settings that forbid another start.
     #[error(
         "partition {partition} of topic '{topic}' has no offset {offset}; start at the oldest record with --offset beginning, \
          or at the end with --offset end"
     )]
     OutOfRange {
-        /// The topic.
+        /// Name of the topic.
         topic: Text,
-        /// The partition.
+        /// Number of the partition.
         partition: i32,
-        /// Offset before the first one or past the last.
+        /// Offset before the first record, or past the last one.
         offset: i64,
     },
-    /// The topic was recreated: the offsets belong to another one.
+    /// Topic that was recreated: the offsets belong to the former topic.
     #[error("topic '{topic}' was deleted and recreated while it was read; start again with the new one")]
     Recreated {
-        /// The topic.
+        /// Name of the topic.
         topic: Text,
     },
-    /// The topic does not exist any more.
+    /// Topic that does not exist any more.
     #[error("topic '{topic}' was deleted while it was read")]
     Deleted {
-        /// The topic.
+        /// Name of the topic.
         topic: Text,
     },
-    /// The leader has refused a partition for as long as the run waits.
+    /// Refusal of a partition by its leader, for as long as the run waits.
     #[error(transparent)]
     Refusing(Arc<ClientError>),
-    /// The sink refused a record.
+    /// Refusal of a record by the sink.
     #[error("partition {partition} of topic '{topic}', offset {offset}: {reason}")]
     Refused {
-        /// The topic.
+        /// Name of the topic.
         topic: Text,
-        /// The partition.
+        /// Number of the partition.
         partition: i32,
-        /// The record's offset.
+        /// Offset of the record.
         offset: i64,
-        /// Reason that the sink gave.
+        /// Reason of the sink, as a sentence.
         reason: String,
     },
-    /// The timeout passed while a partition could not be read.
+    /// Timeout while a partition could not be read.
     #[error("no record came in {} ms: {source}", waited.as_millis())]
     Unreachable {
         /// Time waited.
         waited: Duration,
-        /// Last reason.
+        /// Last reason why the partition could not be read.
         source: Arc<ClientError>,
     },
-    /// The system refused a thread.
+    /// Refusal of a thread by the system.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
 }

@@ -1,7 +1,7 @@
-//! Partitions and topics that appear while others are read.
+//! New partitions and topics, which appear during a run.
 //!
-//! Invariant: each new partition is started once, at the start of its log, since all of its records came after the run
-//! began. One of a deleted topic is started again if the topic is recreated.
+//! Invariant: a new partition is started once, at the start of its log, since all of its records are newer than the
+//! run. A partition of a deleted topic is started again if the topic is recreated.
 
 use super::cursor::Cursor;
 use crate::blocking::PartitionPlace;
@@ -10,10 +10,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Filter of the run's topics, by name and whether they are internal.
+/// Filter of topics, by name and by a flag that is true for internal topics.
 pub type TopicFilter = Arc<dyn Fn(&str, bool) -> bool + Send + Sync>;
 
-/// Regular check for new partitions: topics, interval, and their sinks.
+/// Regular check for new partitions: its topics, its interval, and the function that makes cursors.
 pub struct Growth<S> {
     topics: Vec<Text>,
     matches: Option<TopicFilter>,
@@ -24,8 +24,8 @@ pub struct Growth<S> {
 }
 
 impl<S> Growth<S> {
-    /// Checks these topics, and those that match, after each interval `every`; `begin` makes the cursor of a new
-    /// partition.
+    /// Returns a check of `topics`, and of the topics that match the filter, after each interval `every`. `begin` makes
+    /// the cursor of a new partition.
     pub fn new(
         topics: Vec<Text>,
         matches: Option<TopicFilter>,
@@ -36,12 +36,12 @@ impl<S> Growth<S> {
         Growth { topics, matches, every, look_at, known: HashSet::new(), begin: Box::new(begin) }
     }
 
-    /// Notes the partitions that are already read.
+    /// Records the partitions that are read already.
     pub(super) fn know(&mut self, cursors: &[Cursor<S>]) {
         self.known.extend(cursors.iter().map(|cursor| (cursor.topic.clone(), cursor.partition)));
     }
 
-    /// Returns the topics and the filter, if a check is due.
+    /// Returns the topics and the filter if a check is due; None otherwise.
     pub(super) fn due(&mut self) -> Option<(&[Text], Option<TopicFilter>)> {
         let now = Instant::now();
         let is_due = now >= self.look_at;
@@ -49,8 +49,8 @@ impl<S> Growth<S> {
         is_due.then_some((&self.topics, self.matches.clone()))
     }
 
-    /// Notes that a topic was deleted and nothing of it is read any more. A named topic is not checked again; one that
-    /// matches the filter counts as new when it is recreated.
+    /// Records that a topic was deleted, and that none of its partitions is read any more. If the topic was given by
+    /// name, it is not checked again. If it matches the filter, it counts as new once it is recreated.
     pub(super) fn forget(&mut self, topic: &Text) {
         self.topics.retain(|known| known != topic);
         if self.matches.is_some() {
@@ -58,7 +58,7 @@ impl<S> Growth<S> {
         }
     }
 
-    /// Returns the cursors of those of `places` that are new.
+    /// Returns a cursor for each new partition among `places`.
     pub(super) fn begin(&mut self, places: &[PartitionPlace]) -> Vec<Cursor<S>> {
         let known = &mut self.known;
         let is_new = |place: &&PartitionPlace| known.insert((place.topic.clone(), place.partition));

@@ -1,9 +1,11 @@
-//! Thread of one leader: fetches from it, and reads one response while the next fetches are under way.
+//! Consumer fetcher: the thread that fetches from one leader. It reads one response while the next fetches are in
+//! flight.
 //!
-//! A partition that cannot be read goes back to the run, which finds its leader and passes it to a fetcher again; the
-//! others are read on. The [`session`](super::session) knows the fetches under way, the [`pace`](super::pace) their
-//! number and size. Invariant: at least one fetch is under way while the thread waits or reads, until every partition
-//! was requested up to its end.
+//! A partition that cannot be read goes back to the run, which finds its leader and passes the partition to a fetcher
+//! again. The fetcher continues with its other partitions. The
+//! [`session`](super::session) has the fetches in flight; the [`pace`](super::pace) determines their number and size.
+//! Invariant: at least one fetch is in flight while the thread waits or reads, until every partition was requested up
+//! to its end.
 
 use super::cursor::{Batches, Count, Cursor, Reading, Sink};
 use super::error::ConsumeError;
@@ -21,9 +23,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Last version with names of topics; later ones have ids.
+/// Last version of Fetch with names of topics; later versions have ids.
 const NAMED_VERSION_MAX: i16 = 12;
-/// First version with the field that requests reading ahead.
+/// First version of Fetch with the field that requests reading ahead.
 const AHEAD_VERSION_MIN: i16 = 18;
 
 /// Settings of a consumer's fetches, with Kafka's names and defaults.
@@ -35,17 +37,17 @@ pub struct FetchSettings {
     pub min_bytes: i32,
     /// fetch.max.bytes.
     pub max_bytes: i32,
-    /// max.partition.fetch.bytes, of the first fetches.
+    /// max.partition.fetch.bytes; the limit for the first fetches, which may grow.
     pub partition_max_bytes: i32,
-    /// fetch.buffer.memory: bytes that are requested and not read, over all leaders.
+    /// fetch.buffer.memory: limit of requested and unread bytes, for all leaders together.
     pub buffer_memory: i32,
     /// check.crcs.
     pub check_crcs: bool,
-    /// True if the read skips batches that their producer sent broken, and records whose object is lost.
+    /// True if the read skips batches that a producer has sent broken, and records whose object is lost.
     pub skip_bad_batches: bool,
-    /// isolation.level=read_committed: leaves out records of aborted and open transactions.
+    /// True for isolation.level=read_committed: records of aborted and open transactions are left out.
     pub read_committed: bool,
-    /// auto.offset.reset: next start of a partition whose unread records were deleted. None ends the run.
+    /// auto.offset.reset: new start of a partition whose unread records were deleted. None ends the run.
     pub reset: Option<StartOffset>,
 }
 
@@ -67,13 +69,13 @@ impl Default for FetchSettings {
 
 /// Reason why a fetcher ended.
 pub(super) enum LaneEnd {
-    /// The run stopped it.
+    /// The run stopped the fetcher.
     Stopped,
-    /// Every cursor reached its end.
+    /// Every cursor has reached its end.
     Done,
-    /// The connection broke: the run must find the leaders again.
+    /// The connection broke. The run must find the leaders again.
     Stale(ClientError),
-    /// Error that no retry can repair.
+    /// The fetcher met an error that no retry can repair.
     Failed(ConsumeError),
 }
 
@@ -89,13 +91,13 @@ pub(super) struct Returned<S> {
     pub(super) why: Why,
 }
 
-/// Reason why it goes back.
+/// Reason why a partition goes back to the run.
 pub(super) enum Why {
-    /// The partition must be placed again.
+    /// The partition needs a new start.
     Reset,
-    /// The leader refuses it, which may be transient.
+    /// The leader refuses the partition, perhaps only for a while.
     Refused(ClientError),
-    /// Its records cannot be read.
+    /// The partition's records cannot be read.
     Broken(ConsumeError),
 }
 
@@ -111,7 +113,7 @@ impl<S> Inbox<S> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds partitions. Returns them if the fetcher takes no more.
+    /// Adds partitions. Returns them as the error if the inbox is closed.
     pub(super) fn put(&self, cursors: Vec<Cursor<S>>) -> Result<(), Vec<Cursor<S>>> {
         match &mut *self.lock() {
             Some(waiting) => {
@@ -130,7 +132,7 @@ impl<S> Inbox<S> {
         self.lock().take().unwrap_or_default()
     }
 
-    /// Closes the inbox if it is empty. Returns true if it is closed.
+    /// Closes the inbox if it is empty. Returns true if the inbox is closed.
     fn close_if_empty(&self) -> bool {
         let mut waiting = self.lock();
         if waiting.as_ref().is_some_and(Vec::is_empty) {
@@ -140,8 +142,8 @@ impl<S> Inbox<S> {
     }
 }
 
-/// Time since which a fetcher waits for its leader: since the last response, or its start. None while sinks take
-/// records.
+/// Time since which a fetcher waits for its leader: since it read the last response, or since its start. None while
+/// sinks take records.
 pub(super) struct AwaitedSince(Mutex<Option<Instant>>);
 
 impl Default for AwaitedSince {
@@ -162,17 +164,17 @@ impl AwaitedSince {
 
 pub(super) struct FetchLane<S> {
     connection: Connection,
-    /// Cursors in the order of the next fetch: those that had records last come last.
+    /// Cursors in the order of the next fetch. A cursor whose records were just read comes last.
     cursors: Vec<Cursor<S>>,
     inbox: Arc<Inbox<S>>,
     returns: Box<dyn Fn(Returned<S>) + Send>,
-    /// Next offset to request of each cursor, which is ahead of the one read.
+    /// Next offset to request for each cursor; ahead of the offset that was read.
     asked: HashMap<PartitionKey, i64>,
-    /// Partitions that were refused and have not been answered since, by name.
+    /// Names of partitions that count as refused until the leader answers them.
     waited: HashMap<PartitionKey, (Text, i32)>,
     settings: FetchSettings,
     session: FetchSession,
-    /// Pace for a leader that reads ahead, and pace for any other one.
+    /// Pace for a leader that reads ahead, and pace for any other leader.
     paces: (AheadPace, SizePace),
     share: FetchShare,
     /// True if the last response had records.
@@ -183,7 +185,7 @@ pub(super) struct FetchLane<S> {
 }
 
 impl<S: Sink> FetchLane<S> {
-    /// Makes a fetcher. Partitions that cannot be read go to `returns`.
+    /// Returns a fetcher. It passes partitions that cannot be read to `returns`.
     pub(super) fn new(
         connection: Connection,
         cursors: Vec<Cursor<S>>,
@@ -193,7 +195,7 @@ impl<S: Sink> FetchLane<S> {
         returns: impl Fn(Returned<S>) + Send + 'static,
     ) -> Self {
         let inbox = Inbox::new();
-        // Cannot fail: a new inbox is open.
+        // Cannot fail, since a new inbox is open.
         let _ = inbox.put(cursors);
         let (first, max) = (settings.partition_max_bytes.max(0) as u32, settings.max_bytes.max(0) as u32);
         FetchLane {
@@ -214,7 +216,7 @@ impl<S: Sink> FetchLane<S> {
         }
     }
 
-    /// Returns the time since which the leader is awaited.
+    /// Returns the shared time since which the fetcher waits for its leader.
     pub(super) fn awaited(&self) -> Arc<AwaitedSince> {
         self.awaited.clone()
     }
@@ -224,10 +226,10 @@ impl<S: Sink> FetchLane<S> {
         self.inbox.clone()
     }
 
-    /// Fetches until the run ends or an error occurs, and returns the cursors.
+    /// Fetches until the end of the run, of all cursors, or an error. Returns the cursors and the reason for the end.
     pub(super) fn run(mut self) -> (Vec<Cursor<S>>, LaneEnd) {
         let Err(end) = self.fetch_on();
-        // A run that ends shuts down the reading side of its fetchers' connections.
+        // A run that ends shuts down the reading side of its fetchers' connections: that is no error.
         let end = if self.progress.stopping() && matches!(end, LaneEnd::Stale(_)) { LaneEnd::Stopped } else { end };
         if matches!(end, LaneEnd::Done | LaneEnd::Stopped) {
             self.close_session();
@@ -236,7 +238,7 @@ impl<S: Sink> FetchLane<S> {
         (self.cursors, end)
     }
 
-    /// Frees the leader's session, which would last for minutes.
+    /// Closes the session at the leader, which would otherwise last for minutes.
     fn close_session(&mut self) {
         let Some(session_id) = self.session.id() else { return };
         let closing = FetchRequest { session_id, session_epoch: FetchSession::CLOSES, ..Default::default() };
@@ -276,7 +278,7 @@ impl<S: Sink> FetchLane<S> {
             if counts {
                 self.feed(&response, fetch)?;
             }
-            // Fetches in flight were sent before the records showed that they are enough.
+            // Fetches may still be in flight: they were sent before the records showed the end.
             if self.open().next().is_none() && self.inbox.close_if_empty() {
                 return Err(LaneEnd::Done);
             }
@@ -298,7 +300,7 @@ impl<S: Sink> FetchLane<S> {
         }
     }
 
-    /// Sends the next fetches, as long as there are offsets to request and memory for them.
+    /// Sends the next fetches, as long as there are offsets to request and memory for the responses.
     fn ask(&mut self) -> Result<(), LaneEnd> {
         let ahead = if self.came { self.paces.0.fetches(self.share.bytes()) } else { 1 };
         while self.session.has_room(ahead) && self.open().next().is_some() {
@@ -308,7 +310,7 @@ impl<S: Sink> FetchLane<S> {
         Ok(())
     }
 
-    /// Adapts the size and number of the next fetches to a response.
+    /// Adapts size and number of the next fetches to a response.
     fn adapt(&mut self, response: &FetchResponse, fetch: UnderWay, awaited: Instant, bytes: usize) {
         let of = response.responses.iter().flat_map(|topic| &topic.partitions).map(|data| bytes_of(data).len());
         let largest = of.max().unwrap_or(0);
@@ -335,7 +337,7 @@ impl<S: Sink> FetchLane<S> {
         }
     }
 
-    /// Returns the cursors with offsets to request, each with its next one.
+    /// Returns each cursor that has offsets to request, with the next of these.
     fn open(&self) -> impl Iterator<Item = (&Cursor<S>, i64)> {
         self.cursors.iter().filter_map(|cursor| {
             let asked = self.asked.get(&self.key(&cursor.topic, cursor.topic_id, cursor.partition));
@@ -386,8 +388,8 @@ impl<S: Sink> FetchLane<S> {
         }
     }
 
-    /// Reads the head of a response before its records, to know the next offsets, and gives up the partitions that the
-    /// leader refuses. Returns false if the response does not count.
+    /// Reads a response without its records: determines the next offsets, and gives back partitions that the leader
+    /// refuses. Returns false if the response belongs to a lost session, and does not count.
     fn advance(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<bool, LaneEnd> {
         let is_lost = matches!(
             response.error_code,
@@ -416,7 +418,7 @@ impl<S: Sink> FetchLane<S> {
                     }
                     continue;
                 }
-                // An empty response before the end may only be late.
+                // An empty response before the end of the log is no proof that the partition can be read.
                 let is_read = !bytes_of(data).is_empty() || (0..=wanted).contains(&data.high_watermark);
                 if is_read && let Some(place) = self.waited.remove(&key) {
                     self.progress.waiting.serve(&place);
@@ -433,7 +435,8 @@ impl<S: Sink> FetchLane<S> {
         Ok(true)
     }
 
-    /// Skips records that the leader has lost for good, if the settings allow it. Returns false if there are none.
+    /// Skips records that the object store has lost for good, if the settings allow this. Returns false if no records
+    /// were skipped.
     fn skip_lost(&mut self, data: &PartitionData, key: &PartitionKey) -> bool {
         let Some(at) = self.position(key).filter(|_| self.settings.skip_bad_batches) else { return false };
         let from = self.asked.get(key).copied().unwrap_or(0);
@@ -455,7 +458,7 @@ impl<S: Sink> FetchLane<S> {
         let Some(at) = self.position(key) else { return Ok(()) };
         let (topic, partition) = (self.cursors[at].topic.clone(), self.cursors[at].partition);
         let why = match code {
-            // The records were deleted meanwhile.
+            // The records were deleted before they were read.
             ErrorCode::OFFSET_OUT_OF_RANGE if self.settings.reset.is_some() || self.cursors[at].start.is_some() => {
                 Why::Reset
             }
@@ -467,7 +470,7 @@ impl<S: Sink> FetchLane<S> {
                 let at = self.asked.get(key).map(|offset| format!(" at offset {offset}")).unwrap_or_default();
                 let what = format!("cannot read partition {partition} of topic '{topic}'{at}");
                 let error = ClientError::refused(what, code);
-                // Kafka's broker returns this error for an unexpected failure, which may be transient.
+                // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures, which may be transient.
                 if !error.is_retriable() && code != ErrorCode::UNKNOWN_SERVER_ERROR {
                     return Err(LaneEnd::Failed(error.into()));
                 }
@@ -490,7 +493,7 @@ impl<S: Sink> FetchLane<S> {
         self.cursors.iter().position(|cursor| self.is(cursor, key))
     }
 
-    /// Returns true if responses name the cursor's partition by this key.
+    /// Returns true if `key` is the key of the cursor's partition in responses.
     fn is(&self, cursor: &Cursor<S>, (topic_id, topic, partition): &PartitionKey) -> bool {
         cursor.partition == *partition
             && match self.version > NAMED_VERSION_MAX {
@@ -499,7 +502,7 @@ impl<S: Sink> FetchLane<S> {
             }
     }
 
-    /// Passes the records to the sinks. Their time does not count as the leader's silence.
+    /// Passes the records to the sinks. The time of the sinks does not count as the leader's silence.
     fn feed(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), LaneEnd> {
         self.progress.feed();
         self.awaited.set(None);
@@ -541,7 +544,8 @@ impl<S: Sink> FetchLane<S> {
         Ok(())
     }
 
-    /// Notes that a partition's records were read. The leader goes on at `next_offset`, unless that is -1.
+    /// Records that a partition's records were read. A leader that reads ahead continues at `next_offset`; -1 if the
+    /// response does not name it.
     fn was_read(&mut self, at: usize, key: PartitionKey, next_offset: i64) {
         if !self.session.is_ahead() {
             let fed = self.cursors.remove(at);
@@ -551,13 +555,13 @@ impl<S: Sink> FetchLane<S> {
         if self.cursors[at].is_done() {
             self.session.forget(&key);
         }
-        // Skips the gap that compaction has left.
+        // The leader's offset may be larger, by a gap that compaction has left.
         self.asked.insert(key, self.cursors[at].offset.unwrap_or(0).max(next_offset));
     }
 }
 
-/// Returns cursors and their next offsets as the topics of a fetch. With `read_on`, the leader already knows the
-/// offsets.
+/// Returns cursors with their next offsets as the topics of a fetch. With `read_on`, the fetch has no offsets, since
+/// the leader knows them from the session.
 fn topics_of<'a, S: 'a>(
     cursors: impl Iterator<Item = (&'a Cursor<S>, i64)>,
     partition_bytes: u32,

@@ -1,8 +1,9 @@
-//! Reader of whole topics at full speed: the caller assigns the partitions, which start at an offset or a timestamp.
+//! Reader of whole topics at full speed. The caller assigns the partitions; each starts at an offset or a timestamp.
 //!
-//! Not a consumer group; nothing is committed. Each leader has one thread and one connection ([`lane`]). [`run`] starts
-//! them, passes them partitions by its [`ConsumePlan`], and keeps its [`ConsumeProgress`]. Invariant: each record of a
-//! partition reaches its [`Sink`] once, in offset order, and with a matching checksum.
+//! Not a consumer group: no offsets are committed. Each leader has one fetcher: a thread with a connection
+//! ([`lane`]). [`run`] starts the fetchers, passes them partitions by its
+//! [`ConsumePlan`], and updates its [`ConsumeProgress`]. Invariant: each record of a partition reaches the partition's
+//! [`Sink`] once, in offset order, and with a matching checksum.
 
 mod cursor;
 mod deleted;
@@ -31,14 +32,14 @@ pub use start::{Placed, StartOffset};
 use crate::blocking::Cluster;
 use run::Run;
 
-/// Reads up to the planned number of records, the end of every partition, or the timeout without records. Calls
-/// `observe` every few milliseconds, which ends the run by returning false. The run takes over the connection of
-/// `cluster`, and may fetch on it.
+/// Reads until the planned number of records, the end of every partition, or a timeout without records. Calls `observe`
+/// every few milliseconds; if it returns false, the run ends. The run takes over the connection of `cluster` to any
+/// broker, and may fetch on it.
 ///
 /// # Errors
-/// An error that no retry can repair: a record that the sink refused, an offset that does not exist. An error of one
-/// partition or topic (a bad batch, a deletion) is returned once nothing else is left to read. If the timeout passes
-/// while a partition cannot be read, the reason for that.
+/// Error that no retry can repair, such as a record that the sink refused, or an offset that does not exist. The error
+/// of a single partition or topic (a bad batch, a deletion) is returned once all others are read. If the timeout passes
+/// while a partition cannot be read, the error is the reason for that.
 pub fn consume<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,
@@ -48,10 +49,10 @@ pub fn consume<S: Sink>(
     consume_growing(cluster, cursors, plan, None, observe)
 }
 
-/// Reads as [`consume`] does, and also new partitions of its topics.
+/// Reads as [`consume`] does, and also reads new partitions by `growth`.
 ///
 /// # Errors
-/// Those of [`consume`].
+/// Errors of [`consume`].
 pub fn consume_growing<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,

@@ -1,36 +1,37 @@
-//! Number and size of a fetcher's fetches: both grow while that fills the link better.
+//! Number and size of a fetcher's fetches. Both grow while more bytes in flight fill the network link better.
 //!
 //! Pure: times are passed with each response. A leader that reads ahead gets a window of several fetches
-//! ([`AheadPace`]). Any other leader gets larger and larger ones ([`SizePace`]), since the offset of the next fetch is
-//! only known from the last response. Invariant: a pace only grows, and stays within the fetcher's share of
-//! `fetch.buffer.memory` ([`FetchMemory`]), but for one response.
+//! ([`AheadPace`]). Any other leader gets one fetch of growing size ([`SizePace`]), since the offset of the next fetch
+//! is only known from the last response. Invariants: a pace only grows. It stays within the fetcher's share of
+//! `fetch.buffer.memory` ([`FetchMemory`]), except for one response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Largest number of fetches under way at a leader that reads ahead. Beyond it, responses become larger.
+/// Most fetches in flight at a leader that reads ahead. If the window needs more, responses become larger.
 pub(super) const FETCHES_MAX: u64 = 32;
-/// Number of first fetches at a leader that is further than `NEAR`, while the rate is unknown: TCP starts slowly.
+/// Fewest fetches in flight at a leader whose delay exceeds [`NEAR`]. TCP starts slowly, so that the first measured
+/// rate is too low.
 const FETCHES_FIRST: u64 = 4;
 const NEAR: Duration = Duration::from_millis(1);
-/// Window, in products of bandwidth and delay. TCP doubles the bytes under way each round trip, and a fetch takes one
-/// to have an effect.
+/// Size of the window, in products of bandwidth and delay. TCP doubles the bytes in flight each round trip, and a fetch
+/// takes effect after one round trip.
 const WINDOW_DELAYS: u64 = 4;
-/// Bytes of one partition in a response up to which other partitions are added.
+/// Smallest limit of bytes for one partition in a response with several partitions.
 const PARTITION_SHARE: u32 = 256 << 10;
-/// Divisor of a response's time: responses of a leader that does not read ahead are large enough once the wait for one
-/// takes less than this part.
+/// Divisor of a response's time. Responses of a leader that does not read ahead are large enough once the wait for the
+/// first byte takes less than this part.
 const WAITED_PART_MAX: u32 = 12;
 
-/// `fetch.buffer.memory`: bytes that are requested and not read, in equal shares for all fetchers of a run.
+/// Limit of requested and unread bytes (`fetch.buffer.memory`), in equal shares for all fetchers of a run.
 #[derive(Debug)]
 pub(super) struct FetchMemory {
     bytes: u64,
     lanes: AtomicUsize,
 }
 
-/// Share of a fetcher.
+/// Share of one fetcher, until it is dropped.
 #[derive(Debug)]
 pub(super) struct FetchShare(Arc<FetchMemory>);
 
@@ -39,7 +40,7 @@ impl FetchMemory {
         Arc::new(FetchMemory { bytes, lanes: AtomicUsize::new(0) })
     }
 
-    /// Returns the share of one more fetcher, until it is dropped.
+    /// Returns the share of one more fetcher. All shares become smaller, until this one is dropped.
     pub(super) fn share(self: &Arc<Self>) -> FetchShare {
         self.lanes.fetch_add(1, Ordering::Relaxed);
         FetchShare(self.clone())
@@ -47,7 +48,7 @@ impl FetchMemory {
 }
 
 impl FetchShare {
-    /// Returns the bytes of the share now.
+    /// Returns the present size of the share in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.0.bytes / self.0.lanes.load(Ordering::Relaxed).max(1) as u64
     }
@@ -59,16 +60,16 @@ impl Drop for FetchShare {
     }
 }
 
-/// Times of a response.
+/// Times of a response, and its size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnswerTimes {
-    /// Time at which its fetch was sent.
+    /// Time at which the fetch was sent.
     pub(super) sent: Instant,
-    /// Time from which the fetcher only waited for it.
+    /// Time at which the fetcher began to wait for the response.
     pub(super) awaited: Instant,
-    /// Time at which its first bytes were read.
+    /// Time at which the first bytes of the response were read.
     pub(super) began: Instant,
-    /// Time at which its last bytes were read.
+    /// Time at which the last bytes of the response were read.
     pub(super) ended: Instant,
     pub(super) bytes: u64,
 }
@@ -79,20 +80,20 @@ pub(super) struct AheadPace {
     /// Largest number of bytes of records in one response.
     answer_bytes: u32,
     answer_bytes_max: u32,
-    /// Bytes to expect of a response: those of the last one, fewer than `answer_bytes` if most partitions have no
-    /// records. u32::MAX after a small response, which had all records that there were.
+    /// Expected bytes of a response: those of the last one. Fewer than `answer_bytes` if most partitions have no
+    /// records. u32::MAX after a small response, whose size is no measure: it had all records of the leader.
     usual: u32,
-    /// Bytes that should be under way.
+    /// Bytes that should be in flight.
     window: u64,
-    /// Shortest time from a fetch to the first bytes of its response.
+    /// Shortest measured time from a fetch to the first bytes of its response.
     delay: Option<Duration>,
-    /// Time since which bytes are counted, at least for the delay, and their number.
+    /// Start of the present measurement of the rate, which lasts for at least the delay, and the bytes since.
     counted_since: Option<Instant>,
     counted: u64,
 }
 
 impl AheadPace {
-    /// Makes a pace with responses of `first` bytes, which grow to `answer_bytes_max`.
+    /// Returns a pace with responses of `first` bytes, which may grow to `answer_bytes_max`.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         let answer_bytes = first.min(answer_bytes_max).max(1);
         let window = u64::from(answer_bytes);
@@ -100,9 +101,9 @@ impl AheadPace {
         AheadPace { answer_bytes, answer_bytes_max, usual: answer_bytes, window, delay, counted_since, counted }
     }
 
-    /// Adapts to a response. Returns true if the next ones are larger.
+    /// Adapts to a response. Returns true if later responses may be larger.
     pub(super) fn answered(&mut self, answer: &AnswerTimes) -> bool {
-        // A smaller response had all records that there were.
+        // A smaller response had all records of the leader.
         let is_full = answer.bytes >= u64::from(PARTITION_SHARE / 2);
         self.usual = if is_full { u32::try_from(answer.bytes).unwrap_or(u32::MAX) } else { u32::MAX };
         let delay = answer.began.saturating_duration_since(answer.sent);
@@ -123,7 +124,7 @@ impl AheadPace {
         self.answer_bytes > before
     }
 
-    /// Returns the number of fetches that should be under way, within a share of the memory.
+    /// Returns the number of fetches that should be in flight, for a share of `share` bytes of the memory.
     pub(super) fn fetches(&self, share: u64) -> u64 {
         let least = if self.delay.is_some_and(|delay| delay > NEAR) { FETCHES_FIRST } else { 1 };
         let answer_bytes = self.answer_bytes(share);
@@ -132,12 +133,12 @@ impl AheadPace {
         (window / usual).min(share / u64::from(answer_bytes)).clamp(1, FETCHES_MAX)
     }
 
-    /// Returns the largest number of bytes of records in the next responses.
+    /// Returns the limit of bytes of records in each of the next responses.
     pub(super) fn answer_bytes(&self, share: u64) -> u32 {
         self.answer_bytes.min(u32::try_from(share).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// Returns the bytes for one of `partitions`.
+    /// Returns the limit of bytes for each of `partitions` partitions in a response.
     pub(super) fn partition_bytes(&self, partitions: usize) -> u32 {
         let equal = self.answer_bytes / u32::try_from(partitions.max(1)).unwrap_or(u32::MAX);
         equal.max(PARTITION_SHARE).min(self.answer_bytes)
@@ -147,20 +148,20 @@ impl AheadPace {
 /// Pace of a fetcher whose leader does not read ahead.
 #[derive(Debug)]
 pub(super) struct SizePace {
-    /// Largest number of bytes of one partition in a response.
+    /// Limit of bytes of one partition in a response.
     partition_bytes: u32,
     answer_bytes_max: u32,
-    /// Time at which the response before was read.
+    /// Time at which the previous response was read.
     before: Option<Instant>,
 }
 
 impl SizePace {
-    /// Makes a pace that starts with `first` bytes of a partition.
+    /// Returns a pace that begins with `first` bytes of each partition.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         SizePace { partition_bytes: first.min(answer_bytes_max).max(1), answer_bytes_max, before: None }
     }
 
-    /// Adapts to a response with at most `of_a_partition` bytes of any partition.
+    /// Adapts to a response whose largest partition had `of_a_partition` bytes.
     pub(super) fn answered(&mut self, answer: &AnswerTimes, of_a_partition: usize) {
         let before = self.before.replace(answer.ended).unwrap_or(answer.sent);
         let waited = answer.began.saturating_duration_since(answer.awaited.max(answer.sent));
@@ -171,13 +172,13 @@ impl SizePace {
         }
     }
 
-    /// Returns the largest number of bytes of records in the next response: half of the share, since one response is
-    /// read while the next one arrives.
+    /// Returns the limit of bytes of records in the next response: half of the share, since one response is read while
+    /// the next one arrives.
     pub(super) fn answer_bytes(&self, share: u64) -> u32 {
         self.answer_bytes_max.min(u32::try_from(share / 2).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// Returns the bytes for one partition.
+    /// Returns the limit of bytes for each partition.
     pub(super) fn partition_bytes(&self, share: u64) -> u32 {
         self.partition_bytes.min(self.answer_bytes(share))
     }

@@ -1,4 +1,4 @@
-//! Plan of a run, and its outcome.
+//! Plan of a run, and outcome of a run.
 
 use super::cursor::Cursor;
 use super::lane::FetchSettings;
@@ -15,24 +15,25 @@ use std::time::{Duration, SystemTime};
 pub struct ConsumePlan {
     /// Settings of the fetches.
     pub fetch: FetchSettings,
-    /// Number of records with which the run ends, after the response that reaches it.
+    /// Number of records after which the run ends. The run reads the whole response that reaches it.
     pub records: u64,
     /// Time without a record after which the run ends.
     pub timeout: Duration,
     /// Start of cursors without an offset.
     pub start: StartOffset,
-    /// True if a cursor without an end ends at the end that its partition has when it starts.
+    /// True if each cursor without an end stops at the end that the partition's log has when the read begins.
     pub to_end: bool,
-    /// True if the run goes on though all of its topics were deleted: others may come.
+    /// True if the run continues after all of its topics were deleted, since others may come.
     pub outlives_topics: bool,
-    /// Leaders that the caller has just looked up, by topic: the first look-up is only for other topics.
+    /// Partitions with leaders that the caller has just looked up, by topic. The run looks up only other topics at
+    /// first.
     pub places: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// Topics that were deleted before the run, which are not reported again.
+    /// Topics that were deleted before the run. The run does not report them again.
     pub deleted: BTreeSet<Text>,
 }
 
 impl ConsumePlan {
-    /// Makes a plan from the oldest record on until no record comes for the timeout.
+    /// Returns a plan that reads from the oldest record on, until no record comes for `timeout`.
     pub fn new(fetch: FetchSettings, timeout: Duration) -> Self {
         let (records, start) = (u64::MAX, StartOffset::Earliest);
         let (places, deleted) = Default::default();
@@ -42,13 +43,13 @@ impl ConsumePlan {
 
 /// Outcome of a run.
 pub struct ConsumeOutcome<S> {
-    /// Cursors of all partitions with their sinks.
+    /// Cursors of all partitions, with their sinks.
     pub cursors: Vec<Cursor<S>>,
     /// Counts of the run.
     pub progress: Arc<ConsumeProgress>,
-    /// Time at which the planned number, or the end of every partition, was reached; `None` if the records ended
+    /// Time at which the run reached the planned number of records, or the end of every partition; `None` if it ended
     /// before.
     pub finished: Option<SystemTime>,
-    /// Sentence about a partition that could not be read, the first of several. Not one of a deleted topic.
+    /// Sentence about the first partition that could not be read; `None` if all were read. Deleted topics do not count.
     pub unread: Option<String>,
 }

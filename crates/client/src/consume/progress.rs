@@ -1,4 +1,4 @@
-//! Progress of a run: its fetchers write it, and any thread reads it.
+//! Progress of a run. Its fetchers write the counts, and any thread reads them.
 
 use super::deleted::{DeletedOffsets, DeletedRanges};
 use super::waiting::UnreadPartitions;
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Counts of all fetchers together.
+/// Counts of all fetchers together, and the events to show.
 #[derive(Debug)]
 pub struct ConsumeProgress {
     started: Instant,
     records: AtomicU64,
     bytes: AtomicU64,
-    /// Microseconds from `started` to the last records.
+    /// Microseconds from `started` until the last records were read.
     last_record_us: AtomicU64,
-    /// Fetchers whose sinks take records now, which may take any time.
+    /// Number of fetchers whose sinks are taking records, which may take any time.
     feeding: AtomicUsize,
     first_fetch: OnceLock<Instant>,
     finished: OnceLock<SystemTime>,
@@ -24,7 +24,7 @@ pub struct ConsumeProgress {
     records_wanted: u64,
     trouble: Mutex<Option<String>>,
     pub(super) waiting: UnreadPartitions,
-    /// Events to show that need no action.
+    /// Events to show to the user, which need no action.
     notices: Mutex<Vec<String>>,
     deleted: Mutex<BTreeSet<Text>>,
     deleted_offsets: Mutex<DeletedRanges>,
@@ -50,7 +50,7 @@ impl ConsumeProgress {
         }
     }
 
-    /// Returns the reason why a partition is not read now.
+    /// Returns the reason why a partition is not being read; None if all are.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -59,7 +59,7 @@ impl ConsumeProgress {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Takes the notices to show: partitions that will not be read any more, and why.
+    /// Removes and returns the notices to show: partitions that will not be read any more, with reasons.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut *self.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -68,12 +68,12 @@ impl ConsumeProgress {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// Removes a notice that does not hold any more.
+    /// Removes the notice `what`, which no longer holds.
     pub(super) fn take_back(&self, what: &str) {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).retain(|notice| notice != what);
     }
 
-    /// Takes the offsets skipped since the last call because their records were deleted before they were read.
+    /// Removes and returns the offsets skipped since the last call, whose records were deleted before they were read.
     pub fn take_deleted_offsets(&self) -> Vec<DeletedOffsets> {
         self.deleted_offsets.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -82,39 +82,39 @@ impl ConsumeProgress {
         self.deleted_offsets.lock().unwrap_or_else(PoisonError::into_inner).add(deleted);
     }
 
-    /// Returns the topics that were deleted while they were read, and do not exist again.
+    /// Returns the topics that were deleted during the run, and were not recreated.
     pub fn deleted(&self) -> BTreeSet<Text> {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes that a topic was deleted. Returns true if this was unknown.
+    /// Records that a topic was deleted. Returns false if this was recorded before.
     pub(super) fn set_deleted(&self, topic: &Text) -> bool {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner).insert(topic.clone())
     }
 
-    /// Notes that a topic exists again.
+    /// Records that a topic exists again.
     pub(super) fn is_back(&self, topic: &Text) {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner).remove(topic);
     }
 
-    /// Returns the number of records read.
+    /// Returns the number of records that were read.
     pub fn records(&self) -> u64 {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of their keys and values.
+    /// Returns the bytes of the keys and values of all records that were read.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the time from the start until the first fetch; None before that.
+    /// Returns the time from the start of the run until the first fetch; None before the first fetch.
     pub fn setup(&self) -> Option<Duration> {
         self.first_fetch.get().map(|first| *first - self.started)
     }
 
-    /// Returns the time without records; zero while a sink takes some, since the brokers are not at fault then.
+    /// Returns the time without records. Zero while a sink takes records, since the brokers are not at fault then.
     pub(super) fn idle(&self) -> Duration {
-        // Acquire: the counts of a fetcher are visible to a thread that sees the end of its feeding.
+        // Acquire: a thread that sees the end of a fetcher's feeding also sees the counts of that fetcher.
         if self.feeding.load(Ordering::Acquire) > 0 {
             return Duration::ZERO;
         }
@@ -125,32 +125,32 @@ impl ConsumeProgress {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Stops every fetcher.
+    /// Requests that every fetcher stops.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that a fetch is sent.
+    /// Records that a fetch is sent.
     pub(super) fn fetches(&self) {
         self.first_fetch.get_or_init(Instant::now);
     }
 
-    /// Notes that all planned records were read.
+    /// Records that all planned records were read.
     pub(super) fn finish(&self) {
         self.finished.get_or_init(SystemTime::now);
     }
 
-    /// Returns the time of [`ConsumeProgress::finish`].
+    /// Returns the time at which all planned records were read; None before that.
     pub(super) fn finished(&self) -> Option<SystemTime> {
         self.finished.get().copied()
     }
 
-    /// Notes that a fetcher begins to pass records to its sinks.
+    /// Records that a fetcher begins to pass records to its sinks.
     pub(super) fn feed(&self) {
         self.feeding.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that the fetcher has read and counted a response.
+    /// Records that the sinks of a fetcher have taken a response, and that it is counted.
     pub(super) fn fed(&self) {
         self.feeding.fetch_sub(1, Ordering::Release);
     }

@@ -1,9 +1,9 @@
-//! Run: finds leaders ([`scout`](super::scout)), starts a fetcher for each ([`lane`](super::lane)), and passes it its
-//! partitions, again when leaders move.
+//! Run: finds leaders ([`scout`](super::scout)), starts a fetcher for each leader ([`lane`](super::lane)), and passes
+//! partitions to the fetchers. If a leader moves, the run passes the partition to the fetcher of the new leader.
 //!
-//! Its thread waits for no broker, so that a hung one stops neither the reading from others nor the end of the run. An
-//! error of one partition or topic ends the read of that one only. Invariant: a cursor is in one place: here it is
-//! idle, connecting, done or given up, or else a fetcher's thread owns it.
+//! The run's thread waits for no broker, so that a hung broker stops neither the reads from others nor the end of the
+//! run. An error of one partition or topic ends only the read of that partition or topic. Invariant: a cursor has one
+//! owner. Either a fetcher's thread owns it, or it is here: idle, connecting, done or given up.
 
 use super::cursor::{Cursor, Sink};
 use super::error::ConsumeError;
@@ -24,42 +24,42 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time of refusals after which a partition counts as left out.
+/// Time for which a partition must be refused before its trouble is shown.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
-/// Time between two checks of the deadline and calls of the observer.
+/// Time between two checks of the deadline, and between two calls of the observer.
 const TICK: Duration = Duration::from_millis(20);
-/// Time beyond fetch.max.wait.ms after which a response is late.
+/// Time after fetch.max.wait.ms at which a response becomes late.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
-/// Pause before leaders are looked up again.
+/// Pause before the next look-up of the leader of a refused partition.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// Pause for partitions that have been refused for this long, or do not exist.
+/// Pause for partitions that brokers have refused for at least this time, and for deleted topics.
 const LONG_BACKOFF: Duration = Duration::from_secs(1);
-/// Longest time for a fetcher to close its session when the run ends.
+/// Longest time for fetchers to close their sessions when the run ends.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
 /// Longest time for which a run with an end retries a partition that its leader refuses.
 const REFUSED_MAX: Duration = Duration::from_secs(10);
 
-/// Run, as the module describes it.
+/// State of a run.
 pub(super) struct Run<'a, S> {
     plan: &'a ConsumePlan,
     growth: Option<Growth<S>>,
     progress: Arc<ConsumeProgress>,
     memory: Arc<FetchMemory>,
     idle: Vec<Idle<S>>,
-    /// Partitions whose leader is being connected to, by its address.
+    /// Partitions that wait for a connection to their leader, by the leader's address.
     connecting: BTreeMap<String, Connecting<S>>,
     done: Vec<Cursor<S>>,
     given_up: Vec<(Cursor<S>, ConsumeError)>,
     lanes: HashMap<usize, Running<S>>,
     next_lane: usize,
-    /// Connections to leaders that have a fetcher, for requests about the starts of partitions.
+    /// Connections to leaders that have a fetcher already, for later requests about the starts of partitions.
     spare: HashMap<String, Connection>,
     scout: Scout,
     events: (Sender<Event<S>>, Receiver<Event<S>>),
     look_at: Instant,
 }
 
-/// Partition that no fetcher reads now, with the time of its next look-up.
+/// Partition that no fetcher reads, with the time of the next look-up of its leader.
 struct Idle<S> {
     cursor: Cursor<S>,
     due: Instant,
@@ -116,7 +116,7 @@ impl<'a, S: Sink> Run<'a, S> {
             next_lane: 0,
             spare: HashMap::new(),
             scout: Scout::new(cluster.handed_over(), plan.places.clone(), move |answer| {
-                // Fails if the run is over.
+                // The send fails if the run is over.
                 drop(tells.send(Event::Found(Box::new(answer))));
             }),
             events,
@@ -149,7 +149,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Returns the outcome, once every fetcher has ended.
+    /// Returns the outcome of the run. Every fetcher must have ended.
     pub(super) fn outcome(self) -> ConsumeOutcome<S> {
         let given_up = self.given_up.iter().map(|(_, error)| error);
         let mut left_out = given_up.filter(|error| !matches!(error, ConsumeError::Deleted { .. }));
@@ -170,7 +170,7 @@ impl<'a, S: Sink> Run<'a, S> {
         ConsumeOutcome { cursors, finished, unread, progress: self.progress }
     }
 
-    /// Returns true if there is nothing left to read.
+    /// Returns true if no partition is left to read.
     fn is_over(&mut self) -> Result<bool, ConsumeError> {
         let (deleted, now) = (self.progress.deleted(), Instant::now());
         let is_gone = |idle: &Idle<S>| deleted.contains(&idle.cursor.topic) && idle.due > now;
@@ -188,7 +188,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let gone = self.idle.first().map(|idle| ConsumeError::Deleted { topic: idle.cursor.topic.clone() });
         match self.given_up.pop().map(|(_, error)| error).or(gone) {
             Some(error) => {
-                // The error replaces its notice.
+                // The error is returned, so that its notice is not shown as well.
                 let told = error.to_string();
                 self.progress.take_back(&told);
                 Err(error)
@@ -197,7 +197,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Looks up the leaders of idle partitions, and new partitions if a check is due.
+    /// Starts a look-up: of the leaders of idle partitions, and of new partitions if a check is due.
     fn look(&mut self) -> Result<(), ConsumeError> {
         let now = Instant::now();
         if self.scout.looks_since().is_some() || now < self.look_at {
@@ -214,8 +214,8 @@ impl<'a, S: Sink> Run<'a, S> {
         self.scout.look(topics.into_iter().collect(), matches).map_err(ConsumeError::Thread)
     }
 
-    /// Ends the run at its timeout: with the reason why a partition cannot be read, or without an error if all are
-    /// read.
+    /// Returns the outcome of a run that ends by its timeout: the reason why a partition cannot be read, or no error if
+    /// all are read.
     fn time_is_up(&mut self) -> Result<(), ConsumeError> {
         let waiting = self.progress.waiting.first(Duration::ZERO, false).map(|(error, _)| error);
         let silent = || self.hang().or_else(|| self.silence()).map(Arc::new);
@@ -228,7 +228,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Returns the reason why a partition has not been read for a while.
+    /// Returns the reason why a partition has not been read for a while; None if all are read.
     fn trouble(&self) -> Option<String> {
         let waiting = &self.progress.waiting;
         let refused = waiting.first(REFUSED_AFTER, true).map(|(error, count)| sentence(&error, count));
@@ -237,10 +237,10 @@ impl<'a, S: Sink> Run<'a, S> {
         refused.or_else(hang).or_else(broken)
     }
 
-    /// Returns the error of a broker that does not answer, so that a partition is not read.
+    /// Returns the error of a broker that does not answer a connection or a look-up in time; None if all answer.
     fn hang(&self) -> Option<ClientError> {
         let connecting = self.connecting.iter().map(|(leader, waiting)| (leader.as_str(), waiting.since, 1));
-        // Each server of the list has this much time, one after another.
+        // A look-up may wait for each server of the list, one after another.
         let servers = self.scout.servers();
         let looking = self.scout.looks_since().map(|since| (servers, since, servers.split(',').count()));
         let is_late = |(_, since, brokers): &(&str, Instant, usize)| since.elapsed() > ANSWER_GRACE * *brokers as u32;
@@ -248,7 +248,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Some(silent(address, since))
     }
 
-    /// Returns the error of a leader that is silent for longer than it may wait for records.
+    /// Returns the error of a leader that is silent for longer than it may wait for records; None if there is none.
     fn silence(&self) -> Option<ClientError> {
         let patience = Duration::from_millis(self.plan.fetch.max_wait_ms.max(0) as u64) + ANSWER_GRACE;
         self.lanes.values().find_map(|lane| {
@@ -257,7 +257,7 @@ impl<'a, S: Sink> Run<'a, S> {
         })
     }
 
-    /// Goes on after a report: connects to leaders, and starts fetchers.
+    /// Continues after a report of the scout: connects to leaders, and starts fetchers.
     fn go_on(&mut self, found: ScoutReport) -> Result<(), ConsumeError> {
         match found {
             ScoutReport::Topics(topics) => {
@@ -272,7 +272,7 @@ impl<'a, S: Sink> Run<'a, S> {
                             places.insert(topic, of_topic);
                         }
                         Err(ClientError::NoTopic(_)) => self.topic_is_gone(&topic),
-                        // Retried in the next round, until the run's timeout.
+                        // The next round retries the look-up, until the run's timeout.
                         Err(error) if error.is_retriable() => {
                             let error = Arc::new(error);
                             for Idle { cursor, .. } in self.idle.iter().filter(|idle| idle.cursor.topic == topic) {
@@ -299,13 +299,14 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Ends the read of a deleted topic. If the settings accept lost records, a recreated topic is read from its start.
+    /// Ends the read of a deleted topic. If the settings accept lost records, its partitions stay idle instead, and a
+    /// recreated topic is read from its start.
     fn topic_is_gone(&mut self, topic: &Text) {
         let (of_topic, others) =
             std::mem::take(&mut self.idle).into_iter().partition(|idle| idle.cursor.topic == *topic);
         self.idle = others;
         let of_topic: Vec<Idle<S>> = of_topic;
-        // Partitions that are being read get their leader's error first.
+        // Partitions that a fetcher still reads come here after their leader's error.
         if of_topic.is_empty() {
             return;
         }
@@ -325,7 +326,8 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Passes idle partitions to the fetcher of their leader if that is known, or connects to it.
+    /// Passes idle partitions to the fetcher of their leader, or connects to the leader. Partitions without a known
+    /// leader stay idle.
     fn connect(&mut self, places: &HashMap<Text, Vec<PartitionPlace>>) -> Result<(), ConsumeError> {
         let mut by_leader: BTreeMap<String, Vec<Cursor<S>>> = BTreeMap::new();
         for Idle { mut cursor, due } in std::mem::take(&mut self.idle) {
@@ -341,7 +343,7 @@ impl<'a, S: Sink> Run<'a, S> {
             }
             let (topic, partition) = (cursor.topic.clone(), cursor.partition);
             match place.map(|place| &place.leader) {
-                // Retried in the next round.
+                // The next round passes the partition on, once the connection is there.
                 Some(Some(leader)) if self.connecting.contains_key(leader) => self.idle.push(Idle { cursor, due }),
                 Some(Some(leader)) => by_leader.entry(leader.clone()).or_default().push(cursor),
                 Some(None) => {
@@ -371,7 +373,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Returns true if the leader must return where it starts or ends.
+    /// Returns true if the leader must first return the cursor's start or end.
     fn is_unplaced(&self, cursor: &Cursor<S>) -> bool {
         cursor.offset.is_none() || (self.plan.to_end && cursor.end.is_none())
     }
@@ -382,7 +384,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Unplaced { topic: cursor.topic.clone(), partition: cursor.partition, start }
     }
 
-    /// Places partitions by their leader's response, and passes them to a fetcher.
+    /// Places cursors by the bounds in their leader's response, and passes them to a fetcher.
     fn connected(
         &mut self,
         leader: String,
@@ -420,13 +422,15 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Returns the error of a cursor past its end, which no broker would refuse since nothing is fetched.
+    /// Returns the error of a cursor that starts past its end; None otherwise. Such a cursor is never fetched, so that
+    /// no broker would refuse it.
     fn past_its_end(&self, cursor: &Cursor<S>) -> Option<ConsumeError> {
         let offset = cursor.offset.filter(|offset| cursor.end.is_some_and(|end| *offset > end))?;
         Some(ConsumeError::OutOfRange { topic: cursor.topic.clone(), partition: cursor.partition, offset })
     }
 
-    /// Passes partitions to a running fetcher. If it is just ending, they stay idle until the next round.
+    /// Passes partitions to the running fetcher of `leader`. If that fetcher is ending, they stay idle until the next
+    /// round.
     fn hand_over(&mut self, leader: &str, cursors: Vec<Cursor<S>>) {
         let lane = self.lanes.values().find(|lane| lane.leader == leader);
         let left = match lane {
@@ -442,7 +446,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let id = self.next_lane;
         self.next_lane += 1;
         let (ended, returns) = (self.events.0.clone(), self.events.0.clone());
-        // Cannot fail: the run waits for every fetcher.
+        // Cannot fail, since the run waits for every fetcher.
         let returns = move |returned| drop(returns.send(Event::Returned(returned)));
         let (settings, share) = (self.plan.fetch.clone(), self.memory.share());
         let lane = FetchLane::new(connection, cursors, settings, share, self.progress.clone(), returns);
@@ -457,14 +461,14 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Handles the next event, or the end of a fetcher, within a tick. A fetcher that panicked makes this thread panic,
-    /// too.
+    /// Waits for the next event for at most [`TICK`], and handles it. If a fetcher has panicked, this thread panics as
+    /// well.
     fn wait(&mut self) -> Result<(), ConsumeError> {
         match self.events.1.recv_timeout(TICK) {
             Ok(event) => self.handle(event),
             Err(_) => match self.lanes.iter().find(|(_, lane)| lane.thread.is_finished()).map(|(id, _)| *id) {
                 None => Ok(()),
-                // A fetcher sends its cursors before it finishes, unless it panicked.
+                // A fetcher sends its cursors before its thread finishes, unless the thread panicked.
                 Some(lane) => match self.events.1.try_recv() {
                     Ok(event) => self.handle(event),
                     Err(_) => {
@@ -491,7 +495,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 self.give_up(cursor, error);
                 Ok(())
             }
-            // Nothing is started any more.
+            // A run that stops starts no fetchers.
             Event::Found(_) if self.progress.stopping() => Ok(()),
             Event::Found(answer) => {
                 let found = self.scout.back(*answer);
@@ -524,19 +528,20 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Places a partition again.
+    /// Makes a partition idle, with a new start to determine.
     fn reset(&mut self, mut cursor: Cursor<S>) {
         cursor.reset();
         self.idle.push(Idle { cursor, due: Instant::now() });
     }
 
-    /// Notes that none of these partitions can be read, for a reason that may be transient.
+    /// Records that these partitions cannot be read, for a reason that may be transient. They become idle.
     fn refuse_all(&mut self, cursors: Vec<Cursor<S>>, error: ClientError) {
         let error = Arc::new(error);
         cursors.into_iter().for_each(|cursor| self.refuse(cursor, error.clone()));
     }
 
-    /// Notes that a partition cannot be read, for a reason that may be transient.
+    /// Records that a partition cannot be read, for a reason that may be transient. It becomes idle; a run with an end
+    /// gives it up after [`REFUSED_MAX`].
     fn refuse(&mut self, cursor: Cursor<S>, error: Arc<ClientError>) {
         let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
         let is_answer = matches!(*error, ClientError::Kafka { .. });
@@ -548,18 +553,18 @@ impl<'a, S: Sink> Run<'a, S> {
         self.idle.push(Idle { cursor, due: Instant::now() + backoff });
     }
 
-    /// Gives a partition up.
+    /// Ends the read of a partition, and shows the reason.
     fn give_up(&mut self, cursor: Cursor<S>, error: ConsumeError) {
         let told = error.to_string();
-        // Some reasons apply to a whole topic, and are shown once.
+        // A reason that applies to a whole topic is shown only once.
         if self.given_up.iter().all(|(_, known)| known.to_string() != told) {
             self.progress.notice(told);
         }
         self.given_up.push((cursor, error));
     }
 
-    /// Ends every fetcher and takes its cursors back. Fetchers may still close their sessions, unless a leader reads
-    /// nothing.
+    /// Ends every fetcher, and takes back its cursors. A fetcher has [`CLOSING_MAX`] to close its session at the
+    /// leader.
     pub(super) fn stop(&mut self) -> Result<(), ConsumeError> {
         self.progress.stop();
         self.lanes.values().for_each(|lane| lane.stopper.stop_reading());
@@ -575,8 +580,8 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 }
 
-/// Returns true if a retry may help. Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures, which may be
-/// transient.
+/// Returns true if a retry may succeed. This includes UNKNOWN_SERVER_ERROR: Kafka's broker returns it for unexpected
+/// failures, which may be transient.
 fn is_for_a_while(error: &ClientError) -> bool {
     error.is_retriable() || matches!(error, ClientError::Kafka { code: ErrorCode::UNKNOWN_SERVER_ERROR, .. })
 }

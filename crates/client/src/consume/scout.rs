@@ -1,7 +1,7 @@
-//! Look-ups of leaders and connections to them, on threads of their own, since a broker may take any time.
+//! Look-ups of leaders, and connections to leaders. Each has its own thread, since a broker may take any time.
 //!
-//! Not here: the use of the results. Invariant: one look-up runs at a time. A thread that still waits when its run ends
-//! is abandoned, and ends with the connection's timeout.
+//! Not here: the use of the results. Invariant: one look-up runs at a time. If a thread still waits when its run ends,
+//! the run does not wait for it; the thread ends with the connection's timeout.
 
 use super::growth::TopicFilter;
 use super::start::{self, OffsetBounds, Unplaced};
@@ -14,16 +14,16 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Look-ups of leaders, as the module describes them.
+/// Starter of look-ups and connections.
 pub(super) struct Scout {
-    /// Cluster for connections to leaders.
+    /// Cluster that provides connections to leaders.
     cluster: Cluster,
     servers: String,
-    /// Cluster for look-ups; `None` during one.
+    /// Cluster that serves look-ups; `None` during a look-up, whose thread owns it.
     asked: Option<Cluster>,
-    /// Connection of `asked` between two look-ups, until it serves as that to a leader.
+    /// Connection of `asked` between two look-ups. A connection to the same broker as a leader may take it.
     kept: Arc<Mutex<Option<Connection>>>,
-    /// Leaders that were known before the first look-up, which leaves them out.
+    /// Partitions with leaders that are known before the first look-up. That look-up leaves out their topics.
     known: BTreeMap<Text, Vec<PartitionPlace>>,
     looks_since: Option<Instant>,
     tells: Arc<dyn Fn(ScoutAnswer) + Send + Sync>,
@@ -31,20 +31,21 @@ pub(super) struct Scout {
 
 /// Report of a thread.
 pub(super) enum ScoutReport {
-    /// Partitions of each topic, by name. An entry without a name has the error of the list of topics.
+    /// Partitions of each topic, by topic name. If the list of topics failed, an entry with an empty name has the
+    /// error.
     Topics(Vec<(Text, Result<Vec<PartitionPlace>, ClientError>)>),
-    /// Connection to a leader, and the bounds of the partitions that had to be placed.
+    /// Connection to a leader, with the bounds of the partitions to place, or the error.
     Connection { leader: String, outcome: Result<Box<Connected>, ClientError> },
 }
 
-/// Connection and bounds of [`ScoutReport::Connection`].
+/// Connection to a leader, and the bounds of each partition to place.
 pub(super) type Connected = (Connection, Vec<Result<OffsetBounds, ClientError>>);
 
-/// Report, and the cluster for the next look-up.
+/// Report, and after a look-up the cluster for the next one.
 pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 
 impl Scout {
-    /// Makes a scout that sends its reports to `tells`.
+    /// Returns a scout that passes its reports to `tells`.
     pub(super) fn new(
         mut asked: Cluster,
         known: BTreeMap<Text, Vec<PartitionPlace>>,
@@ -60,12 +61,12 @@ impl Scout {
         &self.servers
     }
 
-    /// Returns the start of the look-up that is running; None without one.
+    /// Returns the start of the running look-up; None if none is running.
     pub(super) fn looks_since(&self) -> Option<Instant> {
         self.looks_since
     }
 
-    /// Starts a look-up of these topics and those that match, unless one is running.
+    /// Starts a look-up of `topics`, and of all topics that `matches` accepts. Does nothing if a look-up is running.
     pub(super) fn look(&mut self, mut topics: Vec<Text>, matches: Option<TopicFilter>) -> io::Result<()> {
         let Some(mut cluster) = self.asked.take() else { return Ok(()) };
         self.looks_since = Some(Instant::now());
@@ -94,8 +95,8 @@ impl Scout {
         })
     }
 
-    /// Starts to connect to a leader, unless `spare` or the kept connection serves, and requests the bounds of these
-    /// partitions.
+    /// Starts a thread that connects to a leader, and requests the bounds of these partitions. The thread uses `spare`
+    /// or the kept connection, if one leads to the leader.
     pub(super) fn connect(
         &self,
         leader: &str,
@@ -112,7 +113,7 @@ impl Scout {
                 let placed = start::place(&mut connection, &of, to_end, read_committed)?;
                 Ok(Box::new((connection, placed)))
             };
-            // The broker may have closed an idle connection.
+            // Connects again if `spare` fails: the broker may have closed an idle connection.
             let outcome = match spare.map(placed) {
                 Some(Ok(connected)) => Ok(connected),
                 _ => cluster.connect(&leader).and_then(placed),
@@ -121,7 +122,7 @@ impl Scout {
         })
     }
 
-    /// Takes a report, and keeps its cluster for the next look-up.
+    /// Takes the answer of a thread, keeps its cluster for the next look-up, and returns its report.
     pub(super) fn back(&mut self, (found, asked): ScoutAnswer) -> ScoutReport {
         if let Some(mut cluster) = asked {
             *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = cluster.take_connection();
@@ -135,7 +136,8 @@ fn taken(kept: &Mutex<Option<Connection>>) -> Option<Connection> {
     kept.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Returns the kept connection if it leads to this leader. Other threads do not wait for the look-up of the name.
+/// Removes and returns the kept connection if it leads to this leader; None otherwise. The lock is free during the
+/// look-up of the name.
 fn leading_to(kept: &Mutex<Option<Connection>>, leader: &str) -> Option<Connection> {
     let connection = taken(kept)?;
     if connection.leads_to(leader) {

@@ -1,22 +1,22 @@
-//! Fetches of a fetcher that are under way, in the order of their responses, and the session in which the leader reads
+//! Fetches of a fetcher that are in flight, in the order of their responses, and the session in which the leader reads
 //! ahead.
 //!
-//! In such a session (a field of Fullbore's in KIP-227's) each fetch starts at the end of the previous response, so
-//! that several may be under way. The first response shows whether the leader reads ahead. Any other leader gets
-//! fetches with offsets and without a session, for a while if it only lacks a free session. Invariant: a response
-//! counts for a partition only from the fetch on that named it, and only if it begins at or before the next wanted
-//! offset.
+//! Such a session is one of KIP-227 with a field of Fullbore. Each fetch starts at the end of the previous response, so
+//! that several may be in flight. The first response shows if the leader reads ahead. Any other leader gets fetches
+//! with offsets and without a session; if it only lacked a free session, it is tried again later. Invariant: a response
+//! counts for a partition under two conditions. Its fetch is the one that named the partition, or a later one. It
+//! begins at or before the next wanted offset.
 
 use fullbore_wire::apis::fetch::{FetchResponse, PartitionData};
 use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Time after which a leader without room for a session, or that lost too many, gets a request for one again.
+/// Time after which the fetcher requests a session again, from a leader that had no free session or lost too many.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// Number of lost sessions after which fetches carry offsets for a while.
+/// Most lost sessions after which a new one is opened at once. After more, fetches carry offsets for [`AGAIN_AFTER`].
 const LOST_MAX: u32 = 8;
-/// Epochs with a meaning of their own (KIP-227).
+/// Epochs of a fetch with a special meaning (KIP-227): 0 opens a session, -1 uses or leaves none.
 const OPENS: i32 = 0;
 const NONE: i32 = -1;
 
@@ -33,12 +33,12 @@ enum State {
     Ahead { id: i32, epoch: i32 },
     /// The leader has lost the session: responses under way do not count.
     Lost,
-    /// Fetches carry offsets, one at a time. The next one closes the `unused` session. From `again` on, a session is
-    /// requested again.
+    /// Fetches carry offsets, one fetch at a time. The next fetch closes the session
+    /// `unused`, if that is not 0. From the time `again` on, a fetch requests a session.
     Offsets { unused: i32, again: Option<Instant> },
 }
 
-/// Fetch under way.
+/// Fetch in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnderWay {
     pub(super) number: u64,
@@ -56,9 +56,10 @@ pub(super) struct Naming {
 /// Partitions that a fetch names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Named {
-    /// All that are read, with their offsets.
+    /// All partitions that are read, with their offsets.
     All,
-    /// New ones with their offsets, and those that are no longer read. If `sizes`, also the sizes of all others.
+    /// New partitions with their offsets, and partitions that are no longer read. With `sizes`, also the new sizes of
+    /// all other partitions.
     Changes { named: Vec<PartitionKey>, forgotten: Vec<PartitionKey>, sizes: bool },
 }
 
@@ -76,7 +77,7 @@ pub(super) struct FetchSession {
 }
 
 impl FetchSession {
-    /// Makes a session with a leader that may read ahead, or that does not know the field.
+    /// Returns a session. `may_read_ahead` is false if the leader does not know the field.
     pub(super) fn new(may_read_ahead: bool) -> Self {
         FetchSession {
             state: if may_read_ahead { State::Unopened } else { State::Offsets { unused: 0, again: None } },
@@ -90,7 +91,7 @@ impl FetchSession {
         }
     }
 
-    /// Returns the number of fetches under way.
+    /// Returns the number of fetches in flight.
     pub(super) fn under_way(&self) -> u64 {
         self.under_way.len() as u64
     }
@@ -100,7 +101,7 @@ impl FetchSession {
         matches!(self.state, State::Ahead { .. })
     }
 
-    /// Returns the leader's session, if it reads ahead in one.
+    /// Returns the id of the session in which the leader reads ahead; None if it does not.
     pub(super) fn id(&self) -> Option<i32> {
         match self.state {
             State::Ahead { id, .. } => Some(id),
@@ -108,7 +109,7 @@ impl FetchSession {
         }
     }
 
-    /// Epoch that ends a session (KIP-227).
+    /// Epoch of a fetch that closes its session (KIP-227).
     pub(super) const CLOSES: i32 = NONE;
 
     /// Returns true if fetches carry offsets.
@@ -116,7 +117,7 @@ impl FetchSession {
         matches!(self.state, State::Offsets { .. })
     }
 
-    /// Returns true if one more fetch may be sent, with at most `ahead` under way at a leader that reads ahead.
+    /// Returns true if one more fetch may be sent. At a leader that reads ahead, `ahead` fetches may be in flight.
     pub(super) fn has_room(&self, ahead: u64) -> bool {
         match self.state {
             State::Ahead { .. } => self.under_way() < ahead.max(1) + u64::from(!self.to_name.is_empty()),
@@ -124,7 +125,7 @@ impl FetchSession {
         }
     }
 
-    /// Makes the next fetch name the partition with its offset.
+    /// Requests that the next fetch names the partition with its offset.
     pub(super) fn name(&mut self, key: PartitionKey) {
         if self.is_ahead() {
             self.named.remove(&key);
@@ -132,7 +133,7 @@ impl FetchSession {
         }
     }
 
-    /// Removes a partition that is no longer read.
+    /// Removes a partition that is no longer read; the next fetch removes it from the session.
     pub(super) fn forget(&mut self, key: &PartitionKey) {
         self.to_name.retain(|named| named != key);
         if self.named.remove(key).is_some() && self.is_ahead() {
@@ -140,18 +141,18 @@ impl FetchSession {
         }
     }
 
-    /// Notes that the leader has removed the partition from the session.
+    /// Records that the leader has removed the partition from the session.
     pub(super) fn dropped(&mut self, key: &PartitionKey) {
         self.to_name.retain(|named| named != key);
         self.named.remove(key);
     }
 
-    /// Makes the next fetch carry new sizes.
+    /// Requests that the next fetch carries the new sizes of all partitions.
     pub(super) fn resize(&mut self) {
         self.sizes_changed = true;
     }
 
-    /// Makes the next fetch open a session, if a new attempt is due.
+    /// Requests that the next fetch opens a session, if a new attempt is due.
     pub(super) fn look_again(&mut self, now: Instant) {
         if let State::Offsets { again: Some(again), .. } = self.state
             && now >= again
@@ -161,7 +162,8 @@ impl FetchSession {
         }
     }
 
-    /// Returns the naming of the next fetch, which is sent at `now`. `keys` are the partitions that are read.
+    /// Adds the next fetch, sent at `now`, and returns its session and the partitions to name. `keys` are all
+    /// partitions that are read.
     pub(super) fn next(&mut self, now: Instant, keys: impl Iterator<Item = PartitionKey>) -> Naming {
         let number = self.next;
         self.next += 1;
@@ -199,7 +201,8 @@ impl FetchSession {
         self.under_way.pop_front()
     }
 
-    /// Notes the session of a response without an error. Returns false if the response does not count.
+    /// Records the session of a response without an error. Returns false if the response belongs to a lost session, and
+    /// does not count.
     pub(super) fn note(&mut self, response: &FetchResponse, now: Instant) -> bool {
         match self.state {
             State::Opening => {
@@ -217,7 +220,7 @@ impl FetchSession {
         }
     }
 
-    /// Notes that the leader has lost the session. Returns false if there is none.
+    /// Records that the leader has lost the session. Returns false if the fetcher has no session.
     pub(super) fn lose(&mut self) -> bool {
         match self.state {
             State::Unopened | State::Offsets { .. } => return false,
@@ -227,8 +230,8 @@ impl FetchSession {
         true
     }
 
-    /// Returns true if the response of fetch `number` counts for a partition whose next offset is `wanted`. A response
-    /// that begins after it makes the next fetch name the partition again.
+    /// Returns true if the response to fetch `number` counts for a partition whose next offset is `wanted`. If the
+    /// response begins after `wanted`, the next fetch names the partition again.
     pub(super) fn accepts(&mut self, number: u64, key: &PartitionKey, data: &PartitionData, wanted: i64) -> bool {
         if !self.is_ahead() {
             return true;

@@ -1,6 +1,6 @@
-//! Start and end of the read of partitions.
+//! Start and end of the read of partitions, requested from their leaders.
 //!
-//! Not here: the time of requests. Invariant: an error of one partition does not affect the others.
+//! Not here: the times at which they are requested. Invariant: an error of one partition does not affect the others.
 
 use crate::blocking::{Connection, EARLIEST, LATEST};
 use crate::error::ClientError;
@@ -10,26 +10,26 @@ use std::collections::{BTreeMap, HashMap};
 /// Start of a partition's read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartOffset {
-    /// The oldest record.
+    /// Oldest record of the log.
     Earliest,
-    /// The end: records that come from now on.
+    /// End of the log: only later records are read.
     Latest,
-    /// This offset.
+    /// Given offset.
     At(i64),
-    /// This many offsets before the end.
+    /// Number of offsets before the end of the log.
     Back(i64),
-    /// The first record at this time, in milliseconds, or later.
+    /// First record with this timestamp or a later one, in ms since 1970.
     From(i64),
 }
 
 /// Start and end of a partition's read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
-    /// Id of the topic that the offsets belong to; zeros if it is unknown.
+    /// Id of the topic to which the offsets belong; zeros if it is unknown.
     pub topic_id: Uuid,
     /// First offset to read; `None` until the leader has returned it.
     pub offset: Option<i64>,
-    /// First offset not to read; `None` to go on forever, or until the leader has returned it.
+    /// First offset that is not read. `None` to read forever, or until the leader has returned the end.
     pub end: Option<i64>,
 }
 
@@ -41,10 +41,10 @@ pub(super) struct Unplaced {
     pub(super) start: StartOffset,
 }
 
-/// Start offset, and end offset if an end is wanted.
+/// Start offset, and end offset if the run needs one.
 pub(super) type OffsetBounds = (i64, Option<i64>);
 
-/// Requests the starts of these partitions from their leader, and their ends if `to_end`.
+/// Requests the starts of these partitions from their leader; with `to_end`, also their ends.
 pub(super) fn place(
     connection: &mut Connection,
     of: &[Unplaced],
@@ -83,7 +83,7 @@ pub(super) fn place(
     Ok(of.iter().enumerate().map(placed).collect())
 }
 
-/// Returns the timestamps to request from the leader.
+/// Returns the timestamps to request from the leader for a start.
 fn timestamps(start: StartOffset) -> Vec<i64> {
     match start {
         StartOffset::Earliest => vec![EARLIEST],
@@ -94,7 +94,7 @@ fn timestamps(start: StartOffset) -> Vec<i64> {
     }
 }
 
-/// Returns the offset of a start, from the leader's offsets of its timestamps.
+/// Returns the offset of a start. `at` returns the leader's offset of a timestamp.
 fn offset(start: StartOffset, at: impl Fn(i64) -> i64) -> i64 {
     match start {
         StartOffset::Earliest => at(EARLIEST),

@@ -1,6 +1,6 @@
-//! Partitions that are not being read, and the reasons: fetchers and the run write them, any thread reads them.
+//! Partitions that are not being read, with reasons. Fetchers and the run write them, and any thread reads them.
 //!
-//! Invariant: a partition is here from its first refusal until its leader has answered a fetch of it without an error.
+//! Invariant: a partition is here from its first refusal until a fetch of the partition is answered without an error.
 
 use crate::error::ClientError;
 use fullbore_wire::Text;
@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Reason why a partition waits, and the time since which it does.
+/// Reason why a partition waits, and the time since which it waits.
 #[derive(Clone, Debug)]
 struct Reason {
     since: Instant,
     error: Arc<ClientError>,
 }
 
-/// Partitions that wait, with their reasons.
+/// Waiting partitions with their reasons.
 #[derive(Debug, Default)]
 pub(super) struct UnreadPartitions {
     of: Mutex<BTreeMap<(Text, i32), Reason>>,
-    /// True if any partition waits: a check without the lock, for each response.
+    /// True if any partition waits. Fetchers check this for each response, without the lock.
     any: AtomicBool,
 }
 
@@ -29,7 +29,7 @@ impl UnreadPartitions {
         self.of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a partition cannot be read. Returns for how long it could not for any reason.
+    /// Records that a partition cannot be read. Returns the time since its first refusal, for whatever reason.
     pub(super) fn refuse(&self, partition: (Text, i32), error: Arc<ClientError>) -> Duration {
         let mut of = self.lock();
         self.any.store(true, Ordering::Relaxed);
@@ -38,7 +38,7 @@ impl UnreadPartitions {
         since.elapsed()
     }
 
-    /// Notes that a partition is being read.
+    /// Records that a partition is being read.
     pub(super) fn serve(&self, partition: &(Text, i32)) {
         if self.any.load(Ordering::Relaxed) {
             let mut of = self.lock();
@@ -47,7 +47,7 @@ impl UnreadPartitions {
         }
     }
 
-    /// Returns true if some partition waits.
+    /// Returns true if any partition waits.
     pub(super) fn is_any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
@@ -57,15 +57,16 @@ impl UnreadPartitions {
         self.is_any() && self.lock().contains_key(partition)
     }
 
-    /// Removes the partitions of a topic that is not read any more.
+    /// Removes the partitions of a topic that is no longer read.
     pub(super) fn forget(&self, of_topic: &Text) {
         let mut of = self.lock();
         of.retain(|(topic, _), _| topic != of_topic);
         self.any.store(!of.is_empty(), Ordering::Relaxed);
     }
 
-    /// Returns the reason of one of the partitions that have waited for `for_long`, and their number. With `by_answer`,
-    /// only partitions that a broker's answer refused count.
+    /// Returns the reason of one of the partitions that have waited for
+    /// `for_long`, and the number of these; None if there are none. With `by_answer`, counts only partitions that a
+    /// broker's answer refused.
     pub(super) fn first(&self, for_long: Duration, by_answer: bool) -> Option<(Arc<ClientError>, usize)> {
         let is_answer = |reason: &&Reason| !by_answer || matches!(*reason.error, ClientError::Kafka { .. });
         let of = self.lock();

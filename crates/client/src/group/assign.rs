@@ -1,39 +1,39 @@
-//! Assignors of Kafka's consumers, which the leader of a classic group runs. Pure functions, without racks.
+//! Assignors of Kafka's consumers, which the leader of a classic group runs. Pure functions; racks are ignored.
 //!
-//! Range and roundrobin assign exactly as Java's, so that a change of leader moves nothing. Sticky balances as Java's
-//! but may choose other partitions. Invariant: every partition of a subscribed topic has exactly one owner, who
-//! subscribes to it. Under cooperative-sticky, a partition on its way from one member to another has no owner for one
-//! rebalance.
+//! Range and roundrobin assign exactly like Java's assignors, so that a change of leader moves no partition. Sticky
+//! balances like Java's, but may choose other partitions. Invariant: every partition of a subscribed topic has exactly
+//! one owner, and this member subscribes to the topic. Under cooperative-sticky, a partition that moves to another
+//! member has no owner for one rebalance.
 
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-/// Partition by topic name.
+/// Partition, by topic name and number.
 pub type TopicPartition = (Text, i32);
 
 /// Member of a group with its subscription.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subscriber {
-    /// The member id.
+    /// Id of the member.
     pub id: Text,
-    /// group.instance.id.
+    /// Name of a static member (group.instance.id); `None` for a dynamic member.
     pub instance: Option<Text>,
     /// Subscribed topics.
     pub topics: Vec<Text>,
     /// Partitions that the member owns.
     pub owned: Vec<TopicPartition>,
-    /// Generation in which it got them, or -1.
+    /// Generation in which the member got its partitions; -1 if it is unknown.
     pub generation: i32,
 }
 
 /// Assignor of partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignor {
-    /// Ranges of each topic's partitions.
+    /// Assigns each member a range of each topic's partitions.
     Range,
-    /// Partitions one after another over all topics.
+    /// Assigns the partitions of all topics to the members in turn.
     RoundRobin,
-    /// Balanced shares, in which members keep their partitions.
+    /// Balances the members' shares; members keep their partitions if possible.
     CooperativeSticky,
 }
 
@@ -41,7 +41,7 @@ impl Assignor {
     /// All assignors.
     pub const ALL: [Assignor; 3] = [Assignor::Range, Assignor::RoundRobin, Assignor::CooperativeSticky];
 
-    /// Returns the name in the protocol.
+    /// Returns the assignor's name in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Assignor::Range => "range",
@@ -50,7 +50,7 @@ impl Assignor {
         }
     }
 
-    /// Returns the assignor with this name, or with this name of a class in Java.
+    /// Returns the assignor with this name in the protocol or this class name in Java; None if there is none.
     pub fn named(name: &str) -> Option<Assignor> {
         let short = name.rsplit('.').next().unwrap_or(name);
         let class = |assignor: Assignor| match assignor {
@@ -61,10 +61,10 @@ impl Assignor {
         Assignor::ALL.into_iter().find(|assignor| assignor.name() == name || class(*assignor) == short)
     }
 
-    /// Returns the partitions of each member; `counts` has the number of partitions of each topic that exists.
+    /// Returns the partitions of each member. `counts` has the number of partitions of each existing topic.
     pub fn assign(self, members: &[Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<Text, Vec<TopicPartition>> {
         let mut sorted: Vec<&Subscriber> = members.iter().collect();
-        // Static members come first: their order does not depend on the member id, which changes at each start.
+        // Static members come first, in the order of their names, since member ids change at each start.
         sorted.sort_by_key(|member| (member.instance.is_none(), member.instance.clone(), member.id.clone()));
         let mut given: BTreeMap<Text, Vec<TopicPartition>> =
             members.iter().map(|member| (member.id.clone(), Vec::new())).collect();
@@ -112,7 +112,8 @@ fn round_robin(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mu
     }
 }
 
-/// Returns the member that may keep each partition: its owner by the newest generation. Two such owners lose it both.
+/// Returns, for each partition, the member that may keep it: the owner of the newest generation. If two members claim a
+/// partition by the same generation, both lose it.
 fn owners<'a>(members: &[&'a Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<TopicPartition, &'a Subscriber> {
     let mut claims: HashMap<&TopicPartition, Vec<&Subscriber>> = HashMap::new();
     for member in members {
@@ -136,8 +137,8 @@ fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Giv
     let mut shares: Vec<Share<'_>> = members.iter().map(|member| Share::of(member)).collect();
     let places: HashMap<&Text, usize> = members.iter().enumerate().map(|(at, member)| (&member.id, at)).collect();
     kept.iter().for_each(|(partition, owner)| shares[places[&owner.id]].take(partition.clone()));
-    // Partitions without an owner go to the members with the least, after all owned ones. In between they could push a
-    // member past its share, and another member's owned partition might be moved instead.
+    // Partitions without an owner are assigned last, each to the member with the fewest partitions. If they came
+    // earlier, a member could exceed its share, and an owned partition might have to move instead.
     for (topic, count) in counts {
         let wanting: Vec<usize> = (0..shares.len()).filter(|at| shares[*at].topics.contains(topic)).collect();
         for partition in (0..*count).map(|partition| (topic.clone(), partition)).filter(|of| !kept.contains_key(of)) {
@@ -145,21 +146,21 @@ fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Giv
             least.into_iter().for_each(|at| shares[*at].take(partition.clone()));
         }
     }
-    // Terminates: each move brings two members' counts closer.
+    // The loop ends, since each move brings two members' counts closer.
     while move_one(&mut shares) {}
     for Share { member, others, owned, .. } in shares {
         given.entry(member.id.clone()).or_default().extend(owned.into_iter().chain(others));
     }
 }
 
-/// Partitions of a member during the balancing.
+/// Share of a member during the balancing.
 struct Share<'a> {
     member: &'a Subscriber,
     topics: HashSet<&'a Text>,
     owns: HashSet<&'a TopicPartition>,
-    /// Owned partitions that it keeps; moved after `others`, the last one first.
+    /// Owned partitions. They move only after `others`, the last one first.
     owned: Vec<TopicPartition>,
-    /// New partitions; moved first, from the front.
+    /// New partitions. They move first, from the front.
     others: VecDeque<TopicPartition>,
 }
 
@@ -180,7 +181,7 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Removes a partition of one of these topics, which another member gets.
+    /// Removes and returns a partition of one of these topics, for another member; None if the share has none.
     fn give_up(&mut self, topics: &HashSet<&Text>) -> Option<TopicPartition> {
         let is_wanted = |(topic, _): &TopicPartition| topics.contains(topic);
         if let Some(at) = self.others.iter().position(is_wanted) {
@@ -190,8 +191,8 @@ impl<'a> Share<'a> {
     }
 }
 
-/// Moves a partition from one member to another that has at least two fewer, if possible from the longest share to the
-/// shortest. Returns true if it moved one.
+/// Moves a partition from a member to one that has at least two fewer; if possible from the longest share to the
+/// shortest. Returns false if no partition can move.
 fn move_one(shares: &mut [Share<'_>]) -> bool {
     let mut by_len: Vec<(usize, usize)> = shares.iter().enumerate().map(|(at, share)| (share.len(), at)).collect();
     by_len.sort_unstable();
@@ -207,7 +208,8 @@ fn move_one(shares: &mut [Share<'_>]) -> bool {
     false
 }
 
-/// Removes partitions that another member still owns: they are assigned once it has given them up (KIP-429).
+/// Removes partitions that another member still owns. A later rebalance assigns them, after that member has given them
+/// up (KIP-429).
 fn withhold_what_moves(members: &[&Subscriber], given: &mut Given) {
     let mut has: HashMap<&TopicPartition, Vec<&Text>> = HashMap::new();
     members.iter().for_each(|member| {

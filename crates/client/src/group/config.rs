@@ -1,20 +1,20 @@
-//! Settings of a member.
+//! Settings of a group's member.
 
 use super::assign::Assignor;
 use fullbore_wire::Text;
 use std::time::Duration;
 
-/// Time between two requests to a coordinator.
+/// Pause before a request to the coordinator is retried.
 pub(super) const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// Time limit of a response that does not wait for other members (Kafka's request.timeout.ms).
+/// Longest wait for a response that does not depend on other members (Kafka's request.timeout.ms).
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Protocol of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Classic protocol: JoinGroup and SyncGroup, a member assigns.
+    /// Classic protocol: JoinGroup and SyncGroup; a member assigns the partitions.
     #[default]
     Classic,
-    /// Consumer protocol: ConsumerGroupHeartbeat, the broker assigns (KIP-848).
+    /// Consumer protocol: ConsumerGroupHeartbeat; the broker assigns the partitions (KIP-848).
     Consumer,
 }
 
@@ -33,21 +33,22 @@ pub struct GroupConfig {
     pub session_timeout: Duration,
     /// heartbeat.interval.ms; classic only.
     pub heartbeat_interval: Duration,
-    /// max.poll.interval.ms: time in which members must give up partitions and rejoin.
+    /// max.poll.interval.ms: time within which members must give up partitions and rejoin.
     pub rebalance_timeout: Duration,
-    /// metadata.max.age.ms: time between two counts of the partitions.
+    /// metadata.max.age.ms: interval at which the leader counts the topics' partitions.
     pub metadata_max_age: Duration,
-    /// partition.assignment.strategy; classic only. If it is cooperative-sticky alone, rebalances are cooperative.
+    /// partition.assignment.strategy; classic only. Rebalances are cooperative if cooperative-sticky is the only
+    /// assignor.
     pub assignors: Vec<Assignor>,
     /// group.remote.assignor; KIP-848 only.
     pub remote_assignor: Option<Text>,
-    /// True if committed offsets are read only once no open transaction may change them (KIP-447). Brokers before 2.5
-    /// are refused then.
+    /// True if committed offsets are read only once no open transaction may change them (KIP-447). Then brokers before
+    /// 2.5 are refused.
     pub require_stable: bool,
 }
 
 impl GroupConfig {
-    /// Makes a member of this group with Kafka's defaults.
+    /// Returns the settings of a member of this group, with Kafka's defaults.
     pub fn new(group: Text, topics: Vec<Text>) -> Self {
         GroupConfig {
             group,

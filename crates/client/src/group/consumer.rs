@@ -1,7 +1,7 @@
-//! Member under the protocol of KIP-848: sends one kind of request repeatedly, and the coordinator assigns.
+//! Member under the protocol of KIP-848: sends heartbeats, and the coordinator assigns partitions in its responses.
 //!
-//! Invariant: a heartbeat reports a partition as given up only after the reader has confirmed it, so that no other
-//! member gets it before.
+//! Invariant: a heartbeat reports a partition as given up only after the reader has confirmed this. No other member
+//! gets the partition earlier.
 
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, RETRY_BACKOFF};
@@ -19,19 +19,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// Epoch of a member that joins.
+/// Epoch in the heartbeat of a member that joins.
 const JOINS: i32 = 0;
-/// Epoch of a member that leaves.
+/// Epoch in the heartbeat of a member that leaves.
 const LEAVES: i32 = -1;
-/// Epoch of a static member that leaves for a while.
+/// Epoch in the heartbeat of a static member that leaves for a while.
 const LEAVES_FOR_NOW: i32 = -2;
 
-/// Number of heartbeat intervals after which an empty assignment counts as final; the longest interval counts. A dead
-/// member keeps its partitions until its session ends, by default nine intervals of a stable group. In a rebalance they
-/// are shorter.
+/// Number of heartbeat intervals after which an empty assignment counts as final, by the longest interval since it
+/// became empty. A failed member keeps its partitions until its session ends: by default nine intervals of a stable
+/// group, whose intervals are longer than those of a rebalance.
 const SETTLED_INTERVALS: u32 = 11;
-/// Least time for that. For 3 s after a change, Fullbore sets a short interval, which its operator may set to
-/// milliseconds.
+/// Shortest time after which an empty assignment counts as final. For 3 s after a change, Fullbore sets a short
+/// interval, which its operator may set to milliseconds.
 const SETTLED_AFTER_LEAST: Duration = Duration::from_secs(4);
 
 pub(super) struct Consumer<'a> {
@@ -40,11 +40,11 @@ pub(super) struct Consumer<'a> {
     shared: &'a SharedMembership,
     member_id: Text,
     epoch: i32,
-    /// Interval of heartbeats, as the coordinator sets it.
+    /// Interval of heartbeats, set by the coordinator.
     interval: Duration,
-    /// Partitions of the reader in the last heartbeat.
+    /// Partitions of the reader in the last answered heartbeat; `None` if the next heartbeat must have all fields.
     told: Option<Vec<TopicPartition>>,
-    /// Last assignment of the coordinator.
+    /// Last assignment from the coordinator.
     assigned: Option<Vec<TopicPartitions>>,
     empty: EmptySince,
     ids: HashMap<Uuid, Text>,
@@ -66,12 +66,12 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Takes part until the member is stopped, and leaves.
+    /// Takes part in the group until the member is stopped, and then leaves.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
         let outcome = self.take_part();
         let member_epoch = if self.config.instance.is_some() { LEAVES_FOR_NOW } else { LEAVES };
         if self.epoch > JOINS {
-            // After a failure, the group removes the member when its session ends.
+            // If this fails, the group removes the member when its session ends.
             let _ = self.coordinator.ask(&ConsumerGroupHeartbeatRequest { member_epoch, ..self.identity() }, i16::MAX);
         }
         outcome
@@ -99,7 +99,7 @@ impl<'a> Consumer<'a> {
                     self.shared.wait_for_other_than(&held, self.interval);
                 }
                 Next::Again | Next::Find | Next::Rejoin => {
-                    // The coordinator may not have received it: the next heartbeat has all fields.
+                    // The coordinator may not have received this heartbeat: the next one has all fields.
                     self.told = None;
                     self.empty.end();
                     self.shared.pause(RETRY_BACKOFF);
@@ -128,7 +128,8 @@ impl<'a> Consumer<'a> {
             request.server_assignor = self.config.remote_assignor.clone();
         }
         let answer = match self.ids.is_empty() {
-            // The first assignment has ids of topics; the metadata with their names take no round trip of their own.
+            // The first assignment has ids of topics. The metadata with their names are requested in the same round
+            // trip.
             true => self.beat_and_describe(&request),
             false => self.coordinator.ask(&request, i16::MAX),
         };
@@ -161,7 +162,7 @@ impl<'a> Consumer<'a> {
     ) -> Result<ConsumerGroupHeartbeatResponse, ClientError> {
         let describe = metadata_request(Some(&self.config.topics));
         let (answer, described) = self.coordinator.ask_both(request, Some((&describe, i16::MAX)))?;
-        // Missing topics are requested once they are assigned, and their errors reported then.
+        // Topics that are missing here are requested once they are assigned, which also reports their errors.
         let described = described.filter(|described| !described.error_code.is_err());
         self.name(described.and_then(|described| places_in(&described).ok()).unwrap_or_default());
         Ok(answer)
@@ -182,7 +183,7 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Publishes the assignment to the reader. A topic whose name is unknown waits for the next heartbeat.
+    /// Publishes the assignment to the reader. Leaves out a topic whose name is unknown, until the next heartbeat.
     fn aim(&mut self) -> Result<(), ClientError> {
         let Some(assigned) = self.assigned.clone() else { return Ok(()) };
         if assigned.iter().any(|topic| !self.ids.contains_key(&topic.topic_id)) {
@@ -200,7 +201,8 @@ impl<'a> Consumer<'a> {
         }
         partitions.sort();
         let has_some = assigned.iter().any(|topic| !topic.partitions.is_empty());
-        // Partitions that are still to come may wait for those that this member has not given up yet.
+        // While this member has not given up all partitions, the coordinator may withhold new ones: the assignment is
+        // not final.
         let has_any = has_some || self.told.as_ref().is_some_and(|told| !told.is_empty());
         if has_any {
             self.empty.end();
@@ -225,7 +227,8 @@ impl<'a> Consumer<'a> {
     }
 }
 
-/// Returns a new member id: 128 random bits, as the KIP demands, from the keys of the standard library's hash.
+/// Returns a new member id of 128 random bits, as KIP-848 demands. The randomness is that of the standard library's
+/// hash keys.
 fn random_id() -> Text {
     let half = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", half(), half()).into()

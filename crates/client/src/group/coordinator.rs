@@ -1,4 +1,4 @@
-//! Connection to a group's coordinator: found, connected to, and forgotten when it has moved.
+//! Connection to a group's coordinator: finds it, connects to it, and forgets it when it has moved.
 
 use super::verdict::{self, Next};
 use crate::blocking::{
@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 
 /// Connection to a group's coordinator.
 pub(super) struct Coordinator {
-    /// Connections for the search.
+    /// Cluster that finds the coordinator.
     cluster: Cluster,
     group: Text,
     connection: KeptConnection,
-    /// Reason why the last request must be retried; None if it need not.
+    /// Reason why the last request must be retried; `None` if it succeeded.
     trouble: Option<String>,
 }
 
@@ -30,17 +30,17 @@ impl Coordinator {
         self.connection.get(|| found(&mut self.cluster, &self.group))
     }
 
-    /// Returns true if the coordinator is known and connected.
+    /// Returns true if a connection to the coordinator is open.
     pub(super) fn is_connected(&self) -> bool {
         self.connection.is_some()
     }
 
-    /// Sends a search for the coordinator, and `request` right behind it to the same broker. If that is the coordinator
-    /// itself, as in a small cluster, the response costs no round trip of its own. Returns None if another broker is
-    /// the coordinator, which is then connected, or if the broker does not know version `least` of the request.
+    /// Sends any broker the search for the coordinator, and `request` in the same round trip. Returns the response if
+    /// that broker is the coordinator, as is likely in a small cluster. Otherwise connects to the coordinator, and
+    /// returns None. Also returns None if the broker does not know version `least` of the request.
     ///
     /// # Errors
-    /// Those of [`Coordinator::ask`], and a group without a coordinator just now.
+    /// Errors of [`Coordinator::ask`]; the broker's error if the group has no coordinator at the moment.
     pub(super) fn ask_beside_finding<R: Request>(
         &mut self,
         request: &R,
@@ -53,11 +53,12 @@ impl Coordinator {
         let asks = connection.version::<R>().is_ok_and(|version| version >= least).then_some((request, i16::MAX));
         let outcome = connection.call_both(&finds, asks);
         let connection = self.cluster.take_connection();
-        // After a failure, a late response would be taken for that to the next request.
+        // After a failure the connection is dropped: a late response would be taken for that to the next request.
         let (found, answer) = outcome?;
         if let Some(connection) = connection {
             match answer {
-                // Another broker may refuse a request that the coordinator would accept.
+                // Only an accepted request counts: a broker that is not the coordinator refuses what the coordinator
+                // might accept.
                 Some(answer) if [ErrorCode::NONE, ErrorCode::MEMBER_ID_REQUIRED].contains(&code(&answer)) => {
                     self.connection.keep(connection);
                     return Ok(Some(answer));
@@ -71,10 +72,10 @@ impl Coordinator {
         Ok(None)
     }
 
-    /// Returns the partitions of those of `topics` that exist, from the coordinator.
+    /// Requests the metadata of `topics` from the coordinator. Returns the partitions of each topic that exists.
     ///
     /// # Errors
-    /// Those of [`Coordinator::ask`], or a topic that may not be read.
+    /// Errors of [`Coordinator::ask`]; error of a topic that this client may not read.
     pub(super) fn partitions_of(
         &mut self,
         topics: &[Text],
@@ -89,7 +90,7 @@ impl Coordinator {
         }
     }
 
-    /// Makes the next request search for the coordinator again.
+    /// Drops the connection, so that the next request searches for the coordinator again.
     pub(super) fn forget(&mut self) {
         self.connection = KeptConnection::default();
     }
@@ -98,8 +99,7 @@ impl Coordinator {
         self.connection.ask(request, max, || found(&mut self.cluster, &self.group))
     }
 
-    /// Sends a request as [`Coordinator::ask`] does, with a second one right behind it, as [`Connection::call_both`]
-    /// does.
+    /// Sends two requests to the coordinator in one round trip, as [`Connection::call_both`] does.
     pub(super) fn ask_both<A: Request, B: Request>(
         &mut self,
         first: &A,
@@ -112,12 +112,12 @@ impl Coordinator {
         outcome
     }
 
-    /// Returns the present obstacle.
+    /// Returns the reason why the last request must be retried; None if it succeeded.
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.clone()
     }
 
-    /// Returns the next step after a response or an error. Forgets a coordinator that cannot be reached.
+    /// Returns the member's next step after a response or an error. Forgets a coordinator that cannot be reached.
     pub(super) fn next(&mut self, what: &str, answer: Result<ErrorCode, ClientError>) -> Result<Next, ClientError> {
         let (step, trouble) = match answer {
             Ok(code) => {

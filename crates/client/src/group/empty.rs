@@ -1,24 +1,24 @@
-//! Time for which a member has had nothing to read. Only time shows whether an empty assignment is final, or partitions
-//! are still to come.
+//! Time for which a member has had no partitions. Only a long time shows that an empty assignment is final, and that no
+//! partitions will follow.
 
 use std::time::{Duration, Instant};
 
-/// Consecutive responses by which the member has and gets no partition.
+/// Consecutive responses after which the member has no partition.
 #[derive(Debug, Default)]
 pub(super) struct EmptySince {
-    /// Time of the first such response.
+    /// Time of the first of these responses.
     since: Option<Instant>,
     patience: Duration,
 }
 
 impl EmptySince {
-    /// Notes one more such response. Returns true if they have gone on for the longest `patience` since the first.
+    /// Records one more such response. Returns true if the first one is older than the longest `patience` of all.
     pub(super) fn lasts(&mut self, patience: Duration) -> bool {
         self.patience = self.patience.max(patience);
         self.since.get_or_insert_with(Instant::now).elapsed() >= self.patience
     }
 
-    /// Ends the sequence: the member has a partition, or a request failed.
+    /// Ends the sequence, since the member has a partition, or a request failed.
     pub(super) fn end(&mut self) {
         *self = EmptySince::default();
     }

@@ -1,7 +1,7 @@
-//! Handle of a member for its reader: the partitions to read, and their offsets, which it reads and commits.
+//! Handle of a member for its reader. It returns the partitions to read, and reads and commits their offsets.
 //!
-//! Not here: the membership, which the member's thread keeps. Invariant: offsets have a connection of their own, so
-//! that no commit waits for a rebalance.
+//! Not here: the membership, which the member's thread keeps. Invariant: offsets have their own connection, so that no
+//! commit waits for a rebalance.
 
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Offset in a partition of one topic id.
+/// Offset in a partition, with the id of the partition's topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Id of the topic; zeros if it is unknown.
@@ -36,21 +36,21 @@ pub struct Position {
 pub enum CommitOutcome {
     /// The offsets are committed.
     Done,
-    /// Not committed now: the group or its coordinator is moving.
+    /// The offsets are not committed, since the group or its coordinator is moving. A later commit may succeed.
     Later,
     /// The group has removed this member.
     Lost,
 }
 
-/// Membership for a transactional producer (KIP-447).
+/// View of a membership, for a transactional producer (KIP-447).
 #[derive(Clone)]
 pub struct MembershipView {
     shared: Arc<SharedMembership>,
 }
 
 impl MembershipView {
-    /// Returns the member's id and its generation or epoch; None while another member may own the reader's partitions.
-    /// On None, the caller must not commit without a member: no generation would fence that commit.
+    /// Returns the member's id and its generation or epoch. None while another member may own the reader's partitions.
+    /// The caller must then not commit without an identity, since no generation would fence that commit.
     pub fn identity(&self) -> Option<(Text, i32)> {
         self.shared.identity_of_reader().map(|identity| (identity.member_id, identity.generation))
     }
@@ -64,14 +64,14 @@ pub struct Member {
     offsets: Offsets,
 }
 
-/// Connection for offsets, which is made while the member joins.
+/// Connection for offsets. A thread makes it while the member joins.
 struct Offsets {
     connecting: Option<JoinHandle<Coordinator>>,
     coordinator: Coordinator,
 }
 
 impl Offsets {
-    /// Returns the connection, and waits for it if it is being made.
+    /// Returns the connection. Waits while the thread is making it.
     fn get(&mut self) -> &mut Coordinator {
         if let Some(thread) = self.connecting.take() {
             match thread.join() {
@@ -84,11 +84,11 @@ impl Offsets {
 }
 
 impl Member {
-    /// Begins to join. Each connection belongs to the member alone: `membership` joins and sends heartbeats, `offsets`
-    /// commits.
+    /// Begins to join. The member owns both clusters: it joins and sends heartbeats by
+    /// `membership`, and commits by `offsets`.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// Error of the system if it refuses a thread.
     pub fn start(config: GroupConfig, membership: Cluster, offsets: Cluster) -> std::io::Result<Member> {
         let shared = Arc::new(SharedMembership::default());
         let (of_thread, settings) = (shared.clone(), config.clone());
@@ -103,7 +103,7 @@ impl Member {
         let thread = std::thread::Builder::new().name("group-member".to_owned()).spawn(body)?;
         let mut connected = Coordinator::new(offsets.detached(), config.group.clone());
         let connect = move || {
-            // The first use reports a failure.
+            // The first use of the connection reports a failure.
             let _ = connected.connection();
             connected
         };
@@ -112,15 +112,16 @@ impl Member {
         Ok(Member { config, shared, thread: Some(thread), offsets })
     }
 
-    /// Returns the target if it is not the one last confirmed. Waits for a new one for `patience`.
+    /// Waits for a new target for at most `patience`, and returns it. None if the reader has confirmed the newest
+    /// target.
     ///
     /// # Errors
-    /// The end of the membership, which no retry can repair.
+    /// Error that has ended the membership, which no retry can repair.
     pub fn target(&mut self, patience: Duration) -> Result<Option<Target>, ClientError> {
         self.shared.target(patience)
     }
 
-    /// Returns true if there is a target to confirm, or a failure.
+    /// Returns true if [`Member::target`] would return a target or an error at once.
     pub fn is_moving(&self) -> bool {
         self.shared.is_moving()
     }
@@ -130,28 +131,28 @@ impl Member {
         self.shared.newest()
     }
 
-    /// Waits until there is a target to confirm or a failure, for `patience` at most.
+    /// Waits for at most `patience` until there is a target to confirm, or a failure.
     pub fn wait_for_move(&self, patience: Duration) {
         self.shared.wait_for_move(patience);
     }
 
-    /// Returns the present obstacle.
+    /// Returns the reason why the member's requests must be retried at the moment; None if they succeed.
     pub fn trouble(&self) -> Option<String> {
         self.shared.trouble().or_else(|| self.offsets.coordinator.trouble())
     }
 
-    /// Returns a view of the membership, for a thread that commits by itself.
+    /// Returns a view of the membership, for a thread that commits without this handle.
     pub fn view(&self) -> MembershipView {
         MembershipView { shared: self.shared.clone() }
     }
 
-    /// Confirms that the reader reads the partitions of `target` and no others.
+    /// Confirms that the reader reads the partitions of `target`, and no others.
     pub fn confirm(&mut self, target: &Target) {
         self.shared.confirm(target);
     }
 
-    /// Ends the membership. A member with a group.instance.id stays in the group until its session ends. Waits for the
-    /// coordinator for `patience`; without an answer, the group removes the member when its session ends.
+    /// Ends the membership. Waits for the coordinator for at most `patience`; without an answer, the group removes the
+    /// member when its session ends. A member with a group.instance.id stays in the group until its session ends.
     pub fn leave(mut self, patience: Duration) {
         self.shared.stop();
         if let Some(thread) = self.thread.take()
@@ -162,12 +163,12 @@ impl Member {
         }
     }
 
-    /// Commits offsets. Retries for `patience` while the group or its coordinator is moving; with a patience of zero it
-    /// tries once. Offsets of deleted topics count as committed. Brokers that know topics by id do not take them for
-    /// offsets of a topic recreated under the same name.
+    /// Commits offsets. Retries for `patience` while the group or its coordinator is moving; a patience of zero means
+    /// one attempt. Offsets of deleted topics count as committed. Brokers that identify topics by id do not apply them
+    /// to a topic recreated under the same name.
     ///
     /// # Errors
-    /// An error that no retry can repair.
+    /// Error that no retry can repair.
     pub fn commit(
         &mut self,
         offsets: &HashMap<TopicPartition, Position>,
@@ -226,11 +227,12 @@ impl Member {
         self.offsets.get().next("cannot commit offsets of", codes)
     }
 
-    /// Returns the committed offset of each of these partitions, in their order; None for one without, as in a deleted
-    /// topic. Returns None as a whole if the group has removed this member, which then has lost these partitions.
+    /// Returns the committed offset of each of these partitions, in the same order. The offset is None if the partition
+    /// has none, as in a deleted topic. The whole result is None if the group has removed this member: it has lost
+    /// these partitions.
     ///
     /// # Errors
-    /// An error that no retry can repair, or no answer for `patience`.
+    /// Error that no retry can repair, or the last error if there is no answer for `patience`.
     pub fn committed(
         &mut self,
         of: &[(TopicPartition, Uuid)],
@@ -271,7 +273,7 @@ impl Member {
         &mut self,
         of: &[(TopicPartition, Uuid)],
     ) -> Result<(ErrorCode, HashMap<TopicPartition, i64>), ClientError> {
-        // Only the consumer protocol compares the member's epoch here.
+        // Brokers compare the member's epoch here only under the consumer protocol.
         let member = (self.config.protocol == Protocol::Consumer).then(|| self.shared.identity());
         let version = self.offsets.get().connection()?.version::<OffsetFetchRequest>()?;
         if self.config.require_stable && version < STABLE_VERSION {

@@ -1,6 +1,6 @@
-//! Request for committed offsets, and its response. Pure.
+//! Request for committed offsets, and the offsets in its response. Pure.
 //!
-//! Invariant: offsets of a topic are those of the requested id, if the broker knows topics by id.
+//! Invariant: if the broker identifies topics by id, the offsets of a topic are those of the requested id.
 
 use super::assign::TopicPartition;
 use super::config::GroupConfig;
@@ -11,12 +11,12 @@ use fullbore_wire::apis::offset_fetch::{
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// Last versions of OffsetCommit and OffsetFetch with names of topics; later ones have ids.
+/// Last version of both OffsetCommit and OffsetFetch with names of topics; later versions have ids.
 const NAMED_VERSION_MAX: i16 = 9;
 /// First version of OffsetFetch with several groups.
 const FETCH_SEVERAL_VERSION: i16 = 8;
 
-/// Returns the newest version that can identify these topics: one with ids only if all ids are known.
+/// Returns the newest version that can identify these topics. This is a version with ids only if all ids are known.
 pub(super) fn version_max(mut ids: impl Iterator<Item = Uuid>) -> i16 {
     if ids.any(|id| id.is_zero()) { NAMED_VERSION_MAX } else { i16::MAX }
 }
@@ -27,15 +27,14 @@ pub(super) const STABLE_VERSION: i16 = 7;
 /// Request for offsets.
 pub(super) struct OffsetsQuestion {
     pub(super) request: OffsetFetchRequest,
-    /// Newest version of the request.
+    /// Newest version in which the request may be sent.
     pub(super) version_max: i16,
     names: HashMap<Uuid, Text>,
 }
 
 impl OffsetsQuestion {
-    /// Makes the request for the offsets of these partitions in the layout of
-    /// `version`, with the group and `require_stable` of `config`. `member` is for the protocol of KIP-848, which
-    /// compares its epoch.
+    /// Returns the request for the offsets of these partitions in the layout of `version`. Group and `require_stable`
+    /// are those of `config`. `member` is set under the protocol of KIP-848, whose brokers compare the member's epoch.
     pub(super) fn new(
         config: &GroupConfig,
         member: Option<MemberIdentity>,
@@ -69,7 +68,8 @@ impl OffsetsQuestion {
         OffsetsQuestion { request, version_max: version_max(of.iter().map(|(_, id)| *id)), names }
     }
 
-    /// Returns an error of the response, that of the group first, and the offsets in it: -1 for a partition without.
+    /// Returns an error of the response (that of the group takes precedence), and the offsets in it. The offset of a
+    /// partition without a committed one is -1.
     pub(super) fn answered(&self, answer: &OffsetFetchResponse) -> (ErrorCode, HashMap<TopicPartition, i64>) {
         let mut code = answer.error_code;
         let mut found = HashMap::new();

@@ -1,6 +1,6 @@
-//! State that the member's thread and its reader share.
+//! State that a member's thread and its reader share.
 //!
-//! Not here: offsets of the reader. Invariant: a target is replaced only by a newer one, and the thread knows which one
+//! Not here: offsets of the reader. Invariants: a target is replaced only by a newer one. The thread knows which target
 //! the reader has confirmed.
 
 use super::assign::TopicPartition;
@@ -14,25 +14,25 @@ use std::time::{Duration, Instant};
 /// Partitions that the reader is to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// Serial number, which counts up.
+    /// Serial number; grows with each target.
     pub serial: u64,
-    /// All partitions.
+    /// All partitions to read.
     pub partitions: Vec<TopicPartition>,
-    /// True if an empty target is the group's assignment, and not a pause during a rebalance.
+    /// True if an empty target is the group's final assignment; false if it may be a pause during a rebalance.
     pub settled: bool,
-    /// True if another member may own the former partitions already: none of their offsets may be committed.
+    /// True if another member may already own the reader's former partitions. The reader must not commit their offsets.
     pub lost: bool,
 }
 
-/// Identity in the member's commits.
+/// Identity of the member in its commits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemberIdentity {
     pub(super) member_id: Text,
-    /// Generation or epoch; -1 outside a group.
+    /// Generation or epoch; -1 while the member is not in the group.
     pub(super) generation: i32,
 }
 
-/// Committed offsets that arrived with the assignment of a generation, -1 for a partition without.
+/// Committed offsets that arrived with the assignment of a generation. -1 for a partition without a committed offset.
 struct CommittedWith {
     generation: i32,
     offsets: HashMap<(TopicPartition, Uuid), i64>,
@@ -43,18 +43,19 @@ struct Membership {
     target: Target,
     confirmed: Target,
     identity: MemberIdentity,
-    /// Offsets that arrived with an assignment, until they are used or the reader has confirmed it.
+    /// Offsets that arrived with an assignment. Kept until the reader takes them, or confirms a target.
     committed: Option<CommittedWith>,
     trouble: Option<String>,
-    /// Handle that ends a request that may last as long as a rebalance.
+    /// Handle that ends the connection of a request that may last as long as a rebalance; `None` if there is no such
+    /// request.
     waits: Option<Stopper>,
     stopping: bool,
-    /// True once the thread has ended, or is about to.
+    /// True once the thread has ended, or is about to end.
     over: bool,
     failure: Option<ClientError>,
 }
 
-/// Shared state with its lock and condition.
+/// Shared state of a member, with its lock and its condition variable.
 #[derive(Default)]
 pub(super) struct SharedMembership {
     state: Mutex<Membership>,
@@ -66,7 +67,7 @@ impl SharedMembership {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `is_there`, for `patience` at most.
+    /// Waits until `is_there` returns true, for at most `patience`.
     fn wait<'a>(
         &'a self,
         mut state: MutexGuard<'a, Membership>,
@@ -81,7 +82,7 @@ impl SharedMembership {
         state
     }
 
-    // The reader's side.
+    // Methods for the reader.
 
     pub(super) fn target(&self, patience: Duration) -> Result<Option<Target>, ClientError> {
         let is_new = |state: &Membership| state.target.serial > state.confirmed.serial;
@@ -101,7 +102,7 @@ impl SharedMembership {
         self.lock().target.serial
     }
 
-    /// Waits until [`SharedMembership::is_moving`], for `patience` at most.
+    /// Waits until [`SharedMembership::is_moving`] returns true, for at most `patience`.
     pub(super) fn wait_for_move(&self, patience: Duration) {
         let is_moving = |state: &Membership| state.target.serial > state.confirmed.serial || state.failure.is_some();
         drop(self.wait(self.lock(), patience, is_moving));
@@ -110,7 +111,7 @@ impl SharedMembership {
     pub(super) fn confirm(&self, target: &Target) {
         let mut state = self.lock();
         state.confirmed = target.clone();
-        // The reader may commit newer offsets from now on.
+        // From now on the reader may commit newer offsets.
         state.committed = None;
         drop(state);
         self.changed.notify_all();
@@ -120,7 +121,8 @@ impl SharedMembership {
         self.lock().identity.clone()
     }
 
-    /// Returns the identity with which the reader may commit; None once another member may own its partitions.
+    /// Returns the identity with which the reader may commit; None if the member is not in the group, or if another
+    /// member may own the reader's partitions.
     pub(super) fn identity_of_reader(&self) -> Option<MemberIdentity> {
         let state = self.lock();
         let is_lost = state.target.lost && state.target.serial > state.confirmed.serial;
@@ -128,8 +130,9 @@ impl SharedMembership {
         (is_member && !is_lost).then(|| state.identity.clone())
     }
 
-    /// Returns the committed offset of each of these partitions, None for one without, if all arrived with the
-    /// assignment of this generation. They can be taken once, since the member itself may commit newer ones.
+    /// Returns the committed offset of each of these partitions if all arrived with the assignment of the present
+    /// generation; None otherwise. The offset is None for a partition without a committed one. The offsets can be taken
+    /// only once, since the reader may commit newer ones later.
     pub(super) fn take_committed(&self, of: &[(TopicPartition, Uuid)]) -> Option<Vec<Option<i64>>> {
         let mut state = self.lock();
         let CommittedWith { generation, offsets } = state.committed.take()?;
@@ -151,34 +154,35 @@ impl SharedMembership {
         self.changed.notify_all();
     }
 
-    /// Waits until the thread is about to end. Returns true if it is.
+    /// Waits until the thread is about to end, for at most `patience`. Returns false if it is not.
     pub(super) fn is_over(&self, patience: Duration) -> bool {
         self.wait(self.lock(), patience, |state| state.over).over
     }
 
-    // The thread's side.
+    // Methods for the member's thread.
 
     pub(super) fn is_stopping(&self) -> bool {
         self.lock().stopping
     }
 
-    /// Sleeps, unless the member is stopped.
+    /// Sleeps for `time`, or until the member is stopped.
     pub(super) fn pause(&self, time: Duration) {
         drop(self.wait(self.lock(), time, |state| state.stopping));
     }
 
-    /// Replaces the target if the partitions differ. `settled` marks an empty target as final.
+    /// Replaces the target if the partitions differ, or if an empty target becomes final. `settled` marks an empty
+    /// target as final.
     pub(super) fn publish(&self, partitions: Vec<TopicPartition>, settled: bool) {
         let state = self.lock();
         let settled = settled && partitions.is_empty();
         if state.target.partitions != partitions || (settled && !state.target.settled) {
-            // A loss that the reader has not confirmed yet stays in the new target.
+            // If the reader has not yet confirmed a loss, the new target reports it as well.
             let lost = state.target.lost && state.target.serial > state.confirmed.serial;
             self.replace(state, Target { partitions, settled, lost, ..Target::default() });
         }
     }
 
-    /// Replaces the target by an empty one: another member may own the reader's partitions.
+    /// Replaces the target by an empty one, since another member may own the reader's partitions.
     pub(super) fn lose(&self) {
         self.replace(self.lock(), Target { lost: true, ..Target::default() });
     }
@@ -194,14 +198,16 @@ impl SharedMembership {
         self.lock().confirmed.partitions.clone()
     }
 
-    /// Waits until the reader has confirmed the target, or the member is stopped. Returns true if it has confirmed.
+    /// Waits until the reader has confirmed the target, or the member is stopped, for at most `patience`. Returns true
+    /// if the target is confirmed.
     pub(super) fn is_confirmed(&self, patience: Duration) -> bool {
         let is_confirmed = |state: &Membership| state.confirmed.serial == state.target.serial;
         let state = self.wait(self.lock(), patience, |state| is_confirmed(state) || state.stopping);
         is_confirmed(&state)
     }
 
-    /// Waits until the reader has confirmed other partitions than `held`, or the member is stopped.
+    /// Waits until the reader has confirmed other partitions than
+    /// `held`, or the member is stopped, for at most `patience`.
     pub(super) fn wait_for_other_than(&self, held: &[TopicPartition], patience: Duration) {
         drop(self.wait(self.lock(), patience, |state| state.stopping || state.confirmed.partitions != held));
     }
@@ -210,7 +216,7 @@ impl SharedMembership {
         self.lock().identity = MemberIdentity { member_id: member_id.clone(), generation };
     }
 
-    /// Stores offsets that arrived with the assignment of this generation.
+    /// Stores the committed offsets that arrived with the assignment of this generation.
     pub(super) fn set_committed(&self, generation: i32, offsets: HashMap<(TopicPartition, Uuid), i64>) {
         self.lock().committed = Some(CommittedWith { generation, offsets });
     }
@@ -219,7 +225,7 @@ impl SharedMembership {
         self.lock().trouble = trouble;
     }
 
-    /// Sets the handle of a request that a stop must end; None once it is answered.
+    /// Sets the handle of a request that a stop of the member must end; None once the request is answered.
     pub(super) fn set_waits(&self, stopper: Option<Stopper>) {
         let mut state = self.lock();
         if let (true, Some(stopper)) = (state.stopping, &stopper) {

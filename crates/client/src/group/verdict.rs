@@ -1,26 +1,26 @@
-//! Next step of a member after a response of its coordinator. Pure.
+//! Next step of a member after a response from its coordinator. Pure.
 //!
-//! Invariant: every error code has exactly one next step, and a member that may have lost its partitions never takes
-//! one that commits.
+//! Invariant: every error code has exactly one next step. A member that may have lost its partitions never takes a step
+//! that commits.
 
 use fullbore_wire::ErrorCode;
 
-/// Next step.
+/// Next step of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Goes on.
+    /// Continue: the request succeeded.
     Go,
-    /// Sends the request to the same coordinator again, after a pause.
+    /// Send the request to the same coordinator again, after a pause.
     Again,
-    /// Searches for the coordinator, and sends the request to it.
+    /// Search for the coordinator, and send the request again.
     Find,
-    /// Rejoins; the member still owns its partitions.
+    /// Rejoin. The member still owns its partitions.
     Rejoin,
-    /// Rejoins; other members may own its partitions by now.
+    /// Rejoin. Other members may already own the member's partitions.
     RejoinLost,
-    /// Rejoins as a new member.
+    /// Rejoin as a new member: the group has removed the member.
     RejoinNew,
-    /// Gives up.
+    /// Give up: no retry can succeed.
     Fatal,
 }
 

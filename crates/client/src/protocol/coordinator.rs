@@ -1,24 +1,24 @@
-//! FindCoordinator in its two layouts: with one key, and from version 4 on with several (KIP-699).
+//! The two layouts of FindCoordinator: with one key, and from version 4 on with several keys (KIP-699).
 //!
-//! Not here: the search itself, which the tokio client and the blocking client have each.
+//! Not here: the search itself; the tokio client and the blocking client each have one.
 
 use fullbore_wire::Text;
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 
-/// First version with several keys.
+/// First version of FindCoordinator with several keys.
 pub(crate) const SEVERAL_KEYS_FROM: i16 = 4;
 
 /// Kind of a key that has a coordinator (Kafka's `FindCoordinatorRequest.CoordinatorType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoordinatorKind {
-    /// A group.
+    /// Group id.
     Group = 0,
-    /// A transactional id.
+    /// Transactional id.
     Transaction = 1,
 }
 
 impl CoordinatorKind {
-    /// Returns the name of a key of this kind, for a message.
+    /// Returns a key of this kind with its noun, for a message.
     pub(crate) fn named(self, key: &str) -> String {
         match self {
             CoordinatorKind::Group => format!("group '{key}'"),
@@ -36,7 +36,7 @@ pub(crate) fn coordinator_request(kind: CoordinatorKind, key: &Text, version: i1
     }
 }
 
-/// Returns the part of the answer to [`coordinator_request`] for its key, in either layout.
+/// Returns the coordinator of `key` from a response in either layout.
 pub(crate) fn coordinator_in(answer: FindCoordinatorResponse, key: &Text) -> Coordinator {
     let FindCoordinatorResponse { node_id, host, port, error_code, error_message, coordinators, .. } = answer;
     let alone =

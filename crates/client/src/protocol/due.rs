@@ -1,7 +1,7 @@
-//! Requests of a connection and the responses that are due: both carry the request's correlation id.
+//! Requests of a connection, and the responses that are due. A response repeats the correlation id of its request.
 //!
-//! Two halves, since two tasks may use them: [`Asking`] for the writing side and [`Due`] for the reading side. They
-//! also write the protocol log: a line for each request and response, without contents.
+//! There are two halves, since two tasks may use them: [`Asking`] for the writing side, and [`Due`] for the reading
+//! side. This module also writes the protocol log: a line for each request and response, without contents.
 
 use super::error::ProtocolError;
 use bytes::Bytes;
@@ -10,9 +10,9 @@ use fullbore_wire::{Frame, Text};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Largest number of requests of one connection without a response, whatever the caller's own limit.
+/// Most requests of a connection that wait for a response; callers may have lower limits.
 const DUE_MAX: usize = 1 << 16;
-/// Log target of the protocol log: every request and response, at debug.
+/// Log target of the protocol log, which has every request and response at level debug.
 const PROTOCOL: &str = "fullbore::protocol";
 
 /// Encoder of requests, which assigns correlation ids.
@@ -22,29 +22,29 @@ pub struct Asking {
     next_correlation_id: i32,
 }
 
-/// Request that was encoded.
+/// Encoded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentRequest {
-    /// The request's correlation id, which its response repeats.
+    /// Correlation id of the request, which its response repeats.
     pub correlation_id: i32,
     /// API of the request.
     pub api: ApiKey,
     /// Version of the request.
     pub version: i16,
-    /// Time at which it was encoded.
+    /// Time at which the request was encoded.
     pub sent_at: Instant,
 }
 
 impl Asking {
-    /// Makes an encoder of requests with this client.id.
+    /// Returns an encoder of requests with this client.id.
     pub fn new(client_id: &str) -> Self {
         Asking { client_id: client_id.into(), next_correlation_id: 0 }
     }
 
-    /// Returns a request with its bytes.
+    /// Encodes a request. Returns its facts and its bytes.
     ///
     /// # Errors
-    /// A request that its version cannot express.
+    /// [`ProtocolError::Encode`] if the version cannot express the request.
     pub fn encode<R: Request>(
         &mut self,
         request: &R,
@@ -60,14 +60,14 @@ impl Asking {
 }
 
 impl SentRequest {
-    /// Logs the request, which has `bytes`.
+    /// Logs the request. `bytes` is its size.
     pub fn log(&self, peer: &str, bytes: usize) {
         let SentRequest { correlation_id, api, version, .. } = self;
         let api = api.name();
         tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, "request");
     }
 
-    /// Logs its response, which has `bytes` behind its length.
+    /// Logs the response. `bytes` is its size without the length prefix.
     pub fn log_answer(&self, peer: &str, bytes: usize, now: Instant) {
         let SentRequest { correlation_id, api, version, sent_at } = self;
         let rtt_us = u64::try_from(now.saturating_duration_since(*sent_at).as_micros()).unwrap_or(u64::MAX);
@@ -76,7 +76,7 @@ impl SentRequest {
     }
 }
 
-/// Requests whose responses are due, oldest first, each with the caller's value for its response.
+/// Requests whose responses are due, oldest first, each with a value of the caller.
 #[derive(Debug)]
 pub struct Due<T>(VecDeque<(SentRequest, T)>);
 
@@ -90,7 +90,7 @@ impl<T> Due<T> {
     /// Adds a request, before its first byte is sent.
     ///
     /// # Errors
-    /// `waits` itself, if too many responses are due.
+    /// Returns `waits` if too many responses are due.
     pub fn push(&mut self, asked: SentRequest, waits: T) -> Result<(), T> {
         if self.0.len() >= DUE_MAX {
             return Err(waits);
@@ -99,10 +99,11 @@ impl<T> Due<T> {
         Ok(())
     }
 
-    /// Returns the request that this response, without its length, belongs to.
+    /// Removes and returns the request to which the response `frame` belongs, with the caller's value. `frame` has no
+    /// length prefix.
     ///
     /// # Errors
-    /// [`ProtocolError::NotDue`]; all requests stay due.
+    /// [`ProtocolError::NotDue`] if the response does not belong to the oldest request; all requests then stay due.
     pub fn answered(&mut self, frame: &[u8]) -> Result<(SentRequest, T), ProtocolError> {
         let id = frame.first_chunk().map(|id| i32::from_be_bytes(*id));
         let is_it = self.0.front().is_some_and(|(asked, _)| Some(asked.correlation_id) == id);
@@ -110,7 +111,7 @@ impl<T> Due<T> {
         oldest.ok_or(ProtocolError::NotDue(id))
     }
 
-    /// Returns the time at which the oldest request was sent.
+    /// Returns the time at which the oldest request was encoded; None if no response is due.
     pub fn oldest(&self) -> Option<Instant> {
         self.0.front().map(|(asked, _)| asked.sent_at)
     }
@@ -120,7 +121,7 @@ impl<T> Due<T> {
         self.0.is_empty()
     }
 
-    /// Removes all requests and returns their values, oldest first.
+    /// Removes all requests, and returns the caller's values, oldest first.
     pub fn take(&mut self) -> impl Iterator<Item = T> + use<T> {
         std::mem::take(&mut self.0).into_iter().map(|(_, waits)| waits)
     }
@@ -129,7 +130,7 @@ impl<T> Due<T> {
 /// Decodes the body of a response to `R`.
 ///
 /// # Errors
-/// [`ProtocolError::Decode`].
+/// [`ProtocolError::Decode`] if the bytes are no such response.
 pub fn decode<R: Request>(frame: Bytes, version: i16) -> Result<R::Response, ProtocolError> {
     let decoded = api::decode_response::<R>(frame, version);
     decoded.map(|(_, response)| response).map_err(|source| ProtocolError::Decode { api: R::KEY.name(), source })
@@ -185,6 +186,6 @@ mod tests {
     #[test]
     fn a_request_that_cannot_be_encoded_is_named() {
         let error = Asking::new("").encode(&MetadataRequest::default(), 999, Instant::now()).unwrap_err();
-        assert!(error.to_string().starts_with("cannot write Metadata: "), "{error}");
+        assert!(error.to_string().starts_with("cannot encode the Metadata request: "), "{error}");
     }
 }

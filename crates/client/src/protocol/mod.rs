@@ -2,8 +2,8 @@
 //! tokio connection and the blocking one both use it.
 //!
 //! A connection starts with a [`Handshake`] about the versions. [`Asking`] gives each request its correlation id,
-//! [`Due`] keeps it until its response, and [`frame`] cuts the received bytes into responses. Invariant: a response
-//! belongs to the oldest request without one. If its correlation id differs, the connection is unusable.
+//! [`Due`] keeps the request until its response, and [`frame`] divides the received bytes into responses. Invariant: a
+//! response belongs to the oldest request that has none. If its correlation id differs, the connection is unusable.
 
 mod coordinator;
 mod due;
@@ -17,5 +17,5 @@ pub use due::{Asking, Due, SentRequest, decode};
 pub use error::ProtocolError;
 pub use versions::{Handshake, Versions};
 
-/// Next step if a broker closes a connection without TLS at its first request.
+/// Hint for the user if a broker closes a connection without TLS at the first request.
 pub(crate) const SSL_HINT: &str = ": if it is an SSL listener, set security.protocol=SSL";

@@ -1,8 +1,8 @@
-//! Version of each API that both sides speak.
+//! Negotiation of the version of each API that both sides use.
 //!
-//! The first request of a connection is ApiVersions in the newest layout that this client knows. A broker that does not
-//! know it answers in version 0 with the range that it does (KIP-511), and gets a second request. Invariant: two
-//! requests at most.
+//! The first request of a connection is ApiVersions in the newest version that this client knows. A broker that does
+//! not know this version answers in version 0 with its own range (KIP-511), and gets a second request. Invariant: there
+//! are at most two requests.
 
 use super::due::decode;
 use super::error::ProtocolError;
@@ -11,7 +11,7 @@ use fullbore_wire::api::{ApiKey, Request};
 use fullbore_wire::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
 use fullbore_wire::{ErrorCode, Text};
 
-/// Newest version of each API that both sides speak, and the features that the cluster has finalized.
+/// Newest common version of each API, and the features that the cluster has finalized.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
     apis: Vec<(ApiKey, i16)>,
@@ -26,15 +26,15 @@ impl Versions {
         Versions { apis, features }
     }
 
-    /// Returns the finalized level of a feature (KIP-584), 0 if the broker names none.
+    /// Returns the finalized level of a feature (KIP-584); 0 if the broker does not name the feature.
     pub fn feature(&self, name: &str) -> i16 {
         self.features.iter().find(|(known, _)| *known == *name).map_or(0, |(_, level)| *level)
     }
 
-    /// Returns the newest version of `R`.
+    /// Returns the newest common version of `R`.
     ///
     /// # Errors
-    /// [`ProtocolError::Unsupported`].
+    /// [`ProtocolError::Unsupported`] if there is none.
     pub fn newest<R: Request>(&self) -> Result<i16, ProtocolError> {
         let found = self.apis.iter().find(|(key, _)| *key == R::KEY);
         found.map(|(_, version)| *version).ok_or(ProtocolError::Unsupported(R::KEY.name()))
@@ -47,8 +47,8 @@ fn common(served: &ApiVersionsResponse, key: ApiKey) -> Option<i16> {
     (version >= theirs.min_version.max(*key.versions().start())).then_some(version)
 }
 
-/// Start of a connection. The caller sends [`Handshake::request`] in [`Handshake::version`] and passes the response to
-/// [`Handshake::answered`], and repeats this until it returns versions.
+/// Start of a connection. The caller sends [`Handshake::request`] in [`Handshake::version`], and passes the response to
+/// [`Handshake::answered`]. It repeats both until `answered` returns versions.
 #[derive(Debug)]
 pub struct Handshake {
     version: i16,
@@ -62,7 +62,7 @@ impl Default for Handshake {
 }
 
 impl Handshake {
-    /// Returns the request.
+    /// Returns the ApiVersions request.
     pub fn request() -> ApiVersionsRequest {
         ApiVersionsRequest {
             client_software_name: Text::from_static("fullbore"),
@@ -71,17 +71,20 @@ impl Handshake {
         }
     }
 
-    /// Returns the version to send the request in.
+    /// Returns the version in which the caller must send the request.
     pub fn version(&self) -> i16 {
         self.version
     }
 
-    /// Returns the broker's versions; None if the request must be sent again.
+    /// Returns the common versions from the broker's response; None if the request must be sent again in another
+    /// version.
     ///
     /// # Errors
-    /// [`ProtocolError::Refused`], or a frame that is not a response.
+    /// [`ProtocolError::Refused`] if the broker refuses the request; [`ProtocolError::Decode`] if the frame is no
+    /// response.
     pub fn answered(&mut self, frame: Bytes) -> Result<Option<Versions>, ProtocolError> {
-        // The correlation id, then the error. A broker that does not know the version answers in version 0.
+        // The error follows the correlation id in every version. A broker that does not know the version answers in
+        // version 0.
         let is_unknown = frame.get(4..6) == Some(&ErrorCode::UNSUPPORTED_VERSION.0.to_be_bytes());
         let response = decode::<ApiVersionsRequest>(frame, if is_unknown { 0 } else { self.version })?;
         if response.error_code == ErrorCode::UNSUPPORTED_VERSION && !self.is_second {
@@ -115,7 +118,7 @@ mod tests {
         ApiVersionsResponse { error_code, api_keys: ranges.iter().map(range).collect(), ..Default::default() }
     }
 
-    /// Returns the response without its length.
+    /// Returns the frame of the response, without the length prefix.
     fn answer(version: i16, response: &ApiVersionsResponse) -> Bytes {
         let version = ApiKey::ApiVersions.version(version).unwrap();
         let frame = encode_response::<ApiVersionsRequest>(response, version, 0).unwrap();

@@ -1,8 +1,9 @@
-//! The cluster by its metadata: its brokers, the leader of each partition, and connections to the brokers.
+//! A cluster behind a bootstrap list: its brokers, the leaders of topics in responses, and connections to the brokers.
 //!
-//! Not here: the time of a refresh, which the caller chooses. A request to any broker goes to one after another, so
-//! that a hung one costs a moment and not the request's timeout. A connection to a bootstrap address is also used for
-//! the broker behind it, even if it is advertised under another name. Invariant: one connection per broker is shared.
+//! Not here: the times at which metadata are refreshed, which the caller chooses. A request to any broker is sent to
+//! one broker after another, so that a hung broker costs a moment and not the request's timeout. A connection to a
+//! bootstrap address also serves the broker behind it, even if that is advertised under another name. Invariant: all
+//! callers share one connection per broker.
 
 use super::connection::Connection;
 use crate::config::ClientConfig;
@@ -19,15 +20,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Time for which one broker is awaited before the request goes to the next one, too.
+/// Time without an answer from one broker after which the request is sent to the next one as well.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Leader of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// Id of the broker, or -1.
+    /// Id of the leader, or -1 if the partition has none.
     pub id: i32,
-    /// Epoch of the leader, or -1 if the broker does not report it.
+    /// Epoch of the leader, or -1 if the broker does not report epochs.
     pub epoch: i32,
 }
 
@@ -36,13 +37,13 @@ pub struct Leader {
 pub struct TopicInfo {
     /// Id of the topic; zeros from brokers before Kafka 2.8.
     pub id: Uuid,
-    /// Error of the topic in the metadata, or 0.
+    /// Error code of the topic in the metadata; NONE if it has no error.
     pub error: ErrorCode,
-    /// Leader of each partition, by partition.
+    /// Leaders of the partitions, in the order of their numbers.
     pub leaders: Vec<Leader>,
 }
 
-/// The cluster's brokers, and one connection to each that was used. Clones share both.
+/// Brokers of a cluster, with one connection to each broker that was used. Clones share both.
 #[derive(Clone)]
 pub struct Cluster {
     inner: Arc<ClusterState>,
@@ -50,7 +51,7 @@ pub struct Cluster {
 
 struct ClusterState {
     bootstrap: Vec<String>,
-    /// Number of requests to any broker: each starts with another broker.
+    /// Number of requests to any broker. Each begins with another broker.
     turn: AtomicUsize,
     config: ClientConfig,
     /// Addresses as host:port, by broker id.
@@ -58,11 +59,11 @@ struct ClusterState {
     connections: Mutex<HashMap<String, Arc<ConnectionSlot>>>,
 }
 
-/// Connection of a broker; the lock makes one caller connect while the others wait.
+/// Connection to a broker. One caller connects while it holds the lock, and the others wait.
 type ConnectionSlot = tokio::sync::Mutex<Option<Connection>>;
 
 impl Cluster {
-    /// Makes the cluster behind these addresses (host:port), and does not connect yet.
+    /// Returns the cluster behind these addresses (host:port), without connecting.
     pub fn new(bootstrap: Vec<String>, config: ClientConfig) -> Self {
         Cluster {
             inner: Arc::new(ClusterState {
@@ -82,41 +83,41 @@ impl Cluster {
         ids
     }
 
-    /// Returns the address of a broker as host:port.
+    /// Returns the address of a broker as host:port; None if the broker is unknown.
     pub fn address(&self, broker: i32) -> Option<String> {
         self.inner.brokers.lock().get(&broker).cloned()
     }
 
-    /// Returns the connection to a broker, and connects if there is none.
+    /// Returns the shared connection to a broker. Connects if there is none.
     ///
     /// # Errors
-    /// A broker that is unknown or cannot be reached.
+    /// [`MetadataError`] if the broker is unknown or cannot be reached.
     pub async fn broker(&self, broker: i32) -> Result<Connection, MetadataError> {
         let address = self.address(broker).ok_or(MetadataError::UnknownBroker(broker))?;
         self.open(&address).await
     }
 
-    /// Makes a new connection to a broker for the caller alone.
+    /// Returns a new connection to a broker, for the caller alone.
     ///
     /// # Errors
-    /// A broker that is unknown or cannot be reached.
+    /// [`MetadataError`] if the broker is unknown or cannot be reached.
     pub async fn another(&self, broker: i32) -> Result<Connection, MetadataError> {
         let address = self.address(broker).ok_or(MetadataError::UnknownBroker(broker))?;
         Ok(Connection::connect(&address, &self.inner.config).await?)
     }
 
-    /// Returns a connection to any broker: to a known one, else to one of the bootstrap list.
+    /// Returns a shared connection to any broker: a known one, or one of the bootstrap list.
     ///
     /// # Errors
-    /// The last error, if no broker can be reached.
+    /// Error of the last attempt, if no broker can be reached.
     pub async fn any(&self) -> Result<Connection, MetadataError> {
         self.first(|cluster, address| async move { cluster.open(&address).await }).await
     }
 
-    /// Makes a new connection to any broker for the caller alone.
+    /// Returns a new connection to any broker, for the caller alone.
     ///
     /// # Errors
-    /// The last error, if no broker can be reached.
+    /// Error of the last attempt, if no broker can be reached.
     pub(super) async fn another_to_any(&self) -> Result<Connection, MetadataError> {
         let connect = |cluster: Cluster, address: String| async move {
             Ok(Connection::connect(&address, &cluster.inner.config).await?)
@@ -124,11 +125,11 @@ impl Cluster {
         self.first(connect).await
     }
 
-    /// Returns the first response of any broker. The request goes to each a moment after the one before it, or as soon
-    /// as that has failed, so that several may carry it out.
+    /// Sends a request to any broker, and returns the first response. Each broker gets the request [`PATIENCE`] after
+    /// the previous one, or at once if that has failed. Several brokers may therefore carry it out.
     ///
     /// # Errors
-    /// The last error, if no broker answers.
+    /// Error of the last attempt, if no broker answers.
     pub async fn ask<R>(&self, request: R) -> Result<R::Response, MetadataError>
     where
         R: Request + Send + Sync + 'static,
@@ -142,7 +143,7 @@ impl Cluster {
         .await
     }
 
-    /// Makes attempts as [`Cluster::ask`] does, and returns the first success.
+    /// Makes attempts at one address after another, in the pace of [`Cluster::ask`]. Returns the first success.
     async fn first<T, F>(&self, attempt: impl Fn(Cluster, String) -> F) -> Result<T, MetadataError>
     where
         T: Send + 'static,
@@ -152,7 +153,7 @@ impl Cluster {
         let mut asked: HashSet<String> = HashSet::new();
         let (mut attempts, mut last) = (JoinSet::new(), MetadataError::UnknownBroker(-1));
         loop {
-            // Read again each time: another task may have found a broker that answers.
+            // Reads the addresses again each time: another task may have found a broker that answers.
             let next = self.candidates(turn).into_iter().find(|address| !asked.contains(address));
             let patience = match next {
                 Some(address) => {
@@ -166,14 +167,14 @@ impl Cluster {
                 Ok(Some(Ok(Ok(found)))) => return Ok(found),
                 Ok(Some(Ok(Err(error)))) => last = error,
                 Ok(None) => return Err(last),
-                // Go on to the next address. An attempt that panicked has no result.
+                // Continues with the next address. An attempt that panicked has no result.
                 Err(_) | Ok(Some(Err(_))) => {}
             }
         }
     }
 
-    /// Returns every address that may answer, each once: first those connected, then the known brokers, then the
-    /// bootstrap list. `turn` decides which comes first in each part.
+    /// Returns all known addresses, each once: first those with a connection, then the other brokers of the metadata,
+    /// then the bootstrap list. `turn` rotates each of these parts.
     fn candidates(&self, turn: usize) -> Vec<String> {
         let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
         known.sort_unstable();
@@ -188,10 +189,10 @@ impl Cluster {
         known
     }
 
-    /// Requests the metadata of topics, or of all of them, and learns the brokers from the response.
+    /// Requests the metadata of topics, or of all topics, and records the brokers of the response.
     ///
     /// # Errors
-    /// The last error, if no broker answers.
+    /// Error of the last attempt, if no broker answers.
     pub async fn describe(
         &self,
         topics: Option<&[Text]>,
@@ -211,13 +212,13 @@ impl Cluster {
         Ok(response)
     }
 
-    /// Adds a broker that a response named outside of metadata (KIP-951).
+    /// Adds a broker that another response than Metadata has named (KIP-951).
     pub fn learn_broker(&self, id: i32, host: &str, port: i32) {
         self.inner.brokers.lock().insert(id, host_port(host, port));
     }
 
     fn learn(&self, response: &MetadataResponse) {
-        // A starting broker answers without brokers: the known ones stay.
+        // Keeps the known brokers: a starting broker answers without any.
         if response.brokers.is_empty() {
             return;
         }
@@ -247,10 +248,10 @@ impl Cluster {
         Ok(connection)
     }
 
-    /// Returns the connection to a bootstrap address if it leads to the same peer as `address`: the broker is known by
-    /// both names, and one connection is enough.
+    /// Returns an open connection that leads to the same peer as `address`; None if there is none. A broker that has
+    /// two names needs only one connection.
     async fn leading_to(&self, address: &str) -> Option<Connection> {
-        // A connection that is being made is not awaited: its maker may wait for this one.
+        // Does not wait for a connection that another task is making: that task may wait for this one.
         let open = |other: &String| {
             let slot = self.inner.connections.lock().get(other).cloned()?;
             let known = slot.try_lock().ok()?.clone();
@@ -262,11 +263,11 @@ impl Cluster {
 }
 
 impl TopicInfo {
-    /// Reads one topic of a metadata response.
+    /// Returns one topic of a metadata response.
     pub fn from_response(topic: &MetadataResponseTopic) -> Self {
         let mut partitions: Vec<&MetadataResponsePartition> = topic.partitions.iter().collect();
         partitions.sort_unstable_by_key(|p| p.partition_index);
-        // Partitions are dense in Kafka; a response with a gap is cut there.
+        // Kafka numbers partitions without gaps. Partitions after a gap are left out.
         let dense = partitions.iter().enumerate().take_while(|(i, p)| p.partition_index as usize == *i);
         let leaders = dense.map(|(_, p)| Leader { id: p.leader_id, epoch: p.leader_epoch }).collect();
         TopicInfo { id: topic.topic_id, error: topic.error_code, leaders }

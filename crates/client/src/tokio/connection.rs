@@ -1,8 +1,8 @@
-//! Client's side of one connection to a broker: requests leave in order, and responses arrive in the same order.
+//! Client's side of one connection to a broker. Requests leave in order, and responses arrive in the same order.
 //!
 //! Not here: the protocol (see `protocol`), TLS (see `socket`), leaders (see `cluster`), and retries, which the caller
-//! makes. Invariant: every request gets exactly one outcome: its response or an error. A response that is not the one
-//! due ends the connection.
+//! makes. Invariant: every request gets exactly one outcome: its response or an error. A response to another request
+//! than the oldest ends the connection.
 
 mod reader;
 mod shared;
@@ -23,14 +23,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Writing side, used by one request at a time.
+/// Writing side of a connection, used by one request at a time.
 struct Sending {
-    /// None once the connection has ended: the socket is closed then, even if the connection stays unused for long.
+    /// Writing half of the socket; None once the connection has ended. The socket is then closed at once, even if
+    /// clones of the connection stay for long.
     socket: Option<Writing>,
     asking: Asking,
 }
 
-/// Connection to one broker; clones share it. It closes when the last clone is dropped and no response is due.
+/// Connection to one broker; clones share it. The connection closes once the last clone is dropped and no response is
+/// due.
 #[derive(Clone)]
 pub struct Connection {
     inner: Arc<Inner>,
@@ -51,11 +53,12 @@ impl Drop for Inner {
 }
 
 impl Connection {
-    /// Connects to `host:port` and requests the broker's API versions. Needs a tokio runtime, which then also runs the
-    /// task that reads responses.
+    /// Connects to `host:port` and requests the broker's API versions. Needs a tokio runtime, which also runs the task
+    /// that reads responses.
     ///
     /// # Errors
-    /// [`ConnectionError::Connect`], or the error of the handshake.
+    /// [`ConnectionError::Connect`] if the host cannot be reached; [`ConnectionError::Handshake`] if TLS or the
+    /// negotiation of versions fails.
     pub async fn connect(address: &str, config: &ClientConfig) -> Result<Connection, ConnectionError> {
         let connect_error = |reason: String| ConnectionError::Connect { address: address.to_owned(), reason };
         let opened = socket::open(address, config).await;
@@ -84,8 +87,8 @@ impl Connection {
         Ok(Connection { inner: Arc::new(inner) })
     }
 
-    /// Returns the connection of `known` that leads to the peer of a new connection to `address`. With TLS, the host
-    /// must be the one whose certificate was checked: listeners that share an address by SNI differ only in the name.
+    /// Returns the connection of `known` that leads to the peer of a new connection to `address`; None if none does.
+    /// With TLS, the hosts must also be equal, since listeners that share an address by SNI differ only in the name.
     pub(super) async fn leading_to(known: Vec<Connection>, address: &str, config: &ClientConfig) -> Option<Connection> {
         if known.is_empty() || config.security.is_tls() {
             return known.into_iter().find(|known| known.address().eq_ignore_ascii_case(address));
@@ -104,44 +107,44 @@ impl Connection {
         self.inner.shared.closed.load(Ordering::Acquire)
     }
 
-    /// Returns the time at which the oldest request without a response was sent.
+    /// Returns the time at which the oldest request without a response was encoded; None if no response is due.
     pub fn oldest_request(&self) -> Option<Instant> {
         self.inner.shared.due.lock().oldest()
     }
 
-    /// Returns the newest version of `R` that both sides speak.
+    /// Returns the newest common version of `R`.
     ///
     /// # Errors
-    /// An API without a common version.
+    /// [`ProtocolError::Unsupported`] if there is none.
     pub fn version<R: Request>(&self) -> Result<i16, ConnectionError> {
         Ok(self.inner.versions.newest::<R>()?)
     }
 
-    /// Returns the level of a feature that the cluster had finalized when the connection was made, or 0.
+    /// Returns the level of a feature that the cluster had finalized when the connection was made; 0 if it had none.
     pub fn feature(&self, name: &str) -> i16 {
         self.inner.versions.feature(name)
     }
 
-    /// Sends a request in the newest common version and waits for its response. Any number of calls may be under way;
+    /// Sends a request in the newest common version, and waits for its response. Any number of calls may run at a time;
     /// requests leave in the order of the calls.
     ///
     /// # Errors
-    /// An API without a common version, or a request without a response.
+    /// [`ConnectionError`] if the API has no common version, or if the request gets no response.
     pub async fn call<R: Request>(&self, request: &R) -> Result<R::Response, ConnectionError> {
         let version = self.version::<R>()?;
         self.call_version(request, version).await
     }
 
-    /// Sends a request as [`Connection::call`] does, in the version given.
+    /// Sends a request in the given version, and waits for its response.
     ///
     /// # Errors
-    /// A request that the version cannot express, or that gets no response.
+    /// [`ConnectionError`] if the version cannot express the request, or if the request gets no response.
     pub async fn call_version<R: Request>(&self, request: &R, version: i16) -> Result<R::Response, ConnectionError> {
         Ok(decode::<R>(self.inner.exchange(request, version).await?, version)?)
     }
 
-    /// Writes a request and returns. The reader's task passes the decoded response to `handler`, in the order of
-    /// requests.
+    /// Writes a request, and returns without waiting for its response. The reader's task passes the decoded response,
+    /// or the error, to `handler`, in the order of requests.
     pub async fn send<R: Request>(
         &self,
         request: &R,
@@ -157,7 +160,7 @@ impl Connection {
     /// Writes a request that has no response (Produce with acks=0).
     ///
     /// # Errors
-    /// A request that could not be written.
+    /// [`ConnectionError`] if the request could not be written.
     pub async fn send_unanswered<R: Request>(&self, request: &R, version: i16) -> Result<(), ConnectionError> {
         let mut sending = self.inner.sending.lock().await;
         let (asked, frame) = sending.asking.encode(request, version, Instant::now())?;
@@ -165,7 +168,7 @@ impl Connection {
             return Err(ConnectionError::NotSent(self.address().to_owned()));
         };
         asked.log(self.address(), frame.len());
-        // No response will be overdue, so only this timeout detects a broker that reads nothing more.
+        // This request has no response that could be overdue: only this timeout detects a broker that no longer reads.
         let written = write_in_time(socket, &frame, self.inner.shared.request_timeout).await;
         *self.inner.shared.unanswered_at.lock() = Some(Instant::now());
         written.map_err(|e| {
@@ -174,7 +177,7 @@ impl Connection {
         })
     }
 
-    /// Ends the connection now; waiting requests get [`ConnectionError::Disconnected`].
+    /// Ends the connection now. Waiting requests get [`ConnectionError::Disconnected`].
     pub fn close(&self) {
         self.inner.shared.fail("closed by this client");
     }
@@ -184,13 +187,15 @@ fn handshake_error(address: &str, reason: String) -> ConnectionError {
     ConnectionError::Handshake { address: address.to_owned(), reason }
 }
 
-/// Writes a frame within `patience`. After an error, a part of it may have left, so that the connection must end.
+/// Writes a frame within `patience`. After an error the caller must end the connection, since a part of the frame may
+/// have left.
 async fn write_in_time(socket: &mut Writing, frame: &Frame, patience: Duration) -> io::Result<()> {
     let written = tokio::time::timeout(patience, socket.write_frame(frame)).await;
     written.unwrap_or_else(|_| Err(io::Error::other(format!("it took nothing more in {patience:?}"))))
 }
 
-/// Request that waits to be written. If its sender gives up before that, its handler still gets an outcome.
+/// Request that waits to be written. If its sender is cancelled before the write, the drop gives its handler an
+/// outcome.
 struct Unsent<'a> {
     shared: &'a ConnectionState,
     handler: Option<Handler>,
@@ -217,8 +222,8 @@ impl Inner {
             return handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
         }
         asked.log(&self.shared.address, frame.len());
-        // Without a socket, the request has already got the error that ended the connection. The timeout frees the
-        // sender if the broker reads nothing more: the reader's timeout does not stop this write.
+        // If the socket is gone, the request has already got the error that ended the connection. The timeout is needed
+        // if the broker no longer reads: the reader's timeout does not end this write.
         if let Some(socket) = &mut sending.socket
             && let Err(error) = write_in_time(socket, &frame, self.shared.request_timeout).await
         {
@@ -243,14 +248,15 @@ impl Inner {
     }
 }
 
-/// Returns the entry whose peer a new connection to the name would have; None if the look-up of the name takes too
-/// long.
+/// Returns the entry of `known` whose peer a new connection would have, by the look-up `resolved`. None if there is
+/// none, or if the look-up takes longer than `within`.
 async fn led_to<T>(
     known: Vec<(SocketAddr, T)>,
     resolved: impl Future<Output = io::Result<Vec<SocketAddr>>>,
     within: Duration,
 ) -> Option<T> {
-    // A new connection would go to the first address, and would fail if the name does not resolve.
+    // A new connection would go to the first address. If the name does not resolve, the new connection reports the
+    // error.
     let target = *tokio::time::timeout(within, resolved).await.ok()?.ok()?.first()?;
     known.into_iter().find_map(|(peer, known)| (peer == target).then_some(known))
 }
@@ -315,8 +321,8 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(30), until_it_ends).await.expect("who writes is not held for ever");
     }
 
-    /// Starts a broker that sends these responses, one for each request, as they are, and closes. The task returns the
-    /// versions of the requests.
+    /// Starts a broker that sends these bytes, one entry for each request, and then closes the connection. The task
+    /// returns the versions of the requests.
     async fn broker_that_answers(answers: &[&[u8]]) -> (String, tokio::task::JoinHandle<Vec<u8>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -339,7 +345,7 @@ mod tests {
         (address, serving)
     }
 
-    /// Returns ApiVersions 0 to 2, in the layout of version 0, with this correlation id and error.
+    /// Returns the ApiVersions response in version 0, with this correlation id and error. It offers ApiVersions 0 to 2.
     fn versions(id: u8, error: u8) -> [u8; 16] {
         [0, 0, 0, id, 0, error, 0, 0, 0, 1, 0, 18, 0, 0, 0, 2]
     }

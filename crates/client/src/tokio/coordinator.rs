@@ -1,7 +1,7 @@
 //! Search for the coordinator of a group or of a transactional id.
 //!
-//! Not here: retries, which the caller makes. Invariant: the caller gets a connection of its own, and so does the
-//! search. Otherwise a response could wait behind one that its broker holds back, such as that to Produce.
+//! Not here: retries, which are made by the caller. Invariant: the caller and the search each use their own connection.
+//! On a shared one, their response could wait for a response that the broker holds back, such as that to Produce.
 
 use super::cluster::Cluster;
 use super::connection::Connection;
@@ -14,7 +14,7 @@ impl Cluster {
     /// Finds the coordinator of `key` through any broker, and connects to it.
     ///
     /// # Errors
-    /// No broker answers; the broker's error; a coordinator that cannot be reached.
+    /// [`MetadataError`] if no broker answers, if the broker returns an error, or if the coordinator cannot be reached.
     pub async fn coordinator(&self, kind: CoordinatorKind, key: &Text) -> Result<Connection, MetadataError> {
         let connection = self.another_to_any().await?;
         let version = connection.version::<FindCoordinatorRequest>()?;

@@ -1,5 +1,5 @@
-//! Reading ahead with many small fetches under way: no record is skipped or read twice, whatever happens to the
-//! connection, the records and the topic.
+//! Tests of reading ahead with many small fetches in flight: no record is skipped or read twice, whatever happens to
+//! the connection, the records and the topic.
 
 use super::{cursors, plan, with_topic, write_numbers};
 use crate::broker::TestBroker;
@@ -10,7 +10,7 @@ use fullbore_tests::Proxy;
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
 use std::ops::ControlFlow;
 
-/// Sink that takes offsets in order, and notes those left out.
+/// Sink that takes offsets in order, and records the ranges that are left out.
 #[derive(Default)]
 struct Rising {
     next: i64,
@@ -31,7 +31,7 @@ impl Sink for Rising {
     }
 }
 
-/// Makes settings for responses of about ten batches, a few of each partition.
+/// Returns settings for responses of about ten batches, a few of each partition.
 fn small() -> FetchSettings {
     FetchSettings { partition_max_bytes: 10_000, max_bytes: 30_000, ..Default::default() }
 }
@@ -91,7 +91,7 @@ fn remaining_records_are_read_once_when_others_are_deleted_ahead() {
         let left_out = cursor.sink.left_out.as_slice();
         assert_eq!(cursor.sink.next, 100_000, "{}", cursor.partition);
         match cursor.partition {
-            // The partition may have been read before the deletion.
+            // This partition may have been read before the deletion.
             1 => assert!(left_out.len() <= 1 && left_out.iter().all(|gone| gone.end == 90_000), "{left_out:?}"),
             _ => assert_eq!(left_out, &[]),
         }

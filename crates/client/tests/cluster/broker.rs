@@ -1,10 +1,10 @@
-//! Broker in this process, in a temporary directory. The tests of `bench` include this file, too.
+//! Broker in the process of the test, with a temporary directory. The tests of `bench` include this file, too.
 
 use fullbore_broker::Broker;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_tests::Proxy;
 
-/// Broker that advertises the proxy's address if there is one.
+/// Broker that advertises the address of a proxy, if it has one.
 pub struct TestBroker {
     pub address: String,
     broker: Option<Broker>,
@@ -17,7 +17,7 @@ impl TestBroker {
         Self::start_with(proxy, &[])
     }
 
-    /// Starts a broker as [`TestBroker::start`] does, with these settings.
+    /// Starts a broker with these settings. With a proxy, the broker advertises the proxy's address.
     pub fn start_with(proxy: Option<&Proxy>, settings: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut properties = Properties::default();

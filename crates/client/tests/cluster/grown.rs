@@ -1,4 +1,4 @@
-//! New partitions of topics that are being read.
+//! Tests of new partitions of topics that are being read.
 
 use super::{NAMED_VERSION_MAX, cursors, with_topic};
 use fullbore_client::admin::create_partitions;
@@ -17,13 +17,13 @@ struct Telling(i32, Sender<(i32, i64)>);
 
 impl Sink for Telling {
     fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String> {
-        // Fails if the test is over.
+        // The send fails if the test is over.
         let _ = self.1.send((self.0, record.offset(batch)));
         Ok(ControlFlow::Continue(()))
     }
 }
 
-/// Writes five records to partition 1 and deletes the first three.
+/// Writes five records to partition 1, and deletes the first three.
 fn write_and_delete(address: &str) {
     let mut connection = Cluster::new(address, "test").expect("valid").connect(address).expect("it answers");
     let written = produce_request("t", 1, Batch::of(&["0", "1", "2", "3", "4"]).bytes());
@@ -45,7 +45,7 @@ fn a_new_partition_is_read_from_its_first_remaining_record() {
         let begun = cursors(&mut cluster, || Telling(0, tells.clone()));
         create_partitions(&mut cluster, &"t".into(), 2, None).expect("created");
         let address = broker.address.clone();
-        // The partition is found before its records are written and deleted, and started after that.
+        // The run finds the partition before its records are written and deleted, and starts to read after that.
         let begin = move |place: PartitionPlace| {
             write_and_delete(&address);
             let sink = Telling(place.partition, tells.clone());

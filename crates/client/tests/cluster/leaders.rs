@@ -1,4 +1,4 @@
-//! Readers at a leader that reads ahead: the fetch after a gap, and the session that they leave behind.
+//! Tests of readers at a leader that reads ahead: the fetch after a gap, and the session after the reader's end.
 
 use super::broker::TestBroker;
 use super::several::{Asked, cluster, listeners, metadata, serve};
@@ -24,7 +24,8 @@ const TOPIC_ID: Uuid = Uuid([1; 16]);
 const IN_BATCH: i64 = 10;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// First offset of a response, offset of its batch if it has one, and offset at which the leader goes on.
+/// Response of a leader: its first offset, the offset of its batch if it has one, and the offset at which the leader
+/// continues.
 type Range = (i64, Option<i64>, i64);
 
 fn fetched(&(from_offset, batch, next_offset): &Range) -> FetchResponse {
@@ -35,7 +36,7 @@ fn fetched(&(from_offset, batch, next_offset): &Range) -> FetchResponse {
     FetchResponse { session_id: 7, responses: vec![topic], ..Default::default() }
 }
 
-/// Returns the response of a leader whose only partition starts at 0, or this error.
+/// Returns the response to ListOffsets with offset 0 for the only partition, or with this error.
 fn start(asked: &Asked, error_code: ErrorCode) -> Frame {
     asked.answer::<ListOffsetsRequest>(|_| {
         let partition = ListOffsetsPartitionResponse { error_code, offset: 0, ..Default::default() };
@@ -44,7 +45,7 @@ fn start(asked: &Asked, error_code: ErrorCode) -> Frame {
     })
 }
 
-/// Returns the metadata of a topic with an id, whose only partition the first broker leads.
+/// Returns the metadata of a topic with an id. The first broker leads its only partition.
 fn with_id(asked: &Asked, ports: &[u16]) -> Frame {
     asked.answer::<MetadataRequest>(|_| {
         let mut known = metadata(ports, 1);
@@ -101,7 +102,7 @@ fn a_reader_retries_a_refused_start_offset_and_reads() {
     assert_eq!((outcome.progress.records(), asks.load(SeqCst)), (10, 3));
 }
 
-/// Starts a broker with room for one fetch session.
+/// Starts a broker that keeps only one fetch session.
 fn broker_with_one_session() -> TestBroker {
     let broker = TestBroker::start_with(None, &[("max.incremental.fetch.session.cache.slots", "1")]);
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
@@ -111,7 +112,7 @@ fn broker_with_one_session() -> TestBroker {
     broker
 }
 
-/// Returns true if a session can be opened, and closes it again.
+/// Opens a session and closes it again. Returns false if no session can be opened.
 fn has_room_for_a_session(address: &str) -> bool {
     const VERSION: i16 = 18;
     let mut cluster = Cluster::new(address, "test").expect("valid");

@@ -1,5 +1,5 @@
-//! The client against a real broker in this process: it reads every record of the log in order, whatever happens to the
-//! connection, and describes topics as they are.
+//! Tests of the client against a real broker in this process: it reads every record of the log in order, whatever
+//! happens to the connection, and describes topics correctly.
 
 mod ahead;
 mod broker;
@@ -20,10 +20,10 @@ use fullbore_tests::{Batch, Proxy, produce_request};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// Last version of Produce with names of topics.
+/// Last version of Produce that names topics; later versions have ids.
 const NAMED_VERSION_MAX: i16 = 12;
 
-/// Sink that accepts the decimal numbers 0, 1, 2, ... at offsets 0, 1, 2, ... only.
+/// Sink that accepts only the decimal numbers 0, 1, 2, ... at the offsets 0, 1, 2, ...
 #[derive(Default)]
 struct InOrder(i64);
 
@@ -39,7 +39,8 @@ impl Sink for InOrder {
     }
 }
 
-/// Writes 0, 1, 2, ... in batches of `in_batch`, to one partition after the other.
+/// Writes the numbers from 0 to `records` in batches of `in_batch`. Each batch goes to the next of `partitions`
+/// partitions.
 fn write_numbers(address: &str, partitions: i32, records: u64, in_batch: u64) {
     let mut connection = Cluster::new(address, "test").expect("valid").connect(address).expect("it answers");
     for (turn, first) in (0..).zip((0..records).step_by(in_batch as usize)) {

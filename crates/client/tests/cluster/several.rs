@@ -1,5 +1,5 @@
-//! The client with several scripted brokers. Requests that only a leader, a coordinator or one broker can answer go
-//! there, and a leader or coordinator that has moved is found again.
+//! Tests of the client with several scripted brokers. A request that only one broker can answer goes to that broker. A
+//! leader or coordinator that has moved is found again.
 
 use fullbore_client::admin::{GroupAdmin, PARTITIONS_PER_ANSWER, describe_topics, log_damage};
 use fullbore_client::blocking::{Cluster, LATEST};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Request that waits for its response.
+/// Request that a scripted broker has received.
 pub struct Asked {
     header: RequestHeader,
     version: Version,
@@ -47,7 +47,7 @@ impl Asked {
     }
 }
 
-/// Answers on every connection by the script; closes it if the script returns nothing.
+/// Answers the requests of every connection by the script. Closes the connection if the script returns None.
 pub fn serve(listener: TcpListener, script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) {
     let script = Arc::new(script);
     std::thread::spawn(move || {
@@ -96,7 +96,7 @@ pub fn listeners<const N: usize>() -> ([TcpListener; N], Vec<u16>) {
     (listeners, ports)
 }
 
-/// Returns brokers 1, 2, ... at these ports, and a topic whose only partition has this leader.
+/// Returns metadata with brokers 1, 2, ... at these ports, and a topic whose only partition has this leader.
 pub fn metadata(ports: &[u16], leader_id: i32) -> MetadataResponse {
     let broker = |(node_id, port): (i32, &u16)| MetadataResponseBroker {
         node_id,
@@ -122,13 +122,13 @@ fn offsets(error_code: ErrorCode, offset: i64) -> ListOffsetsResponse {
 #[test]
 fn a_leader_that_has_moved_or_died_is_found_again() {
     let ([first, second], mut ports) = listeners();
-    // No broker listens there.
+    // No broker listens on this port.
     ports.push(1);
     let looks = Arc::new(AtomicUsize::new(0));
     let known = ports.clone();
     serve(first, move |key, asked| match key {
         ApiKey::Metadata => {
-            // Names itself, which leads no more, then a dead broker, then the leader.
+            // The broker first names itself, which no longer leads, then a dead broker, then the leader.
             let leader = [1, 3, 2][looks.fetch_add(1, SeqCst).min(2)];
             Some(asked.answer::<MetadataRequest>(|_| metadata(&known, leader)))
         }
@@ -154,7 +154,7 @@ fn partitions_refused_for_good_or_without_leader_are_left_out_at_once() {
     }
 }
 
-/// A record of a diskless topic may be lost for good.
+/// Retries cannot help if a record of a diskless topic is lost for good.
 #[test]
 fn a_leader_that_cannot_read_its_records_is_retried_for_a_short_time() {
     let ([first], ports) = listeners();
@@ -227,7 +227,7 @@ fn brokers_of_the_metadata_are_tried_when_the_bootstrap_list_is_dead() {
     let ([second], ports) = listeners();
     let known = ports.clone();
     serve(second, move |_, asked| Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))));
-    // Answers one connection, on which it names the other broker, and is gone.
+    // The first broker answers one connection, on which it names the other broker, and then ends.
     let first = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let listed = first.local_addr().expect("bound").port();
     let first = std::thread::spawn(move || {

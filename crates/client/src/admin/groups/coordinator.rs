@@ -1,7 +1,7 @@
-//! Requests to the coordinators of groups: each coordinator is found first. While it is loading or has moved, the
-//! request is retried for `patience`.
+//! Requests to the coordinators of groups. The coordinator of each group is found first. A request is retried for
+//! `patience` while the coordinator is loading or has moved.
 //!
-//! Invariant: a change is repeated only if the coordinator has not carried it out, or if it is idempotent.
+//! Invariant: a change is repeated only if the coordinator has not carried it out, or if the change is idempotent.
 
 use crate::blocking::{BrokerAddress, Cluster};
 use crate::error::ClientError;
@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 /// Time between two attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 
-/// Cluster for requests about its groups.
+/// Administration of a cluster's groups.
 pub struct GroupAdmin<'a> {
     cluster: &'a mut Cluster,
     patience: Duration,
 }
 
 impl<'a> GroupAdmin<'a> {
-    /// Makes the administration of a cluster's groups. Requests are retried for `patience` while a coordinator loads or
-    /// moves.
+    /// Connects to any broker, and returns the administration of the cluster's groups. Requests are retried for
+    /// `patience` while a coordinator loads or moves.
     ///
     /// # Errors
-    /// No broker of the list answers; this is not retried.
+    /// Error of the last attempt to connect if no broker of the list answers. This is not retried.
     pub fn of(cluster: &'a mut Cluster, patience: Duration) -> Result<Self, ClientError> {
         cluster.any()?;
         Ok(GroupAdmin { cluster, patience })
@@ -36,7 +36,7 @@ impl<'a> GroupAdmin<'a> {
         self.cluster
     }
 
-    /// Does `action` with the coordinator of a group, repeated while patience lasts.
+    /// Runs `action` with the coordinator of a group. Repeats it for `patience` while the coordinator loads or moves.
     pub(super) fn at_coordinator<T>(
         &mut self,
         id: &Text,
@@ -49,8 +49,8 @@ impl<'a> GroupAdmin<'a> {
         })
     }
 
-    /// Sends each coordinator one request about all of its groups, until every group has an outcome. Groups whose
-    /// coordinator is loading or has moved are tried again while patience lasts.
+    /// Sends each coordinator one request about all of its groups. Repeats this for `patience` for the groups whose
+    /// coordinator is loading or has moved.
     pub(super) fn at_coordinators<T>(
         &mut self,
         ids: &[Text],
@@ -108,16 +108,16 @@ impl<'a> GroupAdmin<'a> {
 #[derive(Debug)]
 pub struct GroupOutcomes<T> {
     of_groups: BTreeMap<Text, Result<T, ClientError>>,
-    /// Error of the groups without an outcome.
+    /// Error for the groups that have no outcome.
     broken: Option<ClientError>,
 }
 
 impl<T> GroupOutcomes<T> {
-    /// Removes the outcome of a group. The first group without one gets the coordinator's error, the others a general
-    /// one.
+    /// Removes and returns the outcome of a group. The first group without an outcome gets the coordinator's error, all
+    /// later ones get a general error.
     ///
     /// # Errors
-    /// The error of the group, or of its coordinator.
+    /// Error of the group, or of its coordinator.
     pub fn take(&mut self, id: &Text) -> Result<T, ClientError> {
         match self.of_groups.remove(id) {
             Some(outcome) => outcome,
@@ -129,17 +129,17 @@ impl<T> GroupOutcomes<T> {
 /// Response of one coordinator about its groups.
 pub(super) struct CoordinatorAnswer<T> {
     pub of_groups: Vec<(Text, Result<T, ClientError>)>,
-    /// Error of the groups that are not in the response.
+    /// Error for the groups that are not in the response.
     pub broken: Option<ClientError>,
 }
 
-/// Coordinators with their groups, and the errors of groups without one.
+/// Coordinators with their groups, and the errors of groups without a coordinator.
 type Coordinators = (BTreeMap<BrokerAddress, Vec<Text>>, Vec<(Text, ClientError)>);
 
-/// Returns the coordinators of these groups, each with its groups.
+/// Returns the coordinators of these groups, each with the groups that it coordinates.
 ///
 /// # Errors
-/// The error of the first group without a coordinator, or no broker answers.
+/// Error of the first group without a coordinator; error of the connection if no broker answers.
 pub(super) fn coordinators(
     cluster: &mut Cluster,
     ids: &[Text],
@@ -175,7 +175,7 @@ fn no_coordinator(id: &Text) -> ClientError {
     ClientError::kafka(what, ErrorCode::COORDINATOR_NOT_AVAILABLE, None)
 }
 
-/// Returns true if the coordinator is loading, moving or unreachable, so that a retry may succeed.
+/// Returns true if the coordinator is loading, moving or unreachable: a retry may succeed.
 fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::Connect { .. } | ClientError::Io { .. } | ClientError::Silent { .. } => true,
@@ -191,7 +191,7 @@ pub(super) fn check(what: String, code: ErrorCode, message: Option<&str>) -> Res
     if code.is_err() { Err(ClientError::kafka(what, code, message)) } else { Ok(()) }
 }
 
-/// Returns the coordinator's error about a group, with the next step if there is one.
+/// Checks the coordinator's code for a group. The error contains the user's next step, if there is one.
 pub(super) fn check_group(id: &Text, action: &str, code: ErrorCode, message: Option<&str>) -> Result<(), ClientError> {
     let what = format!("cannot {action} group '{id}'");
     match code {

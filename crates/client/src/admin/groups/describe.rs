@@ -1,7 +1,7 @@
 //! Descriptions of groups and their members, of either protocol.
 //!
-//! Each group is requested as one of the consumer protocol (KIP-848) first, and then, if it is not, as a classic one,
-//! as in Kafka's own client.
+//! As in Kafka's own client, a group is first requested by the API of the consumer protocol (KIP-848). If the group
+//! does not use that protocol, it is requested by the API of the classic one.
 
 use super::coordinator::{GroupAdmin, check, coordinators};
 use crate::blocking::{BrokerAddress, Cluster};
@@ -23,7 +23,7 @@ pub enum GroupProtocol {
 }
 
 impl GroupProtocol {
-    /// Returns its name in Kafka's `group.protocol`.
+    /// Returns the protocol's name in Kafka's `group.protocol`.
     pub fn name(self) -> &'static str {
         match self {
             GroupProtocol::Classic => "classic",
@@ -35,50 +35,51 @@ impl GroupProtocol {
 /// Description of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupDescription {
-    /// The group.
+    /// Id of the group.
     pub id: Text,
-    /// The protocol it speaks.
+    /// Protocol of the group.
     pub protocol: GroupProtocol,
-    /// The group's state: `Stable`, `Empty` and so on.
+    /// State of the group: `Stable`, `Empty` and so on.
     pub state: Text,
     /// Coordinator of the group.
     pub coordinator: BrokerAddress,
-    /// Assignor; empty without one.
+    /// Assignor of the group; empty if it has none.
     pub assignor: Text,
-    /// The group's epoch; `None` for a classic group.
+    /// Epoch of the group; `None` for a classic group.
     pub epoch: Option<i32>,
-    /// The epoch that the target assignment is for; `None` for a classic group.
+    /// Epoch of the target assignment; `None` for a classic group.
     pub target_epoch: Option<i32>,
-    /// Members, by id.
+    /// Members, in the order of their ids.
     pub members: Vec<GroupMember>,
 }
 
 /// Member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
-    /// The member's id.
+    /// Id of the member.
     pub id: Text,
-    /// The static member's name (group.instance.id).
+    /// Name of a static member (group.instance.id); `None` for a dynamic member.
     pub instance_id: Option<Text>,
-    /// The client id it joined with.
+    /// Client id with which the member joined.
     pub client_id: Text,
-    /// The address it joined from.
+    /// Address from which the member joined.
     pub host: Text,
-    /// The member's epoch; `None` in a classic group.
+    /// Epoch of the member; `None` in a classic group.
     pub epoch: Option<i32>,
     /// Assigned partitions, in order.
     pub assignment: Vec<(Text, i32)>,
-    /// Target partitions; `None` in a classic group.
+    /// Partitions of the target assignment; `None` in a classic group.
     pub target: Option<Vec<(Text, i32)>>,
-    /// True if the member speaks the consumer protocol, like its group. `None` if the broker does not report it.
+    /// True if the member uses the consumer protocol, like its group. `None` if the broker does not report this.
     pub is_upgraded: Option<bool>,
 }
 
 impl GroupAdmin<'_> {
-    /// Describes these groups in this order. A group's error is [`ClientError::NoGroup`], or the coordinator's.
+    /// Describes groups, and returns an outcome for each of
+    /// `ids` in this order. The error of a group is [`ClientError::NoGroup`], or the coordinator's error.
     ///
     /// # Errors
-    /// A coordinator that cannot be found or reached.
+    /// Error of a coordinator that cannot be found or reached.
     pub fn describe(&mut self, ids: &[Text]) -> Result<Vec<Result<GroupDescription, ClientError>>, ClientError> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -137,8 +138,8 @@ fn describe_at(
     Ok(described)
 }
 
-/// Refuses a group whose protocol type is not that of consumers, as Kafka's client does. A group that has only
-/// committed offsets has no protocol type.
+/// Refuses a group whose protocol type is not that of consumers, as Kafka's client does. Accepts a group without
+/// protocol type: it only has committed offsets.
 fn check_consumers(group: &classic::DescribedGroup) -> Result<(), ClientError> {
     match &*group.protocol_type {
         "" | "consumer" => Ok(()),
@@ -146,7 +147,7 @@ fn check_consumers(group: &classic::DescribedGroup) -> Result<(), ClientError> {
     }
 }
 
-/// Returns the error of one group. An outer error is the coordinator's, and the request may be retried.
+/// Returns the outcome of one group. The outer error is one of the coordinator, after which the request may be retried.
 fn outcome(id: &Text, code: ErrorCode, message: Option<&str>) -> Result<Result<(), ClientError>, ClientError> {
     let outcome = check(format!("cannot describe group '{id}'"), code, message);
     if code.is_retriable() { outcome.map(Ok) } else { Ok(outcome) }
@@ -221,8 +222,8 @@ fn of_classic(group: classic::DescribedGroup, coordinator: &BrokerAddress) -> Gr
     }
 }
 
-/// Decodes a classic member's assignment, which the group's leader wrote. Returns nothing if the bytes have another
-/// form.
+/// Decodes a classic member's assignment, whose bytes come from the group's leader. Returns no partitions if the bytes
+/// are malformed.
 fn assigned(bytes: Bytes) -> Vec<(Text, i32)> {
     let Ok((_, assignment)) = consumer_protocol::decode::<ConsumerProtocolAssignment>(bytes) else { return Vec::new() };
     let of_topic = |topic: consumer_protocol::TopicPartition| {

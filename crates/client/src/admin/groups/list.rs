@@ -6,10 +6,10 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::delete_groups::DeleteGroupsRequest;
 use fullbore_wire::apis::list_groups::{ListGroupsRequest, ListedGroup};
 
-/// Group as `groups list` shows it.
+/// Group, with the facts that `groups list` shows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupListing {
-    /// The group.
+    /// Id of the group.
     pub id: Text,
     /// Type of the group: `classic`, `consumer`; empty from brokers before 3.7.
     pub kind: Text,
@@ -18,15 +18,17 @@ pub struct GroupListing {
 }
 
 impl GroupAdmin<'_> {
-    /// Returns the consumer groups in one of these states and of one of these types, by name. An empty list means all.
+    /// Returns the consumer groups in one of `states` and of one of the types `kinds`, in the order of their ids. An
+    /// empty list matches all.
     ///
     /// # Errors
-    /// The error of the first broker that fails.
+    /// Error of the first broker that fails.
     pub fn list(&mut self, states: &[String], kinds: &[String]) -> Result<Vec<GroupListing>, ClientError> {
         let texts = |words: &[String]| words.iter().map(|word| word.as_str().into()).collect::<Vec<Text>>();
         let request =
             ListGroupsRequest { states_filter: texts(states), types_filter: texts(kinds), ..Default::default() };
-        // A failure repeats the whole list: the broker may be gone, and its groups have moved to others.
+        // The whole list is repeated after a failure: the broker may be gone, and its groups may have moved to other
+        // brokers.
         let mut found = self.patiently(|cluster| {
             let mut found: Vec<GroupListing> = Vec::new();
             for broker in cluster.brokers()? {
@@ -40,7 +42,7 @@ impl GroupAdmin<'_> {
             }
             Ok(found)
         })?;
-        // Older brokers ignore the filters.
+        // Filters again, since older brokers ignore the filters of the request.
         let is_asked = |asked: &[String], found: &str| {
             asked.is_empty() || found.is_empty() || asked.iter().any(|word| word.eq_ignore_ascii_case(found))
         };
@@ -53,13 +55,14 @@ impl GroupAdmin<'_> {
     /// Deletes a group with its offsets.
     ///
     /// # Errors
-    /// [`ClientError::NoGroup`], or the coordinator's error.
+    /// [`ClientError::NoGroup`] if the group does not exist; otherwise the coordinator's error.
     pub fn delete(&mut self, id: &Text) -> Result<(), ClientError> {
         let request = DeleteGroupsRequest { groups_names: vec![id.clone()], ..Default::default() };
         let mut may_be_done = false;
         self.at_coordinator(id, |cluster, coordinator| {
             let answer = cluster.ask_at(&coordinator.address(), &request, i16::MAX);
-            // The deletion may have been done before the connection broke.
+            // The coordinator may have deleted the group before the connection broke: a later "no such group" is then a
+            // success.
             may_be_done |= matches!(answer, Err(ClientError::Io { .. } | ClientError::Silent { .. }));
             let result = answer?.results.into_iter().find(|result| result.group_id == *id).unwrap_or_default();
             match check_group(id, "delete", result.error_code, result.error_message.as_deref()) {
@@ -70,7 +73,7 @@ impl GroupAdmin<'_> {
     }
 }
 
-/// Returns true for groups of consumers, and for those that only have offsets, as in Kafka's tool.
+/// Returns true for groups of consumers, and for groups that only have offsets, as in Kafka's tool.
 fn is_of_consumers(group: &ListedGroup) -> bool {
     let of_kind = group.group_type.is_empty()
         || ["classic", "consumer"].iter().any(|kind| group.group_type.eq_ignore_ascii_case(kind));

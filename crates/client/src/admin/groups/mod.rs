@@ -1,6 +1,6 @@
 //! Administration of consumer groups: list, describe, delete, and their committed offsets.
 //!
-//! Nothing here joins a group.
+//! Not here: membership, which is in [`group`](crate::group).
 
 mod coordinator;
 mod describe;

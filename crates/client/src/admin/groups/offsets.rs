@@ -13,7 +13,7 @@ use fullbore_wire::apis::offset_fetch::{
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Last version with names of topics; later ones have ids.
+/// Last version of both requests with names of topics; later versions have ids.
 const NAMED_VERSION_MAX: i16 = 9;
 /// Largest number of partitions in one commit by a tool.
 const COMMIT_PARTITIONS_MAX: usize = 10_000;
@@ -21,8 +21,9 @@ const COMMIT_PARTITIONS_MAX: usize = 10_000;
 const FETCH_SEVERAL_VERSION: i16 = 8;
 /// Largest number of groups in one OffsetFetch.
 const FETCH_GROUPS_MAX: usize = 100;
-/// Weight of a commit without its partitions, and largest weight of commits under way: 32 of one partition each, or one
-/// of many. A broker that still writes responses may not read the next request.
+/// Weight of a commit without its partitions, and largest weight of the commits in flight: 32 commits of one partition
+/// each, or one of many. The limit is needed because a broker that still writes responses may not read the next
+/// request.
 const COMMIT_WEIGHT: usize = 31;
 const COMMITS_WEIGHT_MAX: usize = 1024;
 
@@ -31,36 +32,37 @@ const COMMITS_WEIGHT_MAX: usize = 1024;
 pub struct CommittedOffset {
     /// Offset of the record to read next.
     pub offset: i64,
-    /// Leader epoch of the record before it.
+    /// Leader epoch of the record before that offset.
     pub leader_epoch: Option<i32>,
-    /// Metadata of the client.
+    /// Metadata that the client committed with the offset.
     pub metadata: Text,
 }
 
-/// New offsets of a group.
+/// Offsets to commit for a group, by topic and partition.
 pub type OffsetsToCommit = BTreeMap<(Text, i32), i64>;
 /// Partition and its new offset.
 type NewOffset<'a> = (&'a (Text, i32), &'a i64);
-/// Committed offsets of a group.
+/// Committed offsets of a group, by topic and partition.
 pub type CommittedOffsets = BTreeMap<(Text, i32), CommittedOffset>;
 
 impl GroupAdmin<'_> {
-    /// Returns every offset that the group has committed; none if the group does not exist.
+    /// Returns every offset that the group has committed. Returns an empty map if the group does not exist.
     ///
     /// # Errors
-    /// The coordinator's error.
+    /// Error of the coordinator.
     pub fn committed(&mut self, id: &Text) -> Result<CommittedOffsets, ClientError> {
         self.committed_each(std::slice::from_ref(id)).take(id)
     }
 
-    /// Reads offsets as [`GroupAdmin::committed`] does, of many groups in one request.
+    /// Returns every committed offset of each of these groups. Sends one request to each coordinator.
     pub fn committed_each(&mut self, ids: &[Text]) -> GroupOutcomes<CommittedOffsets> {
         self.at_coordinators(ids, committed_at)
     }
 
-    /// Sets offsets of groups without members, with a limited number of requests under way.
+    /// Commits offsets of groups without members, with a limited number of requests in flight.
     ///
-    /// The outcome of a group is an error if one of its partitions was refused; others may have been set.
+    /// The outcome of a group is an error if one of its partitions was refused; offsets of its other partitions may
+    /// have been committed.
     pub fn commit_each(&mut self, groups: &BTreeMap<Text, OffsetsToCommit>) -> GroupOutcomes<()> {
         let ids: Vec<Text> = groups.keys().cloned().collect();
         self.at_coordinators(&ids, |cluster, coordinator, ids| {
@@ -69,10 +71,10 @@ impl GroupAdmin<'_> {
         })
     }
 
-    /// Deletes offsets. Returns the outcome of each partition.
+    /// Deletes committed offsets. Returns the outcome of each partition.
     ///
     /// # Errors
-    /// The coordinator's error for the whole group.
+    /// Error of the coordinator for the whole group.
     pub fn delete_offsets(
         &mut self,
         id: &Text,
@@ -115,7 +117,7 @@ fn committed_at(
         Err(error) => return CoordinatorAnswer { broken: Some(error), ..answer },
     };
     for ids in ids.chunks(at_once) {
-        // Fills the fields of both layouts; each version sends its own.
+        // Fills the fields of both layouts; each version encodes its own fields.
         let group = |id: &Text| OffsetFetchRequestGroup { group_id: id.clone(), topics: None, ..Default::default() };
         let (group_id, groups) = (ids[0].clone(), ids.iter().map(group).collect());
         let request = OffsetFetchRequest { group_id, topics: None, groups, ..Default::default() };
@@ -127,7 +129,7 @@ fn committed_at(
     answer
 }
 
-/// Sets the offsets of groups at their coordinator.
+/// Commits the offsets of groups at their coordinator.
 fn commit_at(
     cluster: &mut Cluster,
     coordinator: &BrokerAddress,
@@ -155,7 +157,7 @@ fn commit_at(
     CoordinatorAnswer { of_groups: answered.map(|(id, outcome)| (id.clone(), outcome)).collect(), broken }
 }
 
-/// Returns the first error of a partition.
+/// Checks the codes of all partitions. The error is that of the first refused partition.
 fn check_committed(id: &Text, answer: &OffsetCommitResponse) -> Result<(), ClientError> {
     for topic in &answer.topics {
         for partition in topic.partitions.iter().filter(|partition| partition.error_code.is_err()) {
@@ -166,7 +168,8 @@ fn check_committed(id: &Text, answer: &OffsetCommitResponse) -> Result<(), Clien
     Ok(())
 }
 
-/// Returns the offsets of each group in a response. Older versions have no groups in it, and are about `id`.
+/// Returns the offsets of each group in a response. A response of an older version names no group: it has the offsets
+/// of group `id`.
 fn read(id: &Text, response: OffsetFetchResponse) -> Vec<(Text, Result<CommittedOffsets, ClientError>)> {
     if response.groups.is_empty() {
         let partitions = response.topics.into_iter().flat_map(|topic| {

@@ -1,4 +1,4 @@
-//! Both paces over a modelled link, in virtual time.
+//! Tests of both paces over a modelled link, in virtual time.
 
 use super::*;
 use std::collections::VecDeque;
@@ -10,14 +10,13 @@ const PARTITIONS: [usize; 3] = [1, 6, 100];
 const ROUND_TRIPS: [f64; 3] = [0.0001, 0.02, 0.15];
 const MEMORY: u64 = 64 << 20;
 
-/// Link. Responses leave the leader one after another, at the rate of the link once TCP has doubled its window up to
-/// it.
+/// Modelled link. Responses leave the leader one after another. TCP doubles its window up to the rate of the link.
 struct Link {
     round_trip: f64,
     bytes_s: f64,
-    /// Time at which the last byte has left.
+    /// Time at which the last byte of earlier responses has left.
     free_at: f64,
-    /// Largest number of bytes that TCP sends in a round trip, and the time since which it is so.
+    /// Number of bytes that TCP sends in a round trip, and the time since which it has this size.
     window: f64,
     window_since: f64,
 }
@@ -27,8 +26,7 @@ impl Link {
         Link { round_trip, bytes_s, free_at: 0.0, window: 14_480.0, window_since: 0.0 }
     }
 
-    /// Returns the times at which the first and the last byte arrive of the response to a fetch that was sent at
-    /// `sent`.
+    /// Sends a fetch at the time `sent`. Returns the times at which the first and the last byte of its response arrive.
     fn answer(&mut self, sent: f64, bytes: u64) -> (f64, f64) {
         let mut at = self.free_at.max(sent + self.round_trip / 2.0);
         let began = at;
@@ -49,8 +47,8 @@ impl Link {
     }
 }
 
-/// Returns the bytes a second in the second half of a run at a leader that reads ahead and has records for `busy` of
-/// the partitions.
+/// Runs a consumer at a leader that reads ahead, and has records for `busy` of `partitions`. Returns the bytes a second
+/// in the second half of the run.
 fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
     let start = Instant::now();
     let time = |seconds: f64| start + Duration::from_secs_f64(seconds);
@@ -70,7 +68,7 @@ fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
             ended: time(ended),
             bytes,
         });
-        // The next fetches leave before the response is read.
+        // As in the fetcher, the next fetches leave before the response is read.
         while (under_way.len() as u64) < pace.fetches(MEMORY) {
             under_way.push_back(ended);
         }
@@ -80,7 +78,7 @@ fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
     read_late / (now - RUN / 2.0)
 }
 
-/// Returns the bytes a second in the second half of a run at a leader that does not read ahead.
+/// Runs a consumer at a leader that does not read ahead. Returns the bytes a second in the second half of the run.
 fn by_size(link: &mut Link, partitions: usize) -> f64 {
     let start = Instant::now();
     let time = |seconds: f64| start + Duration::from_secs_f64(seconds);
@@ -94,7 +92,7 @@ fn by_size(link: &mut Link, partitions: usize) -> f64 {
         let answer =
             AnswerTimes { sent: time(sent), awaited: time(awaited), began: time(began), ended: time(ended), bytes };
         pace.answered(&answer, of_a_partition as usize);
-        // The next fetch leaves before the response is read.
+        // As in the fetcher, the next fetch leaves before the response is read.
         sent = ended;
         now = ended + bytes as f64 / READING;
         read_late += if now > RUN / 2.0 { bytes as f64 } else { 0.0 };

@@ -1,4 +1,4 @@
-//! A session with leaders that read ahead, that do not, and that lose it.
+//! Tests of a session with leaders that read ahead, leaders that do not, and leaders that lose the session.
 
 use super::*;
 use fullbore_wire::apis::fetch::FetchableTopicResponse;
