@@ -1,7 +1,7 @@
-//! Gives the binary the commit that it is built from, for `--version`.
+//! Records in the binary the commit from which it is built, for `--version`.
 //!
-//! `FULLBORE_COMMIT` names it where the source is not a clone, as in a distribution's build. Without either, the commit
-//! is unknown, and the build succeeds.
+//! If the source is not a clone, as in a distribution's build, `FULLBORE_COMMIT` names the commit. Without clone and
+//! variable, the commit is unknown, and the build succeeds.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn git(arguments: &[&str]) -> Option<String> {
 
 fn main() {
     println!("cargo::rerun-if-env-changed=FULLBORE_COMMIT");
-    // Each commit and checkout of this clone appends a line to this file.
+    // The build depends on this file, to which git appends a line at each commit and checkout of the clone.
     if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }

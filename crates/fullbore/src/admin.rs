@@ -1,6 +1,7 @@
-//! `fullbore admin`: checks and upgrades the PostgreSQL of a cluster. The work is done by the broker's control plane.
+//! `fullbore admin`: checks and upgrades the PostgreSQL of a cluster. Not here: the work, which is in the `control`
+//! crate.
 //!
-//! Invariant: output contains no password.
+//! Invariant: the output contains no password.
 
 use crate::failure::Failure;
 use crate::output::{Format, line};
@@ -12,7 +13,7 @@ use fullbore_config::{BrokerConfig, PlaneSettings, Properties};
 use fullbore_control::{Finding, Migrated, check, migrate};
 use std::path::PathBuf;
 
-/// Key of the database; all keys about it begin with this.
+/// Key of the database. All keys about the database begin with this one.
 const CONTROL_PLANE: &str = "control.plane";
 /// Keys of the data directory.
 const FOLDER: [&str; 2] = ["log.dirs", "log.dir"];
@@ -34,9 +35,8 @@ enum AdminCommand {
     /// Check a database, and list the brokers that use it. Changes nothing.
     ///
     /// With --config, the database is compared with the broker's data directory, if that is on this machine. The
-    /// findings are whether both are of one cluster and time, and which partitions a start would delete, or are
-    /// missing. Fails if a broker could not use the database. --json prints {"database", "findings": [{"is_wrong",
-    /// "finding"}]}.
+    /// findings show if both are of one cluster and time, which partitions a start would delete, and which are missing.
+    /// Fails if a broker could not use the database. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
     #[command(after_help = "Examples:
   fullbore admin check --config server.properties
   fullbore admin check --control-plane postgres://fullbore@db:5432/fullbore \\\n    --password-file /etc/fullbore/password
@@ -78,7 +78,7 @@ impl DatabaseArgs {
     fn look(&self) -> Result<Look, Failure> {
         let mut properties = Properties::default();
         let file = read_properties(self.config.as_deref())?;
-        // Other settings may need files of the broker's machine, so they are ignored.
+        // Ignores other settings, which may need files of the broker's machine.
         let is_of_folder = |key: &str| FOLDER.contains(&key) || OF_FOLDER.contains(&key);
         let looked_at = file.iter().filter(|(key, _)| key.starts_with(CONTROL_PLANE) || is_of_folder(key));
         looked_at.for_each(|(key, value)| properties.set(key, value));
@@ -100,14 +100,14 @@ impl DatabaseArgs {
     }
 }
 
-/// Database to check, and the broker whose file names it.
+/// Database to check, with the broker whose file names it.
 struct Look {
     settings: PlaneSettings,
     /// Configuration of the broker, if its data directory is known.
     broker: Option<BrokerConfig>,
 }
 
-/// Finding as it is printed.
+/// Finding in its printed form.
 struct PrintedFinding {
     is_wrong: bool,
     finding: String,
@@ -199,7 +199,7 @@ mod tests {
         let url = settings("--control-plane postgres://ann@db/x --password-file /p").expect("valid");
         assert_eq!((url.url(), url.password_file.as_deref()), ("postgres://ann@db/x", Some(Path::new("/p"))));
         let mut file = tempfile::NamedTempFile::new().expect("a file");
-        // A missing keystore does not concern this command.
+        // This command does not use the keystore, so that it may be missing.
         let text = "control.plane=postgres://ann@db/y\ncontrol.plane.timeout.ms=700\nssl.keystore.location=/no/such\nnum.partitions=x\n";
         file.write_all(text.as_bytes()).expect("written");
         let path = file.path().display().to_string();

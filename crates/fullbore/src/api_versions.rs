@@ -12,7 +12,7 @@ use fullbore_client::blocking::BrokerAddress;
 /// Print the versions of each API that every broker serves.
 ///
 /// --json prints {"brokers": [{"id", "host", "port", "apis": [{"key", "name", "min", "max", "usable"}]}]}; usable is
-/// the newest version that this program speaks, too.
+/// the newest version that this program has, too.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore api-versions

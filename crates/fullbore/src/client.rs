@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Bootstrap server if none is configured.
 pub const BOOTSTRAP_DEFAULT: &str = "localhost:9092";
-/// Property that chooses TLS or SASL.
+/// Property that chooses plain connections, TLS or SASL.
 const SECURITY_PROTOCOL: &str = "security.protocol";
 
 /// Flags of every client command: the cluster's address and client properties.
@@ -39,35 +39,36 @@ impl Where {
     /// Returns the cluster that the flags name.
     ///
     /// # Errors
-    /// Those of [`client_properties`] and [`cluster`].
+    /// Errors of [`client_properties`] and [`cluster`].
     pub fn cluster(&self, client_id: &str) -> Result<Cluster, Failure> {
         let notice = |key: &str| without_effect(key, "this command", &[]);
         let properties = client_properties(self.command_config.as_deref(), &self.command_property, &notice)?;
         cluster(self.bootstrap_server.as_deref(), &properties, client_id, self.patience)
     }
 
-    /// Sets flags that this command has not been given.
+    /// Sets each flag that the command line does not have to the given value.
     pub fn fall_back(&mut self, bootstrap_server: Option<String>, command_config: Option<PathBuf>) {
         self.bootstrap_server = self.bootstrap_server.take().or(bootstrap_server);
         self.command_config = self.command_config.take().or(command_config);
     }
 
-    /// Returns the brokers that the flags name.
+    /// Returns the bootstrap brokers that the flags name; None if no flag names any.
     #[cfg(test)]
     pub fn named(&self) -> Option<&str> {
         self.bootstrap_server.as_deref()
     }
 
-    /// Returns how long to wait for responses.
+    /// Returns the longest wait for a response.
     pub fn patience(&self) -> Duration {
         self.patience.duration()
     }
 }
 
-/// Returns a client's properties: the command line's over those of the file, or of the profile if there is no file.
+/// Returns a client's properties: those of the file, or without a file those of the profile. Properties of the command
+/// line override them.
 ///
 /// # Errors
-/// Those of [`checked_properties`], and a file that cannot be read.
+/// Errors of [`checked_properties`]; a file that cannot be read.
 pub fn client_properties(
     file: Option<&Path>,
     flags: &[(String, String)],
@@ -76,10 +77,10 @@ pub fn client_properties(
     checked_properties(file_or_profile(file, notice)?, flags, notice)
 }
 
-/// Returns properties as [`client_properties`] does, for a command that must print nothing else.
+/// Returns the properties of the file or the profile, without notices. For a command that must print nothing else.
 ///
 /// # Errors
-/// Those of [`client_properties`].
+/// A file that cannot be read; security settings that this program does not support.
 pub fn quiet_properties(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties, Failure> {
     let properties = file_or_profile(file, notice)?;
     check_security(&properties)?;
@@ -90,11 +91,11 @@ fn file_or_profile(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties
     if file.is_some() { read_properties(file) } else { profile::properties(notice) }
 }
 
-/// Returns `properties` with those of `flags` over them. First prints the notices of `notice` about their keys to
-/// standard error, since a typo may cause the error.
+/// Returns `properties`, overridden by `flags`. Before any error, prints the notices of `notice` about their keys to
+/// standard error: a misspelt key may be the cause of the error.
 ///
 /// # Errors
-/// Security settings that this program does not support: nothing secret may be sent in clear.
+/// Security settings that this program does not support. They are no mere notice, since secrets could be sent in clear.
 pub fn checked_properties(
     mut properties: Properties,
     flags: &[(String, String)],
@@ -128,8 +129,8 @@ fn check_security(properties: &Properties) -> Result<(), Failure> {
     }
 }
 
-/// Returns the cluster that the flag, the properties or the default name, with connections as the properties demand.
-/// Late responses are reported on standard error.
+/// Returns the cluster that `flag`, the properties or the default name. Its connections have the security of the
+/// properties. Reports late responses on standard error.
 ///
 /// # Errors
 /// A malformed address, or security settings that cannot be used.
@@ -144,10 +145,10 @@ pub fn cluster(
     Ok(cluster)
 }
 
-/// Returns a cluster as [`cluster`] does, but reports no late responses.
+/// Returns a cluster as [`cluster`] does, without reports of late responses.
 ///
 /// # Errors
-/// Those of [`cluster`].
+/// Errors of [`cluster`].
 pub fn quiet_cluster(
     flag: Option<&str>,
     properties: &Properties,
@@ -159,29 +160,32 @@ pub fn quiet_cluster(
     Ok(Cluster::new(&bootstrap_servers(flag, properties), client_id)?.secured(security).patient(patience))
 }
 
-/// Returns the flag, or the property, or FULLBORE_BOOTSTRAP_SERVER, or the default.
+/// Returns the bootstrap brokers: those of the flag, else of the property, else of FULLBORE_BOOTSTRAP_SERVER, else the
+/// default.
 pub fn bootstrap_servers(flag: Option<&str>, properties: &Properties) -> String {
     let typed = flag.or_else(|| properties.get(BOOTSTRAP_SERVERS)).map(str::to_owned);
     typed.or_else(bootstrap_of_shell).unwrap_or_else(|| BOOTSTRAP_DEFAULT.to_owned())
 }
 
-/// Returns one line for each property without effect, without its value, which may be a secret under a misspelt name.
+/// Returns one line for each property without effect. A line does not show the value, which may be a secret under a
+/// misspelt key.
 pub fn notices(properties: &Properties, notice: Notice<'_>) -> Vec<String> {
-    // Scripts set serializers for Java's sake, so these are ignored. SASL is refused elsewhere.
+    // No notice is needed on serializers, which scripts set for Java, nor on SASL, which is refused elsewhere.
     let is_other =
         |key: &str| key.ends_with(".serializer") || key.ends_with(".deserializer") || key.starts_with("sasl.");
     let mine = properties.iter().filter(|(key, _)| !is_other(key));
     mine.filter_map(|(key, _)| Some(format!("{key}: {}", notice(key)?))).collect()
 }
 
-/// Returns the notice on a property that `tool` does not have: it has those of every client and `own`.
+/// Returns the notice on a property without effect in `tool`; None if it has an effect. The properties of every client
+/// and those in `own` have an effect.
 pub fn without_effect(key: &str, tool: &str, own: &[&'static str]) -> Option<String> {
     let of_clients = Security::settings().map(|setting| setting.name).chain([BOOTSTRAP_SERVERS, "client.id"]);
     let known: Vec<&str> = of_clients.chain(own.iter().copied()).collect();
     (!known.contains(&key)).then(|| format!("has no effect on {tool}{}", did_you_mean(key, known)))
 }
 
-/// Parses `key=value` of `--config` and `--command-property`; the value may contain further `=`.
+/// Parses `key=value`, as in `--config` and `--command-property`. The value may contain further `=`.
 pub fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
@@ -212,7 +216,8 @@ mod tests {
                 "{refusal}"
             );
         }
-        // Nothing secret may be sent in clear because a line is missing.
+        // Each of these keys is refused without security.protocol: a missing line must not cause secrets to be sent in
+        // clear.
         for key in ["sasl.jaas.config", "sasl.mechanism", "ssl.truststore.location"] {
             let refusal = of(key, "secret").expect_err(key).to_string();
             assert!(refusal.starts_with(key) && !refusal.contains("secret"), "{refusal}");

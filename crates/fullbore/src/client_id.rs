@@ -10,7 +10,7 @@ pub const GROUPS: &str = "fullbore-groups";
 pub const TOPICS: &str = "fullbore-topics";
 /// Client id of `fullbore api-versions`.
 pub const API_VERSIONS: &str = "fullbore-api-versions";
-/// Client id of the completion of names.
+/// Client id of the completion of names in shells.
 pub const COMPLETIONS: &str = "fullbore-completions";
 /// Client id of `fullbore info`.
 pub const INFO: &str = "fullbore-info";

@@ -1,7 +1,8 @@
-//! `fullbore completions`: the scripts with which shells complete this program's command lines, and the responses to
-//! them.
+//! `fullbore completions`: prints scripts with which shells complete this program's command lines, and answers those
+//! scripts.
 //!
-//! Invariant: a shell gets nothing but words. If no broker answers within [`PATIENCE`], names are missing.
+//! Invariant: a shell gets nothing but words to complete. If no broker answers within [`PATIENCE`], the names of topics
+//! and groups are missing.
 
 use crate::client::{self, without_effect};
 use crate::client_id;
@@ -16,9 +17,9 @@ use fullbore_client::blocking::Cluster;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Variable by which a script requests completions; it names the shell.
+/// Environment variable with which a script requests completions. Its value is the shell.
 const VARIABLE: &str = "FULLBORE_COMPLETE";
-/// Longest wait for a broker, during which the user waits for the shell.
+/// Longest wait for a broker. It is short, since the user waits for the shell during this time.
 const PATIENCE: Duration = Duration::from_millis(700);
 /// Largest number of names that are offered.
 const NAMES_MAX: usize = 1_000;
@@ -46,14 +47,14 @@ pub fn run(completions: &Completions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Answers a shell that requests completions, and ends the program; otherwise returns.
+/// Answers a shell that requests completions, and ends the program. Returns if no shell does.
 pub fn answer_shell(command: fn() -> clap::Command) {
     CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).complete();
 }
 
-/// Adds completions to the values that stand for topics and groups, by the names of those values in the help.
+/// Adds completions to values that are topics or groups. The value's name in the help (TOPIC, GROUP) shows the kind.
 fn with_names(command: clap::Command) -> clap::Command {
-    // A topic to create has a new name.
+    // The name of a topic to create is new, and has no completion.
     let is_new = command.get_name() == "create";
     let named = |arg: Arg| {
         let value = arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
@@ -78,7 +79,7 @@ fn groups() -> Vec<CompletionCandidate> {
     found.into_iter().map(|group| group.id.to_string()).take(NAMES_MAX).map(CompletionCandidate::new).collect()
 }
 
-/// Returns the cluster that the command line to complete names.
+/// Returns the cluster that the command line to complete names; None if its address or properties cannot be used.
 fn cluster() -> Option<Cluster> {
     let asked = std::env::args_os().skip_while(|word| word != "--");
     let words = whole_words(asked.map(|word| word.to_string_lossy().into_owned()));
@@ -88,7 +89,7 @@ fn cluster() -> Option<Cluster> {
     client::quiet_cluster(servers.as_deref(), &properties, client_id::COMPLETIONS, PATIENCE).ok()
 }
 
-/// Joins the words that bash has split at `=` and `:`.
+/// Returns the words of the command line, joined again where bash has split them at `=` and `:`.
 fn whole_words(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut whole: Vec<String> = Vec::new();
     let mut goes_on = false;
@@ -103,7 +104,7 @@ fn whole_words(words: impl Iterator<Item = String>) -> Vec<String> {
     whole
 }
 
-/// Returns the last value of a flag with one of these names.
+/// Returns the last value of a flag with one of these names; None if the flag is missing.
 fn value_of(words: &[String], names: &[&str]) -> Option<String> {
     let of = |at: usize| {
         let word = &words[at];

@@ -1,14 +1,14 @@
-//! Failure of a command, as the sentence that its user reads.
+//! Failure of a command, with the sentence that the user reads.
 
 use std::fmt;
 
-/// Exit status of a command line that cannot be carried out as typed; that of clap, too.
+/// Exit status of a command line that cannot be carried out as typed. clap uses the same.
 const USAGE: u8 = 2;
 
-/// Exit status of a command that a signal ended, as shells have it for SIGINT.
+/// Exit status of a command that a signal ended. Shells use the same for SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// Sentence with the error and the next step.
+/// Sentence with the error and the next step, and the exit status.
 #[derive(Debug)]
 pub struct Failure {
     sentence: String,
@@ -17,17 +17,17 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Makes a failure with this sentence.
+    /// Returns a failure with this sentence.
     pub fn new(sentence: impl Into<String>) -> Self {
         Failure { sentence: sentence.into(), status: 1 }
     }
 
-    /// Makes the failure of a command line that lacks something.
+    /// Returns the failure of a command line that lacks a flag or a value.
     pub fn usage(sentence: impl Into<String>) -> Self {
         Failure { sentence: sentence.into(), status: USAGE }
     }
 
-    /// Makes the failure of a command that the user ended.
+    /// Returns the failure of a command that the user ended.
     pub fn interrupted(sentence: impl Into<String>) -> Self {
         Failure { sentence: sentence.into(), status: INTERRUPTED }
     }
@@ -45,7 +45,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns a part of a sentence with the number of records written.
+/// Returns a part of a sentence with the number of written records.
 pub fn records_were_written(count: u64) -> String {
     match count {
         1 => "1 record was written".to_owned(),

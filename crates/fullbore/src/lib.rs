@@ -1,7 +1,7 @@
-//! Command line of Fullbore: one file a command. The other crates do the work.
+//! Command line of Fullbore: a file for each command. The other crates do the work.
 //!
-//! It is a library with a binary of one line: cargo compiles a library beside its dependencies, and a binary after
-//! them.
+//! It is a library with a binary of one line, since cargo compiles a library in parallel with its dependencies, but a
+//! binary only after them.
 //!
 //! Invariant: a command that fails prints one sentence to standard error and exits with 1. It exits with 2 if the
 //! command line is malformed, and with 130 if it was interrupted.
@@ -138,7 +138,7 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// Parses a command line as it is typed, with single quotes.
+    /// Parses a typed command line. Single quotes group words.
     pub fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(action::with_words(words(line).into_iter().map(Into::into)))
     }
@@ -155,14 +155,14 @@ mod tests {
         words
     }
 
-    /// Returns the examples in the help of a command and its subcommands, each as it is typed.
+    /// Returns the examples in the help of a command and of its subcommands, in the form to type.
     fn examples(command: &clap::Command) -> Vec<String> {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let typed = |line: &str| {
             let line = line.trim().trim_start_matches("Example: ");
             line.starts_with("fullbore ").then(|| line.split("  ").next().unwrap_or_default().to_owned())
         };
-        // A line that ends with a backslash continues on the next one.
+        // Joins a line that ends with a backslash with the next one.
         let mut found: Vec<String> = help.replace("\\\n", " ").lines().filter_map(typed).collect();
         found.extend(command.get_subcommands().flat_map(examples));
         found
@@ -173,7 +173,7 @@ mod tests {
         let all = examples(&Cli::command());
         assert!(all.len() > 20, "{all:#?}");
         for example in all {
-            // Takes the first command of a pipe.
+            // Checks only the first command of a pipe.
             let example = example.split(" | ").next().unwrap_or_default();
             let placeholder = example.contains("<COMMAND>");
             assert!(placeholder || parse(example).is_ok(), "{example}: {:?}", parse(example).err());
@@ -196,7 +196,7 @@ mod tests {
     fn lines_of_the_help_fit_into_100_columns() {
         fn check(command: &mut clap::Command) {
             let help = command.render_long_help().to_string();
-            // The usage is one line, which can be typed.
+            // The usage may be longer, since it is one line to type.
             for line in help.lines().filter(|line| !line.starts_with("Usage: ")) {
                 assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
             }

@@ -1,7 +1,7 @@
-//! Log on standard error, as `--log`, RUST_LOG and `--debug` set it. Standard output is left to people and scripts.
+//! Log on standard error, set by `--log`, RUST_LOG and `--debug`. Standard output has no log lines.
 //!
 //! Not here: the events. Invariants: the protocol log is off unless `--debug protocol`, RUST_LOG or `--log` names it. A
-//! line that cannot be written, since the disk is full or the reader is gone, is lost and has no other effect.
+//! line that cannot be written is lost, as on a full disk or without a reader; this has no other effect.
 
 use crate::failure::Failure;
 use crate::log_format::LogFormat;
@@ -27,14 +27,14 @@ impl Debug {
     }
 }
 
-/// Default filter of the broker: warnings, start and stop, changes, recoveries, and new certificates.
+/// Default filter of the broker's log: warnings, start and stop, changes, recoveries, and new certificates.
 const BROKER_DEFAULT: &str = "warn,fullbore::serve=info,fullbore::changes=info,fullbore_broker::net::tls=info";
-/// Default filter of tools, which print what their users should know.
+/// Default filter of tools: they have no log, since they print the facts for the user.
 const CLIENT_DEFAULT: &str = "off";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Sets up the broker's log by `--log`, or RUST_LOG, or the default, and adds the targets of `--debug`. Its levels can
-/// be changed later.
+/// Sets up the broker's log by `--log`, else by RUST_LOG, else by the default, and adds the targets of `--debug`. The
+/// returned levels can be changed later.
 pub fn of_broker(filter: Option<&str>, format: LogFormat, debug: &[Debug]) -> Result<Arc<dyn LogLevels>, Failure> {
     let text = match filter {
         Some(text) => parse(text)?.to_owned(),
@@ -53,7 +53,7 @@ pub fn of_broker(filter: Option<&str>, format: LogFormat, debug: &[Debug]) -> Re
     Ok(Arc::new(Levels::new(text, move |filter| handle.reload(filter).map_err(|error| error.to_string()))))
 }
 
-/// Sets up the log of a tool by RUST_LOG, or none, and adds the targets of `--debug`.
+/// Sets up the log of a tool by RUST_LOG, and adds the targets of `--debug`. Without either, the tool has no log.
 pub fn of_client(debug: &[Debug]) -> Result<(), Failure> {
     let text = with_debug(from_environment(CLIENT_DEFAULT)?, debug);
     tracing_subscriber::fmt()
@@ -73,8 +73,8 @@ fn from_environment(default: &str) -> Result<String, Failure> {
     }
 }
 
-/// Checks a filter of levels and of `target=level`. A lone word that is not a level would be taken for a target, and
-/// would log nothing of Fullbore's.
+/// Checks a filter that consists of levels and of `target=level`. Refuses a word that is not a level: it would be taken
+/// for a target, and would log no events of Fullbore.
 fn parse(text: &str) -> Result<&str, Failure> {
     let refused = |part: &str| {
         Failure::new(format!(
@@ -90,15 +90,15 @@ fn parse(text: &str) -> Result<&str, Failure> {
 }
 
 fn with_debug(text: String, debug: &[Debug]) -> String {
-    // An empty filter shows errors.
+    // An empty filter admits errors.
     let text = if text.trim().is_empty() { "error".to_owned() } else { text };
     debug.iter().fold(text, |text, of| format!("{text},{}", of.directive()))
 }
 
-/// Levels of the broker's log: those it started with, and the changes since.
+/// Levels of the broker's log: those of the start, and the changes since.
 struct Levels<R> {
     began: String,
-    /// Changed levels by target; None is the root.
+    /// Changed levels by target; None stands for the root.
     set: Mutex<BTreeMap<Option<&'static str>, Level>>,
     reload: R,
 }
@@ -108,8 +108,8 @@ impl<R: Fn(EnvFilter) -> Result<(), String> + Send + Sync> Levels<R> {
         Levels { began, set: Mutex::default(), reload }
     }
 
-    /// Returns the level of a target by the nearest of the changed levels and those of the start. An
-    /// `EnvFilter` alone would apply the level of `log` to `logs`, too.
+    /// Returns the level of a target: that of the nearest target among the changed levels and those of the start.
+    /// `EnvFilter` alone would also apply the level of `log` to `logs`.
     fn level(&self, set: &BTreeMap<Option<&'static str>, Level>, target: Option<&str>) -> Level {
         let began: Vec<Targets> = self.began.split(',').filter_map(|part| part.trim().parse().ok()).collect();
         let directives = || began.iter().flat_map(Targets::iter);

@@ -1,6 +1,6 @@
-//! Lines of the broker's log: text for people, or a JSON object each for log collectors.
+//! Lines of the broker's log: text for people, or JSON objects for log collectors.
 //!
-//! Invariant: a JSON line is one whole object, whatever an event contains.
+//! Invariant: a JSON line is exactly one object, whatever an event contains.
 
 use clap::ValueEnum;
 use fullbore_bench::report::json::{object, plain, string};
@@ -31,7 +31,7 @@ pub enum LogLines {
 }
 
 impl LogFormat {
-    /// Returns the formatter of this format.
+    /// Returns the formatter for this format.
     pub fn lines(self) -> LogLines {
         match self {
             LogFormat::Text => LogLines::Text(Format::default()),
@@ -53,7 +53,7 @@ where
 
 fn json_line(event: &Event<'_>) -> String {
     let mut time = String::new();
-    // The time is empty if the clock cannot be formatted.
+    // The time stays empty if the clock cannot be formatted.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     let mut fields = JsonFields::default();
     event.record(&mut fields);
@@ -66,7 +66,7 @@ fn json_line(event: &Event<'_>) -> String {
     object(own.into_iter().chain(fields.0.iter().map(|(name, value)| (*name, value.clone()))))
 }
 
-/// Fields of an event, each as JSON text; `message` is one of them.
+/// Fields of an event, including `message`, with their values as JSON text.
 #[derive(Default)]
 struct JsonFields(Vec<(&'static str, String)>);
 

@@ -1,4 +1,4 @@
-//! Binary `fullbore`. See the library of this name.
+//! Binary `fullbore`. Its code is in the library of the same name.
 
 fn main() -> std::process::ExitCode {
     fullbore::main()

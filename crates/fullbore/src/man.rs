@@ -1,4 +1,4 @@
-//! `fullbore man`: manual pages, generated from the definition of the command line, like `--help`.
+//! `fullbore man`: prints manual pages, generated from the definition of the command line, like `--help`.
 
 use crate::failure::Failure;
 use crate::output;
@@ -18,7 +18,7 @@ pub struct Man {
     dir: Option<PathBuf>,
 }
 
-/// Removes the subcommand `help`: the other commands have pages of their own.
+/// Removes the subcommand `help`, which needs no page.
 fn without_help(command: clap::Command) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
     let bare = command.disable_help_subcommand(true);

@@ -1,7 +1,7 @@
-//! Standard output and its form, and lines on standard error.
+//! Output of commands: standard output and its form, and lines on standard error.
 //!
-//! Invariant: a reader that is gone (`| head -1`), of either, loses the remaining lines and has no other effect.
-//! Commands end normally and clean up.
+//! Invariant: if the reader of either stream is gone (`| head -1`), the remaining lines are lost. Commands then end
+//! normally, and clean up.
 
 use crate::closed;
 use clap::Args;
@@ -14,18 +14,18 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static FAILED: OnceLock<io::Error> = OnceLock::new();
-/// True for `--json`; global, since the code that prints failures has no access to the flags.
+/// True with `--json`. Global, since the code that prints failures does not have the flags.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Escape sequences: start and end of a heading, and start of an error, on a terminal.
+/// Escape sequences for a terminal: start of a heading, end of a style, and start of an error.
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
 const BOLD_RED: &str = "\x1b[1;31m";
 
-/// Bytes that are read of the answer to a question.
+/// Most bytes that are read of the user's answer to a question.
 const ANSWER_BYTES_MAX: u64 = 64;
 
-/// Form of the output.
+/// Flag that selects the form of the output.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Format {
     /// Print one JSON document to standard output. Each line on standard error is JSON, too: {"error": SENTENCE} for a
@@ -35,7 +35,7 @@ pub struct Format {
 }
 
 impl Format {
-    /// Makes this the form of errors, too.
+    /// Sets this form for errors as well.
     pub fn choose(self) {
         IS_JSON.store(self.json, Ordering::Relaxed);
     }
@@ -52,7 +52,7 @@ pub fn failure(sentence: &str) {
     }
 }
 
-/// Returns the heading of a table, which stands out on a terminal.
+/// Returns the heading of a table, in bold on a terminal.
 pub fn heading(text: &str) -> String {
     match has_colours(&io::stdout()) {
         true => format!("{BOLD}{text}{PLAIN}"),
@@ -60,13 +60,13 @@ pub fn heading(text: &str) -> String {
     }
 }
 
-/// Returns true on a terminal, unless the user wants no colours (no-color.org).
+/// Returns true if the stream is a terminal, and NO_COLOR is not set (no-color.org).
 pub fn has_colours(stream: &impl IsTerminal) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Escapes control characters of a name that another client chose, such as a group's: a terminal would obey them.
+/// Escapes control characters in a name that another client chose, such as a group's name: a terminal would obey them.
 pub fn name(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.chars().map(shown).collect::<String>().into(),
@@ -74,12 +74,12 @@ pub fn name(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns a character as it is printed: a control character as `\x1b`.
+/// Returns the printed form of a character; for a control character an escape like `\x1b`.
 fn shown(char: char) -> String {
     if char.is_control() { format!(r"\x{:02x}", u32::from(char)) } else { char.into() }
 }
 
-/// Escapes control characters of lines for people, except for newlines, tabs and this module's own styles. JSON has its
+/// Escapes control characters in lines for people, except newlines, tabs and the styles of this module. JSON has its
 /// own escapes.
 fn printable(text: &str) -> Cow<'_, str> {
     let is_foreign = |char: char| char.is_control() && !matches!(char, '\n' | '\t');
@@ -101,13 +101,14 @@ fn printable(text: &str) -> Cow<'_, str> {
     (printed + rest).into()
 }
 
-/// Returns the number of columns if standard output is a terminal.
+/// Returns the number of columns of the terminal; None if standard output is not a terminal.
 pub fn width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Prints text whose parts are separated by commas, folded to `limit` columns if there is a limit.
+/// Prints text whose parts are separated by commas. Breaks it into lines of at most `limit` columns, if there is a
+/// limit.
 pub fn folded(text: &str, limit: Option<usize>) {
     fold(text, limit).iter().for_each(|text| line(text));
 }
@@ -123,14 +124,14 @@ fn fold(text: &str, limit: Option<usize>) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Prints a line for people: nothing with `--json`.
+/// Prints a line for people; prints nothing with `--json`.
 pub fn words(text: &str) {
     if !IS_JSON.load(Ordering::Relaxed) {
         line(text);
     }
 }
 
-/// Prints a remark: a line for people, which goes to standard error with `--json`.
+/// Prints a remark to standard output; with `--json`, to standard error.
 pub fn note(text: &str) {
     if IS_JSON.load(Ordering::Relaxed) { tell(text) } else { line(text) }
 }
@@ -144,14 +145,14 @@ pub fn tell(text: impl Display) {
     }
 }
 
-/// Writes a line to standard error. Ignores a reader that is gone, at which `eprintln!` panics.
+/// Writes a line to standard error. Ignores a missing reader; `eprintln!` would panic.
 fn to_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(format!("{}\n", printable(text)).as_bytes());
 }
 
 /// Prints `question` to standard error. Returns true if the first line of `answers` is y or yes.
 pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
-    // An answer counts only if the question was printed.
+    // No answer counts if the question could not be printed.
     if io::stderr().lock().write_all(question.as_bytes()).is_err() {
         return false;
     }
@@ -160,18 +161,18 @@ pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
     is_read && ["y", "yes"].iter().any(|yes| answer.trim().eq_ignore_ascii_case(yes))
 }
 
-/// Prints a line at once; does nothing after a failed write.
+/// Prints a line to standard output at once; does nothing after a failed write.
 pub fn line(text: &str) {
     written(|| writeln!(io::stdout().lock(), "{}", printable(text)));
 }
 
-/// Prints bytes at once; does nothing after a failed write. Returns true if they were printed.
+/// Prints bytes to standard output at once; does nothing after a failed write. Returns true if they were printed.
 pub fn bytes(bytes: &[u8]) -> bool {
     written(|| io::stdout().lock().write_all(bytes))
 }
 
-/// Runs `write`, which writes to standard output, and flushes that; does nothing after a failed write. Returns true if
-/// `write` succeeded.
+/// Runs `write`, which writes to standard output, and flushes standard output. Does nothing after a failed write.
+/// Returns true if both succeeded.
 pub fn written(write: impl FnOnce() -> io::Result<()>) -> bool {
     if FAILED.get().is_none() {
         let open = if closed::is_stdout_closed() { Err(Errno::BADF.into()) } else { Ok(()) };
@@ -182,17 +183,17 @@ pub fn written(write: impl FnOnce() -> io::Result<()>) -> bool {
     FAILED.get().is_none()
 }
 
-/// Returns true if lines are lost: a command that works only for its output may stop.
+/// Returns true if a write to standard output has failed. A command that works only for its output may then stop.
 pub fn is_lost() -> bool {
     FAILED.get().is_some()
 }
 
-/// Returns the error that lost lines; None if the reader is just gone, as it may be.
+/// Returns the error of the failed write; None if no write failed, or if the reader is gone, which is no error.
 pub fn error() -> Option<&'static io::Error> {
     FAILED.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
 }
 
-/// Returns a word as a shell takes it, quoted if it must be.
+/// Returns a word for a command line of a shell, quoted if necessary.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_=.,:/@+%".contains(letter);
     match !word.is_empty() && word.chars().all(is_plain) {

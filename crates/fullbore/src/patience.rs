@@ -1,9 +1,9 @@
-//! `--timeout`: how long a command waits for brokers.
+//! Flag `--timeout`: the longest wait of a command for brokers.
 
 use clap::Args;
 use std::time::Duration;
 
-/// How long a command waits for brokers.
+/// Longest wait of a command for brokers.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Patience {
     /// Milliseconds to wait for a response, and for a coordinator or leader that is moving.
@@ -12,12 +12,12 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Makes a patience of `timeout` milliseconds.
+    /// Returns a patience of `timeout` milliseconds.
     pub fn of_ms(timeout: u64) -> Self {
         Patience { timeout }
     }
 
-    /// Returns it as a duration.
+    /// Returns the patience as a duration.
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.timeout)
     }

@@ -1,6 +1,7 @@
-//! Profile: client properties for every client command that names no file of its own.
+//! Profile: the client properties of every client command whose flags name no file.
 //!
-//! Invariant: flags and FULLBORE_BOOTSTRAP_SERVER override it. A key of other commands causes no notice.
+//! Invariant: flags and FULLBORE_BOOTSTRAP_SERVER override the profile. A key that only other commands use causes no
+//! notice.
 
 use crate::failure::Failure;
 use crate::properties::{BOOTSTRAP_SERVERS, Notice, bootstrap_of_shell, read_properties};
@@ -10,15 +11,15 @@ use fullbore_producer::config;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Variable that names the file; empty for none.
+/// Environment variable that names the file; an empty value means no profile.
 const VARIABLE: &str = "FULLBORE_PROFILE";
-/// File in the user's configuration directory, if the variable is not set.
+/// File in the user's configuration directory that is the profile if the variable is not set.
 const FILE: &str = "fullbore/profile.properties";
 
-/// Reads the profile, without the keys that only other commands use; an empty set if there is none.
+/// Reads the profile, without the keys that only other commands use. Returns an empty set if there is no profile.
 ///
 /// # Errors
-/// A file that cannot be read. The default one may be absent.
+/// A file that cannot be read. The default file may be absent.
 pub fn properties(notice: Notice<'_>) -> Result<Properties, Failure> {
     let variable = |name: &str| std::env::var_os(name);
     let Some(path) = path(variable).filter(|path| variable(VARIABLE).is_some() || path.exists()) else {
@@ -27,7 +28,7 @@ pub fn properties(notice: Notice<'_>) -> Result<Properties, Failure> {
     Ok(of_command(&read_properties(Some(&path))?, notice, bootstrap_of_shell().is_some()))
 }
 
-/// Returns the path that the environment names.
+/// Returns the path of the profile, which the environment determines; None if there is no profile.
 fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if variable(VARIABLE).is_some() {
@@ -37,7 +38,8 @@ fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(folder.join(FILE))
 }
 
-/// Returns the properties of a profile for a command, including unknown ones, which then cause a notice.
+/// Returns the properties of a profile for a command. Unknown properties are included, so that they cause a notice.
+/// With `names_cluster`, leaves out the profile's bootstrap servers.
 fn of_command(profile: &Properties, notice: Notice<'_>, names_cluster: bool) -> Properties {
     let mut properties = Properties::default();
     for (key, value) in profile.iter() {
@@ -50,7 +52,7 @@ fn of_command(profile: &Properties, notice: Notice<'_>, names_cluster: bool) -> 
     properties
 }
 
-/// Returns true if some command has this key.
+/// Returns true if any command uses this key.
 fn is_known(key: &str) -> bool {
     config::notice(key).is_none() || ConsumerConfig::settings().any(|setting| setting.name == key)
 }

@@ -1,21 +1,23 @@
-//! Reserve threads of the runtime, which are used once the threads that serve clients hang in writes to the disk.
+//! Reserve threads of the runtime. They serve clients once the other threads hang in writes to the disk.
 //!
-//! A blocked worker of the runtime cannot be replaced, and a write blocks. The reserve is workers that wait outside the
-//! runtime's work: they take no part in it and cost nothing. Invariant: once released, they stay.
+//! A write blocks its worker thread, and the runtime cannot replace a blocked worker. The reserve consists of workers
+//! that are blocked on purpose: until their release, they run no tasks and take no processor time. Invariant: once
+//! released, they keep serving.
 
 use std::sync::mpsc::{Sender, channel};
 use tokio::runtime::Runtime;
 
-/// Number of reserve threads. One serves; with two, one may run longer work.
+/// Number of reserve threads. One would suffice to serve; with two, one of them may run long work.
 pub const THREADS: usize = 2;
 
-/// Reserve of held workers.
+/// Reserve of held-back workers.
 pub struct Reserve {
     held: Vec<Sender<()>>,
 }
 
 impl Reserve {
-    /// Holds back [`THREADS`] workers of a runtime, which has this many more than are to serve.
+    /// Holds back [`THREADS`] workers of a runtime. The caller has created the runtime with this number of additional
+    /// workers.
     pub fn hold(runtime: &Runtime) -> Reserve {
         let held = (0..THREADS).map(|_| {
             let (held, let_go) = channel();
@@ -27,7 +29,7 @@ impl Reserve {
         Reserve { held: held.collect() }
     }
 
-    /// Returns true until [`Reserve::let_go`].
+    /// Returns true until the call of [`Reserve::let_go`].
     pub fn is_held(&self) -> bool {
         !self.held.is_empty()
     }

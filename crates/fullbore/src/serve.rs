@@ -1,4 +1,4 @@
-//! `fullbore serve`: from the command line to a running broker, and its stop at a signal.
+//! `fullbore serve`: starts a broker from the command line, and stops it at a signal.
 
 use crate::closed::is_stdout_closed;
 use crate::failure::Failure;
@@ -43,11 +43,11 @@ pub struct Serve {
     log_format: LogFormat,
 }
 
-/// Source of a mistake in a `--set`.
+/// Prefix of a message about a mistake in a `--set`.
 const SET: &str = "--set ";
 
 impl Serve {
-    /// Returns the configuration, or everything that is wrong with it.
+    /// Returns the configuration with warnings, or a failure with all of its mistakes.
     fn configuration(&self) -> Result<(BrokerConfig, Vec<Warning>), Failure> {
         let (properties, mut mistakes) = self.properties()?;
         match BrokerConfig::from_properties(&properties) {
@@ -61,8 +61,8 @@ impl Serve {
         })
     }
 
-    /// Returns the properties of the file, overridden by `--data-dir`, `--listen` and `--set`, of which no two may set
-    /// the same; and the malformed lines and pairs.
+    /// Returns the properties of the file, overridden by `--data-dir`, `--listen` and `--set`, and the mistakes:
+    /// malformed lines and pairs. No two flags may set the same property.
     fn properties(&self) -> Result<(Properties, Mistakes), Failure> {
         let (mut properties, mut mistakes) = match &self.config {
             None => (Properties::default(), Mistakes::default()),
@@ -88,7 +88,8 @@ impl Serve {
         Ok((properties, mistakes))
     }
 
-    /// Refuses a flag that `--set` would override: the broker would be elsewhere than its owner believes.
+    /// Refuses a flag that `--set` would override: the broker would not have the address or directory that the flag
+    /// shows.
     fn check_said_once(&self) -> Result<(), Failure> {
         let flags = [
             ("--data-dir", self.data_dir.is_some(), ["log.dirs", "log.dir"].as_slice()),
@@ -106,7 +107,7 @@ impl Serve {
     }
 }
 
-/// Returns the listener of `--listen`: the short form, or Kafka's with the protocol in front.
+/// Returns the listener of `--listen`, which has the short form, or Kafka's form with the protocol.
 fn listener_of(listen: &str) -> Result<String, Failure> {
     match listen.split_once("://") {
         None => Ok(format!("PLAINTEXT://{listen}")),
@@ -134,7 +135,7 @@ pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
     let runtime = runtime.worker_threads(serving + reserve::THREADS).enable_all().build()?;
     let mut reserve = Reserve::hold(&runtime);
     let ended = runtime.block_on(serve_until_signal(config, Loggers::of(levels), as_json, &mut reserve));
-    // The runtime can only end once its threads are released.
+    // Without this, the drop of the runtime would wait for the held-back threads.
     reserve.let_go();
     ended
 }
@@ -145,13 +146,13 @@ async fn serve_until_signal(
     as_json: bool,
     reserve: &mut Reserve,
 ) -> Result<(), Failure> {
-    // Set before the broker opens anything, so that no signal finds it half open.
+    // The handlers are set before the broker opens any file, so that no signal kills it during its start.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let data_dir = std::path::absolute(&config.node.data_dir).unwrap_or_else(|_| config.node.data_dir.clone());
     let host = config.network.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
     let broker = Broker::start_with(config, loggers).await?;
     let (listens, data_dir) = (host_port(&host, broker.addr().port()), data_dir.display().to_string());
-    // Daemons have no standard output, which is no error.
+    // Without standard output, as in a daemon, the greeting goes to the log.
     match as_json || is_stdout_closed() {
         true => log_greeting(&broker, &listens, &data_dir),
         false => greet(&broker, &listens, &data_dir),
@@ -170,7 +171,7 @@ async fn serve_until_signal(
     ended.map_or(Ok(()), |why| Err(Failure::new(why)))
 }
 
-/// Logs the text of [`greet`].
+/// Logs the facts that [`greet`] prints.
 fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
     let (host, port) = broker.advertised();
     let metrics = broker.admin_addr().map(|admin| format!("http://{admin}/metrics")).unwrap_or_default();
@@ -185,7 +186,7 @@ fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
     );
 }
 
-/// Prints the listener's address, and the advertised one if it differs.
+/// Prints the listener's address, and the advertised address if it differs.
 fn greet(broker: &Broker, listens: &str, data_dir: &str) {
     let (host, port) = broker.advertised();
     let addr = host_port(&host, port);

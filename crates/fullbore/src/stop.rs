@@ -1,9 +1,9 @@
-//! Early end of a command: a signal came, or the reader of its output is gone.
+//! Early end of a command: after a signal, or because the reader of its output is gone.
 //!
-//! Invariant: the first signal only requests the end, and the command ends by itself, prints its results and cleans up.
-//! A second signal ends the program. So does the first one if the command does not end, since it then waits for a
-//! response. Ctrl-C (SIGINT) comes from a user at a terminal, who waits for half a second at most. SIGTERM leaves time
-//! for the last records and commits.
+//! Invariants: the first signal only requests the end; the command then prints its results, cleans up, and returns. A
+//! second signal ends the program. A time limit also ends it, for a command that waits for a response. After Ctrl-C
+//! (SIGINT), a user at a terminal waits for half a second at most. SIGTERM leaves time for the last records and
+//! commits.
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
@@ -13,37 +13,37 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// Longest time of a command to end after Ctrl-C, unless it has allowed itself more; counted in polls.
+/// Longest time after Ctrl-C until the command ends, unless it calls [`Stop::allow`]. Counted in polls.
 const INTERRUPTED_WITHIN: Duration = Duration::from_millis(400);
 
-/// Longest time of a command to notice SIGTERM.
+/// Longest time after SIGTERM until the command notices it.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
 
-/// Longest time of a command to end once it has noticed SIGTERM: longer than any command takes for its last records,
-/// its commit and its leave.
+/// Longest time until the command ends after it has noticed SIGTERM. No command takes longer for its last records, its
+/// commit, and its leave of a group.
 const DONE_WITHIN: Duration = Duration::from_secs(40);
 
-/// Time between two polls of an interrupted command. Its time is counted in polls: if the machine is slow to run the
-/// polling thread, it is slow to run the command, too.
+/// Time between two polls after Ctrl-C. The command's time is counted in polls: a machine that is slow to run the
+/// polling thread is also slow to run the command.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Time within which a second signal counts as the first one: `timeout` of coreutils sends its signal to the command
-/// and to the command's group.
+/// Time within which a further signal counts as a repetition of the first one: `timeout` of coreutils sends its signal
+/// to the command, and to the command's group.
 const REPEATED_WITHIN: Duration = Duration::from_millis(250);
 
-/// Request to stop, and its state; clones share both.
+/// Request to stop a command, with its state. Clones share both.
 #[derive(Clone)]
 pub struct Stop {
     asked: Arc<watch::Sender<bool>>,
     heard: Arc<AtomicBool>,
-    /// Number of polls since Ctrl-C; 0 before it.
+    /// Number of polls since Ctrl-C; 0 before Ctrl-C.
     looks: Arc<AtomicU32>,
     /// Milliseconds that the command may take after Ctrl-C.
     allowed: Arc<AtomicU64>,
 }
 
 impl Stop {
-    /// Makes a request that is not made yet.
+    /// Returns a request that is not made yet.
     pub fn new() -> Self {
         Stop {
             asked: Arc::new(watch::Sender::new(false)),
@@ -53,13 +53,13 @@ impl Stop {
         }
     }
 
-    /// Makes a stop that SIGINT and SIGTERM request. At a second signal, or if the command does not notice the first,
-    /// `last_words` runs and the program ends.
+    /// Returns a request that SIGINT and SIGTERM make. At a second signal, or if the command does not end in time,
+    /// `last_words` runs, and the program ends.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
         let asked = stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // Set before this returns, so that no signal kills work that has begun.
+        // The handlers are set before this returns, so that no signal kills work that has begun.
         let (mut interrupt, mut terminate) = {
             let _runtime = runtime.enter();
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
@@ -94,7 +94,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Requests the stop.
+    /// Makes the request.
     pub fn ask(&self) {
         self.asked.send_replace(true);
     }
@@ -104,7 +104,7 @@ impl Stop {
         self.is_signalled() || output::is_lost()
     }
 
-    /// Returns true if a signal came, for a command that also works without a reader of its output.
+    /// Returns true if the request is made. For a command that also works without a reader of its output.
     pub fn is_signalled(&self) -> bool {
         let is_asked = *self.asked.borrow();
         if is_asked {
@@ -113,17 +113,17 @@ impl Stop {
         is_asked
     }
 
-    /// Lets the command take `time` after Ctrl-C, if that is more than it may already: for work that must not stay half
-    /// done.
+    /// Extends the command's time after Ctrl-C to `time`, unless it is longer already. For work that must not be left
+    /// incomplete.
     pub fn allow(&self, time: Duration) {
         self.allowed.fetch_max(to_ms(time), Ordering::Relaxed);
     }
 
-    /// Returns how long an ending command may still wait for others: `full`, or after Ctrl-C the rest of `share` since
-    /// then.
+    /// Returns the time for which an ending command may still wait for brokers and readers:
+    /// `full`, or after Ctrl-C the rest of `share`.
     pub fn time_left(&self, full: Duration, share: Duration) -> Duration {
         match self.since_ctrl_c() {
-            // At least 1 ms: callers take a zero for another meaning.
+            // At least 1 ms, since zero has another meaning for callers.
             Some(time) => full.min(share.saturating_sub(time).max(Duration::from_millis(1))),
             None => full,
         }
@@ -134,14 +134,14 @@ impl Stop {
         self.looks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the time since Ctrl-C, counted in polls.
+    /// Returns the time since Ctrl-C, counted in polls; None before Ctrl-C.
     fn since_ctrl_c(&self) -> Option<Duration> {
         let looks = self.looks.load(Ordering::Relaxed);
         looks.checked_sub(1).map(|looks| LOOK_EVERY * looks)
     }
 
-    /// Resolves when the command has not noticed the signal in time, or has not ended in time after that. A command
-    /// with a receiver has noticed it.
+    /// Returns once the command has not noticed the signal in time, or has not ended in time after that. A command with
+    /// a receiver counts as having noticed the signal.
     async fn unheard(&self) {
         while let Some(time) = self.since_ctrl_c() {
             if time >= Duration::from_millis(self.allowed.load(Ordering::Relaxed)) {
@@ -156,13 +156,13 @@ impl Stop {
         }
     }
 
-    /// Returns a receiver that turns true with the request. The caller must check for lost output itself.
+    /// Returns a receiver whose value becomes true with the request. The caller must check separately for lost output.
     pub fn receiver(&self) -> watch::Receiver<bool> {
         self.asked.subscribe()
     }
 }
 
-/// Waits for either signal. Returns true if it is the first of them.
+/// Waits for either signal. Returns true if it is `one`.
 async fn either(one: &mut Signal, other: &mut Signal) -> bool {
     tokio::select! {
         _ = one.recv() => true,

@@ -1,14 +1,14 @@
-//! Tables as Kafka's tools print them: left-aligned columns, each at least as wide as Kafka's.
+//! Tables in the form of Kafka's tools: left-aligned columns, each at least as wide as Kafka's.
 
 use crate::output::{heading, name};
 
-/// Columns that remain of a cell that is cut.
+/// Number of columns to which a cell may be cut.
 const CUT_TO: usize = 8;
-/// End of a cell that was cut.
+/// Text at the end of a cut cell.
 const DOTS: &str = "...";
 
-/// Returns the lines of a table, whose first row is the heading. `widths` are the least widths; further columns have
-/// none. Lines have no trailing blanks. Control characters of cells are escaped.
+/// Returns the lines of a table, whose first row is the heading. `widths` has the least widths of the first columns.
+/// Lines have no trailing blanks. Control characters in cells are escaped.
 pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
     let rows = &escaped(rows);
     let widths = columns(rows, widths);
@@ -23,8 +23,8 @@ pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
     lines
 }
 
-/// Returns a table as [`aligned`] does if it fits into `limit` columns, or there is no limit. Otherwise it drops the
-/// least widths, cuts the widest cells of text, and then removes columns from the right.
+/// Returns the lines of a table as [`aligned`] does, fitted into `limit` columns. If the table is too wide, drops the
+/// least widths, then cuts the widest cells of text, then removes columns from the right.
 pub fn fitted(rows: &[Vec<String>], widths: &[usize], limit: Option<usize>) -> Vec<String> {
     let lines = aligned(rows, widths);
     let mut rows = escaped(rows);
@@ -45,7 +45,7 @@ fn escaped(rows: &[Vec<String>]) -> Vec<Vec<String>> {
     rows.iter().map(|row| row.iter().map(|cell| name(cell).into_owned()).collect()).collect()
 }
 
-/// Returns true if a cell below the heading is text.
+/// Returns true if any cell of the column below the heading is text, not a number.
 fn is_text(rows: &[Vec<String>], column: usize) -> bool {
     let cells = rows.iter().skip(1).filter_map(|row| row.get(column));
     cells.into_iter().any(|cell| cell != "-" && cell.parse::<i64>().is_err())
@@ -66,7 +66,7 @@ fn rows_width(rows: &[Vec<String>], widths: &[usize]) -> usize {
     all.iter().sum::<usize>() + all.len().saturating_sub(1)
 }
 
-/// Returns the width of each column, at least that of `widths`.
+/// Returns the width of each column, which is at least the one in `widths`.
 fn columns(rows: &[Vec<String>], widths: &[usize]) -> Vec<usize> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -75,12 +75,12 @@ fn columns(rows: &[Vec<String>], widths: &[usize]) -> Vec<usize> {
     (0..rows.iter().map(Vec::len).max().unwrap_or(0)).map(width).collect()
 }
 
-/// Makes a row of a table.
+/// Returns a row of a table with these cells.
 pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// Returns a cell that may be empty, as Kafka's tools show it.
+/// Returns a cell with the value; like Kafka's tools, a dash for None.
 pub fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }

@@ -1,6 +1,6 @@
-//! Advice on words of Kafka's tools, on names without their flags, and on malformed numbers.
+//! Advice about words of Kafka's tools, names without their flags, and malformed numbers in a command line.
 //!
-//! Invariant: a tip names something that this program has, or states that it does not have it.
+//! Invariant: a tip names a command or flag of this program, or states that the program has none.
 
 use clap::Command;
 use clap::builder::StyledStr;
@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 
-/// Commands of other programs, without `kafka-` and `.sh`, and the equivalent here.
+/// Commands of other programs, without `kafka-` and `.sh`, with the equivalent here.
 const COMMANDS: [(&str, &str); 25] = [
     ("acl", ACLS),
     ("acls", ACLS),
@@ -42,18 +42,18 @@ const CONFIGS: &str = "write `fullbore configs`";
 const GROUPS: &str = "write `fullbore groups`";
 const TOPICS: &str = "write `fullbore topics`";
 
-/// Flags of other programs, and the equivalent here.
+/// Flags of other programs, with the equivalent here.
 const FLAGS: [(&str, &str); 4] = [
     ("--zookeeper", "there is no ZooKeeper; name a broker with --bootstrap-server HOST:PORT"),
     ("--broker-list", BOOTSTRAP),
     ("--brokers", BOOTSTRAP),
     ("--broker", BOOTSTRAP),
 ];
-/// Names of topics without a flag, as clap shows them.
+/// Argument for names of topics without a flag, in clap's form.
 const NAMES: &str = "[TOPIC]...";
 const BOOTSTRAP: &str = "name a broker with --bootstrap-server HOST:PORT";
 
-/// Adds the tip to an error, in place of the guesses of clap. `typed` names the action by a word.
+/// Adds the tip to an error, in place of clap's guesses. In `typed`, the action is a word, not a flag.
 pub fn add(error: &mut Error, typed: &[OsString], program: &Command) {
     let tip = match error.kind() {
         ErrorKind::InvalidSubcommand => of_command(&text(error, ContextKind::InvalidSubcommand)),
@@ -83,7 +83,7 @@ fn of_command(word: &str) -> Option<String> {
     COMMANDS.iter().find(|(other, _)| *other == name).map(|(_, here)| (*here).to_owned())
 }
 
-/// Returns the tip on a flag of other programs, or on a name without the flag that it belongs to.
+/// Returns the tip about a flag of another program, or about a name without its flag; None if there is no tip.
 fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<String> {
     if let Some((_, here)) = FLAGS.iter().find(|(flag, _)| *flag == argument) {
         return Some((*here).to_owned());
@@ -102,7 +102,8 @@ fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<
     })
 }
 
-/// Returns the tip on a further name after `--topic NAME`: mostly a pattern that the shell has expanded.
+/// Returns the tip about a further name after `--topic NAME`, which is mostly a pattern that the shell has expanded.
+/// None if that is not the error.
 fn of_names(error: &Error) -> Option<String> {
     let context: Vec<String> = [ContextKind::InvalidArg, ContextKind::PriorArg]
         .into_iter()
@@ -117,7 +118,8 @@ fn of_names(error: &Error) -> Option<String> {
         .then(|| "a pattern needs quotes, as in --topic 'test-.*', or the shell makes it names of files".to_owned())
 }
 
-/// Returns the tip on a malformed number, or one that is too large, by the error of Rust's parsers.
+/// Returns the tip about a number that is malformed or too large, by the error of Rust's parsers; None for other
+/// errors.
 fn of_number(error: &Error) -> Option<String> {
     let source = std::error::Error::source(error)?;
     let whole = source.downcast_ref::<ParseIntError>().map(ParseIntError::kind);

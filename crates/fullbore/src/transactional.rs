@@ -1,4 +1,4 @@
-//! Sentences on failed transactions, with the cause behind an error code and the next step, and the flags that
+//! Sentences about failed transactions: the cause behind an error code, and the next step. Also checks of flags that
 //! transactional commands share.
 
 use crate::failure::Failure;
@@ -9,11 +9,11 @@ use std::time::Duration;
 /// Name of the property with the transactional id.
 pub const TRANSACTIONAL_ID: &str = "transactional.id";
 
-/// Checks that a command line names one transactional id. The flag overrides a file of properties, but not silently a
-/// property on the command line, since the id decides which producer is fenced.
+/// Checks that a command line does not name two transactional ids, by the flag and by a property. The id decides which
+/// producer is fenced, so that neither may silently override the other. (The flag does override a file of properties.)
 ///
 /// # Errors
-/// Two different ids.
+/// Sentence about two different ids.
 pub fn check_ids(flag: Option<&str>, properties: &[(String, String)]) -> Result<(), Failure> {
     let property = properties.iter().rev().find(|(key, _)| key == TRANSACTIONAL_ID).map(|(_, value)| value.as_str());
     match (flag, property) {
@@ -24,46 +24,46 @@ pub fn check_ids(flag: Option<&str>, properties: &[(String, String)]) -> Result<
     }
 }
 
-/// Parses a number of records, 1 or more.
+/// Parses a number of records, which is at least 1.
 ///
 /// # Errors
-/// The allowed range, as a sentence.
+/// Sentence with the allowed range.
 pub fn record_count(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "must be a whole number, 1 or more".to_owned())
 }
 
-/// Settings of a producer that a sentence names.
+/// Settings of a transactional producer that sentences name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionSettings {
     id: String,
     timeout: Duration,
-    /// Flag of the command that ends transactions sooner.
+    /// Flag of the command with which transactions end sooner.
     sooner: &'static str,
 }
 
 impl TransactionSettings {
-    /// Returns the settings of a producer; `None` without a transactional id. `sooner` is the flag of its command that
-    /// ends transactions sooner.
+    /// Returns the settings of a producer; `None` without a transactional id. `sooner` is the flag of the command with
+    /// which transactions end sooner.
     pub fn of(config: &ProducerConfig, sooner: &'static str) -> Option<Self> {
         let id = config.transactional_id.clone()?;
         Some(TransactionSettings { id, timeout: config.transaction_timeout, sooner })
     }
 
-    /// Returns transaction.timeout.ms.
+    /// Returns the value of transaction.timeout.ms.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Returns the cause of a failure in plain words, or else the text of the error.
+    /// Returns the explanation of an error, or without one the text of the error.
     pub fn cause(&self, error: &TransactionError, open_for: Duration) -> String {
         self.explanation(error, open_for).unwrap_or_else(|| error.to_string())
     }
 
-    /// Returns the cause if it is more than the text of the error. `open_for` is the time since the transaction began,
-    /// 0 if none could begin.
+    /// Returns the cause of an error in plain words; None if the text of the error suffices. `open_for` is the time
+    /// since the transaction began, 0 if none could begin.
     ///
-    /// A coordinator has the same codes for a transaction aborted at its timeout and for a fenced producer: `open_for`
-    /// distinguishes the two.
+    /// A coordinator returns the same codes for a transaction that was aborted at its timeout and for a fenced
+    /// producer: `open_for` distinguishes the two.
     pub fn explanation(&self, error: &TransactionError, open_for: Duration) -> Option<String> {
         let (id, timeout_ms) = (&self.id, self.timeout.as_millis());
         match code(error)? {
@@ -89,7 +89,7 @@ impl TransactionSettings {
     }
 }
 
-/// Returns Kafka's error behind a failure.
+/// Returns the broker's error code behind a failure; None if there is none.
 fn code(error: &TransactionError) -> Option<ErrorCode> {
     match error {
         TransactionError::Coordinator { code, .. } | TransactionError::Record(ProduceError::Broker { code, .. }) => {

@@ -1,34 +1,36 @@
-//! Lines of a reader on standard error while it goes on: obstacles, and partitions that it gives up.
+//! Lines on standard error about the troubles of a running reader: obstacles, and partitions that it gives up.
 //!
-//! Invariant: an obstacle is printed at most once a minute, even if its reason changes or passes for a moment.
+//! Invariant: obstacles of one source cause at most one line a minute, even if the reason changes, or passes for a
+//! moment.
 
 use crate::output;
 use fullbore_client::consume::ConsumeProgress;
 use std::time::{Duration, Instant};
 
-/// Time after which an obstacle is printed: the move of a coordinator passes sooner.
+/// Time after which an obstacle is printed. The move of a coordinator ends sooner.
 const AFTER: Duration = Duration::from_secs(1);
 /// Time between two lines of the same source.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// State of the lines about one source of obstacles.
+/// State of the lines about the obstacles of one source.
 #[derive(Default)]
 pub struct Troubles {
-    /// Time at which the obstacle began, and at which it was last seen.
+    /// Time at which the present obstacle began, and time at which it was last seen.
     seen: Option<(Instant, Instant)>,
     told: Option<Instant>,
 }
 
 impl Troubles {
-    /// Takes the present obstacle, and prints it if a line is due.
+    /// Records the present obstacle, and prints it if a line is due. `None` means that there is no obstacle.
     pub fn observe(&mut self, trouble: Option<String>) {
         if let Some(trouble) = self.due(trouble, Instant::now()) {
             output::tell(format!("waiting: {trouble}"));
         }
     }
 
-    /// Takes the reason of the latest failed attempt since
-    /// `since`. An attempt may take longer than the interval in which [`Troubles::observe`] expects the next one.
+    /// Records the reason of the latest failed attempt, and prints it if a line is due. `since` is the time of the
+    /// first attempt. For attempts that take longer than the interval in which [`Troubles::observe`] expects the next
+    /// call.
     pub fn observe_attempts(&mut self, since: Instant, trouble: impl Into<String>) {
         if let Some(trouble) = self.due_attempts(since, trouble.into(), Instant::now()) {
             output::tell(format!("waiting: {trouble}"));
@@ -41,25 +43,26 @@ impl Troubles {
 
     fn due(&mut self, trouble: Option<String>, now: Instant) -> Option<String> {
         let trouble = trouble?;
-        // An obstacle that retries interrupt for a moment goes on.
+        // The obstacle counts as the same if retries interrupt it only for a moment.
         let begun = self.seen.filter(|(_, last)| now - *last < AFTER).map_or(now, |(begun, _)| begun);
         self.seen = Some((begun, now));
         (now - begun >= AFTER && self.is_due(now)).then_some(trouble)
     }
 
-    /// Returns true if the last line is a minute old, and counts a new one.
+    /// Returns true if a line is due, and records it as printed: the last line is a minute old.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.told.is_none_or(|told| now - told >= EVERY);
         self.told = if is_due { Some(now) } else { self.told };
         is_due
     }
 
-    /// Prints the notices of a run, except for the error with which the command will fail.
+    /// Prints the notices and the trouble of a run. Leaves out `fails_with`, the error with which the command will
+    /// fail.
     pub fn of_run(&mut self, progress: &ConsumeProgress, fails_with: Option<&str>) {
         let notices = progress.take_notices().into_iter();
         notices.filter(|notice| Some(&**notice) != fails_with).for_each(output::tell);
         progress.take_deleted_offsets().into_iter().for_each(output::tell);
-        // The run itself knows how long each partition has waited.
+        // No wait is needed here: the run reports only partitions that have waited long enough.
         if let Some(trouble) = progress.trouble()
             && self.is_due(Instant::now())
         {

@@ -1,29 +1,29 @@
-//! Malformed command lines: clap's text, or one JSON object with `--json`. Help and version are no mistakes, and do not
-//! come here.
+//! Errors of malformed command lines: clap's text, or one JSON object with `--json`. Not here: help and version, which
+//! are no errors.
 
 use crate::{action, output, tip};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Prints the mistake in the typed words to standard error.
+/// Prints the error of the command line `typed` to standard error, and returns the exit status.
 pub fn tell(mut error: clap::Error, typed: &[OsString], program: &clap::Command) -> ExitCode {
     tip::add(&mut error, &action::with_words(typed.iter().cloned()), program);
     if wants_json(typed) {
         output::failure(&sentence(&error));
     } else {
-        // Fails if standard error has no reader.
+        // The print fails if standard error has no reader.
         let _ = error.print();
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Returns true if errors must be JSON: `--json`, or `-J` of the commands that have it; not after `--`, where words are
-/// file names.
+/// Returns true if errors must be JSON: the command line has `--json`, or `-J` of a command with this flag. Words after
+/// `--` do not count, since they are file names.
 pub fn wants_json(typed: &[OsString]) -> bool {
     typed.iter().take_while(|word| *word != "--").any(|word| word == "--json" || word == "-J")
 }
 
-/// Returns clap's text up to its usage, in one line.
+/// Returns clap's text without the usage, in one line.
 fn sentence(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let told = text.split("\n\nUsage:").next().unwrap_or_default();

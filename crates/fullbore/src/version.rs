@@ -1,9 +1,9 @@
-//! Version of the binary, as `-V` and `--version` print it.
+//! Version of the binary, for `-V` and `--version`.
 
 /// Version and commit, for `-V`.
 pub const SHORT: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("FULLBORE_COMMIT"), ")");
 
-/// Version, commit, target and what is compiled in, for `--version`.
+/// Version, commit, target and compiled-in features, for `--version`.
 pub const LONG: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\ncommit: ",

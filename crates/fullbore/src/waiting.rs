@@ -1,7 +1,8 @@
 //! Reports of long waits on standard error.
 //!
-//! Not here: obstacles of a reader that goes on (see
-//! `troubles`). Invariant: nothing is printed within the first [`TOLD_AFTER`], and each line begins with `waiting: `.
+//! Not here: obstacles of a running reader (see
+//! `troubles`). Invariant: no line is printed within the first [`TOLD_AFTER`] of a wait. Each line begins with
+//! `waiting: `.
 
 use crate::output;
 use crate::patience::Patience;
@@ -13,21 +14,21 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Time of a wait after which a line is printed.
+/// Time after which a wait is reported.
 pub const TOLD_AFTER: Duration = Duration::from_secs(2);
 /// Time between two lines about the same wait.
 const EVERY: Duration = Duration::from_secs(5);
 /// Time between two checks of the waits.
 const TICK: Duration = Duration::from_millis(100);
-/// Additional wait for a producer: its own limit may be the same, and its error is more precise.
+/// Additional wait for a producer. Its own time limit may be the same, and its error is more precise.
 const GRACE: Duration = Duration::from_secs(1);
-/// Largest number of brokers and coordinators that are reported.
+/// Most brokers and coordinators that are reported.
 const TOLD_MAX: usize = 10;
 
-/// Reports each late response of a cluster once, from a thread of its own that lives as long as the cluster.
+/// Starts a thread that reports each late response of a cluster once. The thread lives as long as the cluster.
 ///
 /// # Errors
-/// The system refuses the thread.
+/// Error of the system if it refuses the thread.
 pub fn tell_of(awaited: Awaited, patience: Patience) -> io::Result<()> {
     let watch = move || {
         let mut told = BTreeSet::new();
@@ -49,11 +50,11 @@ fn late(whom: &str, patience: Patience) -> String {
     format!("waiting: no answer from {whom} for {told} s; --timeout ends this after {end:?}")
 }
 
-/// Waits until the producer has a connection to one of `servers`. The producer itself would wait max.block.ms, which is
-/// too long for a user at a terminal.
+/// Waits until the producer has a connection to one of `servers`. The producer itself would wait for max.block.ms,
+/// which is too long for a user at a terminal.
 ///
 /// # Errors
-/// The error of the last attempt, or no answer within `patience`.
+/// Error of the last attempt to connect, or of a missing answer within `patience`.
 pub fn for_producer(
     producer: &Producer,
     runtime: &Runtime,
@@ -77,7 +78,7 @@ pub fn for_producer(
     })
 }
 
-/// Wait of a command, which is reported after [`TOLD_AFTER`] and then every [`EVERY`].
+/// Wait of a command. It is reported after [`TOLD_AFTER`], and then every [`EVERY`].
 pub struct Wait {
     next: Instant,
 }
@@ -97,19 +98,19 @@ impl Wait {
     }
 }
 
-/// Wait of a command at a terminal for its first input; reported once.
+/// Wait of a command at a terminal for its first input or records. It is reported once.
 pub struct Idle {
     since: Instant,
     is_told: bool,
 }
 
 impl Idle {
-    /// Begins the wait. Without a terminal it is not reported.
+    /// Begins the wait. It is not reported if there is no terminal.
     pub fn begin() -> Self {
         Idle { since: Instant::now(), is_told: !io::stderr().is_terminal() }
     }
 
-    /// Reports the wait if a line is due and nothing `came` yet.
+    /// Reports the wait if a line is due. `came` is true once input has come, and ends the reports.
     pub fn observe(&mut self, came: bool, what: impl FnOnce() -> String) {
         self.is_told |= came;
         if !self.is_told && self.since.elapsed() >= TOLD_AFTER {

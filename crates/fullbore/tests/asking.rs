@@ -1,5 +1,5 @@
-//! Commands that users of Kafka's tools, kcat and rpk look for: offsets, deletion of records, leaders, brokers and
-//! their directories, and a cluster that is named once. Whole processes against a broker of Fullbore.
+//! Tests of commands that users of Kafka's tools, kcat and rpk look for: offsets, deletion of records, leaders, brokers
+//! with their directories, and a profile. They run as whole processes against a broker of Fullbore.
 
 mod broker;
 mod said;
@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Makes a command whose environment names no cluster.
+/// Returns a command whose environment names no cluster.
 fn command(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
     command.args(line.split_whitespace()).stdin(Stdio::null()).env("FULLBORE_PROFILE", "");
@@ -18,7 +18,7 @@ fn command(line: &str) -> Command {
     command
 }
 
-/// Broker with a topic `orders` of two partitions and three records in the first.
+/// Broker with a topic `orders`, which has two partitions and three records in the first.
 struct Place {
     broker: Broker,
 }
@@ -156,7 +156,7 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
     };
     let profile = write("mine.properties", &format!("bootstrap.servers={address}\nlinger.ms=1\nfetch.min.bytes=1\n"));
     assert_eq!(asks("topics list", &[("FULLBORE_PROFILE", &profile)]), found("orders\n"));
-    // Flags, the variable and a file override the profile.
+    // A flag, the variable and a file each override this profile, whose broker does not exist.
     let nobodys = write("fullbore/profile.properties", &format!("bootstrap.servers={NOBODY}\nlinger.msec=1\n"));
     let home = folder.path().display().to_string();
     let (status, _, stderr) = asks("topics list", &[("FULLBORE_PROFILE", &nobodys)]);
@@ -197,7 +197,7 @@ fn names_of_the_cluster_are_offered_as_completions() {
     let place = Place::new();
     place.ok("topics create other");
     place.ok("groups reset-offsets --group workers --topic orders --to-latest --execute");
-    // Split as by bash.
+    // The address is split at colons, as by bash.
     let at = format!("-b {}", place.broker.address.replace(':', " : "));
     assert_eq!(completed(&format!("fullbore topics describe {at} --topic o")), ["orders", "other"]);
     assert_eq!(completed(&format!("fullbore consume {at} ord")), ["orders"]);

@@ -1,4 +1,4 @@
-//! `perf link` as a user runs it: between a broker and its clients, until a signal.
+//! Tests of `perf link` as a whole process: between a broker and its clients, until a signal.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // `kill` fails if it has ended already.
+        // `kill` fails if the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -45,7 +45,7 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// Returns the address after these words.
+/// Returns the address that follows these words in a line.
 fn address<'a>(line: &'a str, words: &str) -> &'a str {
     let rest = line.split(words).nth(1).unwrap_or_else(|| panic!("{line}"));
     rest.split(',').next().expect("split gives one")
@@ -147,7 +147,7 @@ fn an_unreachable_far_end_is_reported_once() {
         first.split("{\"kind\":\"listening\",\"address\":\"").nth(1).and_then(|rest| rest.split('"').next());
     for _ in 0..3 {
         let mut client = std::net::TcpStream::connect(listening.expect("an address")).expect("it listens");
-        // Reads the end or a reset, once the relay has failed to connect.
+        // Reads the end, or a reset, after the relay has failed to connect.
         let _ = client.read(&mut [0]);
     }
     signal(&relay.0, "INT");
@@ -172,7 +172,7 @@ fn an_address_in_use_is_reported() {
     assert!(stderr.starts_with(&expected), "{stderr}");
 }
 
-/// Returns the reason why namespaces are impossible here.
+/// Returns the reason why this machine cannot make namespaces; None if it can.
 fn hindrance() -> Option<&'static str> {
     let ip =
         |arguments: &[&str]| Command::new("ip").args(arguments).output().is_ok_and(|output| output.status.success());

@@ -1,4 +1,4 @@
-//! `perf sweep` as its user runs it: its output, and the agreement of its four files. Figures are not judged here.
+//! Tests of `perf sweep` as a whole process: its output, and the agreement of its four files. Not of its figures.
 
 mod broker;
 
@@ -31,8 +31,8 @@ impl Place {
         command
     }
 
-    /// Returns the exit status, standard output and standard error of `perf sweep --output report` with these
-    /// arguments.
+    /// Runs `perf sweep --output report` with these arguments. Returns the exit status, standard output and standard
+    /// error.
     fn sweep(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let all = [&["perf", "sweep", "--output", "report"], arguments].concat();
         let output = self.command(&all).output().expect("it starts");
@@ -45,7 +45,7 @@ impl Place {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// Returns the lines of a CSV file by their columns. No cell of these tests contains a comma.
+    /// Returns each line of a CSV file as a map from columns to cells. No cell in these tests contains a comma.
     fn csv(&self, name: &str) -> Vec<HashMap<String, String>> {
         let text = self.file(name);
         let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
@@ -58,7 +58,7 @@ impl Place {
     }
 }
 
-/// Returns the cells of each row of the page's table of points, without thousands' commas.
+/// Returns the cells of each row of the page's table of points, without commas in numbers.
 fn rows(page: &str) -> Vec<Vec<String>> {
     let body = page.split("<table id=\"points\">").nth(1).and_then(|rest| rest.split("<tbody>").nth(1));
     let body = body.and_then(|body| body.split("</tbody>").next()).expect("a table of points");
@@ -69,7 +69,7 @@ fn rows(page: &str) -> Vec<Vec<String>> {
     body.split("<tr>").skip(1).map(|row| row.split("<td").skip(1).map(text).collect()).collect()
 }
 
-/// Flags of a measurement of few records.
+/// Flags for measurements of few records.
 const SHORT: [&str; 4] = ["--num-records", "200", "--warmup", "0"];
 
 #[test]
@@ -88,7 +88,7 @@ fn the_files_of_a_sweep_agree() {
         let same = |run: &&HashMap<String, String>| {
             ["max.in.flight", "record-size", "target"].iter().all(|name| run[*name] == point[*name])
         };
-        // The median of the point's three measurements, within its printed digits.
+        // The point has the median of its three measurements, rounded to the printed digits.
         let rates = runs.iter().filter(same).map(|run| run["records_per_sec"].parse::<f64>().expect("a number"));
         let mut rates: Vec<f64> = rates.collect();
         rates.sort_by(f64::total_cmp);
@@ -106,7 +106,7 @@ fn the_files_of_a_sweep_agree() {
         );
         assert!(json.contains(&in_json), "{in_json} in {json}");
     }
-    // The sweep's own broker is on this machine, and points with five in flight need no larger window than its default.
+    // The broker's default window is large enough for points with five requests in flight.
     let of = |run: &HashMap<String, String>, name: &str| run[name].parse::<f64>().unwrap_or_else(|_| panic!("{name}"));
     for run in &runs {
         assert!(of(run, "batch_bytes") > of(run, "record-size") && of(run, "requests_in_flight") > 0.0, "{run:?}");
@@ -143,7 +143,7 @@ fn two_clusters_are_measured_side_by_side() {
 fn a_distance_raises_every_latency() {
     let place = Place::new();
     let broker = Broker::start(&[]);
-    // The longer round trip cannot be taken for a slow machine.
+    // The longest round trip is too long to be the effect of a slow machine.
     let axes = ["--over", "rtt=0,20,300", "--set", "max.in.flight=1", "--repeats", "1"];
     let given = ["--bootstrap-server", &broker.address, "--num-records", "20", "--warmup", "0"];
     let (status, stdout, stderr) = place.sweep(&[&axes[..], &given].concat());
@@ -165,7 +165,7 @@ fn an_interrupted_sweep_writes_its_measurements() {
     let mut child = place.command(&all).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped"));
     let (mut stdout, mut stderr) = (String::new(), String::new());
-    // Reads the plan and the first measurement.
+    // Reads two lines: the plan, and the first measurement.
     for _ in 0..2 {
         lines.read_line(&mut stdout).expect("a line");
     }

@@ -1,6 +1,6 @@
-//! Broker of a cluster: the file with its configuration, and its process.
+//! Broker of a cluster on this machine: its configuration file and its process.
 //!
-//! Invariant: only its owner can read the file, which may contain a password.
+//! Invariant: only the file's owner can read it, since it may contain a password.
 
 use super::process::Daemon;
 use crate::failure::Failure;
@@ -13,13 +13,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Beginning of the file.
+/// First line of the file.
 const HEAD: &str = "# A broker of `fullbore cluster`. Changes count from its next start; comments are lost when `cluster up` writes it again.\n";
 
-/// Key of the address of its metrics.
+/// Key of the address of a broker's metrics.
 pub const ADMIN_LISTENER: &str = "fullbore.admin.listener";
 
-/// Broker by its file.
+/// Broker, described by its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerFile {
     /// Node id, from the file's name.
@@ -28,7 +28,7 @@ pub struct BrokerFile {
 }
 
 impl BrokerFile {
-    /// Returns the brokers of a directory, by id.
+    /// Returns the brokers of a directory, in the order of their ids.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -53,22 +53,24 @@ impl BrokerFile {
         }
     }
 
-    /// Returns the address for clients as `host:port`: the first listener.
+    /// Returns the broker's address for clients as `host:port`, which is that of its first listener; None if it has no
+    /// listener.
     pub fn address(&self) -> Option<String> {
         let listener = self.properties.get("listeners")?.split(',').next()?;
         Some(listener.rsplit("://").next()?.trim().to_owned())
     }
 
-    /// Returns the address of its metrics as `host:port`; None if they are off, or at a port that the system chooses.
+    /// Returns the address of the broker's metrics as `host:port`; None if they are off, or at a port that the system
+    /// chooses.
     pub fn admin_address(&self) -> Option<&str> {
         let address = self.properties.get(ADMIN_LISTENER)?.trim();
         (!address.is_empty() && !address.ends_with(":0")).then_some(address)
     }
 
-    /// Writes the file atomically: it is the old or the new one at any time.
+    /// Writes the file atomically.
     ///
     /// # Errors
-    /// The error of the system.
+    /// Error of the system if the file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), Failure> {
         write(folder, self.id, &format!("{HEAD}{}", self.properties.to_text()))
     }
@@ -77,11 +79,11 @@ impl BrokerFile {
 /// Writes this text to the file of a broker.
 ///
 /// # Errors
-/// Those of [`BrokerFile::write`].
+/// Errors of [`BrokerFile::write`].
 pub fn write(folder: &Path, id: u32, text: &str) -> Result<(), Failure> {
     let (path, new) = (path(folder, id), folder.join(format!(".broker-{id}.properties.new")));
     let write = || -> io::Result<()> {
-        // A file that a kill left would keep its permissions.
+        // Removes a file that a killed command has left: it would keep its permissions.
         if new.exists() {
             fs::remove_file(&new)?;
         }
@@ -96,13 +98,13 @@ pub fn write(folder: &Path, id: u32, text: &str) -> Result<(), Failure> {
 /// Returns the text of a broker's file.
 ///
 /// # Errors
-/// The error of the system.
+/// Error of the system if the file cannot be read.
 pub fn text(folder: &Path, id: u32) -> Result<String, Failure> {
     let path = path(folder, id);
     fs::read_to_string(&path).map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
 }
 
-/// Returns the id in `broker-N.properties`.
+/// Returns the id N in the file name `broker-N.properties`; None for any other name.
 fn id_of(name: &str) -> Option<u32> {
     let id = name.strip_prefix("broker-")?.strip_suffix(".properties")?;
     id.parse().ok().filter(|number: &u32| *number > 0 && number.to_string() == id)

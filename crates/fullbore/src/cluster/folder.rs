@@ -1,4 +1,4 @@
-//! Directory of a cluster: its layout, and the lock that admits one command at a time.
+//! Directory of a cluster on this machine: its layout, and the lock that admits one command at a time.
 
 use super::broker::BrokerFile;
 use super::postgres::OwnPostgres;
@@ -30,7 +30,7 @@ pub struct ClusterPatience {
 }
 
 impl ClusterPatience {
-    /// Returns it as a duration.
+    /// Returns the time limit as a duration.
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.timeout)
     }
@@ -38,24 +38,24 @@ impl ClusterPatience {
 
 /// Locked directory of a cluster. Other commands wait until this is dropped.
 pub struct ClusterFolder {
-    /// Path without links, so that every command names a broker's file alike.
+    /// Path without symbolic links, so that every command line names a broker's file in the same way.
     pub path: PathBuf,
-    /// True if the directory was made for this command.
+    /// True if this command made the directory.
     is_new: bool,
     _lock: File,
 }
 
 impl ClusterFolder {
-    /// Locks the directory of a new cluster, and makes it if it is missing.
+    /// Locks the directory of a new cluster. Makes the directory if it is missing.
     ///
     /// # Errors
-    /// It cannot be made, or another command has locked it.
+    /// A directory that cannot be made, or that another command has locked.
     pub fn made(path: &Path) -> Result<Self, Failure> {
         let is_new = !path.exists();
         let of_it = |error: io::Error| Failure::new(format!("cannot make the directory {}: {error}", path.display()));
         fs::create_dir_all(path).map_err(of_it)?;
         if is_new {
-            // PostgreSQL may run as another user, and has its own directory below.
+            // Other users may enter, since PostgreSQL may run as another user in a subdirectory.
             fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(of_it)?;
         }
         Self::locked(path, is_new)
@@ -64,7 +64,7 @@ impl ClusterFolder {
     /// Locks the directory of an existing cluster, and returns its brokers.
     ///
     /// # Errors
-    /// There is no cluster, or another command has locked it.
+    /// A directory without a cluster, or that another command has locked.
     pub fn existing(path: &Path) -> Result<(Self, Vec<BrokerFile>), Failure> {
         let none = || {
             let shown = path.display();
@@ -77,7 +77,7 @@ impl ClusterFolder {
         }
         let folder = Self::locked(path, false)?;
         let brokers = BrokerFile::all(&folder.path)?;
-        // A kill may have left only its PostgreSQL.
+        // A killed command may have left only the cluster's PostgreSQL.
         let is_none = brokers.is_empty() && !OwnPostgres::of(&folder.path).is_there();
         if is_none { Err(none()) } else { Ok((folder, brokers)) }
     }
@@ -96,10 +96,10 @@ impl ClusterFolder {
         }
     }
 
-    /// Removes the directory again if it was made for this command and is empty.
+    /// Removes the directory if this command made it, and it is empty.
     pub fn leave(&self) {
         if self.is_new {
-            // Fails if the directory has contents, which stay.
+            // The removal fails if the directory has contents, which stay.
             let _ = fs::remove_dir(&self.path);
         }
     }

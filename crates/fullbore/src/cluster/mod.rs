@@ -1,10 +1,10 @@
-//! `fullbore cluster`: several brokers on this machine, each a process of its own, and the PostgreSQL that they share.
+//! `fullbore cluster`: several brokers on this machine, each in its own process, and the PostgreSQL that they share.
 //!
 //! - `folder`: layout and lock of the cluster's directory.
-//! - `process`: processes that outlive the command; `broker`: a broker's file and its process; `postgres/`: a
-//!   PostgreSQL of its own.
-//! - `plan`: decision what each broker's file contains.
-//! - `startup`: processes that were started, and their undo; `up`, `down`, `status`: the commands.
+//! - `process`: processes that outlive the command; `broker`: a broker's file and its process; `postgres/`: the
+//!   cluster's own PostgreSQL.
+//! - `plan`: contents of each broker's file.
+//! - `startup`: start of processes, and its undo; `up`, `down`, `status`: the commands.
 
 mod broker;
 mod down;

@@ -1,7 +1,6 @@
-//! Plan of a cluster: the contents of each broker's file, from the brokers of the directory and the user's flags. No
-//! I/O.
+//! Plan of a cluster: the contents of each broker's file, from the existing brokers and the user's flags. No I/O.
 //!
-//! Invariant: a running broker keeps its file, so that it runs with the settings in the file.
+//! Invariant: the file of a running broker does not change, so that it has the settings with which the broker runs.
 
 use super::broker::{ADMIN_LISTENER, BrokerFile};
 use crate::failure::Failure;
@@ -17,21 +16,21 @@ pub const CONTROL_PLANE: &str = "control.plane";
 const PORT_DEFAULT: u16 = 9092;
 /// Default number of brokers in a new directory.
 const BROKERS_DEFAULT: u32 = 3;
-/// Settings of replicas and of in-sync replicas, and their values in a new cluster: the death of one broker loses
-/// nothing and stops nothing.
+/// Settings of replicas and of in-sync replicas, with their values in a new cluster. With these, the death of one
+/// broker loses no record and stops no topic.
 const REPLICAS: &str = "default.replication.factor";
 const REPLICAS_MAX: u32 = 3;
 const MIN_IN_SYNC: &str = "min.insync.replicas";
 const MIN_IN_SYNC_OF_THREE: u32 = 2;
-/// Source of a mistake in a `--set`.
+/// Prefix of a message about a mistake in a `--set`.
 const SET: &str = "--set ";
-/// Setting of the brokers that groups need, and its default. A smaller cluster gets a smaller value.
+/// Setting of the number of brokers that groups need, with its default. A smaller cluster gets a smaller value.
 const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";
 const OFFSETS_REPLICAS_DEFAULT: u32 = 3;
 const WORKER_THREADS: &str = "fullbore.worker.threads";
 /// Setting of the store of diskless topics, which all brokers share.
 const STORAGE: &str = "diskless.storage";
-/// Directory of that store in the cluster's directory.
+/// Directory of the object store in the cluster's directory.
 const STORE: &str = "diskless";
 /// Difference between the default ports of the admin page and of clients.
 const TO_ADMIN_PORT: u16 = 9644 - PORT_DEFAULT;
@@ -55,25 +54,25 @@ pub struct WantedCluster {
     pub settings: Vec<String>,
 }
 
-/// Contents of the directory.
+/// Present state of the directory.
 #[derive(Clone, Debug)]
 pub struct Present<'a> {
     pub folder: &'a Path,
     pub brokers: &'a [BrokerFile],
     /// Ids of the brokers that run.
     pub running: BTreeSet<u32>,
-    /// True if the directory has a PostgreSQL of its own.
+    /// True if the directory has its own PostgreSQL.
     pub has_postgres: bool,
-    /// URL of that PostgreSQL, even if it does not exist yet.
+    /// URL of the directory's own PostgreSQL, which need not exist yet.
     pub postgres_url: String,
 }
 
 /// Plan of the cluster.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// True if the brokers share a PostgreSQL of the directory's own.
+    /// True if the brokers share the directory's own PostgreSQL.
     pub has_own_postgres: bool,
-    /// Brokers, by id.
+    /// Brokers, in the order of their ids.
     pub brokers: Vec<PlannedBroker>,
 }
 
@@ -81,19 +80,19 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct PlannedBroker {
     pub file: BrokerFile,
-    /// True if its file is missing.
+    /// True if the broker's file is missing.
     pub is_new: bool,
-    /// True if its file must be written.
+    /// True if the broker's file must be written.
     pub is_changed: bool,
-    /// True if it runs already.
+    /// True if the broker runs already.
     pub runs: bool,
 }
 
 impl Plan {
-    /// Makes the plan.
+    /// Returns the plan for the wanted cluster.
     ///
     /// # Errors
-    /// A wish that the existing cluster cannot fulfil.
+    /// Flags that the existing cluster cannot follow.
     pub fn new(present: &Present<'_>, wanted: &WantedCluster) -> Result<Plan, Failure> {
         let count = count(present, wanted.brokers)?;
         let (control_plane, has_own_postgres) = control_plane(present, wanted.control_plane.as_deref())?;
@@ -117,7 +116,7 @@ impl Plan {
                 listen(properties, id, port)?;
             }
             if !runs {
-                // The directory may have been moved.
+                // The URL is written again, since the directory may have been moved.
                 if present.running.is_empty() && !has_other_store(properties) {
                     properties.set(STORAGE, present.folder.join(STORE).display().to_string());
                 }
@@ -150,7 +149,7 @@ impl Plan {
 
 /// Sets defaults of a new cluster that depend on the number of brokers.
 fn set_for_size(properties: &mut Properties, brokers: u32) {
-    // A user who sets the replicas also chooses min.insync.replicas.
+    // The default of min.insync.replicas is set only together with that of the replicas.
     let says_replicas = properties.get(REPLICAS).is_some();
     let mut set = |key, value: u32| {
         if properties.get(key).is_none() {
@@ -166,12 +165,13 @@ fn set_for_size(properties: &mut Properties, brokers: u32) {
             set(MIN_IN_SYNC, MIN_IN_SYNC_OF_THREE);
         }
     }
-    // The brokers share one machine: needless wake-ups of one broker's threads would delay another's.
+    // Limits the threads of each broker, since the brokers share one machine: needless wake-ups of one broker's threads
+    // would delay another broker.
     let cores = std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
     set(WORKER_THREADS, (cores / brokers).max(1));
 }
 
-/// Returns true if a broker's settings name another store than the cluster's directory.
+/// Returns true if a broker's settings name another object store than the one in the cluster's directory.
 fn has_other_store(properties: &Properties) -> bool {
     let beside = properties.get("log.dirs").and_then(|folder| Some(Path::new(folder).parent()?.join(STORE)));
     properties.get(STORAGE).is_some_and(|set| beside.is_none_or(|beside| beside != Path::new(set)))
@@ -189,7 +189,7 @@ fn count(present: &Present<'_>, wanted: Option<u32>) -> Result<u32, Failure> {
     }
 }
 
-/// Returns the URL, and true if it is that of the directory's own PostgreSQL.
+/// Returns the URL of the control plane, and true if it is that of the directory's own PostgreSQL.
 fn control_plane(present: &Present<'_>, wanted: Option<&str>) -> Result<(String, bool), Failure> {
     let folder = present.folder.display();
     if present.has_postgres && !(wanted.is_some() && present.brokers.is_empty()) {
@@ -200,7 +200,7 @@ fn control_plane(present: &Present<'_>, wanted: Option<&str>) -> Result<(String,
             None => Ok((present.postgres_url.clone(), true)),
         };
     }
-    // The message contains neither URL, which may have a password.
+    // The message contains neither URL, since a URL may have a password.
     let there = present.brokers.first().and_then(|broker| broker.properties.get(CONTROL_PLANE));
     match (wanted, there) {
         (Some(wanted), Some(there)) if wanted != there => Err(Failure::new(format!(
@@ -235,8 +235,8 @@ fn listen(properties: &mut Properties, id: u32, first: u16) -> Result<(), Failur
     Ok(())
 }
 
-/// Returns the address of the first broker's admin page: the setting, or the existing one, or the default for this port
-/// of clients.
+/// Returns the address of the first broker's admin page: that of the settings, else the existing one, else the default
+/// for `port`, the port for clients.
 fn first_admin(present: &Present<'_>, settings: &[(String, String)], port: u16) -> String {
     let set = settings.iter().find(|(key, _)| key == ADMIN_LISTENER).map(|(_, value)| value.clone());
     let there = present.brokers.first().and_then(|broker| {
@@ -249,8 +249,8 @@ fn first_admin(present: &Present<'_>, settings: &[(String, String)], port: u16) 
     set.or(there).unwrap_or_else(default)
 }
 
-/// Returns the address of a broker's admin page: the first broker's host, and a port of its own. Port 0 takes a free
-/// one, an empty address turns the page off.
+/// Returns the address of a broker's admin page, from the first broker's: the same host with the next port for each
+/// broker. Port 0 stays 0, which takes a free port; an empty address stays empty, which turns the page off.
 fn admin_address(first: &str, id: u32) -> String {
     match split_host_port(first) {
         Some((host, 0)) => host_port(host, 0),
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(value(&plan(&present(&[]), without_page).expect("possible"), 2, ADMIN_LISTENER), "");
     }
 
-    /// Topics get one replica per broker, up to three, and with one dead broker still accept records.
+    /// Topics get one replica per broker, up to three, and accept records while one broker is dead.
     #[test]
     fn topics_survive_the_death_of_a_broker_unless_something_else_is_set() {
         let replicas = |brokers, set: &[&str]| {
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(value(&more, 3, ADMIN_LISTENER), "127.0.0.1:1555");
         assert_eq!((value(&more, 3, "num.partitions"), value(&more, 3, "node.id")), ("6".into(), "4".into()));
         assert_eq!(value(&more, 3, CONTROL_PLANE), "postgres://ann@db/x");
-        // A broker whose file is missing is created again.
+        // The plan creates a broker again if its file is missing.
         let gap: Vec<BrokerFile> = there.iter().filter(|broker| broker.id != 1).cloned().collect();
         let filled = plan(&present(&gap), |_| {}).expect("possible");
         assert_eq!(
@@ -445,7 +445,8 @@ mod tests {
         assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["s3://bucket"; 3]);
     }
 
-    /// A directory of an older version has no store. Neither have its running brokers, nor a broker added to them.
+    /// A directory of an older version has no object store. Its running brokers have none either, nor does a broker
+    /// that is added to them.
     #[test]
     fn running_brokers_without_a_store_get_it_when_all_are_restarted() {
         let mut there = files(&plan(&present(&[]), |_| {}).expect("possible"));
@@ -474,7 +475,7 @@ mod tests {
             let pair = pair.to_owned();
             Box::new(move |wanted| wanted.settings = vec![pair])
         };
-        // Without brokers, the directory's own PostgreSQL is not needed.
+        // Without brokers, the directory's own PostgreSQL may be replaced by another control plane.
         plan(&Present { brokers: &[], ..own.clone() }, url).expect("possible");
         let cases: Vec<(Present<'_>, Change, &str)> = vec![
             (own.clone(), Box::new(|wanted| wanted.brokers = Some(2)), "/c has 3 brokers, which hold replicas"),

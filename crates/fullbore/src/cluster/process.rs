@@ -1,6 +1,6 @@
-//! Process that outlives the command: in a session of its own, so that no terminal ends it, with a log and a pid file.
+//! Process that outlives the command. It has its own session, so that no terminal ends it, and a log and a pid file.
 //!
-//! Invariant: a signal is sent to a process only if its command line is the expected one, since pids are reused.
+//! Invariant: a signal is sent only to a process with the expected command line, since pids are reused.
 
 use crate::waiting::Wait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,26 +16,27 @@ use std::time::{Duration, Instant};
 
 /// Time between two checks of a process.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Bytes at the end of a log that are read.
+/// Number of bytes at the end of a log that are read.
 const LOG_BYTES: u64 = 64 << 10;
-/// `PF_EXITING` of Linux's `sched.h`: a process that is ending, and no longer runs its program.
+/// Flag of a process that is ending, and no longer runs its program (`PF_EXITING` in Linux's `sched.h`).
 const EXITING: u64 = 4;
 
-/// Identity of a process that may run.
+/// Identity of a process, which need not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {
-    /// Name, as in `broker 2`.
+    /// Name of the process, such as `broker 2`.
     pub name: String,
     /// File whose first line is the pid.
     pub pid_file: PathBuf,
-    /// Successive words of the command line that no other process has.
+    /// Successive words of the command line, which no other process has.
     pub words: Vec<OsString>,
     /// File of standard output and standard error.
     pub log: PathBuf,
 }
 
 impl Daemon {
-    /// Returns the pid if the process runs, or is ending and still holds files, ports and locks.
+    /// Returns the pid of the process; None if it does not run. A process that is ending counts as running, since it
+    /// still holds files, ports and locks.
     pub fn pid(&self) -> Option<Pid> {
         let text = fs::read_to_string(&self.pid_file).ok()?;
         let pid = Pid::from_raw(text.lines().next()?.trim().parse().ok().filter(|pid| *pid > 0)?)?;
@@ -50,19 +51,19 @@ impl Daemon {
     /// Starts the process, with its output appended to the log.
     ///
     /// # Errors
-    /// The log cannot be opened, or there is no such program.
+    /// Error of the system if the log cannot be opened, or if the program cannot be started.
     pub fn start(&self, mut command: Command) -> io::Result<StartedProcess> {
         let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
         let begins = log.metadata()?.len();
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        // SAFETY: between fork and exec this makes one system call; it allocates nothing and takes no lock.
+        // SAFETY: between fork and exec, this closure makes one system call. It allocates nothing and takes no lock.
         unsafe { command.pre_exec(|| setsid().map(drop).map_err(io::Error::from)) };
         let child = command.spawn()?;
         Ok(StartedProcess { daemon: self.clone(), child, begins })
     }
 
-    /// Returns true if the pid is that of such a process with a file elsewhere: the directory was moved while it ran,
-    /// or copied.
+    /// Returns true if the pid belongs to a process of this kind whose file is in another directory. The directory was
+    /// then copied, or moved while the process ran.
     pub fn may_run_elsewhere(&self) -> bool {
         let text = fs::read_to_string(&self.pid_file).unwrap_or_default();
         let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).filter(|pid| *pid > 0);
@@ -72,20 +73,20 @@ impl Daemon {
         self.pid().is_none() && !own.is_empty() && words.windows(own.len()).any(|some| some == own)
     }
 
-    /// Sends a signal, if the process runs. Returns true if it does.
+    /// Sends a signal if the process runs. Returns true if it runs.
     pub fn signal(&self, signal: Signal) -> bool {
-        // The process may end just before.
+        // The signal fails if the process has just ended.
         self.pid().is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
 }
 
-/// Returns true if a process without a command line has freed its memory, but not yet everything else. A zombie has no
-/// command line either, nor has a kernel thread.
+/// Returns true if a process without a command line is ending: it has freed its memory, but not yet its files. Returns
+/// false for a zombie and for a kernel thread, which have no command line either.
 fn is_ending(pid: Pid) -> bool {
-    // Opened before `stat` is read, so that both are of one process even if the pid is reused.
+    // Opened before `stat` is read: both then belong to the same process even if the pid is reused.
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) else { return false };
-    // The program's name, in parentheses, may contain spaces.
+    // Skips the program's name, which is in parentheses and may contain spaces.
     let flags = stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(6)?.parse::<u64>().ok());
     let mut ended = [PollFd::new(&process, PollFlags::IN)];
     flags.is_some_and(|flags| flags & EXITING != 0) && poll(&mut ended, Some(&Timespec::default())) == Ok(0)
@@ -113,15 +114,15 @@ pub fn wait_until_gone<'a>(of: impl IntoIterator<Item = &'a Daemon>, patience: D
 pub struct StartedProcess {
     pub daemon: Daemon,
     pub child: Child,
-    /// Offset at which its part of the log begins.
+    /// Offset in the log at which the lines of this process begin.
     begins: u64,
 }
 
 impl StartedProcess {
-    /// Returns how it has ended, with its last lines; None while it runs.
+    /// Returns a sentence about the end of the process, with its last lines; None while it runs.
     ///
     /// # Errors
-    /// The error of the system.
+    /// Error of the system if the state cannot be read.
     pub fn ended(&mut self) -> io::Result<Option<String>> {
         let Some(status) = self.child.try_wait()? else { return Ok(None) };
         let Daemon { name, log, .. } = &self.daemon;
@@ -131,9 +132,9 @@ impl StartedProcess {
         Ok(Some(format!("{name} ended with {how}; {}:{told}", log.display())))
     }
 
-    /// Returns the last `count` lines that it has logged, or fewer.
+    /// Returns the last lines that the process has logged, at most `count`.
     pub fn last_lines(&self, count: usize) -> Vec<String> {
-        // The log may have been removed.
+        // Returns no lines if the log has been removed.
         let text = tail(&self.daemon.log, self.begins).unwrap_or_default();
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         lines[lines.len().saturating_sub(count)..].iter().map(|line| format!("  {line}")).collect()
@@ -191,7 +192,7 @@ mod tests {
         let moved = daemon(folder.path(), &["serve", "--config", "y"]);
         assert!(!moved.may_run_elsewhere(), "no file");
         let mut started = known.start(shell("read a; sleep 1000 & wait")).expect("there is a shell");
-        // `spawn` returns before the kernel shows the command line.
+        // Waits for the command line, which the kernel may show only after the return of `spawn`.
         while fs::read(format!("/proc/{}/cmdline", started.child.id())).expect("ours").is_empty() {
             std::thread::sleep(LOOK_EVERY);
         }
@@ -217,7 +218,7 @@ mod tests {
             assert_eq!(started.ended().expect("ours"), None);
             std::thread::sleep(LOOK_EVERY);
         }
-        // Its session is its own pid, and so not that of the test.
+        // The session of the process is its own pid, and therefore not that of the test.
         assert_eq!(started.last_lines(10), [format!("  {pid} {pid}"), format!("  {pid}")]);
         assert_eq!(known.pid(), Pid::from_raw(pid as i32));
         assert!(known.signal(Signal::TERM));
@@ -227,8 +228,8 @@ mod tests {
         assert_eq!(told, format!("broker 7 ended with status 3; {log}:\n  {pid} {pid}\n  {pid}\n  bye"));
         assert!(!known.signal(Signal::TERM));
     }
-    /// Imitates a process whose memory is gone while the system still closes its files: its first thread has ended, and
-    /// another has not.
+    /// Imitates a process whose memory is freed while the system still closes its files: its first thread has ended,
+    /// but another one has not.
     #[test]
     fn an_ending_process_counts_as_running() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! Processes that one `cluster up` has started, until all of them respond, and their undo if they do not.
+//! Startup of a cluster by one `cluster up`: starts processes, waits until all respond, and undoes everything if they
+//! do not.
 //!
 //! Invariant: processes that ran before this command keep running, whatever its outcome.
 
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Longest time for a process to end that has just started.
+/// Longest time for a process that has just started to end again.
 pub const END_WITHIN: Duration = Duration::from_secs(30);
 /// Time between two requests to a broker.
 const ASK_EVERY: Duration = Duration::from_millis(50);
@@ -36,23 +37,23 @@ pub struct Startup<'a> {
     pub postgres: OwnPostgres,
     started_postgres: Option<StartedProcess>,
     started: Vec<StartedProcess>,
-    /// Files that this command has made.
+    /// Files that this command has created.
     made: Vec<PathBuf>,
-    /// Former texts of the files that it has changed, by broker id.
+    /// Broker ids of the files that this command has changed, with the former texts.
     changed: Vec<(u32, String)>,
 }
 
 /// Readiness that a broker has reported.
 struct Readiness {
     id: u32,
-    /// True if it responded: a broker that does not is the reason why others miss it.
+    /// True if the broker responded. A broker that does not respond is the reason why the others are not ready.
     answers: bool,
-    /// Reason why it is not ready; None once it responds and knows all others.
+    /// Reason why the broker is not ready; None once it responds and knows all brokers.
     missing: Option<String>,
 }
 
 impl<'a> Startup<'a> {
-    /// Makes an empty startup.
+    /// Returns a startup that has started no process.
     pub fn new(folder: &'a Path, program: PathBuf, patience: Duration) -> Self {
         let postgres = OwnPostgres::of(folder);
         let (started_postgres, started, made, changed) = Default::default();
@@ -62,15 +63,15 @@ impl<'a> Startup<'a> {
     /// Starts the directory's own PostgreSQL, unless it runs.
     ///
     /// # Errors
-    /// Those of [`OwnPostgres::up`].
+    /// Errors of [`OwnPostgres::up`].
     pub fn start_postgres(&mut self, stop: &Stop) -> Result<(), Failure> {
         self.postgres.up(stop, &mut self.started_postgres)
     }
 
-    /// Writes the broker's file if the plan changes it, and starts the broker unless it runs.
+    /// Writes the broker's file if the plan changes the file, and starts the broker unless it runs.
     ///
     /// # Errors
-    /// The error of the system.
+    /// Error of the system if a file cannot be written, or if the broker cannot be started.
     pub fn start_broker(&mut self, planned: &PlannedBroker) -> Result<(), Failure> {
         let id = planned.file.id;
         if planned.runs {
@@ -92,10 +93,11 @@ impl<'a> Startup<'a> {
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", daemon.pid_file.display())))
     }
 
-    /// Waits until every broker responds and knows all of them.
+    /// Waits until every broker responds, and knows all brokers.
     ///
     /// # Errors
-    /// A broker that has ended, with its last lines; one that does not respond in time; a signal.
+    /// Sentence about a broker that has ended, with its last lines, or that is not ready in time; an interruption by a
+    /// signal.
     pub fn wait(&mut self, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
         let over = Arc::new(AtomicBool::new(false));
         let outcome = self.wait_for(&ask(brokers, &over), brokers, stop);
@@ -141,7 +143,7 @@ impl<'a> Startup<'a> {
         }
     }
 
-    /// Ends the started processes, removes new files, and restores changed ones.
+    /// Ends the started processes, removes created files, and restores changed files.
     pub fn undo(self) {
         let brokers: Vec<&Daemon> = self.started.iter().map(|started| &started.daemon).collect();
         for daemon in &brokers {
@@ -163,17 +165,18 @@ impl<'a> Startup<'a> {
                 output::tell(failure);
             }
         }
-        // A file that cannot be removed is there the next time.
+        // A file that cannot be removed stays, and the next `cluster up` uses it.
         self.made.iter().for_each(|path| drop(fs::remove_file(path)));
     }
 }
 
-/// Returns the broker that the others wait for: the first that does not respond, or else the first that is not ready.
+/// Returns the broker for which the others wait: the first that does not respond, otherwise the first that is not
+/// ready. None if all are ready.
 fn to_blame(missing: &[Readiness]) -> Option<&Readiness> {
     missing.iter().min_by_key(|told| (told.answers, told.id))
 }
 
-/// Returns the sentence about a process that has not ended `within` its time.
+/// Returns the sentence about a process that has not ended within the time `within`.
 pub fn still_runs(daemon: &Daemon, within: Duration) -> String {
     let pid = daemon.pid().map(|pid| pid.as_raw_nonzero().to_string()).unwrap_or_default();
     let (name, log) = (&daemon.name, daemon.log.display());
@@ -182,11 +185,12 @@ pub fn still_runs(daemon: &Daemon, within: Duration) -> String {
 
 /// Removes the pid file of a broker that has ended.
 pub fn forget(daemon: &Daemon) {
-    // A pid file that stays is recognised as stale.
+    // If the file stays, it is later recognised as stale.
     let _ = fs::remove_file(&daemon.pid_file);
 }
 
-/// Polls each broker on a thread of its own, since it may take any time, until it is ready or the startup is over.
+/// Polls each broker until it is ready, or until `over` is set. Each has its own thread, since a broker may take any
+/// time to respond.
 fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness> {
     let (tells, told) = channel();
     for broker in brokers {
@@ -204,13 +208,13 @@ fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness>
                 std::thread::sleep(ASK_EVERY);
             }
         };
-        // A broker without a thread never becomes ready.
+        // If no thread can be started, the broker never becomes ready.
         let _ = std::thread::Builder::new().name("ask".to_owned()).spawn(asking);
     }
     told
 }
 
-/// Returns what a broker that responds lacks; None if it knows all brokers.
+/// Returns the reason why a broker that responds is not ready; None if it knows all `count` brokers.
 fn missing(file: &BrokerFile, count: usize) -> Result<Option<String>, ClientError> {
     let address = file.address().unwrap_or_default();
     let known = Cluster::new(&address, client_id::CLUSTER)?.brokers()?.len();
@@ -223,7 +227,7 @@ mod tests {
     use fullbore_config::Properties;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Makes a program to use instead of this one: a script, whose `$3` is the broker's file.
+    /// Makes a script that serves as the program of brokers. Its `$3` is the broker's file.
     fn program(folder: &Path, script: &str) -> PathBuf {
         let path = folder.join("program");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");

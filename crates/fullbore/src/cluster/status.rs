@@ -22,7 +22,7 @@ pub struct StatusArgs {
 /// Prints the status.
 ///
 /// # Errors
-/// There is no cluster, or none of its brokers runs.
+/// A directory without a cluster, or a cluster of which no broker runs.
 pub fn run(status: &StatusArgs) -> Result<(), Failure> {
     status.format.choose();
     let (folder, brokers) = ClusterFolder::existing(&status.folder.data_dir)?;
@@ -67,7 +67,7 @@ fn table(folder: &Path, brokers: &[BrokerFile]) -> Vec<String> {
     aligned(&rows, &[10, 15, 15, 7, 7])
 }
 
-/// Returns the status as JSON, which `cluster up` prints, too.
+/// Returns the status as JSON. `cluster up` prints the same document.
 pub fn document(folder: &Path, brokers: &[BrokerFile]) -> String {
     let process = |daemon: &Daemon| [("pid", plain(pid(daemon))), ("log", string(&daemon.log.display().to_string()))];
     let broker = |file: &BrokerFile| {

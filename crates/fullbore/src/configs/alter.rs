@@ -32,7 +32,7 @@ pub struct Alter {
     format: Format,
 }
 
-/// Pairs of `--add-config`.
+/// Keys and values of `--add-config`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pairs(Vec<(String, String)>);
 
@@ -56,8 +56,8 @@ pub fn run(alter: &Alter) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that the configurations to delete are set, as kafka-configs.sh does, since brokers ignore unknown names
-/// there. Loggers are checked by the broker.
+/// Checks that the configurations to delete are set, as kafka-configs.sh does: brokers ignore unknown names in a
+/// deletion. The broker itself checks loggers.
 fn check_deleted(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, changes: &[Change]) -> Result<(), Failure> {
     let deleted = |change: &Change| match change {
         Change::Delete(key) => Some(key.clone()),
@@ -107,7 +107,7 @@ impl Alter {
     }
 }
 
-/// Parses `k1=v1,k2=[v1,v2]`: commas within brackets belong to the value.
+/// Parses pairs like `k1=v1,k2=[v1,v2]`. Commas within brackets belong to the value.
 fn pairs(text: &str) -> Result<Pairs, String> {
     let mut parts = vec![String::new()];
     let mut within = false;

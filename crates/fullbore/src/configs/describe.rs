@@ -1,4 +1,4 @@
-//! `configs describe`: the lines of kafka-configs.sh, or one JSON document.
+//! `configs describe`: prints the lines of kafka-configs.sh, or one JSON document.
 
 use super::entity::{Entity, Whose, singular};
 use crate::client::Where;
@@ -65,7 +65,7 @@ pub fn run(describe: &DescribeConfigsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns all entities of a kind. While groups are listed, a coordinator may load for `patience`.
+/// Returns all entities of a kind. For groups, retries for `patience` while a coordinator loads.
 fn existing(cluster: &mut Cluster, kind: ResourceKind, patience: Duration) -> Result<Vec<Whose>, Failure> {
     let mut names: BTreeSet<String> = BTreeSet::new();
     match kind {
@@ -88,10 +88,11 @@ fn existing(cluster: &mut Cluster, kind: ResourceKind, patience: Duration) -> Re
     Ok(names.into_iter().map(Whose::Named).collect())
 }
 
-/// Checks that an entity exists, since brokers answer for unknown groups and client metrics, too.
+/// Checks that an entity exists. Brokers do not check this for groups and client metrics.
 fn must_exist(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, patience: Duration) -> Result<(), Failure> {
     let Whose::Named(name) = whose else { return Ok(()) };
-    // Client metrics may not be listed by the broker: those without configurations are refused later.
+    // Leaves out client metrics, which the broker may not list. Later, the command refuses a subscription without
+    // configurations.
     let is_listed = kind != ResourceKind::ClientMetrics;
     match is_listed && !existing(cluster, kind, patience)?.contains(whose) {
         true => Err(absent(kind, name)),
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
     use fullbore_client::admin::ConfigSource;
 
-    /// Captured from Kafka 4.3.1.
+    /// The expected lines are captured from Kafka 4.3.1.
     #[test]
     fn lines_of_configs_are_kafkas() {
         let synonym = |source, name: &str, value: &str| Synonym {

@@ -1,18 +1,18 @@
-//! Entity with configurations, in the two forms of kafka-configs.sh: `--entity-type topics --entity-name t` and
-//! `--topic t`.
+//! Flags that name an entity with configurations, in the two forms of kafka-configs.sh:
+//! `--entity-type topics --entity-name t` and `--topic t`.
 
 use crate::failure::Failure;
 use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{string, text};
 use fullbore_client::admin::{ConfigSource, ResourceKind};
 
-/// Entity types of Kafka that are not offered yet, and their configurations.
+/// Entity types of Kafka that are not supported yet, with their configurations.
 const ABSENT: [(&str, &str); 3] = [
     ("users", "SCRAM credentials and quotas of users"),
     ("clients", "quotas of client ids"),
     ("ips", "connection rates of IP addresses"),
 ];
-/// Entity types that have configurations here.
+/// Supported entity types.
 const TYPES: &str = "topics, brokers, broker-loggers, groups or client-metrics";
 
 #[derive(Args, Debug, Default)]
@@ -50,12 +50,12 @@ pub struct Entity {
     client_metrics: Option<String>,
 }
 
-/// Entity of the flags: one, or all of a kind.
+/// Entity that the flags name: one entity, or all of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meant {
     /// Kind of the entity.
     pub kind: ResourceKind,
-    /// The entity; None for all of the kind.
+    /// The single entity; None for all entities of the kind.
     pub whose: Option<Whose>,
 }
 
@@ -64,15 +64,15 @@ pub struct Meant {
 pub enum Whose {
     /// The defaults of all brokers.
     Defaults,
-    /// Entity with this name.
+    /// The entity with this name.
     Named(String),
 }
 
 impl Entity {
-    /// Returns the entity of the flags.
+    /// Returns the entity that the flags name.
     ///
     /// # Errors
-    /// Flags that name none, or one without configurations here.
+    /// Flags that name no entity, or an entity type that is not supported.
     pub fn meant(&self) -> Result<Meant, Failure> {
         let named = |kind, name: &Option<String>| Some((kind, Whose::Named(name.clone()?)));
         let short = named(ResourceKind::Topic, &self.topic)
@@ -118,7 +118,7 @@ fn kind(word: &str) -> Result<ResourceKind, Failure> {
     }
 }
 
-/// Returns the name of one entity of this kind, as in kafka-configs.sh.
+/// Returns the noun for one entity of this kind, as in kafka-configs.sh.
 pub fn singular(kind: ResourceKind) -> &'static str {
     match kind {
         ResourceKind::Topic => "topic",
@@ -130,7 +130,7 @@ pub fn singular(kind: ResourceKind) -> &'static str {
 }
 
 impl Whose {
-    /// Returns the name in the request.
+    /// Returns the name of the entity in a request.
     pub fn resource_name(&self) -> &str {
         match self {
             Whose::Defaults => "",
@@ -138,7 +138,7 @@ impl Whose {
         }
     }
 
-    /// Returns the members of a JSON object that name the entity.
+    /// Returns the members of a JSON object that name the entity: type and name.
     pub fn members(&self, kind: ResourceKind) -> [(&'static str, String); 2] {
         let name = match self {
             Whose::Defaults => None,

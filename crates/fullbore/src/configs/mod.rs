@@ -1,5 +1,5 @@
-//! `fullbore configs`: flags and output of kafka-configs.sh, one file per action. The requests to the cluster are in
-//! `fullbore_client::admin`.
+//! `fullbore configs`: flags and output of kafka-configs.sh, one file for each action. Not here: the requests to the
+//! cluster, which are in `fullbore_client::admin`.
 
 mod alter;
 mod describe;
@@ -8,7 +8,7 @@ mod entity;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
-/// Flags of kafka-configs.sh for actions.
+/// Flags of kafka-configs.sh that are actions.
 pub const ACTION_FLAGS: [&str; 2] = ["--describe", "--alter"];
 
 /// Describe and alter configurations of topics, brokers, groups and client metrics, with kafka-configs.sh's flags.
@@ -23,7 +23,7 @@ pub struct ConfigsArgs {
 
 #[derive(Subcommand, Debug)]
 enum ConfigsCommand {
-    /// Print configurations with the source of each value, and the weaker values that it overrides.
+    /// Print configurations with the source of each value, and the values that it overrides.
     ///
     /// Without a name it prints those of every topic, broker, group or client metric; without --all only those that
     /// were set while brokers run. --json prints {"entities": [{"type", "name", "configs": [{"name", "value", "source",

@@ -1,6 +1,6 @@
-//! Look-ups for a member while it joins: leaders, start offsets, and a connection to fetch on.
+//! Look-ups for a member while it joins its group: leaders, start offsets, and a connection for fetches.
 //!
-//! Not here: the assignment and committed offsets. Invariant: the results are optional. If one is missing, old or
+//! Not here: the assignment, and committed offsets. Invariant: the results are optional. If a result is missing, old or
 //! wrong, the member requests it again.
 
 use crate::stop::Stop;
@@ -12,26 +12,27 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Age at which results expire: joining a new group takes group.initial.rebalance.delay.ms, 3 s.
+/// Age at which results expire. Joining a new group takes 3 s by default (group.initial.rebalance.delay.ms).
 const FRESH: Duration = Duration::from_secs(10);
-/// Largest number of partitions whose starts are looked up ahead; otherwise only those of the assignment are.
+/// Most partitions whose start offsets are looked up in advance. With more, only those of the assignment are looked up,
+/// after the join.
 const STARTS_MAX: usize = 1000;
 /// Time between two checks of the stop signal.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Look-ups, as the module describes them.
+/// Results of the look-ups.
 pub(super) struct Ahead {
     until: Instant,
     places: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// Start offsets with the ids of their topics.
+    /// Start offsets, with the ids of their topics.
     starts: HashMap<TopicPartition, (Uuid, i64)>,
-    /// Thread that connects to any broker.
+    /// Thread that connects a cluster to any broker; `None` once the cluster is taken.
     fetching: Option<JoinHandle<Cluster>>,
 }
 
 impl Ahead {
-    /// Looks up these topics by `cluster`, and if `with_starts` the start offsets of the partitions that its broker
-    /// leads, while `fetching` connects. Does not wait after a stop.
+    /// Looks up these topics by `cluster`. With `with_starts`, also looks up the start offsets of the partitions that
+    /// the same broker leads. Meanwhile `fetching` connects. Returns without results after a stop.
     pub(super) fn look(
         cluster: &mut Cluster,
         mut fetching: Cluster,
@@ -40,7 +41,7 @@ impl Ahead {
         stop: &Stop,
     ) -> std::io::Result<Self> {
         let connect = move || {
-            // A failure shows when the connection is used.
+            // The first use of the connection reports a failure.
             let _ = fetching.any();
             fetching
         };
@@ -49,7 +50,7 @@ impl Ahead {
         let (mut asked, topics) = (cluster.handed_over(), topics.to_vec());
         let ask = move || {
             let found = found(&mut asked, &topics, with_starts);
-            // Fails if the command has stopped.
+            // The send fails if the command has stopped.
             let _ = tells.send((found, asked));
         };
         std::thread::Builder::new().name("ahead".to_owned()).spawn(ask)?;
@@ -67,27 +68,28 @@ impl Ahead {
         Ok(Ahead { until: Instant::now() + FRESH, places, starts, fetching })
     }
 
-    /// Returns the partitions of these topics, once, if all are known and fresh.
+    /// Removes and returns the partitions of these topics if all are known and fresh; None otherwise.
     pub(super) fn places(&mut self, topics: &BTreeSet<Text>) -> Option<BTreeMap<Text, Vec<PartitionPlace>>> {
         let mut places = std::mem::take(&mut self.places);
         places.retain(|topic, _| topics.contains(topic));
         (places.len() == topics.len() && Instant::now() < self.until).then_some(places)
     }
 
-    /// Returns the start offset of a partition of the topic with this id, if it is known and fresh.
+    /// Returns the start offset of a partition of the topic with this id; None if it is unknown or old.
     pub(super) fn start(&self, of: &TopicPartition, topic_id: Uuid) -> Option<i64> {
         let (id, offset) = self.starts.get(of)?;
         (*id == topic_id && Instant::now() < self.until).then_some(*offset)
     }
 
-    /// Returns a cluster to fetch from: once the connected one if it is ready, else one without a connection.
+    /// Returns a cluster for fetches: the first time the connected one if it is ready, otherwise a copy of `otherwise`
+    /// without a connection.
     pub(super) fn cluster(&mut self, otherwise: &Cluster) -> Cluster {
         let connected = self.fetching.take_if(|thread| thread.is_finished());
         connected.and_then(|thread| thread.join().ok()).unwrap_or_else(|| otherwise.detached())
     }
 }
 
-/// Partitions of topics by name, and start offsets with the ids of their topics.
+/// Partitions of topics by topic name, and start offsets with the ids of their topics.
 type PlacesAndStarts = (BTreeMap<Text, Vec<PartitionPlace>>, HashMap<TopicPartition, (Uuid, i64)>);
 
 fn found(cluster: &mut Cluster, topics: &[Text], with_starts: bool) -> PlacesAndStarts {
@@ -101,7 +103,7 @@ fn found(cluster: &mut Cluster, topics: &[Text], with_starts: bool) -> PlacesAnd
         && let Ok(connection) = cluster.any()
         && let Ok(found) = connection.offsets_at(&of, EARLIEST, false)
     {
-        // The broker refuses partitions of other leaders.
+        // Partitions of other leaders are left out, since the broker refuses them.
         let found = ids.into_iter().zip(found);
         starts.extend(of.into_iter().zip(found).filter_map(|(of, (id, offset))| Some((of, (id, offset.ok()?)))));
     }
@@ -114,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_signal_ends_the_look_ups_at_a_silent_broker() {
-        // The system accepts connections, and no broker responds on them.
+        // The system accepts connections to this listener, but no broker responds.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = silent.local_addr().expect("bound").to_string();
         let (tells, told) = channel();

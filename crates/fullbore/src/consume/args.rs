@@ -126,7 +126,7 @@ pub struct Consume {
 }
 
 impl Consume {
-    /// Returns the named topics, with or without the flag.
+    /// Returns the topics that are named with or without the flag.
     pub(super) fn named(&self) -> impl Iterator<Item = &String> {
         self.topics.iter().chain(&self.names)
     }

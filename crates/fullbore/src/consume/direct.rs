@@ -1,7 +1,7 @@
-//! Reading without a group: all partitions of the topics, or the named ones, from the offsets of the flags. Nothing is
-//! committed.
+//! Reads without a group: all partitions of the topics, or the named ones, from the offsets of the flags. Commits no
+//! offsets.
 //!
-//! Invariant: each record from the start on is printed once, in the order of its partition.
+//! Invariant: each record from the start offset on is printed once, in the order of its partition.
 
 use super::args::Consume;
 use super::printer::{Printer, PrinterContext};
@@ -35,7 +35,7 @@ pub(super) fn read(
     };
     let places = places(cluster, topics, &args.partitions)?;
     let cursors = places.values().flatten().cloned().map(&cursor).collect();
-    // Only these partitions are read if they were named, or have an end.
+    // New partitions are read as well, unless partitions were named, or the read has an end.
     let is_open = args.partitions.is_empty() && !args.exit && shared.until.is_none();
     let timeout = args.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
     let plan = ConsumePlan {
@@ -52,7 +52,7 @@ pub(super) fn read(
         troubles.of_run(progress, None);
         idle.observe(progress.records() > 0, || topics.waits_for(start == StartOffset::Latest));
         if stop.is_asked() {
-            // A fetcher that waits for a slow reader returns: the rest is not needed.
+            // Ends the wait of a fetcher for a slow reader of the output: its records are no longer needed.
             shared.outlet.close();
         }
         !stop.is_asked() && !shared.is_spent()
@@ -61,14 +61,14 @@ pub(super) fn read(
     Ok(End { finished, unread: outcome.unread })
 }
 
-/// Returns the partitions of every topic, or the named ones of each.
+/// Returns all partitions of the topics, or the named partitions of each topic.
 fn places(
     cluster: &mut Cluster,
     topics: &TopicSelection,
     wanted: &[i32],
 ) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, Failure> {
     let mut all = cluster.partitions_of(&topics.all)?;
-    // A topic that was not named existed a moment ago.
+    // Only a named topic must exist: any other one existed a moment ago, and may have been deleted since.
     if let Some(missing) = topics.named.iter().find(|topic| !all.contains_key(*topic)) {
         return Err(ClientError::NoTopic(missing.to_string()).into());
     }

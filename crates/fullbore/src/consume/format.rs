@@ -1,20 +1,20 @@
-//! Printed form of a record: kcat's format of literal text and tokens, or one JSON object.
+//! Printed form of a record: text by a format like kcat's, or one JSON object.
 //!
-//! Invariant: a format is checked when it is parsed; printing cannot fail.
+//! Invariant: printing cannot fail, since a format is checked when it is parsed.
 
 use crate::pipe::escapes::{self, Unescaped};
 use crate::pipe::{base64, json};
 use fullbore_wire::batch::TimestampType;
 
-/// Record with its topic, partition and offset.
+/// Record to print, with its topic, partition and offset.
 pub struct Seen<'a> {
-    /// The topic.
+    /// Name of the topic.
     pub topic: &'a str,
-    /// The partition.
+    /// Number of the partition.
     pub partition: i32,
-    /// The offset.
+    /// Offset of the record.
     pub offset: i64,
-    /// Milliseconds since 1970, or -1.
+    /// Timestamp in ms since 1970, or -1 for none.
     pub timestamp: i64,
     /// Source of the timestamp.
     pub timestamp_type: TimestampType,
@@ -25,14 +25,14 @@ pub struct Seen<'a> {
 /// Form in which records are printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// A format, piece by piece.
+    /// Text, described by the parts of a format.
     Pieces {
-        /// Pieces in order.
+        /// Parts of the format, in order.
         pieces: Vec<FormatPart>,
-        /// Bytes for a key or value that is null.
+        /// Bytes that stand for a null key or value.
         null: Vec<u8>,
     },
-    /// JSON: one object a line.
+    /// JSON: one object on each line.
     Json,
 }
 
@@ -41,39 +41,40 @@ pub enum Style {
 pub enum FormatPart {
     /// Bytes that are printed as they are.
     Literal(Vec<u8>),
-    /// `%t`.
+    /// `%t`: name of the topic.
     Topic,
-    /// `%p`.
+    /// `%p`: number of the partition.
     Partition,
-    /// `%o`.
+    /// `%o`: offset.
     Offset,
-    /// `%T`: milliseconds, -1 for none.
+    /// `%T`: timestamp in milliseconds, -1 for none.
     Timestamp,
     /// Timestamp as kafka-console-consumer.sh prints it: `CreateTime:1690000000000`.
     NamedTimestamp,
-    /// `%k`.
+    /// `%k`: key.
     Key,
     /// `%K`: length of the key, -1 for null.
     KeyLength,
-    /// `%s`.
+    /// `%s`: value.
     Value,
     /// `%S`: length of the value, -1 for null.
     ValueLength,
     /// `%R`: length of the value in four bytes, big-endian.
     ValueLengthBytes,
-    /// `%h`: `a=1,b=2`; a null value is NULL.
+    /// `%h`: headers, as in `a=1,b=2`; a null value is NULL.
     Headers,
-    /// Headers as kafka-console-consumer.sh prints them: `a:1,b:2`, or NO_HEADERS. Contains the separator.
+    /// Headers as kafka-console-consumer.sh prints them: `a:1,b:2`, or NO_HEADERS. The field is the separator of
+    /// headers.
     NamedHeaders(Vec<u8>),
 }
 
-/// Tokens, for messages.
+/// Tokens of a format, for messages.
 const TOKENS: &str = "%t %p %o %T %k %K %s %S %R %h %%";
 
 /// Parses a format of kcat's -f.
 ///
 /// # Errors
-/// The fault, and its byte in the format.
+/// Sentence about the fault, with its position in the format.
 pub fn parse(text: &str) -> Result<Vec<FormatPart>, String> {
     let bytes = text.as_bytes();
     let (mut at, mut pieces) = (0, Vec::new());
@@ -173,7 +174,7 @@ fn named_timestamp(seen: &Seen<'_>, out: &mut Vec<u8>) {
     number(seen.timestamp, out);
 }
 
-/// Appends a decimal number: `write!` would cost several times as much, a million times a second.
+/// Appends a decimal number. `write!` would cost several times the time, up to a million times a second.
 fn number(value: i64, out: &mut Vec<u8>) {
     let (mut digits, mut at, mut left) = ([0; 20], 20, value.unsigned_abs());
     loop {
@@ -188,7 +189,7 @@ fn number(value: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Appends one line of JSON. Bytes that are not UTF-8 are base64, under a name that shows it.
+/// Appends one line of JSON. Bytes that are not UTF-8 become base64, in a member whose name ends in `_base64`.
 fn object(seen: &Seen<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"topic\":");
     json::string(seen.topic, out);

@@ -1,8 +1,8 @@
-//! Reading as a member of a consumer group: the assigned partitions from their committed offsets on, and commits of
-//! records that were written out.
+//! Reads as a member of a consumer group: the assigned partitions, from their committed offsets on. Commits the offsets
+//! of records that were written out.
 //!
-//! Invariant: an offset is committed only after every record before it was written to standard output. So each record
-//! is written at least once, even if members die.
+//! Invariant: an offset is committed only after every record before it was written to standard output. Each record is
+//! therefore written at least once, even if members die.
 
 use super::ahead::Ahead;
 use super::args::Consume;
@@ -23,24 +23,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Time between two checks of signals while there is nothing to read.
+/// Time between two checks for signals while there are no partitions to read.
 const TICK: Duration = Duration::from_millis(20);
-/// Longest wait for brokers before the command fails.
+/// Longest wait for brokers, after which the command fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// Longest time of the last commit.
+/// Longest time for the last commit.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest time of the leave.
+/// Longest time for the request to leave the group.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
-/// Times after Ctrl-C at which the last commit and the leave end.
+/// Times after Ctrl-C by which the last commit, and the request to leave, must have ended.
 const CTRL_C_TIMES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(300));
 
-/// Longest time of a write to standard output before partitions are given up all the same. Their next owner reads the
-/// records of that write again.
+/// Longest wait for a write to standard output before the member gives up partitions. After a longer write, the next
+/// owner reads its records again.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Reading of one member.
+/// Reader that is a member of a group.
 pub(super) struct Grouped<'a> {
     cluster: &'a mut Cluster,
     member: Member,
@@ -50,35 +50,35 @@ pub(super) struct Grouped<'a> {
     topics: &'a TopicSelection,
     shared: &'a Arc<PrinterContext>,
     stop: &'a Stop,
-    /// Position of each partition that is read here, and its end with --exit.
+    /// Position of each partition that this member reads; with --exit, also its end.
     places: HashMap<TopicPartition, Placed>,
     /// Leaders of new partitions, until these are read.
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// Committed positions of these partitions.
+    /// Committed position of each partition that this member reads.
     committed: HashMap<TopicPartition, Position>,
     /// Topics that were deleted while they were read.
     deleted: BTreeSet<Text>,
     /// Sentence about a partition that could not be read.
     unread: Option<String>,
-    /// Obstacles of the partitions, and of the membership.
+    /// Reports about obstacles: of the partitions, and of the membership.
     troubles: (Troubles, Troubles),
-    /// Report for a user who sees no output.
+    /// Report for a user at a terminal who sees no output.
     idle: Idle,
 }
 
-/// Reason why a stretch of reading ended.
+/// Reason why the read of one assignment ended.
 #[derive(PartialEq, Eq)]
 enum Stretch {
     /// All planned records were read.
     Finished,
-    /// The user stopped it, or the timeout without records passed.
+    /// The user stopped the command, or the timeout without records passed.
     Ended,
     /// The group has a new assignment.
     Moved,
 }
 
 impl<'a> Grouped<'a> {
-    /// Makes a member that reads nothing yet.
+    /// Joins a group, and returns the reader, which has no partitions yet.
     pub(super) fn new(
         cluster: &'a mut Cluster,
         (member, ahead): (Member, Ahead),
@@ -111,7 +111,8 @@ impl<'a> Grouped<'a> {
     /// Reads to the end that the flags set, or until the user stops it.
     pub(super) fn read(mut self) -> Result<End, Failure> {
         let outcome = self.follow();
-        // Records that are read but not written are awaited, unless they are not needed any more.
+        // Waits until the records that were read are written. After an error or a stop, drops those that are still
+        // queued.
         if outcome.is_err() || self.stop.is_asked() {
             self.shared.outlet.close();
         }
@@ -149,7 +150,7 @@ impl<'a> Grouped<'a> {
         loop {
             if let Some(new) = self.member.target(Duration::ZERO)? {
                 target = self.move_to(&new)?.then_some(new);
-                // Counts written records only, since records that were only read may have been dropped.
+                // `move_to` counts written records only, since records that were only read may have been dropped.
                 if target.is_some() && self.shared.is_spent() {
                     return Ok(true);
                 }
@@ -173,7 +174,7 @@ impl<'a> Grouped<'a> {
                         Stretch::Moved => {}
                     }
                 }
-                // With more members than partitions, this one has none.
+                // The final assignment of this member is empty, as in a group with more members than partitions.
                 Some(target) if self.args.exit && target.settled => return Ok(true),
                 _ => {
                     self.troubles.1.observe(self.member.trouble());
@@ -188,15 +189,15 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Prints how many partitions other members have, if all of this one's were read to their ends. A dead member keeps
-    /// its partitions until its session ends.
+    /// Prints the number of partitions that other members have, after this member has read all of its own to their
+    /// ends. Such a member may be dead: it keeps its partitions until its session ends.
     fn report_others(&mut self) {
         if !self.args.exit || self.shared.is_spent() {
             return;
         }
         let topics: BTreeSet<&Text> = self.places.keys().map(|(topic, _)| topic).collect();
         let topics: Vec<Text> = topics.into_iter().cloned().collect();
-        // All partitions were read a moment ago, so a failure here prints nothing.
+        // A failure is ignored: this is only a report, and the brokers have just been read.
         let all = self.cluster.partitions_of(&topics).map_or(0, |found| found.values().map(Vec::len).sum());
         let others = all.saturating_sub(self.places.len());
         if others > 0 {
@@ -206,14 +207,14 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Gives up the partitions that are not in the target, commits, and finds the start of new ones. Returns true if
-    /// the target is confirmed. The group may have removed this member meanwhile, and then has another target soon.
+    /// Commits, gives up the partitions that are not in the target, and finds the start of new ones. Returns false if
+    /// the target is not confirmed, because the group has removed this member; another target then follows soon.
     fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
-        // The next owner reads queued records again.
+        // Drops queued records, which the next owner of the partitions reads again.
         self.shared.outlet.close();
         self.shared.outlet.drained(WRITE_PATIENCE, || false);
         for (place, written) in self.shared.outlet.written() {
-            // Positions in a recreated topic's predecessor do not apply to it.
+            // A position in a topic's predecessor of the same name does not apply to the recreated topic.
             if let Some(placed) = self.places.get_mut(&place).filter(|placed| placed.topic_id == written.topic_id) {
                 placed.offset = Some(written.offset);
             }
@@ -241,8 +242,8 @@ impl<'a> Grouped<'a> {
         Ok(true)
     }
 
-    /// Forgets topics that are deleted, which may be why the broker took their partitions away: nothing of them is
-    /// committed.
+    /// Drops the positions in topics that lost all partitions because they were deleted, so that none of these is
+    /// committed. Reports each such topic.
     fn let_go_of_deleted(&mut self, target: &Target) -> Result<(), Failure> {
         let is_left = |topic: &Text| target.partitions.iter().all(|(kept, _)| kept != topic);
         let left: BTreeSet<Text> =
@@ -258,14 +259,14 @@ impl<'a> Grouped<'a> {
         Ok(())
     }
 
-    /// Returns the partitions of those of `topics` that exist.
+    /// Returns the partitions of each of `topics` that exists.
     fn found(&mut self, topics: &BTreeSet<Text>) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
         let topics: Vec<Text> = topics.iter().cloned().collect();
         patiently(self.stop, || self.cluster.partitions_of(&topics))
     }
 
-    /// Finds the start of partitions: their committed offsets, or that of auto.offset.reset. Returns true if this
-    /// member still owns them.
+    /// Finds the start of partitions: the committed offset, or the start by auto.offset.reset. Returns false if this
+    /// member has lost the partitions.
     fn begin(&mut self, added: &[TopicPartition]) -> Result<bool, Failure> {
         let topics = added.iter().map(|(topic, _)| topic.clone()).collect();
         self.leaders = match self.ahead.places(&topics) {
@@ -292,7 +293,8 @@ impl<'a> Grouped<'a> {
                 }
                 None => {}
             }
-            // Every record of a recreated topic is new.
+            // A topic that does not exist is read from offset 0 once it is recreated, since each of its records is then
+            // new.
             let offset = offset.or((!is_there).then_some(0)).or_else(|| self.ahead.start(&place, topic_id));
             self.places.insert(place, Placed { topic_id, offset, end: None });
         }
@@ -334,7 +336,7 @@ impl<'a> Grouped<'a> {
             }
             let ends = stop.is_asked() || member.is_moving() || failed.is_some() || all_deleted.is_some();
             if ends {
-                // A fetcher that waits for a slow reader returns: the rest is not needed.
+                // Ends the wait of a fetcher for a slow reader of the output: its records are no longer needed.
                 shared.outlet.close();
                 is_cut_off = true;
             }
@@ -347,7 +349,7 @@ impl<'a> Grouped<'a> {
         match failed {
             Some(failure) => Err(failure),
             None if self.stop.is_asked() => Ok(Stretch::Ended),
-            // Records that were read but not written do not count, even if they complete the planned number.
+            // Records that were read but not written do not count, even if the planned number of records was read.
             None if is_cut_off => Ok(Stretch::Moved),
             None if self.shared.is_spent() || outcome.finished.is_some() => Ok(Stretch::Finished),
             None if self.member.is_moving() || all_deleted(self.topics, &self.deleted).is_some() => Ok(Stretch::Moved),
@@ -360,14 +362,14 @@ impl<'a> Grouped<'a> {
     }
 }
 
-/// Returns the last named topic, if all of them were deleted and no other can follow.
+/// Returns the last named topic if all topics were deleted and no other can follow; None otherwise.
 fn all_deleted(topics: &TopicSelection, deleted: &BTreeSet<Text>) -> Option<Text> {
     let is_alone = topics.matches.is_none() && topics.named.iter().all(|topic| deleted.contains(topic));
     topics.named.last().filter(|_| is_alone).cloned()
 }
 
-/// Commits the positions written since the last commit, but not of deleted topics: a recreated topic would have nothing
-/// to do with these offsets.
+/// Commits the positions that were written since the last commit. Leaves out deleted topics: the offsets would not
+/// apply to recreated topics.
 fn commit(
     member: &mut Member,
     shared: &PrinterContext,
@@ -380,7 +382,8 @@ fn commit(
         places.contains_key(place) && !deleted.contains(&place.0) && committed.get(place) != Some(position)
     };
     let news: HashMap<TopicPartition, Position> = shared.outlet.written().into_iter().filter(is_news).collect();
-    // After Later, the next commit repeats it. After Lost, the member's thread gets the error, too, and rejoins.
+    // After `Later`, the next commit repeats these positions. After `Lost`, the member's thread gets the error as well,
+    // and rejoins.
     let outcome = member.commit(&news, patience)?;
     if outcome == CommitOutcome::Done {
         committed.extend(news);
@@ -388,7 +391,7 @@ fn commit(
     Ok(outcome)
 }
 
-/// Repeats a request while a broker cannot be reached, as during its restart.
+/// Repeats a request while a broker cannot be reached, as during a restart of the broker.
 fn patiently<T>(stop: &Stop, mut ask: impl FnMut() -> Result<T, ClientError>) -> Result<T, ClientError> {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -1,9 +1,9 @@
-//! `fullbore consume`: records of topics to standard output.
+//! `fullbore consume`: writes records of topics to standard output.
 //!
-//! Path of a record: a fetcher per leader reads it (`fullbore_client::consume`), [`printer`] prints it into a chunk as
-//! [`format`] defines, and the thread of [`outlet`] writes chunks to standard output.
-//! [`direct`] reads without a group, [`grouped`] the partitions that a group assigns. [`start`] has their starts and
-//! ends.
+//! Path of a record: a fetcher reads it from its leader (`fullbore_client::consume`). [`printer`] prints it into a
+//! chunk by [`format`], and the thread of [`outlet`] writes the chunk to standard output.
+//! [`direct`] reads without a group, [`grouped`] as a member of a group. [`start`] parses the starts and ends of the
+//! read.
 
 mod ahead;
 mod args;
@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 /// Client id if no property names one.
 const CLIENT_ID: &str = "fullbore-consume";
 
-/// Returns the notice on a property without effect here.
+/// Returns the notice on a property without effect in this command; None if it has an effect.
 fn notice(key: &str) -> Option<String> {
     if key == "group.id" {
         return Some("has no effect on this consumer; name the group with --group".to_owned());
@@ -69,7 +69,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         Some(config) => {
             let own = || client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID, args.patience);
             let member = Member::start(config, own()?, own()?)?;
-            // Reports at once an address on which no broker responds.
+            // Connects now, so that an address without a broker is reported at once.
             cluster.any()?;
             let from_start = settings.fetch.reset == Some(StartOffset::Earliest);
             let ahead = Ahead::look(&mut cluster, own()?, &topics.all, from_start, &stop)?;
@@ -78,7 +78,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     };
     let patience = || stop.time_left(INTERRUPTED_PATIENCE, CTRL_C_PATIENCE);
     let asked = Instant::now();
-    // A user who stops the command does not wait long for a slow reader.
+    // After a stop, the user does not wait long for a slow reader of the output.
     outlet.drained(if stop.is_asked() { patience() } else { Duration::MAX }, || {
         stop.is_asked() && asked.elapsed() > patience()
     });
@@ -91,7 +91,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         (false, None) if args.exit => {
             Err(Failure::interrupted(format!("interrupted before the end; {}", records_were_written(written))))
         }
-        // This is the normal end of reading without an end.
+        // A stop is the normal end of a read that has no end.
         _ => match unread.filter(|_| !shared.is_spent() && !output::is_lost()) {
             Some(unread) => {
                 Err(Failure::new(format!("{}; {}", unread.trim_end_matches('.'), records_were_written(written))))

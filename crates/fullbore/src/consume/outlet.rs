@@ -1,7 +1,7 @@
-//! Bounded queue of printed chunks between the fetchers and standard output, and the one thread that writes them.
+//! Bounded queue of printed chunks between the fetchers and standard output, and the thread that writes the chunks.
 //!
 //! Not here: printing (see `format`). Invariant: [`Outlet::written`] returns only positions of records that were
-//! written and flushed. Chunks that are only queued are neither reported nor committed, and may be dropped.
+//! written and flushed. A chunk in the queue may be dropped, since its position is not yet committed.
 
 use crate::output;
 use fullbore_client::group::{Position, TopicPartition};
@@ -9,19 +9,19 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that may wait for standard output; beyond, fetchers wait.
+/// Number of queued bytes from which on fetchers wait for standard output.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
-/// Bytes that are gathered for one write, if enough are queued.
+/// Number of bytes that one write gathers, if enough are queued.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// Printed records of one partition.
 #[derive(Debug)]
 pub struct Chunk {
-    /// Partition that they were read from.
+    /// Partition from which the records were read.
     pub place: Arc<TopicPartition>,
-    /// Bytes to write; empty if no record before `next` had to be printed.
+    /// Bytes to write; empty if the chunk only moves the position.
     pub bytes: Vec<u8>,
-    /// Number of records.
+    /// Number of records in the chunk.
     pub records: u64,
     /// Position after the last record.
     pub next: Position,
@@ -32,7 +32,7 @@ struct OutletState {
     queue: VecDeque<Chunk>,
     queued_bytes: usize,
     is_writing: bool,
-    /// True from `close` to `open`: no chunk is accepted.
+    /// True from `close` to `open`, while no chunk is accepted.
     closed: bool,
     written: HashMap<TopicPartition, Position>,
     records: u64,
@@ -46,10 +46,10 @@ pub struct Outlet {
 }
 
 impl Outlet {
-    /// Starts the writer, which ends with the program.
+    /// Starts the writer thread, which ends with the program.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// Error of the system if it refuses a thread.
     pub fn start() -> std::io::Result<Arc<Outlet>> {
         let outlet = Arc::new(Outlet::default());
         let writes = outlet.clone();
@@ -65,7 +65,8 @@ impl Outlet {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a chunk, and waits for memory if it needs some. Returns false if the outlet is closed.
+    /// Queues a chunk. Waits while the queue is full, unless the chunk has no bytes. Returns false if the outlet is
+    /// closed.
     pub fn push(&self, chunk: Chunk) -> bool {
         let mut state = self.lock();
         while state.queued_bytes >= QUEUE_BYTES_MAX && !chunk.bytes.is_empty() && !state.closed {
@@ -81,7 +82,7 @@ impl Outlet {
         true
     }
 
-    /// Closes the outlet, and drops queued chunks. A write that is under way is still counted.
+    /// Closes the outlet, and drops queued chunks. Records of a running write are still counted as written.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -96,8 +97,8 @@ impl Outlet {
         self.lock().closed = false;
     }
 
-    /// Waits until everything queued is written, or `patience` is over, or `unless` returns true. Returns true if it is
-    /// written.
+    /// Waits until all queued chunks are written, for at most `patience`, or until `unless` returns true. Returns true
+    /// if all are written.
     pub fn drained(&self, patience: Duration, mut unless: impl FnMut() -> bool) -> bool {
         const TICK: Duration = Duration::from_millis(20);
         let started = Instant::now();
@@ -111,17 +112,17 @@ impl Outlet {
         true
     }
 
-    /// Returns the position after the last record written of each partition, since [`Outlet::retain`] last forgot it.
+    /// Returns, for each partition, the position after the last written record. [`Outlet::retain`] removes partitions.
     pub fn written(&self) -> HashMap<TopicPartition, Position> {
         self.lock().written.clone()
     }
 
-    /// Forgets partitions that are not read any more.
+    /// Removes the positions of partitions that are no longer read.
     pub fn retain(&self, keep: impl Fn(&TopicPartition) -> bool) {
         self.lock().written.retain(|place, _| keep(place));
     }
 
-    /// Returns the number of records written.
+    /// Returns the number of written records.
     pub fn records(&self) -> u64 {
         self.lock().records
     }
@@ -149,7 +150,7 @@ impl Outlet {
                     }
                 }
             } else {
-                // The reader is gone: the command finds that in `output`, and ends.
+                // Standard output has no reader. The command learns this from `output`, and ends.
                 state.closed = true;
                 state.queue.clear();
                 state.queued_bytes = 0;
@@ -159,7 +160,7 @@ impl Outlet {
         }
     }
 
-    /// Returns the next chunks, as many as make a large write.
+    /// Waits for chunks, and returns as many as make a large write.
     fn take(&self) -> Vec<Chunk> {
         let mut state = self.lock();
         while state.queue.is_empty() {

@@ -1,6 +1,6 @@
 //! Sink of one partition: prints its records into chunks for the [`Outlet`], up to the planned number.
 //!
-//! Invariant: a record that was taken is in a chunk that is pushed before its response is finished.
+//! Invariant: each record that the sink has taken is in a chunk, which is pushed before the response is finished.
 
 use super::format::{Seen, Style};
 use super::outlet::{Chunk, Outlet};
@@ -11,23 +11,24 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a chunk after which it is pushed.
+/// Size of a chunk, in bytes, from which on it is pushed.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// State that all partitions share.
+/// State that the printers of all partitions share.
 pub struct PrinterContext {
-    /// Form of the records.
+    /// Printed form of the records.
     pub style: Style,
     /// Destination of the chunks.
     pub outlet: Arc<Outlet>,
     /// Number of records that may still be taken.
     pub left: AtomicU64,
-    /// Timestamp of the end: the partition ends before the first record with it or a later one.
+    /// Timestamp at which a partition ends: before the first record with this timestamp or a later one. `None` for no
+    /// such end.
     pub until: Option<i64>,
 }
 
 impl PrinterContext {
-    /// Returns true if the planned number of records was taken.
+    /// Returns true if the printers have taken the planned number of records.
     pub fn is_spent(&self) -> bool {
         self.left.load(Ordering::Relaxed) == 0
     }
@@ -44,17 +45,17 @@ pub struct Printer {
     topic_id: Uuid,
     bytes: Vec<u8>,
     records: u64,
-    /// Offset after the last record taken.
+    /// Offset after the last taken record; `None` before the first record.
     next: Option<i64>,
 }
 
 impl Printer {
-    /// Makes a printer that has printed nothing.
+    /// Returns a printer that has printed no record.
     pub fn new(shared: Arc<PrinterContext>, place: TopicPartition, topic_id: Uuid) -> Self {
         Printer { shared, place: Arc::new(place), topic_id, bytes: Vec::new(), records: 0, next: None }
     }
 
-    /// Pushes the chunk. Returns false if the outlet is closed.
+    /// Pushes the gathered chunk, after which the next offset is `next`. Returns false if the outlet is closed.
     fn push(&mut self, next: i64) -> bool {
         let chunk = Chunk {
             place: self.place.clone(),
@@ -91,7 +92,7 @@ impl Sink for Printer {
     }
 
     fn read_to(&mut self, offset: i64) {
-        // Offsets without records move the position, too: skipped records need not be read again.
+        // Offsets without printed records also move the position, so that they are not read again.
         if self.next != Some(offset) || self.records > 0 {
             self.next = Some(offset);
             self.push(offset);

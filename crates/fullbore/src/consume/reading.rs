@@ -1,4 +1,4 @@
-//! Topics to read, and the outcome of reading.
+//! Topics to read, and outcome of a read.
 
 use super::args::Consume;
 use crate::failure::Failure;
@@ -10,17 +10,17 @@ use fullbore_wire::Text;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest time of the output of read records after SIGTERM.
+/// Longest time after SIGTERM for which records that were read are still written.
 pub(super) const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
-/// Longest time of the output of read records after Ctrl-C.
+/// Longest time after Ctrl-C for which records that were read are still written.
 pub(super) const CTRL_C_PATIENCE: Duration = Duration::from_millis(150);
 
-/// Largest number of topics that a line names.
+/// Most topics that a line names.
 const TOLD_TOPICS_MAX: usize = 3;
 
-/// Outcome of reading.
+/// Outcome of a read.
 pub(super) struct End {
-    /// True if the planned end was reached.
+    /// True if the read reached its planned end.
     pub(super) finished: bool,
     /// Sentence about a partition that could not be read.
     pub(super) unread: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct TopicSelection {
 }
 
 impl TopicSelection {
-    /// Returns the wait of a reader without records, for a report; `from_now` if it started at the end.
+    /// Returns the text for a report that no records come. `from_now` is true if the read started at the end.
     pub(super) fn waits_for(&self, from_now: bool) -> String {
         let names = self.all.iter().take(TOLD_TOPICS_MAX).map(|topic| &**topic).collect::<Vec<_>>().join(", ");
         let more = if self.all.len() > TOLD_TOPICS_MAX { ", ..." } else { "" };
@@ -51,7 +51,7 @@ impl TopicSelection {
 }
 
 impl Consume {
-    /// Returns the topics that the flags name or match.
+    /// Returns the topics that the flags name or whose names they match.
     pub(super) fn topics(&self, cluster: &mut Cluster, exclude_internal: bool) -> Result<TopicSelection, Failure> {
         let named: Vec<Text> = self.named().map(|topic| topic.as_str().into()).collect();
         let mut all = named.clone();

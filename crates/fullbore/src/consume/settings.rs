@@ -8,7 +8,7 @@ use fullbore_client::group::GroupConfig;
 use fullbore_config::Properties;
 use fullbore_wire::Text;
 
-/// Returns the settings of a member, if there is a group.
+/// Returns the settings of the membership; None without a group.
 pub(super) fn member_of(
     args: &Consume,
     settings: &ConsumerConfig,
@@ -22,7 +22,7 @@ pub(super) fn member_of(
 }
 
 impl Consume {
-    /// Returns the settings of flags and properties.
+    /// Returns the settings of the consumer, from flags and properties.
     pub(super) fn settings(&self, properties: &Properties) -> Result<ConsumerConfig, Failure> {
         let mut settings = ConsumerConfig::default();
         let group_starts = if self.from_beginning { StartOffset::Earliest } else { StartOffset::Latest };
@@ -35,7 +35,7 @@ impl Consume {
         ];
         let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
         for (key, value) in properties.iter().chain(flags) {
-            // Other keys belong to every client, or were reported as without effect.
+            // `set` returns false for keys of every client, and for keys that were reported as without effect.
             settings.set(key, value)?;
         }
         Ok(settings)

@@ -1,4 +1,4 @@
-//! Start and end of reading: kcat's -o.
+//! Start and end of a read, in the syntax of kcat's -o.
 
 use crate::failure::Failure;
 use fullbore_client::consume::StartOffset;
@@ -12,10 +12,10 @@ pub enum Mark {
     Until(i64),
 }
 
-/// Parses a value.
+/// Parses the value of one `--offset`.
 ///
 /// # Errors
-/// The allowed values.
+/// Sentence with the allowed values.
 pub fn mark(text: &str) -> Result<Mark, String> {
     let allowed =
         || "must be beginning, end, an OFFSET, -COUNT before the end, s@MS to start at a time, e@MS to end before one";
@@ -35,10 +35,10 @@ pub fn mark(text: &str) -> Result<Mark, String> {
     }
 }
 
-/// Returns the start and the end of these values.
+/// Returns the start and the end that these values set. The start is `otherwise` if no value sets it.
 ///
 /// # Errors
-/// Two values of a kind.
+/// Two values that both set the start, or both set the end.
 pub fn start_and_end(marks: &[Mark], otherwise: StartOffset) -> Result<(StartOffset, Option<i64>), Failure> {
     let (mut start, mut until) = (None, None);
     for mark in marks {

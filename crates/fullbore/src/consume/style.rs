@@ -1,4 +1,4 @@
-//! Form of printed records, by the flags and properties of kafka-console-consumer.sh, or a format.
+//! Form of printed records, set by a format, or by the flags and properties of kafka-console-consumer.sh.
 
 use super::args::{Consume, Format};
 use super::format::{FormatPart, Style};
@@ -34,7 +34,7 @@ impl Consume {
     }
 }
 
-/// Columns of kafka-console-consumer.sh, in its order.
+/// Columns of kafka-console-consumer.sh, in the order in which it prints them.
 struct ConsoleLayout {
     timestamp: bool,
     partition: bool,
@@ -49,7 +49,7 @@ struct ConsoleLayout {
 }
 
 impl ConsoleLayout {
-    /// Sets a property by Kafka's name.
+    /// Sets a property of the formatter by its name in Kafka.
     fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
         let wrong = |allowed: &str| Failure::new(format!("{key}={value}: {allowed}"));
         let boolean = || value.parse::<bool>().map_err(|_| wrong("must be true or false"));

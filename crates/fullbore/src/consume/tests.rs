@@ -1,4 +1,4 @@
-//! Meaning of the flags of `consume`.
+//! Tests of the flags of `consume`.
 
 use super::format::{FormatPart, Style};
 use super::*;

@@ -1,20 +1,20 @@
-//! Offsets whose records were deleted before they were copied. Pure.
+//! Ranges of offsets whose records were deleted before they were copied. Pure.
 //!
-//! Invariant: an offset counts once, even if a copier that went back to its last commit finds it again.
+//! Invariant: an offset counts once, even if the copier goes back to its last commit and finds the offset again.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Deleted offsets of the source.
+/// Deleted offsets of the source topic.
 #[derive(Debug, Default)]
 pub(super) struct DeletedBeforeCopy {
-    /// Last range of each partition, merged with those that touch it.
+    /// Last range of each partition, merged with the ranges that it touches.
     last: HashMap<i32, Range<i64>>,
     count: u64,
 }
 
 impl DeletedBeforeCopy {
-    /// Adds offsets of a partition. Returns true if some of them are new.
+    /// Adds offsets of a partition. Returns true if any of them is new.
     pub(super) fn add(&mut self, partition: i32, offsets: Range<i64>) -> bool {
         let length = |of: &Range<i64>| u64::try_from(of.end.saturating_sub(of.start)).unwrap_or(0);
         let before = self.count;
@@ -32,7 +32,7 @@ impl DeletedBeforeCopy {
         self.count > before
     }
 
-    /// Returns the number of offsets, over all partitions.
+    /// Returns the number of offsets in all partitions.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
@@ -49,7 +49,7 @@ mod tests {
             (0, 5..9, true, 4),
             (0, 5..9, false, 4),
             (1, 5..9, true, 8),
-            // Includes records that were read, and not copied, before the deletion.
+            // This range includes records that were read before the deletion, but not copied.
             (0, 2..9, true, 11),
             (0, 7..10, true, 12),
             (0, 20..21, true, 13),

@@ -1,7 +1,7 @@
-//! Membership of a copier: reads the assigned partitions, and ends their transactions before it gives them up.
+//! Membership of a copier. It reads the assigned partitions, and ends their transactions before it gives them up.
 //!
 //! Not here: the records (see [`intake`](super::intake) and [`transfer`](super::transfer)). Invariant: a partition is
-//! given up only when no transaction with its offsets is open, and read only from the group's committed offset on.
+//! given up only while no transaction with its offsets is open. It is read only from the group's committed offset on.
 
 use super::args::CopyArgs;
 use super::deleted::DeletedBeforeCopy;
@@ -23,19 +23,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Time between two checks of signals while there is nothing to read.
+/// Time between two checks for signals while there are no partitions to read.
 const TICK: Duration = Duration::from_millis(20);
-/// Longest request for committed offsets, before the next check of signals and of the group.
+/// Longest request for committed offsets, after which the copier checks for signals and for a new assignment.
 const LOOK: Duration = Duration::from_millis(200);
-/// Pause after the first failure, and the longest pause.
+/// Pause after the first failure, and longest pause after later ones.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// Number of successive refusals after which the command gives up.
+/// Number of successive refusals by brokers after which the command gives up.
 const REFUSALS_MAX: u32 = 20;
-/// Longest time of the last commit after a signal: readers of the target wait for it.
+/// Longest time for the last commit after a signal. It is long, since readers of the target wait for the transaction's
+/// end.
 pub(super) const LAST_PATIENCE: Duration = Duration::from_secs(10);
-/// Time beyond the session for which other members are awaited at the end.
+/// Time after the session timeout for which the copier still waits for other members at the end.
 const OTHERS_GRACE: Duration = Duration::from_secs(5);
-/// Longest time of the leave.
+/// Longest time for the request to leave the group.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Outcome of a copy.
@@ -44,11 +45,11 @@ pub(super) struct CopyEnd {
     pub(super) finished: bool,
     /// Sentence about a partition that could not be read.
     pub(super) unread: Option<String>,
-    /// Offsets whose records were deleted before they were copied.
+    /// Number of offsets whose records were deleted before they were copied.
     pub(super) deleted: u64,
 }
 
-/// Reader of one copier.
+/// Member and reader of one copier.
 pub(super) struct Follow<'a> {
     pub(super) cluster: &'a mut Cluster,
     pub(super) member: Member,
@@ -63,7 +64,7 @@ pub(super) struct Follow<'a> {
 /// State that changes while the copier reads.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Position of each partition, and its end with --exit.
+    /// Position of each partition; with --exit, also its end.
     places: HashMap<i32, Placed>,
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
     unread: Option<String>,
@@ -71,19 +72,19 @@ pub(super) struct Progress {
     /// Ends of all partitions at the start of the copy, with --exit.
     ends: BTreeMap<i32, i64>,
     topic_id: Uuid,
-    /// Serial number of the last target.
+    /// Serial number of the target that the copier follows.
     serial: u64,
-    /// True if the position of every partition must be read from the group.
+    /// True if the position of every partition must be read from the group again, after a failure or a loss.
     is_stale: bool,
-    /// Number of successive failures, and of refusals among them, without a committed record in between.
+    /// Number of successive failures, and of refusals among these. A committed record resets both.
     failures: (u32, u32),
-    /// Time of the first of them.
+    /// Time of the first of the successive failures.
     failing_since: Option<Instant>,
     records: u64,
     troubles: (Troubles, Troubles),
 }
 
-/// Reason why a stretch of reading ended.
+/// Reason why the read of one assignment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stretch {
     Finished,
@@ -92,7 +93,7 @@ enum Stretch {
 }
 
 impl Progress {
-    /// Prints the offsets of records that were deleted before they were copied.
+    /// Records and prints the offsets of records that were deleted before they were copied.
     fn note_deleted(&mut self, run: &ConsumeProgress) {
         for of in run.take_deleted_offsets() {
             if self.deleted.add(of.partition, of.offsets.clone()) {
@@ -101,8 +102,8 @@ impl Progress {
         }
     }
 
-    /// Notes where a stretch has placed a partition. The position in the same topic stays: only a commit moves it, and
-    /// deleted records after it are noted once more.
+    /// Records the end of a partition that the last read has found. Keeps a position in the same topic, since only a
+    /// commit moves it. A partition without one gets the start of that read.
     fn place(&mut self, partition: i32, placed: Placed) {
         let before = self.places.get(&partition).filter(|before| before.topic_id == placed.topic_id);
         let offset = before.and_then(|before| before.offset).or(placed.offset);
@@ -111,7 +112,7 @@ impl Progress {
 }
 
 impl Follow<'_> {
-    /// Copies to the end that the flags set, or until a signal.
+    /// Copies up to the end that the flags set, or until a signal.
     pub(super) fn copy(mut self) -> Result<CopyEnd, Failure> {
         let outcome = self.follow();
         let how = if outcome.is_ok() { Settle::Commit } else { Settle::Abort };
@@ -124,7 +125,7 @@ impl Follow<'_> {
         match settled {
             Some(Settled { failure: None, .. }) => Ok(CopyEnd { finished, unread, deleted }),
             Some(Settled { failure: Some(CopyError::Fatal(sentence)), .. }) => Err(Failure::new(sentence)),
-            // The next copier copies records of an aborted transaction, as if this one had not read them.
+            // An aborted transaction is no failure of the command, since the next start copies its records.
             Some(Settled { failure: Some(CopyError::Again { why, .. } | CopyError::Renew(why)), .. }) => {
                 output::tell(format!(
                     "the last transaction was aborted: {why}; its records are copied at the next start"
@@ -156,7 +157,7 @@ impl Follow<'_> {
                         Stretch::Finished | Stretch::Moved => {}
                     }
                 }
-                // With more members than partitions, this one has none.
+                // The final assignment of this member is empty, as in a group with more members than partitions.
                 Some(target) if self.args.exit && target.settled => {
                     if self.others_are_done()? {
                         return Ok(true);
@@ -170,8 +171,8 @@ impl Follow<'_> {
         }
     }
 
-    /// Writes the records that were read, once every partition was read to its end. Returns false if they must be read
-    /// again.
+    /// Writes and commits all records that were read, after every partition was read to its end. Returns false after a
+    /// failure: the records must be read again.
     fn drain(&mut self) -> Result<bool, Failure> {
         let Some(settled) = self.settle(Settle::Drain) else { return Ok(false) };
         self.take_in(&settled.committed);
@@ -181,8 +182,8 @@ impl Follow<'_> {
         Ok(false)
     }
 
-    /// Waits until other members have copied their partitions to the ends. A dead member's are assigned to this one at
-    /// the end of its session. Returns false if the assignment changes.
+    /// Waits until other members have copied their partitions to the ends, or for a session timeout. Returns false if
+    /// the assignment changes: the partitions of a dead member come here when its session ends.
     fn others_are_done(&mut self) -> Result<bool, Failure> {
         let until = Instant::now() + self.settings.group.session_timeout + OTHERS_GRACE;
         loop {
@@ -204,7 +205,8 @@ impl Follow<'_> {
         }
     }
 
-    /// Returns the number of other members' partitions that the group has not read to their ends at the start.
+    /// Returns the number of other members' partitions whose committed offset is still before the end that the
+    /// partition had at the start.
     fn left_to_others(&mut self) -> Result<usize, Failure> {
         let topic = Text::from(self.args.from.as_str());
         let others = self.progress.ends.iter().filter(|(partition, _)| !self.progress.places.contains_key(partition));
@@ -225,18 +227,18 @@ impl Follow<'_> {
         }
     }
 
-    /// Finds the ends of all partitions, once.
+    /// With --exit, finds the ends of all partitions, the first time.
     fn find_ends(&mut self, places: &[PartitionPlace]) {
         if !self.args.exit || !self.progress.ends.is_empty() {
             return;
         }
         let of: Vec<TopicPartition> = places.iter().map(|place| (place.topic.clone(), place.partition)).collect();
-        // Ends that are not found are not awaited.
+        // The copier does not wait for a partition whose end is not found.
         let found = self.cluster.offsets_found_at(&of, LATEST).offsets;
         self.progress.ends = found.into_iter().map(|((_, partition), end)| (partition, end)).collect();
     }
 
-    /// Ends the open transactions. Returns None if the user's patience is over.
+    /// Ends the open transactions by `how`. Returns None if this takes longer than [`LAST_PATIENCE`] after a signal.
     fn settle(&mut self, how: Settle) -> Option<Settled> {
         if how != Settle::Drain {
             self.intake.close();
@@ -248,7 +250,7 @@ impl Follow<'_> {
         })
     }
 
-    /// Moves the positions to the committed offsets.
+    /// Moves the positions of partitions to the committed offsets.
     fn take_in(&mut self, committed: &HashMap<i32, i64>) {
         for (partition, offset) in committed {
             if let Some(placed) = self.progress.places.get_mut(partition) {
@@ -257,8 +259,8 @@ impl Follow<'_> {
         }
     }
 
-    /// Gives up the partitions that are not in the target, after it has ended their transactions, and finds the start
-    /// of new ones. Returns false if the group has another target by now.
+    /// Ends the open transactions, gives up the partitions that are not in the target, and finds the start of new ones.
+    /// Returns false if the target is not confirmed: another one follows, or a signal has come.
     fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
         let how = if target.lost { Settle::Abort } else { Settle::Commit };
         let Some(settled) = self.settle(how) else { return Ok(false) };
@@ -281,7 +283,7 @@ impl Follow<'_> {
         Ok(true)
     }
 
-    /// Goes back to the group's committed offsets, after a failure.
+    /// Aborts the open transactions after a failure, and goes back to the group's committed offsets.
     fn rewind(&mut self, partitions: &[TopicPartition]) -> Result<(), Failure> {
         self.progress.is_stale = true;
         let Some(settled) = self.settle(Settle::Abort) else { return Ok(()) };
@@ -295,10 +297,10 @@ impl Follow<'_> {
         Ok(())
     }
 
-    /// Pauses after a failure.
+    /// Pauses after a failure, before the copier goes on.
     ///
     /// # Errors
-    /// A failure that another attempt does not change, or the last of too many.
+    /// A failure that no retry can change, or the last of too many failures.
     fn after(&mut self, failure: CopyError) -> Result<(), Failure> {
         let copied = self.transfer.counts.records.load(Ordering::Relaxed);
         if copied > self.progress.records {
@@ -326,7 +328,7 @@ impl Follow<'_> {
     }
 
     /// Finds the start of partitions: the group's committed offsets, once no open transaction can change them. Returns
-    /// false if this member has lost them, or after a signal.
+    /// false if this member has lost the partitions, or after a signal.
     fn place(&mut self, partitions: &[TopicPartition]) -> Result<bool, Failure> {
         let Some(places) = self.leaders()? else { return Ok(false) };
         let topic_id = places.first().map_or(Uuid::default(), |place| place.topic_id);
@@ -365,7 +367,7 @@ impl Follow<'_> {
         Ok(true)
     }
 
-    /// Returns the partitions of the source; None if a signal comes first.
+    /// Returns the partitions of the source; None after a signal.
     fn leaders(&mut self) -> Result<Option<Vec<PartitionPlace>>, Failure> {
         let (topic, since) = (Text::from(self.args.from.as_str()), Instant::now());
         loop {
@@ -384,7 +386,8 @@ impl Follow<'_> {
         }
     }
 
-    /// Reads the assigned partitions until the assignment changes or a transaction fails.
+    /// Reads the assigned partitions to their ends, or until the assignment changes, a transaction fails, or a signal
+    /// comes.
     fn stretch(&mut self, idle: &mut Idle) -> Result<Stretch, Failure> {
         let topic = Text::from(self.args.from.as_str());
         let cursor = |(partition, placed): (&i32, &Placed)| {
@@ -408,7 +411,7 @@ impl Follow<'_> {
             idle.observe(run.records() > 0, || format!("no record of {} yet; Ctrl-C ends", args.from));
             let ends = stop.is_asked() || member.is_moving() || transfer.has_failed();
             if ends {
-                // A fetcher that waits for memory returns.
+                // Ends the wait of a fetcher for memory of the queue.
                 intake.close();
                 is_cut_off = true;
             }
@@ -435,7 +438,7 @@ fn uncommitted(why: &str) -> Failure {
     ))
 }
 
-/// Returns the failure of a read, with the next step if records are missing.
+/// Returns the failure of a read. The sentence has the next step if records are missing.
 fn unreadable(error: &ConsumeError) -> Failure {
     match error {
         ConsumeError::OutOfRange { topic, partition, offset } => Failure::new(format!(
@@ -447,7 +450,7 @@ fn unreadable(error: &ConsumeError) -> Failure {
     }
 }
 
-/// Returns the error of a source or target that does not exist.
+/// Returns the failure of a source or target that does not exist.
 pub(super) fn missing(topic: &str, partitions: Option<usize>) -> Failure {
     let partitions = partitions.map_or_else(String::new, |count| format!(" --partitions {count}"));
     Failure::new(format!(
@@ -458,7 +461,7 @@ pub(super) fn missing(topic: &str, partitions: Option<usize>) -> Failure {
 /// Returns the number of partitions of a topic; None if it does not exist.
 ///
 /// # Errors
-/// The error of the cluster.
+/// Error of the cluster.
 pub(super) fn count(cluster: &mut Cluster, topic: &str) -> Result<Option<usize>, ClientError> {
     let found = cluster.partitions_of(&[topic.into()])?;
     Ok(found.get(topic).map(Vec::len))

@@ -1,15 +1,15 @@
-//! Default transactional id of a copier: the same after a restart, another one beside a running copier.
+//! Default transactional id of a copier. It is the same after a restart, but differs from those of copiers that run.
 //!
-//! A copier that restarts with its former id ends the transaction that it left open. Copiers of one group on one
-//! machine hold a slot each: a socket with an abstract name, which the system frees when its process dies. Invariant:
-//! two copiers in a network namespace never have the same default id.
+//! A copier that restarts with its former id ends the transaction that it left open. Each copier of a group holds a
+//! slot on its machine. A slot is a socket with an abstract name, which the system frees when the process dies.
+//! Invariant: two running copiers in a network namespace never have the same default id.
 
 use crate::failure::Failure;
 
-/// Largest number of copiers of a group on one machine.
+/// Most copiers of a group on one machine.
 const SLOTS_MAX: usize = 256;
 
-/// Transactional id, and the slot that reserves it while this is held.
+/// Transactional id, with the slot that reserves it until the value is dropped.
 pub(super) struct InstanceId {
     /// The transactional id.
     pub(super) transactional_id: String,
@@ -17,10 +17,11 @@ pub(super) struct InstanceId {
 }
 
 impl InstanceId {
-    /// Returns `id`, or one of the group and its static member, or one of the group, the machine and a slot.
+    /// Returns `id` if it is given. Otherwise returns an id made of the group and its static member, or without one, of
+    /// the group, the machine and a free slot.
     ///
     /// # Errors
-    /// No slot is free.
+    /// Sentence for the user, if no slot is free.
     pub(super) fn choose(id: Option<&str>, group: &str, member: Option<&str>) -> Result<Self, Failure> {
         let of = |transactional_id: String| InstanceId { transactional_id, _slot: None };
         match (id, member) {
@@ -50,9 +51,9 @@ mod slot {
 
     pub(super) type Slot = UnixListener;
 
-    /// Takes a slot; None if another process has it.
+    /// Takes a slot. Returns None if another process has it.
     pub(super) fn take(group: &str, number: usize) -> Option<Slot> {
-        // A socket's name has at most 107 bytes; a group's may have more.
+        // A hash of the group, since the name of a socket has at most 107 bytes.
         let mut hasher = DefaultHasher::new();
         group.hash(&mut hasher);
         let name = format!("fullbore-copy-{:016x}-{number}", hasher.finish());
@@ -64,7 +65,7 @@ mod slot {
 mod slot {
     pub(super) type Slot = ();
 
-    /// Takes the slot of this process.
+    /// Takes the slot that the pid determines, on a system without abstract names. Returns None for any other slot.
     pub(super) fn take(_: &str, number: usize) -> Option<Slot> {
         (number == std::process::id() as usize % super::SLOTS_MAX).then_some(())
     }

@@ -1,4 +1,4 @@
-//! Bounded queue of records between the fetchers and the transactions.
+//! Bounded queue of records between the fetchers and the transactions of a copier.
 //!
 //! Not here: the writing of records (see [`transfer`](super::transfer)). Invariant: chunks of a partition are in the
 //! order of its offsets, and none is queued from [`Intake::close`] to [`Intake::open`].
@@ -11,14 +11,14 @@ use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Bytes of the queue beyond which fetchers wait.
+/// Number of queued bytes from which on fetchers wait.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
-/// Bytes of a chunk after which it is queued.
+/// Size of a chunk, in bytes, from which on it is queued.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Bytes that a record takes beside its key, value and headers.
+/// Bytes of a record in memory, beside its key, value and headers.
 const RECORD_BYTES: usize = size_of::<ReadRecord>();
 
-/// Range of bytes in a chunk.
+/// Range of a chunk's bytes.
 type Span = Range<usize>;
 
 /// Record in a chunk.
@@ -35,11 +35,11 @@ struct ReadRecord {
 /// Records of one partition, in order.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
-    /// The partition.
+    /// Number of the partition.
     pub(super) partition: i32,
-    /// Next offset to read, after the chunk and offsets without records behind it.
+    /// Next offset to read: after the chunk's records, and after the offsets without records that follow.
     pub(super) next: i64,
-    /// Leader epoch of the last record, or -1.
+    /// Leader epoch of the last record; -1 if it is unknown.
     pub(super) leader_epoch: i32,
     bytes: Vec<u8>,
     records: Vec<ReadRecord>,
@@ -78,7 +78,7 @@ impl Chunk {
         self.bytes.get(span.clone()).unwrap_or_default()
     }
 
-    /// Returns the number of records.
+    /// Returns the number of records in the chunk.
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
@@ -93,7 +93,8 @@ impl Chunk {
         self.headers.get(record.headers.clone()).unwrap_or_default().iter().map(header).collect()
     }
 
-    /// Returns record `number` as it is sent to a topic and partition, and its offset; None past the last record.
+    /// Returns the offset of record `number`, and the record to send to the given topic and partition. None if the
+    /// chunk has no such record.
     pub(super) fn record<'a>(
         &'a self,
         number: usize,
@@ -114,11 +115,11 @@ struct IntakeState {
     is_closed: bool,
 }
 
-/// Queue that the fetchers, the transfer and the member share.
+/// Queue that the fetchers, the transfer thread and the member share.
 #[derive(Default)]
 pub(super) struct Intake {
     state: Mutex<IntakeState>,
-    /// Notified of freed memory, and of the close.
+    /// Condition that is notified when memory is freed, and when the queue closes.
     room: Condvar,
     arrived: Notify,
 }
@@ -128,7 +129,7 @@ impl Intake {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a chunk once there is memory. Returns false, without the chunk, if the intake is closed.
+    /// Queues a chunk. Waits while the queue is full. Returns false, and drops the chunk, if the intake is closed.
     fn push(&self, chunk: Chunk) -> bool {
         let mut state = self.lock();
         while state.bytes >= QUEUE_BYTES_MAX && !state.is_closed {
@@ -144,7 +145,7 @@ impl Intake {
         true
     }
 
-    /// Queues a position, a chunk without records, without waiting for memory.
+    /// Queues a chunk without records, which only moves the position. Does not wait for memory.
     fn push_position(&self, position: Chunk) {
         let mut state = self.lock();
         if !state.is_closed {
@@ -154,7 +155,7 @@ impl Intake {
         }
     }
 
-    /// Takes the next chunk if there is one.
+    /// Takes the next chunk; None if the queue is empty.
     pub(super) fn try_take(&self) -> Option<Chunk> {
         let mut state = self.lock();
         let chunk = state.queue.pop_front()?;
@@ -164,7 +165,7 @@ impl Intake {
         Some(chunk)
     }
 
-    /// Waits for the next chunk and takes it. Cancel safe.
+    /// Waits for the next chunk, and takes it. Safe to cancel.
     pub(super) async fn take(&self) -> Chunk {
         loop {
             let arrived = self.arrived.notified();
@@ -193,17 +194,17 @@ impl Intake {
 pub(super) struct IntakeSink {
     intake: Arc<Intake>,
     chunk: Chunk,
-    /// Next offset that may be read: records before it were copied.
+    /// Least offset to take: records before it were copied already.
     least: i64,
 }
 
 impl IntakeSink {
-    /// Makes a sink for records of `partition` from the offset `least` on.
+    /// Returns a sink for records of `partition` from the offset `least` on.
     pub(super) fn new(intake: Arc<Intake>, partition: i32, least: i64) -> Self {
         IntakeSink { intake, chunk: Chunk::new(partition, least), least }
     }
 
-    /// Returns the present chunk, and starts the next one after it.
+    /// Removes and returns the present chunk, and starts the next one.
     fn take(&mut self) -> Chunk {
         let fresh = Chunk::new(self.chunk.partition, self.chunk.next);
         self.least = fresh.next;
@@ -234,19 +235,20 @@ impl Sink for IntakeSink {
     }
 
     fn follow(&mut self, _: Uuid) {
-        // Every record of a recreated topic is new.
+        // Starts again at 0, since every record of a recreated topic is new.
         (self.chunk.next, self.least) = (0, 0);
     }
 
     fn skip_to(&mut self, offset: i64) {
-        // The group commits it even if no record follows, so that the next start finds nothing deleted.
+        // The new position is committed even if no record follows, so that the next start does not report the same
+        // deletion.
         self.chunk.next = self.chunk.next.max(offset);
         let position = self.take();
         self.intake.push_position(position);
     }
 
     fn read_to(&mut self, offset: i64) {
-        // Markers, and records that compaction has removed, move the position, too.
+        // Markers, and records that compaction has removed, also move the position.
         self.chunk.next = self.chunk.next.max(offset);
         if self.chunk.next > self.least {
             self.push();
@@ -259,7 +261,7 @@ mod tests {
     use super::*;
     use fullbore_wire::batch::{BatchBuilder, Compression, RecordIter, Stamp};
 
-    /// Returns a batch of these values at an offset.
+    /// Returns a batch of records with these values, from offset `base` on.
     fn batch(base: i64, values: &[Option<&[u8]>]) -> Vec<u8> {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         let headers = [Header { key: b"h", value: None }, Header { key: b"\xff", value: Some(b"1") }];

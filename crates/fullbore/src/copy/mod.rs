@@ -1,7 +1,7 @@
-//! `fullbore copy`: records of a topic to another one, each exactly once.
+//! `fullbore copy`: copies records of a topic to another topic, each exactly once.
 //!
-//! Path of a record: a fetcher per leader reads it (`fullbore_client::consume`), [`intake`] queues it, [`transfer`]
-//! writes it in a transaction that also commits the group's offset after it.
+//! Path of a record: the fetcher of its leader reads it (`fullbore_client::consume`), [`intake`] queues it, and
+//! [`transfer`] writes it. The transaction of the write also commits the group's offset after the record.
 //! [`follow`] is the member of the group, [`trouble`] classifies failures, [`instance`] chooses the transactional id.
 
 mod args;
@@ -37,8 +37,8 @@ use transfer::{CopyCounts, Transfer, TransferPlan};
 
 /// Client id if no property names one.
 const CLIENT_ID: &str = "fullbore-copy";
-/// Default transaction timeout: a copier that dies and is not restarted delays readers of the target for this time.
-/// Kafka Streams has the same.
+/// Default transaction timeout, as in Kafka Streams. A copier that dies and is not restarted delays readers of the
+/// target for this time.
 const TRANSACTION_TIMEOUT_MS: &str = "10000";
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
 const OFFSET_RESET: &str = "auto.offset.reset";
@@ -111,14 +111,14 @@ impl CopyArgs {
         Ok(())
     }
 
-    /// Returns the consumer's settings.
+    /// Returns the settings of the consumer.
     fn settings(&self, properties: &Properties) -> Result<ConsumerConfig, Failure> {
         let mut settings = ConsumerConfig::default();
         settings.fetch.reset = Some(StartOffset::Earliest);
         let flags = [("group.instance.id", &self.group_instance_id), ("group.protocol", &self.group_protocol)];
         let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
         for (key, value) in properties.iter().chain(flags) {
-            // Other keys belong to the producer, or to every client.
+            // `set` returns false for keys of the producer, and for those of every client.
             settings.set(key, value)?;
         }
         settings.fetch.read_committed = true;
@@ -127,7 +127,7 @@ impl CopyArgs {
         Ok(settings)
     }
 
-    /// Returns the producer's settings.
+    /// Returns the settings of the producer.
     fn producer(&self, properties: &Properties, instance: &InstanceId) -> Result<ProducerConfig, Failure> {
         let mut properties = properties.clone();
         properties.set(TRANSACTIONAL_ID, instance.transactional_id.as_str());
@@ -142,10 +142,11 @@ impl CopyArgs {
         Ok(ProducerConfig::from_properties(properties.iter())?)
     }
 
-    /// Returns true if records keep their partition, which the target then has, too.
+    /// Returns true if records keep their partition: the target has at least as many partitions, and `--by-key` is not
+    /// set.
     ///
     /// # Errors
-    /// A topic that does not exist.
+    /// A source or target that does not exist.
     fn keeps_partition(&self, cluster: &mut fullbore_client::blocking::Cluster) -> Result<bool, Failure> {
         let source = follow::count(cluster, &self.from)?.ok_or_else(|| follow::missing(&self.from, None))?;
         let target = follow::count(cluster, &self.to)?.ok_or_else(|| follow::missing(&self.to, Some(source)))?;

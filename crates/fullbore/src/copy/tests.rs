@@ -1,4 +1,4 @@
-//! Flags of `copy` and their meaning.
+//! Tests of the flags of `copy`.
 
 use super::*;
 use clap::Parser;

@@ -1,8 +1,8 @@
-//! Transactions of a copier, on a thread of their own: records and the offsets after them are committed together.
+//! Transactions of a copier, on their own thread. Each commits records together with the offsets after them.
 //!
-//! Not here: reading and membership (see [`follow`](super::follow)). Invariant: the offsets of a transaction are those
-//! after its records and no others. After a failure nothing is written until the member has read its position from the
-//! group.
+//! Not here: reading and membership (see [`follow`](super::follow)). Invariants: the offsets of a transaction are
+//! exactly those after its records. After a failure, no record is written until the member has read its position from
+//! the group.
 
 use super::intake::{Chunk, Intake};
 use super::trouble::{CopyError, after_failure};
@@ -19,9 +19,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc as orders;
 
-/// Largest number of transactions that are being committed; the next one waits.
+/// Most transactions that are being committed at a time. The next commit waits.
 const ENDING_MAX: usize = 2;
-/// Longest wait at the end for connections to close.
+/// Longest wait for connections to close at the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two checks of the condition that ends a wait for the transfer.
 const TICK: Duration = Duration::from_millis(20);
@@ -34,7 +34,7 @@ pub(super) struct TransferPlan {
     pub(super) group: String,
     pub(super) instance: Option<String>,
     pub(super) view: MembershipView,
-    /// True if records keep their partition's number.
+    /// True if records keep the number of their partition.
     pub(super) keeps_partition: bool,
     pub(super) records_max: u64,
     pub(super) duration: Duration,
@@ -43,30 +43,30 @@ pub(super) struct TransferPlan {
 /// Counts of a copy.
 #[derive(Debug, Default)]
 pub(super) struct CopyCounts {
-    /// Records of committed transactions.
+    /// Number of records in committed transactions.
     pub(super) records: AtomicU64,
-    /// Committed transactions.
+    /// Number of committed transactions.
     pub(super) transactions: AtomicU64,
     /// Number of times that the copy went back to the last commit.
     pub(super) rewinds: AtomicU64,
 }
 
-/// End of the open transactions.
+/// Way to end the open transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settle {
-    /// Writes and commits everything in the intake.
+    /// Write all records in the intake, and commit.
     Drain,
-    /// Commits the open transaction.
+    /// Commit the open transaction.
     Commit,
-    /// Aborts the open transaction.
+    /// Abort the open transaction.
     Abort,
 }
 
-/// Outcome of a settlement.
+/// Outcome of [`Transfer::settle`].
 pub(super) struct Settled {
-    /// First failure since the last settlement.
+    /// First failure since the last call.
     pub(super) failure: Option<CopyError>,
-    /// Next offset of each partition, if records or positions of it were committed since the last settlement.
+    /// Next offset of each partition whose offset was committed since the last call.
     pub(super) committed: HashMap<i32, i64>,
 }
 
@@ -75,7 +75,7 @@ struct Order {
     answer: mpsc::Sender<Settled>,
 }
 
-/// Handle of the thread.
+/// Handle of the transfer thread.
 pub(super) struct Transfer {
     orders: orders::UnboundedSender<Order>,
     has_failed: Arc<AtomicBool>,
@@ -83,10 +83,10 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// Starts the thread with a connected producer. The thread ends with the handle.
+    /// Starts the thread with a connected producer. The thread ends when the handle is dropped.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// Error of the system if it refuses a thread.
     pub(super) fn start(plan: TransferPlan, producer: Producer, intake: Arc<Intake>) -> std::io::Result<Transfer> {
         let (orders, received) = orders::unbounded_channel();
         let (has_failed, counts) = (Arc::<AtomicBool>::default(), Arc::<CopyCounts>::default());
@@ -97,13 +97,13 @@ impl Transfer {
         Ok(Transfer { orders, has_failed, counts })
     }
 
-    /// Returns true if nothing is written until [`Transfer::settle`].
+    /// Returns true after a failure, until [`Transfer::settle`]; no record is written in between.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Ends the open transactions, and waits for the outcome. Returns None if `ends` returns true before, or the thread
-    /// is gone.
+    /// Ends the open transactions by `how`, and waits for the outcome. Returns None if `ends` returns true before, or
+    /// if the thread has ended.
     pub(super) fn settle(&self, how: Settle, mut ends: impl FnMut() -> bool) -> Option<Settled> {
         let (answer, answered) = mpsc::channel();
         self.orders.send(Order { how, answer }).ok()?;
@@ -125,7 +125,7 @@ struct Shared {
     counts: Arc<CopyCounts>,
 }
 
-/// Writes until the handle is dropped. Replaces a producer whose transaction the coordinator has timed out.
+/// Writes until the handle is dropped. Replaces a producer whose transaction was aborted by the coordinator's timeout.
 async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedReceiver<Order>) {
     let mut producer = reporting(first);
     loop {
@@ -138,7 +138,7 @@ async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedRe
         }
         producer = match Producer::new(shared.plan.producer.clone()) {
             Ok(producer) => reporting(producer),
-            // Cannot fail: the configuration was valid when the command started.
+            // Cannot happen, since the configuration was valid when the command started.
             Err(_) => return,
         };
     }
@@ -147,7 +147,7 @@ async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedRe
 /// Open transaction.
 struct Open<'a> {
     transaction: Transaction<'a>,
-    /// Next offset of each partition, and the leader epoch of the record before it.
+    /// Next offset of each partition, with the leader epoch of the record before that offset.
     positions: HashMap<i32, (i64, i32)>,
     records: u64,
     begun: Instant,
@@ -162,7 +162,7 @@ struct Ended<'a> {
     begun: Instant,
 }
 
-/// Event that a writer waits for.
+/// Event for which a writer waits.
 enum Event {
     Order(Option<Order>),
     Outcome(Result<(), TransactionError>),
@@ -171,7 +171,7 @@ enum Event {
     Chunk(Chunk),
 }
 
-/// State of the thread between two events.
+/// State of the transfer thread between two events.
 struct Writer<'a> {
     shared: &'a Shared,
     producer: &'a Producer,
@@ -195,7 +195,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes until the handle is dropped, and returns true; or until the producer is spent, and returns false.
+    /// Writes until the handle is dropped, or until the producer must be replaced. Returns true in the first case.
     async fn run(&mut self, received: &mut orders::UnboundedReceiver<Order>) -> bool {
         loop {
             match self.next(received).await {
@@ -213,7 +213,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Waits for the next event: orders come first, and outcomes before records.
+    /// Waits for the next event. Of several, returns an order first, and an outcome before records.
     async fn next(&self, received: &mut orders::UnboundedReceiver<Order>) -> Event {
         let due = self.open.as_ref().map_or_else(Instant::now, |open| open.due);
         let goes_on = self.failure.is_none();
@@ -221,14 +221,14 @@ impl<'a> Writer<'a> {
             biased;
             order = received.recv() => Event::Order(order),
             outcome = outcome_of(self.endings.front()) => Event::Outcome(outcome),
-            // Initialisation ends the transaction that the last copier with this id left open.
+            // The initialisation ends the transaction that the last copier with this id left open.
             outcome = self.producer.init_transactions(), if !self.is_initialised && goes_on => Event::Initialised(outcome),
             () = tokio::time::sleep_until(due.into()), if self.open.is_some() => Event::Due,
             chunk = self.shared.intake.take(), if self.is_initialised && goes_on => Event::Chunk(chunk),
         }
     }
 
-    /// Notes the outcome of the initialisation.
+    /// Records the outcome of the initialisation.
     fn initialised(&mut self, outcome: Result<(), TransactionError>) {
         match outcome {
             Ok(()) => self.is_initialised = true,
@@ -237,7 +237,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes the records of a chunk. After a failure, the remaining ones are read again.
+    /// Writes the records of a chunk. Stops at a failure, after which the remaining records are read again.
     async fn write(&mut self, chunk: &Chunk) {
         let partition = self.shared.plan.keeps_partition.then_some(chunk.partition);
         for number in 0..chunk.len() {
@@ -263,7 +263,8 @@ impl<'a> Writer<'a> {
         self.move_on(chunk).await;
     }
 
-    /// Notes offsets after the last record of a chunk: markers, or records that compaction has removed.
+    /// Adds the position after a chunk to the transaction, if offsets without records follow the last record: markers,
+    /// or records that compaction has removed.
     async fn move_on(&mut self, chunk: &Chunk) {
         let reached = [self.open.as_ref().map(|open| &open.positions), self.endings.back().map(|of| &of.positions)];
         let reached = reached.into_iter().flatten().find_map(|positions| positions.get(&chunk.partition));
@@ -275,7 +276,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Begins a transaction if none is open. Returns false after a failure.
+    /// Begins a transaction unless one is open. Returns false after a failure.
     async fn begin(&mut self) -> bool {
         while self.failure.is_none() && self.open.is_none() {
             if self.endings.len() >= ENDING_MAX {
@@ -297,11 +298,11 @@ impl<'a> Writer<'a> {
         self.failure.is_none()
     }
 
-    /// Commits the open transaction with its offsets, and does not wait for the outcome.
+    /// Begins to commit the open transaction with its offsets, without waiting for the outcome.
     fn commit(&mut self) {
         let Some(Open { transaction, positions, records, begun, .. }) = self.open.take() else { return };
         let plan = &self.shared.plan;
-        // A transaction that is dropped is aborted.
+        // The dropped transaction is aborted.
         let Some((member_id, generation_id)) = plan.view.identity() else {
             return self.fail(CopyError::again("the group has given this member's partitions away"));
         };
@@ -325,10 +326,10 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Notes the outcome of the oldest transaction that is being committed.
+    /// Records the outcome of the oldest transaction that is being committed.
     fn note(&mut self, outcome: Result<(), TransactionError>) {
         if outcome.as_ref().is_err_and(TransactionError::is_retriable) {
-            // The producer retries, and prints the reason.
+            // The producer retries, and reports the reason.
             return;
         }
         let Some(ended) = self.endings.pop_front() else { return };
@@ -342,7 +343,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Fails because of a record that the producer refused. If its transaction has failed, that error has more details.
+    /// Records the failure of a record that the producer refused. If the record's transaction has failed, the failure
+    /// is that of the transaction, which has more details.
     async fn fail_send(&mut self, offset: i64, partition: i32, error: &SendError) {
         let plan = &self.shared.plan;
         if matches!(error, SendError::TransactionFailed(_)) {
@@ -352,7 +354,7 @@ impl<'a> Writer<'a> {
                 let outcome = outcome_of(self.endings.front()).await;
                 self.note(outcome);
             }
-            // The commit of a failed transaction aborts it, and returns the reason.
+            // A failed transaction is aborted by its commit, which returns the reason.
             let ending = open.transaction.commit();
             let outcome = loop {
                 match ending.wait().await {
@@ -370,13 +372,13 @@ impl<'a> Writer<'a> {
     }
 
     fn fail_with(&mut self, error: &TransactionError, begun: Option<Instant>) {
-        // An older transaction may be the reason.
+        // An older transaction may be the cause.
         let begun = self.endings.iter().map(|ended| ended.begun).chain(begun).min();
         let timeout = self.shared.plan.producer.transaction_timeout;
         self.fail(after_failure(error, begun.map(|begun| begun.elapsed()), timeout));
     }
 
-    /// Notes the first failure: nothing is written until the next settlement.
+    /// Records a failure, if it is the first: no record is written until the next [`Transfer::settle`].
     fn fail(&mut self, failure: CopyError) {
         self.open = None;
         self.shared.intake.close();
@@ -387,7 +389,7 @@ impl<'a> Writer<'a> {
         self.shared.has_failed.store(true, Ordering::Release);
     }
 
-    /// Carries out an order. Returns true if the producer is spent.
+    /// Carries out an order. Returns true if the producer must be replaced.
     async fn settle(&mut self, Order { how, answer }: Order) -> bool {
         while how == Settle::Drain && self.failure.is_none() {
             if !self.is_initialised {
@@ -409,13 +411,13 @@ impl<'a> Writer<'a> {
         let failure = self.failure.take();
         let is_spent = matches!(failure, Some(CopyError::Renew(_)));
         self.shared.has_failed.store(false, Ordering::Release);
-        // Fails if the user's patience is over.
+        // The send fails if the caller no longer waits.
         drop(answer.send(Settled { failure, committed: std::mem::take(&mut self.committed) }));
         is_spent
     }
 }
 
-/// Waits for the outcome of a transaction; forever if there is none.
+/// Waits for the outcome of a transaction. Never returns for None.
 async fn outcome_of(ended: Option<&Ended<'_>>) -> Result<(), TransactionError> {
     match ended {
         Some(ended) => ended.ending.wait().await,
@@ -423,12 +425,12 @@ async fn outcome_of(ended: Option<&Ended<'_>>) -> Result<(), TransactionError> {
     }
 }
 
-/// Returns true if a send that waits may succeed.
+/// Returns true if a send that waits for memory or metadata may succeed.
 fn may_wait(error: &SendError) -> bool {
     matches!(error, SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. } | SendError::Timeout { .. })
 }
 
-/// Sends a record, and waits for memory and metadata as long as it takes.
+/// Sends a record, and waits for memory and metadata without a limit.
 async fn send_patiently(transaction: &Transaction<'_>, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
     loop {
         match transaction.send(record).await {
@@ -438,7 +440,7 @@ async fn send_patiently(transaction: &Transaction<'_>, record: ProducerRecord<'_
     }
 }
 
-/// Prints the notices of a producer.
+/// Returns the producer, whose notices are printed from now on.
 fn reporting(producer: Producer) -> Producer {
     producer.on_notice(|notice| output::tell(notice));
     producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));

@@ -1,41 +1,41 @@
-//! Failures of a copier's transactions, and the next step after each. Pure.
+//! Failures of a copier's transactions, with the next step after each. Pure.
 //!
-//! Invariant: only an error that another attempt cannot change ends the command.
+//! Invariant: only an error that no retry can change ends the command.
 
 use fullbore_producer::{ProduceError, SendError, TransactionError};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// Failure, after which nothing is written until the position was read from the group.
+/// Failure of a copy. No record is written until the position is read from the group again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CopyError {
-    /// The transaction is aborted, and its records are copied again.
+    /// Abort of the transaction. Its records are copied again.
     Again {
         /// Reason, as part of a sentence.
         why: String,
-        /// True if a broker refused a request, which it may do each time.
+        /// True if a broker refused a request; it may refuse each retry.
         is_refusal: bool,
     },
-    /// The transaction is aborted, and a new producer copies its records again.
+    /// Abort of the transaction. A new producer copies its records again.
     Renew(String),
-    /// The command ends with this sentence.
+    /// Failure that ends the command with this sentence.
     Fatal(String),
 }
 
 impl CopyError {
-    /// Makes a failure that is no broker's refusal.
+    /// Returns a failure that is not a broker's refusal.
     pub(super) fn again(why: &str) -> Self {
         CopyError::Again { why: why.to_owned(), is_refusal: false }
     }
 
-    /// Makes the end of the command, since `action` cannot be done.
+    /// Returns the failure that ends the command because `action` cannot be done.
     pub(super) fn fatal(action: &str, error: &TransactionError) -> Self {
         let told = error.to_string();
         let told = told.strip_prefix(&format!("cannot {action}: ")).unwrap_or(&told);
         CopyError::Fatal(format!("cannot {action}: {told}; nothing was copied{}", advice(error)))
     }
 
-    /// Makes the end of the command because of a record that the producer refused.
+    /// Returns the failure that ends the command because the producer refused a record.
     pub(super) fn of_record(record: &str, to: &str, error: &SendError) -> Self {
         let advice = match error {
             SendError::RecordTooLarge { size, .. } => format!("; raise it with -X max.request.size={size}"),
@@ -46,7 +46,8 @@ impl CopyError {
     }
 }
 
-/// Classifies the failure of a transaction that has been open for `age`; a coordinator aborts one after `timeout`.
+/// Classifies the failure of a transaction that was open for
+/// `age`. The coordinator aborts a transaction after `timeout`.
 pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, timeout: Duration) -> CopyError {
     let why = error.to_string();
     let code = match error {
@@ -55,12 +56,12 @@ pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, tim
         }
         _ => None,
     };
-    // Codes that a producer gets whose transaction the coordinator has timed out.
+    // Codes for a producer whose transaction was aborted by the coordinator's timeout.
     let may_be_timeout = |code| {
         matches!(code, ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::INVALID_TXN_STATE)
     };
     match code {
-        // The coordinator has forgotten the id, which the next producer registers again.
+        // The coordinator has forgotten the transactional id. The next producer registers it again.
         Some(ErrorCode::INVALID_PRODUCER_ID_MAPPING) => CopyError::Renew(why),
         Some(code) if may_be_timeout(code) && age.is_some_and(|age| age >= timeout) => CopyError::Renew(why),
         Some(code) if is_permanent(code) => CopyError::Fatal(format!("cannot go on copying: {why}{}", advice(error))),
@@ -69,7 +70,7 @@ pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, tim
     }
 }
 
-/// Returns true if no other attempt at the same records by the same member can succeed.
+/// Returns true if no retry of the same records by the same member can succeed.
 fn is_permanent(code: ErrorCode) -> bool {
     matches!(
         code,
@@ -90,7 +91,7 @@ fn is_permanent(code: ErrorCode) -> bool {
     )
 }
 
-/// Returns the advice on an error that ends the command, as the rest of a sentence.
+/// Returns the advice for an error that ends the command, as the rest of a sentence.
 fn advice(error: &TransactionError) -> &'static str {
     let (TransactionError::Coordinator { code, .. } | TransactionError::Record(ProduceError::Broker { code, .. })) =
         error

@@ -1,5 +1,5 @@
-//! `fullbore demo --diskless`: the demo on a distant object store, compared with one request at a time on the same
-//! store.
+//! `fullbore demo --diskless`: runs the demo on a distant object store, and compares it with one request at a time on
+//! the same store.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use super::stream::Phase;
 use crate::failure::Failure;
 use crate::output::line;
 
-/// Time for which the serial producer sends; records in its buffer follow.
+/// Time for which the serial producer accepts records. The records in its buffer follow.
 const SERIAL_SENDS_FOR: Duration = Duration::from_secs(5);
-/// Buffer of the serial producer: its rest also takes some seconds.
+/// Buffer of the serial producer, in bytes. Its contents take some more seconds.
 const SERIAL_BUFFER_BYTES: usize = 4 << 20;
 const SERIAL: &str = "one request at a time";
-/// Price of a PUT and a GET in Amazon's S3 Standard in us-east-1.
+/// Prices of a PUT and of a GET in dollars, in Amazon's S3 Standard in us-east-1.
 const DOLLARS: (f64, f64) = (5e-6, 0.4e-6);
 const SECONDS_A_MONTH: f64 = 30.4 * 86_400.0;
 
-/// Object store of the topic.
+/// Flags of the topic's object store.
 #[derive(Args, Debug, Default)]
 pub struct StoreOptions {
     /// Store the records in an object store, here a directory, and compare with one request at a time.
@@ -52,10 +52,10 @@ impl StoreOptions {
     }
 }
 
-/// Runs both streams and prints their results.
+/// Runs both streams, and prints their results.
 ///
 /// # Errors
-/// Those of [`Play::on_a_broker`].
+/// Errors of [`Play::on_a_broker`].
 pub fn run(store: &StoreOptions, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
     let configs = vec![("diskless.enable".to_owned(), "true".to_owned())];
     let play = Play { sets: store.sets(), configs: configs.clone(), ..play };

@@ -1,9 +1,9 @@
-//! Distance of the demo: a relay between the broker and each of its clients, which the broker advertises as its own
-//! address.
+//! Distance of the demo: a relay between the broker and each of its clients. The broker advertises the relays as its
+//! own addresses.
 //!
-//! Invariant: with a distance, every byte between the broker and a client crosses that client's relay; without one,
-//! none does. Producer and reader have a relay each, so that the reader's bytes do not delay the producer's
-//! acknowledgements.
+//! Producer and reader each have their own relay, so that the reader's bytes do not delay the producer's
+//! acknowledgements. Invariant: with a distance, every byte between the broker and a client crosses that client's
+//! relay; without a distance, no byte crosses a relay.
 
 use crate::failure::Failure;
 use crate::output::words;
@@ -15,19 +15,19 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// Round trip and bandwidth.
+/// Settings of the distance: round trip and bandwidth.
 #[derive(Clone, Debug)]
 pub struct DistanceSettings {
     /// Time of a round trip.
     pub rtt: Duration,
-    /// Bytes a second in each direction; None is unlimited.
+    /// Limit of bytes a second in each direction; None for no limit.
     pub bandwidth: Option<u64>,
-    /// Bytes of a connection under way in a direction.
+    /// Most bytes in flight in each direction of a connection.
     pub in_flight_max: usize,
 }
 
 impl DistanceSettings {
-    /// Makes the settings of a round trip without a limit of bandwidth.
+    /// Returns the settings of a round trip, without a limit of bandwidth.
     pub fn new(rtt: Duration) -> Self {
         DistanceSettings { rtt, bandwidth: None, in_flight_max: IN_FLIGHT_BYTES_MAX }
     }
@@ -39,26 +39,26 @@ pub struct Addresses {
     pub reader: String,
 }
 
-/// Relays of the producer and of the reader, not yet started.
+/// Relays of the producer and of the reader, before their start.
 pub struct Distances {
     producer: Distance,
     reader: Distance,
 }
 
-/// Both relays at work; they end when this is dropped.
+/// Both relays after their start. They end when this is dropped.
 pub struct BothRelayed {
     pub addresses: Addresses,
     _relays: [Relayed; 2],
 }
 
-/// Listener of a relay, bound before the broker starts, since the broker must know its address.
+/// Relay before its start. Its listener is bound before the broker starts, since the broker must know the address.
 pub struct Distance {
     listener: TcpListener,
     settings: DistanceSettings,
     address: String,
 }
 
-/// Relay at work; it ends when this is dropped.
+/// Relay after its start. It ends when this is dropped.
 pub struct Relayed {
     /// Address for clients.
     pub address: String,
@@ -66,12 +66,12 @@ pub struct Relayed {
 }
 
 impl Distances {
-    /// Binds both relays.
+    /// Binds the listeners of both relays.
     pub fn new(settings: &DistanceSettings, runtime: &Runtime) -> Result<Self, Failure> {
         Ok(Distances { producer: Distance::new(settings, runtime)?, reader: Distance::new(settings, runtime)? })
     }
 
-    /// Returns the broker's settings: a listener for each relay, advertised under the relay's address.
+    /// Returns the settings of the broker: a listener for each relay, advertised as the relay's address.
     pub fn listeners(&self) -> [(&'static str, String); 3] {
         let [producer, reader] = [&self.producer.address, &self.reader.address];
         [
@@ -81,7 +81,7 @@ impl Distances {
         ]
     }
 
-    /// Starts both relays to these listeners of the broker, and prints their addresses and settings.
+    /// Starts a relay to each of these listeners of the broker. Prints their addresses and settings.
     pub fn relay_to(self, listeners: &[SocketAddr], runtime: &Runtime) -> BothRelayed {
         let Distances { producer, reader } = self;
         let (shape, addresses) =
@@ -100,7 +100,7 @@ impl Distances {
 }
 
 impl Distance {
-    /// Binds a relay with these settings.
+    /// Binds the listener of a relay with these settings.
     pub fn new(settings: &DistanceSettings, runtime: &Runtime) -> Result<Self, Failure> {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let address = listener.local_addr()?.to_string();
@@ -112,7 +112,7 @@ impl Distance {
         Shape { rtt, bandwidth, ..Shape::default() }
     }
 
-    /// Starts to relay to the broker.
+    /// Starts the relay to the address `broker`.
     pub fn relay_to(self, broker: &str, runtime: &Runtime) -> Relayed {
         let settings = RelaySettings {
             shape: self.shape(),

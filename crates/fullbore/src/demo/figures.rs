@@ -1,4 +1,4 @@
-//! Table of the demo. Not for scripts, which parse the lines of `fullbore perf`.
+//! Figures of the demo, as a table and as JSON.
 
 use fullbore_bench::measure::Latencies;
 use fullbore_bench::report::json::{fraction, object, string};
@@ -6,27 +6,27 @@ use std::time::Duration;
 
 /// Measurement of one phase.
 pub struct Figures {
-    /// Number of records sent and read.
+    /// Number of records that were sent and read.
     pub records: u64,
-    /// Bytes of their values.
+    /// Bytes of the records' values.
     pub bytes: u64,
     /// Time until the last record was acknowledged.
     pub produce_time: Duration,
     /// Time until the last record was read and verified.
     pub read_time: Duration,
-    /// Times until each record was acknowledged.
+    /// Latencies until each record was acknowledged.
     pub acknowledged: Latencies,
-    /// Times until each record was read and verified.
+    /// Latencies until each record was read and verified.
     pub read: Latencies,
 }
 
-/// Returns the first row.
+/// Returns the first row of the table.
 pub fn heading() -> Vec<Vec<String>> {
     vec![["", "records/s", "MB/s", "p50", "p99", "p99.9", "max"].map(str::to_owned).to_vec()]
 }
 
 impl Figures {
-    /// Returns the phase's name and two rows below it.
+    /// Returns a row with the name of the phase, and the two rows below it.
     pub fn rows(&self, phase: &str) -> Vec<Vec<String>> {
         vec![
             vec![phase.to_owned()],
@@ -35,7 +35,7 @@ impl Figures {
         ]
     }
 
-    /// Returns the figures as JSON, with the same names as those of a sweep.
+    /// Returns the figures as JSON, with the names that a sweep uses.
     pub fn document(&self, phase: &str) -> String {
         object([
             ("name", string(phase)),
@@ -76,7 +76,7 @@ fn milliseconds(us: u64) -> String {
     format!("{:.2} ms", us as f64 / 1e3)
 }
 
-/// Formats 1234567 as 1,234,567.
+/// Formats a number with commas: 1234567 as 1,234,567.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =

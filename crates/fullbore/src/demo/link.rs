@@ -1,5 +1,5 @@
-//! `fullbore demo --rtt`: the demo over a distance, compared with a plain TCP stream over its link and a producer with
-//! Kafka's settings.
+//! `fullbore demo --rtt`: runs the demo over a distance, and compares it with a plain TCP stream and with a producer
+//! with Kafka's settings.
 
 use super::distance::DistanceSettings;
 use super::play::{Ground, Play};
@@ -12,21 +12,22 @@ use fullbore_bench::link::units;
 use fullbore_bench::report::json::fraction;
 use std::time::Duration;
 
-/// Number of batches of a partition, and of requests of a connection, that Kafka's producer has under way.
+/// Number of batches of a partition, and of requests of a connection, that Kafka's producer has in flight.
 const KAFKA_IN_FLIGHT: usize = 5;
-/// Bytes of a batch of Kafka's producer (batch.size), which do not grow.
+/// Size of a batch of Kafka's producer, in bytes (batch.size). It does not grow.
 const KAFKA_BATCH_BYTES: usize = 16 * 1024;
-/// Bytes that the socket buffers of Kafka's broker let through in a round trip (socket.receive.buffer.bytes).
+/// Number of bytes that the socket buffers of Kafka's broker let through in a round trip (socket.receive.buffer.bytes).
 const KAFKA_SOCKET_BYTES: usize = 100 * 1024;
-/// Time for which that producer sends; records in its buffer follow.
+/// Time for which the producer with Kafka's settings accepts records. The records in its buffer follow.
 const KAFKA_SENDS_FOR: Duration = Duration::from_secs(5);
 const KAFKA: &str = "as Kafka's producer sends";
-/// Bytes of a request beside records.
+/// Number of bytes of a request beside its batches.
 const REQUEST_ROOM: usize = 1024;
-/// Least and greatest buffer of that producer: small, so that its records are acknowledged soon after it has stopped.
+/// Bounds of the buffer of the producer with Kafka's settings, in bytes. The buffer is small, so that its records are
+/// acknowledged soon after the producer stops.
 const KAFKA_BUFFER_BYTES: (usize, usize) = (512 * 1024, 4 << 20);
 
-/// Link of the clients.
+/// Flags of the link to the clients.
 #[derive(Args, Debug, Default)]
 pub struct LinkOptions {
     /// Put a round trip of this many milliseconds (150, or 150ms, 1s) between the broker and its clients, by the relay
@@ -39,17 +40,17 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// Returns the link, if there is one.
+    /// Returns the settings of the link; None without a link.
     pub fn settings(&self) -> Option<DistanceSettings> {
         let bandwidth = Some(self.bandwidth.unwrap_or(25_000_000));
         self.rtt.map(|rtt| DistanceSettings { bandwidth, ..DistanceSettings::new(rtt) })
     }
 }
 
-/// Runs both streams over this link, measures a plain TCP stream over it, and prints the results.
+/// Runs both streams over this link, measures a plain TCP stream over a link of the same kind, and prints the results.
 ///
 /// # Errors
-/// Those of [`Play::on_a_broker`].
+/// Errors of [`Play::on_a_broker`].
 pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
     words("A plain TCP stream over the link, for its measure");
     let plain = plain::stream(settings, ground.runtime, ground.stop)?;
@@ -80,7 +81,7 @@ pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Grou
     Ok(())
 }
 
-/// Returns the same stream by a producer with Kafka's default settings, for a limited time.
+/// Returns the same stream, sent by a producer with Kafka's default settings for a limited time.
 fn as_kafka(settings: &DistanceSettings, play: Play) -> Play {
     let partitions = play.partitions.unsigned_abs() as usize;
     // A request has a batch of each partition.
@@ -97,7 +98,7 @@ fn as_kafka(settings: &DistanceSettings, play: Play) -> Play {
     ];
     let records = play.phases.first().map_or(0, |phase| phase.records);
     let phases = vec![Phase { limit: Some(KAFKA_SENDS_FOR), ..Phase::flat_out(KAFKA, records) }];
-    // A relay holds the bytes that a sender may have under way for half of the round trip.
+    // Half of the bytes, since a relay holds each byte for half of the round trip.
     let distance = Some(DistanceSettings { in_flight_max: KAFKA_SOCKET_BYTES / 2, ..settings.clone() });
     Play { producer, phases, distance, ..play }
 }

@@ -1,7 +1,7 @@
 //! `fullbore demo`: a broker, a producer and a reader in one process, and a check that no record is lost.
 //!
-//! It leaves nothing behind: data is in a temporary directory, and the port is a free one. Ctrl-C, and a reader of the
-//! output that is gone, clean up, too.
+//! The demo leaves nothing behind: its data are in a temporary directory, and its port is a free one. It also cleans up
+//! after Ctrl-C, and if its output has no reader any more.
 
 mod diskless;
 mod distance;
@@ -22,17 +22,18 @@ use std::time::Duration;
 use stream::Phase;
 use tempfile::TempDir;
 
-/// Records of the first phase.
+/// Number of records in the first phase.
 const RECORDS: u64 = 1_000_000;
-/// Records of the first phase over a distance: they take 16 s, of which the first round trips are a small part.
+/// Number of records in the first phase over a distance. They take 16 s, so that the slow first round trips are a small
+/// part.
 const DISTANT_RECORDS: u64 = 400_000;
-/// Records of the first phase on an object store.
+/// Number of records in the first phase on an object store.
 const DISKLESS_RECORDS: u64 = 200_000;
-/// Rate of the second phase, so low that latency is not the time spent in a full buffer.
+/// Records a second in the second phase. The rate is low, so that the latency is not the wait in a full buffer.
 const PACED_RECORDS_PER_SEC: u64 = 10_000;
 /// Longest time for the removal of the data after Ctrl-C.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
-/// Largest number of attempts to remove the data of a broker that was not awaited.
+/// Most attempts to remove the data of a broker that may still run.
 const REMOVALS_MAX: usize = 10;
 /// Length of the second phase.
 const PACED_SECONDS: u64 = 3;
@@ -94,7 +95,8 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
         Failure::new(format!("cannot make a directory in {}: {error}; set TMPDIR to one that exists", place.display()))
     })?;
     let data = folder.path().to_owned();
-    // After a second signal, data that cannot be removed is in the temporary directory, which the system cleans.
+    // If the data cannot be removed after a second signal, they stay in the temporary directory, which the system
+    // cleans.
     let stop = Stop::at_signal(Box::new(move || drop(std::fs::remove_dir_all(data))))?;
     stop.allow(REMOVED_WITHIN);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -112,7 +114,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     }
     remove(folder, &stop)?;
     if output::is_lost() {
-        // The rest of the output has no reader.
+        // Ends without an error if the output has no reader any more.
         return Ok(());
     }
     outcome?;
@@ -120,7 +122,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes the data. A broker that was not awaited may still make files.
+/// Removes the data. Retries, since a broker that is still stopping may make files.
 fn remove(folder: TempDir, stop: &Stop) -> std::io::Result<()> {
     let path = folder.path().to_owned();
     match folder.close() {

@@ -1,6 +1,6 @@
-//! Rate of one plain TCP stream over the demo's link: the most that one connection could carry.
+//! Rate of a plain TCP stream over the demo's link, which is the most that one connection could carry.
 //!
-//! Invariant: the stream crosses a relay with the same settings as that before the broker.
+//! Invariant: the stream crosses a relay with the same settings as the relay before the broker.
 
 use super::distance::{Distance, DistanceSettings};
 use super::stream::interrupted;
@@ -11,23 +11,23 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Time for which it is sent.
+/// Time for which the stream is sent.
 const SENT_FOR: Duration = Duration::from_secs(3);
-/// Time between two checks whether the sender must stop.
+/// Time between two checks for a stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Bytes of one write and of one read.
+/// Number of bytes of one write, and of one read.
 const CHUNK: usize = 256 * 1024;
 
-/// Returns the rate in bytes a second, from the first bytes that arrive to the last.
+/// Sends the stream. Returns its rate in bytes a second, from the first bytes that arrive to the last.
 ///
 /// # Errors
-/// An error of the sockets, or the user's stop.
+/// Error of the sockets, or a stop by the user.
 pub fn stream(settings: &DistanceSettings, runtime: &Runtime, stop: &Stop) -> Result<f64, Failure> {
     let sink = TcpListener::bind("127.0.0.1:0")?;
     let target = sink.local_addr()?.to_string();
     let relayed = Distance::new(settings, runtime)?.relay_to(&target, runtime);
     let arriving = std::thread::Builder::new().name("plain-stream".to_owned()).spawn(move || arrive(&sink))?;
-    // After a failure the sink's thread may wait for a connection that never comes, and ends with the program.
+    // After a failure, the sink's thread may wait for a connection that never comes. It ends with the program.
     send(&relayed.address, stop)?;
     if stop.is_asked() {
         return Err(interrupted());
@@ -44,7 +44,7 @@ fn send(address: &str, stop: &Stop) -> io::Result<()> {
     let (chunk, started) = (vec![0; CHUNK], Instant::now());
     while started.elapsed() < SENT_FOR && !stop.is_asked() {
         match socket.write(&chunk) {
-            // The link is full.
+            // The link is full: the loop checks for a stop, and writes again.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
             written => _ = written?,
         }
@@ -61,7 +61,7 @@ fn arrive(sink: &TcpListener) -> io::Result<f64> {
         (bytes, last) = (bytes + read, Instant::now());
     }
     let seconds = (last - started).as_secs_f64();
-    // A stream that arrives in one piece has no rate.
+    // A stream that arrives in one piece has no measurable rate.
     Ok(if seconds > 0.0 { bytes as f64 / seconds } else { first as f64 })
 }
 

@@ -1,4 +1,4 @@
-//! Stream of records through a broker of its own, which is started for it and stopped after it.
+//! Stream of records through a broker that is started for the stream, and stopped after it.
 
 use super::distance::{Addresses, DistanceSettings, Distances};
 use super::figures::{Figures, grouped, heading};
@@ -27,7 +27,7 @@ pub struct Play {
     pub sets: Vec<(&'static str, String)>,
     /// Settings of the topic.
     pub configs: Vec<(String, String)>,
-    /// Phases, one after the other.
+    /// Phases, which run one after another.
     pub phases: Vec<Phase>,
     /// Bytes of each record's value.
     pub record_size: u32,
@@ -45,23 +45,24 @@ pub struct Ground<'a> {
     pub folder: &'a Path,
     /// Runtime of the brokers.
     pub runtime: &'a Runtime,
-    /// Request of the user to stop.
+    /// Stop of the command by the user.
     pub stop: &'a Stop,
 }
 
-/// Result of one demo.
+/// Result of one stream.
 pub struct Played {
     /// Number of verified records.
     pub records: u64,
-    /// Phases, each with its requests to the object store.
+    /// Phases by name, each with its figures and its requests to the object store.
     pub phases: Vec<(&'static str, Figures, StoreUse)>,
 }
 
 impl Play {
-    /// Starts a broker with its data in a directory of this name, runs the phases, and stops the broker.
+    /// Starts a broker with its data in the directory `name`, runs the phases, and stops the broker.
     ///
     /// # Errors
-    /// The broker does not start; a record is not acknowledged or not the one that was sent; the user stopped the demo.
+    /// A broker that does not start; a record that is not acknowledged, or differs from the sent one; a stop by the
+    /// user.
     pub fn on_a_broker(&self, name: &str, ground: &Ground<'_>) -> Result<Played, Failure> {
         let Ground { folder, runtime, .. } = *ground;
         let distances = self.distance.as_ref().map(|settings| Distances::new(settings, runtime)).transpose()?;
@@ -74,7 +75,7 @@ impl Play {
         let outcome = self.stream(addresses, || broker.store_use(), ground);
         drop(relayed);
         match ground.stop.is_asked() {
-            // Its data are removed anyway, so neither a flush nor its clients are awaited.
+            // Does not wait for a flush or for clients, since the data are removed anyway.
             true => drop(broker),
             false => runtime.block_on(broker.shutdown()),
         }
@@ -100,7 +101,7 @@ impl Play {
         Ok(Played { records: stream.verify_ends(&mut cluster)?, phases })
     }
 
-    /// Returns the JSON document for scripts, with a document for each phase, and one more field if there is one.
+    /// Returns the JSON document, with the documents of the phases, and the field `more` if there is one.
     pub fn document(&self, records: u64, phases: Vec<String>, more: Option<(&'static str, String)>) -> String {
         let fields = [
             ("records", records.to_string()),

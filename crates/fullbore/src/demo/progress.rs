@@ -1,4 +1,4 @@
-//! Progress of a phase: a bar on a terminal, a line a second elsewhere.
+//! Progress of a phase: a bar on a terminal, otherwise a line each second.
 
 use super::figures::grouped;
 use crate::output::words;
@@ -20,7 +20,7 @@ pub struct DemoProgress {
 }
 
 impl DemoProgress {
-    /// Makes the progress of a phase of `records`.
+    /// Returns the progress of a phase of `records` records.
     pub fn new(name: &'static str, records: u64) -> Self {
         let bars = std::io::stderr().is_terminal().then(|| {
             let both = MultiProgress::new();
@@ -33,12 +33,12 @@ impl DemoProgress {
         DemoProgress { name, records, sent: AtomicU64::new(0), bars, last_line: Mutex::new(Instant::now()) }
     }
 
-    /// Sets the number of records sent.
+    /// Sets the number of sent records.
     pub fn sent(&self, records: u64) {
         self.sent.store(records, Ordering::Relaxed);
     }
 
-    /// Sets the number of records read, and shows both.
+    /// Sets the number of read records, and shows both numbers.
     pub fn read(&self, records: u64) {
         let sent = self.sent_at(records);
         if let Some((sent_bar, read_bar)) = &self.bars {
@@ -54,13 +54,13 @@ impl DemoProgress {
         }
     }
 
-    /// Returns the number of records sent when `read` are read. The sender counts at intervals, but records that were
-    /// read were sent.
+    /// Returns the number of sent records, at least `read`: the sender's count may lag, but records that were read were
+    /// sent.
     fn sent_at(&self, read: u64) -> u64 {
         self.sent.load(Ordering::Relaxed).max(read)
     }
 
-    /// Ends the display of the phase.
+    /// Removes the display of the phase.
     pub fn finish(&self) {
         if let Some((sent_bar, read_bar)) = &self.bars {
             sent_bar.finish_and_clear();

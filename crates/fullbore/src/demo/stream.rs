@@ -1,7 +1,7 @@
-//! Stream of verifiable records, which one thread writes while another reads it.
+//! Stream of verifiable records, which one thread writes while another thread reads them.
 //!
-//! Invariant: a phase succeeds only if every partition returned exactly the values sent to it, in order, at dense
-//! offsets.
+//! Invariant: a phase succeeds only if every partition returns exactly the values sent to it, in order, at offsets
+//! without gaps.
 
 use super::figures::Figures;
 use super::progress::DemoProgress;
@@ -22,29 +22,29 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Time without a record after which the reader gives up.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// Number of records between two checks whether the sender must stop.
+/// Number of records between two checks for a stop.
 const RECORDS_PER_LOOK: u64 = 256;
 
-/// Part of the demo.
+/// Phase of the demo.
 pub struct Phase {
     /// Name for the user.
     pub name: &'static str,
     /// Number of records.
     pub records: u64,
-    /// Records a second; unlimited below zero.
+    /// Records a second; below zero for no limit.
     pub throughput: f64,
-    /// Time after which no further record is sent, if it is set.
+    /// Time after which no further record is sent; `None` for no limit.
     pub limit: Option<Duration>,
 }
 
 impl Phase {
-    /// Makes a phase without a limit of the rate, until all records are sent.
+    /// Returns a phase that sends all records, without a limit of the rate.
     pub fn flat_out(name: &'static str, records: u64) -> Self {
         Phase { name, records, throughput: -1.0, limit: None }
     }
 }
 
-/// Sink that accepts exactly the records sent to one partition.
+/// Sink that accepts exactly the records that were sent to one partition.
 struct Verifier {
     reader: SequenceReader,
     latencies: Latencies,
@@ -70,13 +70,13 @@ pub struct DemoStream {
     record_size: usize,
     writers: Vec<SequenceWriter>,
     cursors: Vec<Cursor<Verifier>>,
-    /// Number of records sent to each partition.
+    /// Number of records that were sent to each partition.
     sent: Vec<u64>,
     epoch: Instant,
 }
 
 impl DemoStream {
-    /// Makes a stream to every partition of an empty topic.
+    /// Returns a stream to every partition of an empty topic.
     pub fn new(topic: &'static str, cluster: &mut Cluster, record_size: usize) -> Result<Self, Failure> {
         let epoch = Instant::now();
         let places = cluster.partitions(&Text::from_static(topic))?;
@@ -111,7 +111,7 @@ impl DemoStream {
         let (started, started_at) = (Instant::now(), SystemTime::now());
         let end = PhaseEnd::default();
         let (read, sent) = self.run_both((phase, &end), cluster, producer, runtime, progress, stop);
-        // The reader's error is more precise than the sender's.
+        // Returns the reader's error first, which is more precise than the sender's.
         let mut read = read?;
         let sent = sent?;
         if let Some(first) = sent.failed.first {
@@ -135,7 +135,7 @@ impl DemoStream {
         })
     }
 
-    /// Reads on a thread of its own while this one sends; a failure of either ends the other.
+    /// Reads on another thread while this thread sends. A failure of either ends the other.
     fn run_both(
         &mut self,
         (phase, end): (&Phase, &PhaseEnd),
@@ -160,7 +160,7 @@ impl DemoStream {
             let sent = runtime.block_on(async {
                 tokio::select! {
                     biased;
-                    // Waits neither for memory nor for records under way.
+                    // A stop ends the wait for memory, and for records in flight.
                     Ok(_) = asked.wait_for(|asked| *asked) => Err(interrupted()),
                     sent = self.send(phase, end, producer, progress, stop) => sent,
                 }
@@ -211,7 +211,7 @@ impl DemoStream {
         Ok(Sent { produced, failed, ended: Instant::now(), stopped: false })
     }
 
-    /// Checks that no record follows the last one. Returns the number of records.
+    /// Checks that no partition has records after the last sent one. Returns the number of records.
     pub fn verify_ends(&self, cluster: &mut Cluster) -> Result<u64, Failure> {
         let of: Vec<(Text, i32)> = self.cursors.iter().map(|cursor| (cursor.topic.clone(), cursor.partition)).collect();
         let ends = cluster.any()?.offsets(&of, LATEST)?;
@@ -228,8 +228,8 @@ impl DemoStream {
     }
 }
 
-/// Number of records of a phase, once it is known, and the time at which the reader had read them all if it was not
-/// known before.
+/// Number of records in a phase, once the sender knows it. Also the time at which the reader reached it, if the reader
+/// was there before.
 #[derive(Default)]
 struct PhaseEnd {
     records: OnceLock<u64>,
@@ -238,11 +238,11 @@ struct PhaseEnd {
 
 impl PhaseEnd {
     fn set(&self, records: u64) {
-        // Fails on a second call, but a phase is sent once.
+        // Cannot fail, since a phase is sent once.
         let _ = self.records.set(records);
     }
 
-    /// Returns true if `read` records are all of the phase.
+    /// Returns true if `read` is the number of records in the phase.
     fn is_reached(&self, read: u64) -> bool {
         let is_all = self.records.get().is_some_and(|records| read >= *records);
         if is_all {
@@ -261,7 +261,7 @@ fn finished(outcome: &ConsumeOutcome<Verifier>, end: &PhaseEnd, stop: &Stop) -> 
     }
 }
 
-/// Returns the failure for a user's stop.
+/// Returns the failure of a demo that the user stopped.
 pub(super) fn interrupted() -> Failure {
     Failure::interrupted("interrupted; the broker was stopped and its data removed")
 }

@@ -19,7 +19,7 @@ pub struct Delete {
     format: Format,
 }
 
-/// Deletes the groups. One that cannot be deleted does not stop the others.
+/// Deletes the groups. A group that cannot be deleted does not stop the others.
 pub fn run(delete: &Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::GROUPS)?;

@@ -61,8 +61,8 @@ pub fn run(delete: &DeleteOffsets) -> Result<(), Failure> {
     }
 }
 
-/// Returns the selected partitions. A topic without partition numbers means all of them, or, if it is deleted, all
-/// those with offsets of the group.
+/// Returns the selected partitions. A topic without partition numbers selects all of its partitions; if the topic is
+/// deleted, all partitions in which the group has an offset.
 fn meant(groups: &mut GroupAdmin<'_>, id: &Text, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let whole: Vec<Text> =
         topics.iter().filter(|topic| topic.partitions.is_none()).map(|topic| topic.name.clone()).collect();

@@ -9,7 +9,7 @@ use clap::Args;
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_client::admin::{GroupAdmin, GroupListing};
 
-/// States of a consumer group, as Kafka writes them.
+/// States of a consumer group, in Kafka's spelling.
 const STATES: [&str; 7] =
     ["Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead"];
 /// Types of a consumer group.
@@ -29,7 +29,7 @@ pub struct List {
     format: Format,
 }
 
-/// Words chosen from a list; none means all.
+/// Words chosen from a list. An empty list stands for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Words(Vec<String>);
 
@@ -85,7 +85,7 @@ fn table(groups: &[GroupListing], with_type: bool, with_state: bool) -> Vec<Stri
     aligned(&rows, &[longest + 10, 20, 20])
 }
 
-/// Returns the word with a capital: brokers write types in lower case, Kafka's tool with a capital.
+/// Returns the word with a capital. Brokers write types in lower case, but Kafka's tool prints them with a capital.
 fn capital(word: &str) -> String {
     let mut letters = word.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
@@ -110,7 +110,7 @@ mod tests {
         assert!(states("foo").expect_err("none").contains("must be some of Stable, Empty"));
     }
 
-    /// Captured from Kafka 4.3.1, without the blanks at the end of lines.
+    /// The expected table is captured from Kafka 4.3.1, without the blanks at the end of lines.
     #[test]
     fn the_table_of_groups_is_kafkas() {
         let group =

@@ -1,4 +1,4 @@
-//! Flags that select groups, and parts of topics.
+//! Flags that select groups, topics and partitions.
 
 use crate::failure::Failure;
 use clap::{ArgGroup, Args};
@@ -24,7 +24,7 @@ impl Which {
     /// Returns the names of the selected groups, each once, in order.
     ///
     /// # Errors
-    /// The error of the cluster.
+    /// Error of the cluster.
     pub fn ids(&self, groups: &mut GroupAdmin<'_>) -> Result<Vec<Text>, Failure> {
         let ids: BTreeSet<Text> = match self.all_groups {
             true => groups.list(&[], &[])?.into_iter().map(|group| group.id).collect(),
@@ -34,16 +34,16 @@ impl Which {
     }
 }
 
-/// `TOPIC` or `TOPIC:0,1,2`.
+/// Selection of a topic, or of some of its partitions: `TOPIC` or `TOPIC:0,1,2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedTopic {
-    /// The topic's name.
+    /// Name of the topic.
     pub name: Text,
-    /// Partitions; None for all.
+    /// Selected partitions; None for all.
     pub partitions: Option<Vec<i32>>,
 }
 
-/// Parses `TOPIC` or `TOPIC:0,1,2`; a topic's name has no colon.
+/// Parses `TOPIC` or `TOPIC:0,1,2`. The name of a topic has no colon.
 pub fn topic(text: &str) -> Result<SelectedTopic, String> {
     let allowed = || "must be TOPIC or TOPIC:0,1,2".to_owned();
     let (name, partitions) = match text.split_once(':') {
@@ -57,11 +57,11 @@ pub fn topic(text: &str) -> Result<SelectedTopic, String> {
     if name.is_empty() { Err(allowed()) } else { Ok(SelectedTopic { name: name.into(), partitions }) }
 }
 
-/// Returns the selected partitions, each once, in order. All of them exist and have leaders. `places` has the topics'
-/// partitions.
+/// Returns the selected partitions, each once, in order. `places` has the partitions of the topics. Every returned
+/// partition exists and has a leader.
 ///
 /// # Errors
-/// The first partition that does not exist, or has no leader.
+/// Error of the first partition that does not exist, or has no leader.
 pub fn partitions(places: &BTreeMap<Text, TopicPlaces>, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let mut meant = BTreeSet::new();
     for topic in topics {

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Client id if no property names one; that of Kafka's tool.
+/// Client id if no property names one. Kafka's tool has the same.
 const CLIENT_ID: &str = "perf-consumer-client";
 
 /// Read a topic at full speed and print the lines of kafka-consumer-perf-test.
@@ -147,7 +147,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     }
 }
 
-/// Returns a sentence on the records read.
+/// Returns a sentence about the number of records that were read.
 fn progress_words(progress: &ConsumeProgress, wanted: u64, started: SystemTime) -> String {
     let seconds = started.elapsed().unwrap_or_default().as_secs_f64().max(f64::EPSILON);
     let (records, bytes) = (progress.records(), progress.bytes());
@@ -155,7 +155,7 @@ fn progress_words(progress: &ConsumeProgress, wanted: u64, started: SystemTime) 
     format!("{records} of {wanted} records read, {rate:.1} MB/s")
 }
 
-/// Sink that counts the records left for all partitions together, so that none is read beyond --num-records.
+/// Sink that counts down the records that all partitions together may still read: --num-records is an exact limit.
 struct RecordCountdown(Arc<AtomicI64>);
 
 impl Sink for RecordCountdown {
@@ -216,7 +216,7 @@ fn report(
     }
 }
 
-/// Returns the figures of the summary, each on a line after its name.
+/// Returns the figures of the summary, each on its own line with its name.
 fn pairs(figures: &str) -> Vec<String> {
     let rows = CONSUME_HEADER.split(", ").zip(figures.split(", "));
     rows.map(|(name, figure)| format!("{name:<22} {figure}")).collect()
@@ -256,14 +256,13 @@ impl<'a> Reporter<'a> {
 }
 
 impl Consume {
-    /// Returns true if the summary does not fit into a line of the terminal, where it would be unreadable below its
-    /// header.
+    /// Returns true if the summary does not fit a line of the terminal: it would not stand below its header.
     fn prints_pairs(&self) -> bool {
         let is_narrow = self.lines.limit().is_some_and(|limit| limit < CONSUME_HEADER.len());
         is_narrow && !self.show_detailed_stats && !self.hide_header
     }
 
-    /// Returns the time limit of a response: that of a record, but at least a second.
+    /// Returns the longest wait for a response: that for a record, but at least a second.
     fn patience(&self) -> Patience {
         Patience::of_ms(self.timeout.max(1_000))
     }
@@ -277,7 +276,7 @@ impl Consume {
     fn plan(&self, properties: &Properties) -> Result<ConsumePlan, Failure> {
         let mut fetch = FetchSettings { partition_max_bytes: self.fetch_size, ..Default::default() };
         for (key, value) in properties.iter() {
-            // Other keys belong to every client, or were reported as without effect.
+            // `set` returns false for keys of every client, and for keys that were reported as without effect.
             fetch.set(key, value)?;
         }
         let start = if self.from_latest { StartOffset::Latest } else { StartOffset::Earliest };

@@ -1,4 +1,4 @@
-//! `--wide`: form of a perf tool's lines.
+//! Flag `--wide`: form of a perf tool's lines.
 
 use crate::output;
 use clap::Args;
@@ -12,7 +12,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Returns the columns that a line may have; None without a limit.
+    /// Returns the number of columns that a line may have; None without a limit.
     pub fn limit(self) -> Option<usize> {
         if self.wide { None } else { output::width() }
     }

@@ -1,4 +1,5 @@
-//! `fullbore perf link`: a distance on one machine, until a signal ends it. `fullbore_bench::link` carries the bytes.
+//! `fullbore perf link`: provides a distance on one machine, until a signal ends it. Not here: the transport of bytes,
+//! which is in `fullbore_bench::link`.
 
 use crate::demo::figures::grouped;
 use crate::failure::Failure;
@@ -21,7 +22,7 @@ const CLIENT_ID: &str = "fullbore-link";
 /// MTU of Ethernet.
 const MTU_DEFAULT: u32 = 1_500;
 
-/// Least default stall of a loss: a lost packet is sent again after a round trip at best.
+/// Shortest default stall of a loss, on a short link. TCP needs at least a round trip to send a lost packet again.
 const STALL_MIN: Duration = Duration::from_millis(10);
 
 /// Put a distance between a client and a server on this machine, until Ctrl-C, and count the bytes that cross it.
@@ -98,7 +99,7 @@ pub struct Link {
     json: bool,
 }
 
-/// Runs until a signal.
+/// Runs the link until a signal.
 pub fn run(args: Link) -> Result<(), Failure> {
     Format { json: args.json }.choose();
     let stop = Stop::at_signal(Box::new(|| {}))?;
@@ -134,16 +135,17 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
     Ok(())
 }
 
-/// Reports that clients bypass the relay, if the brokers behind it advertise other addresses.
+/// Reports that clients bypass the relay if the brokers behind it advertise other addresses.
 fn look_for_detour(to: &str, relay: SocketAddr) {
-    // Clients report brokers that do not respond.
+    // No report if the brokers do not respond: clients will report that.
     let Ok(brokers) = Cluster::new(to, CLIENT_ID).and_then(|mut cluster| cluster.brokers()) else { return };
     if let Some(detour) = detour(&brokers, relay) {
         output::tell(detour);
     }
 }
 
-/// Returns the line to print if no broker advertises the relay. Only the port is compared: a host has several names.
+/// Returns the line to print if no broker advertises the relay; None otherwise. Compares only the port, since a host
+/// may have several names.
 fn detour(brokers: &[BrokerAddress], relay: SocketAddr) -> Option<String> {
     if brokers.iter().any(|broker| broker.port == i32::from(relay.port())) {
         return None;
@@ -158,7 +160,7 @@ fn detour(brokers: &[BrokerAddress], relay: SocketAddr) -> Option<String> {
     })
 }
 
-/// Returns the reason why an address cannot be listened on, with the remedy if there is one.
+/// Returns the reason why the relay cannot listen on an address, with the remedy if there is one.
 fn of_bind(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -259,7 +261,8 @@ fn loss_stall(text: &str) -> Result<(f64, Option<Duration>), String> {
     Ok((units::probability(probability)?, stall))
 }
 
-/// Parses the bytes under way: at least one read, or nothing would ever move, and at most what a machine has.
+/// Parses the limit of bytes in flight. Its minimum is one read, since with less no byte would move; its maximum is
+/// what a machine may have in memory.
 fn in_flight_max(text: &str) -> Result<u64, String> {
     let bytes = units::size(text)?;
     if (1 << 10..=16 * IN_FLIGHT_BYTES_MAX as u64).contains(&bytes) {

@@ -1,4 +1,4 @@
-//! `fullbore perf produce`: flags and lines of kafka-producer-perf-test, with Fullbore's producer.
+//! `fullbore perf produce`: flags and output of kafka-producer-perf-test, with Fullbore's producer.
 
 use super::lines::Lines;
 use crate::client::{bootstrap_servers, client_properties, key_value};
@@ -23,15 +23,15 @@ use fullbore_wire::batch::Compression;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Client id if no property names one; that of Kafka's tool.
+/// Client id if no property names one. Kafka's tool has the same.
 const CLIENT_ID: &str = "perf-producer-client";
-/// Share of the time from which on a full window counts as the limit of the rate.
+/// Smallest share of the time with a full window at which the window counts as the limit of the rate.
 const WINDOW_BOUND_MIN: f64 = 0.5;
-/// Prefix of the transactional id if only a duration is given; that of Kafka's tool.
+/// Prefix of the transactional id if only a duration is given. Kafka's tool has the same.
 const TRANSACTIONAL_ID_PREFIX: &str = "performance-producer-";
-/// Longest time for the abort of the last transaction after the user's stop.
+/// Longest time for the abort of the last transaction after a stop by the user.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(300);
-/// Longest wait at the end for connections to close; every record has its result by then.
+/// Longest wait for connections to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Send records at full speed or at a rate, and print the lines of kafka-producer-perf-test.
@@ -141,7 +141,7 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
         };
         let outcome = produce(&producer, workload, stop.receiver(), on_window).await;
         producer.brokers().iter().filter_map(|broker| window_bound(broker, begun.elapsed())).for_each(output::tell);
-        // A user who stops the run does not wait for the remaining records.
+        // After a stop by the user, the command does not wait for the remaining records.
         let abort_timeout = if producer.is_transactional() { ABORT_TIMEOUT } else { Duration::ZERO };
         producer.close(if stop.is_asked() { abort_timeout } else { CLOSE_TIMEOUT }).await;
         outcome
@@ -151,7 +151,8 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     verdict(&outcome, args.num_records)
 }
 
-/// Returns a sentence if the window limited the rate: full batches waited only for it for much of `elapsed`.
+/// Returns a sentence if the window limited the rate, so that full batches waited only for the window for much of
+/// `elapsed`; None otherwise.
 fn window_bound(broker: &BrokerStatus, elapsed: Duration) -> Option<String> {
     let share = broker.window_full.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     let BrokerStatus { id, window, .. } = broker;
@@ -181,7 +182,7 @@ fn refusal(
     Failure::new(format!("cannot send to topic '{topic}': {error}{next}"))
 }
 
-/// Returns the reason why a transaction was not committed, and the state of its records.
+/// Returns a sentence with the reason why a transaction was not committed, and the state of its records.
 fn transaction_refusal(
     error: &TransactionError,
     settings: Option<&TransactionSettings>,
@@ -198,7 +199,8 @@ fn transaction_refusal(
     })
 }
 
-/// Returns a remark on a timeout below the duration of transactions: the coordinator aborts them before the commit.
+/// Returns a remark about a timeout below the duration of transactions, with which the coordinator aborts them before
+/// their commit.
 fn too_long(settings: &TransactionSettings, duration: Duration) -> String {
     format!(
         "transaction.timeout.ms={} ends transactions before --transaction-duration-ms={} does; raise the first or \
@@ -210,7 +212,7 @@ fn too_long(settings: &TransactionSettings, duration: Duration) -> String {
 
 fn report(args: &PerfProduceArgs, client_id: &str, outcome: &ProduceOutcome) {
     let summaries: Vec<Summary> = outcome.produced.summaries(outcome.ended).collect();
-    // Without records there are no latencies; the verdict reports failures.
+    // Leaves out summaries without records, which have no latencies. The verdict reports failures.
     let acknowledged = || summaries.iter().filter(|summary| summary.records > 0);
     acknowledged().for_each(|summary| match args.json {
         true => line(&summary_json(summary)),
@@ -230,7 +232,7 @@ fn verdict(outcome: &ProduceOutcome, wanted: u64) -> Result<(), Failure> {
     let failed = outcome.failed.first.as_ref();
     let failed = failed.map(|first| format!("{} records failed; the first: {first}", outcome.failed.records));
     match failed {
-        // The output has no reader, so nothing is reported.
+        // No report, since the output has no reader.
         None if outcome.stopped && output::is_lost() => Ok(()),
         None if !outcome.stopped => Ok(()),
         Some(failed) if !outcome.stopped => Err(Failure::new(failed)),
@@ -286,7 +288,7 @@ impl PerfProduceArgs {
         Ok(properties)
     }
 
-    /// Prints a line of Kafka's tool, unless lines are JSON.
+    /// Prints a line of Kafka's tool; prints nothing with `--json`.
     fn tell(&self, text: &str) {
         if !self.json {
             line(text);
@@ -305,7 +307,8 @@ impl PerfProduceArgs {
             (None, Some(path)) => {
                 let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 self.tell(&format!("Reading payloads from: {}", shown.display()));
-                // Kafka's tool takes the two characters \n for a newline, since its help shows them.
+                // Like Kafka's tool, takes the two characters
+                //  for a newline: the help shows them.
                 let delimiter = if self.payload_delimiter == "\\n" { "\n" } else { &self.payload_delimiter };
                 let payload = Payload::from_file(path, delimiter)?;
                 self.tell(&format!("Number of records read: {}", payload.file_payloads().unwrap_or(0)));
@@ -326,7 +329,7 @@ impl PerfProduceArgs {
     }
 }
 
-/// Parses `--throughput`. Kafka's tool would wait forever at 0.
+/// Parses `--throughput`. Refuses 0, with which Kafka's tool waits forever.
 fn throughput(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Err("nothing would ever be sent; use -1 for as fast as it goes".to_owned()),

@@ -1,18 +1,19 @@
-//! Backslash escapes of a user's delimiter or format: `\n \r \t \0 \\`, and `\xHH` for any byte.
+//! Backslash escapes in a delimiter or format that the user types: `
+//!  \r \t \0 \\`, and `\xHH` for any byte.
 
-/// First part of a text that may begin with an escape.
+/// Start of a text, which may be an escape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unescaped {
-    /// An escape: its length in the text, and its byte.
+    /// Escape, with its length in the text and its byte.
     Byte(usize, u8),
-    /// No escape.
+    /// Any other character.
     No,
 }
 
 /// Parses the escape at the start of `text`.
 ///
 /// # Errors
-/// The fault, as a sentence.
+/// Sentence about the fault.
 pub fn escape(text: &[u8]) -> Result<Unescaped, String> {
     let Some((b'\\', rest)) = text.split_first() else { return Ok(Unescaped::No) };
     let simple = |byte| Ok(Unescaped::Byte(2, byte));
@@ -35,10 +36,10 @@ pub fn escape(text: &[u8]) -> Result<Unescaped, String> {
     }
 }
 
-/// Parses a delimiter: at least one byte.
+/// Parses a delimiter, which must have at least one byte.
 ///
 /// # Errors
-/// The fault, as a sentence.
+/// Sentence about the fault.
 pub fn delimiter(text: &str) -> Result<Vec<u8>, String> {
     let unescaped = bytes(text)?;
     if unescaped.is_empty() { Err("must not be empty".to_owned()) } else { Ok(unescaped) }
@@ -47,7 +48,7 @@ pub fn delimiter(text: &str) -> Result<Vec<u8>, String> {
 /// Returns the bytes of a text with escapes.
 ///
 /// # Errors
-/// The fault, as a sentence.
+/// Sentence about the fault.
 pub fn bytes(text: &str) -> Result<Vec<u8>, String> {
     let (mut left, mut out) = (text.as_bytes(), Vec::new());
     while let Some(first) = left.first() {

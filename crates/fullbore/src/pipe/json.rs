@@ -1,34 +1,34 @@
-//! JSON (RFC 8259), one value at a time: writes strings, and reads values without copying them.
+//! JSON (RFC 8259): writes strings, and parses single values without copying them.
 //!
-//! Not a document model: the text of an array or object is kept beside its parts. Invariant: a value was checked to its
-//! last byte, and is nested no deeper than [`DEPTH_MAX`].
+//! An array or object has its text beside its parts. Invariant: a parsed value is checked to its last byte, and nested
+//! no deeper than [`DEPTH_MAX`].
 
 use std::borrow::Cow;
 
-/// Largest number of arrays and objects inside each other.
+/// Deepest nesting of arrays and objects.
 const DEPTH_MAX: usize = 64;
 
-/// Value, which borrows its text.
+/// Parsed value, which borrows from the text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value<'a> {
     /// `null`.
     Null,
-    /// A string, unescaped.
+    /// String without its escapes.
     String(Cow<'a, str>),
-    /// A number, as text.
+    /// Number, as text.
     Number(&'a str),
     /// `true` or `false`.
     Bool(bool),
-    /// An array and its text.
+    /// Array, with its text.
     Array(Vec<Value<'a>>, &'a str),
-    /// An object's members in order, and its text; names may repeat.
+    /// Object: its members in order, and its text. Names may repeat.
     Object(Vec<(Cow<'a, str>, Value<'a>)>, &'a str),
 }
 
 /// Fault of a text, and its position.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Byte, from 1.
+    /// Number of the byte, from 1.
     pub position: usize,
     /// Expected input.
     pub expected: &'static str,
@@ -43,7 +43,7 @@ impl std::fmt::Display for Wrong {
 /// Parses a text of one value.
 ///
 /// # Errors
-/// The first wrong byte.
+/// Position of the first wrong byte, and the expected input.
 pub fn parse(text: &str) -> Result<Value<'_>, Wrong> {
     let mut parser = Parser { text, at: 0 };
     parser.space();
@@ -52,7 +52,7 @@ pub fn parse(text: &str) -> Result<Value<'_>, Wrong> {
     if parser.at < text.len() { Err(parser.wrong("the end")) } else { Ok(value) }
 }
 
-/// Appends `text` as a string with its quotes.
+/// Appends `text` as a JSON string, with quotes and escapes.
 pub fn string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let (bytes, mut copied) = (text.as_bytes(), 0);
@@ -97,7 +97,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Takes this byte, if it is next.
+    /// Takes this byte if it is the next one. Returns true if so.
     fn takes(&mut self, byte: u8) -> bool {
         let is_next = self.peek() == Some(byte);
         self.at += usize::from(is_next);
@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
         }
         let rest = &self.text[from..self.at];
         self.at += 1;
-        // Escapes cannot unescape to nothing: each is a character.
+        // If `unescaped` is empty, the string has no escapes, since each escape gives a character.
         Ok(if unescaped.is_empty() { Cow::Borrowed(rest) } else { Cow::Owned(unescaped + rest) })
     }
 
@@ -236,7 +236,7 @@ impl<'a> Parser<'a> {
         Ok(simple)
     }
 
-    /// Parses `uXXXX`, or two of them for a character beyond 16 bits.
+    /// Parses `uXXXX`; for a character beyond 16 bits, two such escapes.
     fn unicode(&mut self) -> Result<char, Wrong> {
         let high = self.four_digits()?;
         let code = match high {

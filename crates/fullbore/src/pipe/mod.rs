@@ -1,4 +1,4 @@
-//! Text forms of bytes, which `produce` and `consume` share.
+//! Text forms of bytes that `produce` and `consume` share.
 
 pub mod base64;
 pub mod escapes;

@@ -1,7 +1,8 @@
-//! Input of a file or pipe, cut into records: lines, other delimiters, length-framed, or the whole file.
+//! Input from a file or pipe, divided into records: by lines or other delimiters, by lengths, or the whole file as one
+//! record.
 //!
-//! Not here: the meaning of their bytes. Invariant: at most one record and one read beyond it is in memory. A record
-//! longer than `limit` is an error, and takes no memory.
+//! Not here: the meaning of a record's bytes. Invariant: at most one record, and one read after it, is in memory. A
+//! record longer than `limit` is an error, and is not kept in memory.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
@@ -9,49 +10,49 @@ use std::io::{self, BufRead, Read};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Bytes of a read: the capacity of a pipe, and more of a file.
+/// Number of bytes of one read; at least the usual capacity of a pipe.
 const READ_BYTES: usize = 256 << 10;
-/// Bytes of the length before a record.
+/// Number of bytes of the length before a record.
 const LENGTH_BYTES: usize = 4;
-/// Length of -1.
+/// Length -1, which stands for a null.
 const NULL: [u8; LENGTH_BYTES] = [0xFF; LENGTH_BYTES];
 
 /// Framing of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// Bytes that end each record, and may be missing after the last one.
+    /// Bytes after each record. They may be missing after the last record.
     Delimiter(Vec<u8>),
-    /// A length of four bytes, big-endian, precedes each; -1 is a null.
+    /// Length of four bytes, big-endian, before each record; -1 for a null.
     Length,
-    /// The whole file is one record.
+    /// Whole file as one record.
     Whole,
 }
 
-/// Outcome of a wait.
+/// Outcome of a wait for input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Filled {
-    /// More bytes, or the end of the file.
+    /// More bytes, or the end of the input.
     More,
-    /// Nothing within the time.
+    /// No input within the time.
     Nothing,
 }
 
-/// File or pipe.
+/// File or pipe with its buffer.
 pub struct Input {
     file: File,
     framing: Framing,
     limit: usize,
     buffer: Vec<u8>,
-    /// Part of the buffer that is not yet taken.
+    /// Range of the buffer that is not yet taken.
     left: Range<usize>,
-    /// Bytes of that part in which no delimiter begins.
+    /// Number of bytes of `left` that were searched, and in which no delimiter begins.
     searched: usize,
     at_end: bool,
-    /// Number of records taken.
+    /// Number of taken records.
     pub taken: u64,
 }
 
-/// Range of a record's bytes; None for a null.
+/// Range of a record's bytes in the buffer; None for a null.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InputRecord(Option<Range<usize>>);
 
@@ -64,26 +65,26 @@ pub enum InputError {
     /// Record that is too long.
     #[error("{size} bytes{} are too many", if *.is_all { "" } else { " or more" })]
     TooLong {
-        /// Bytes of the record, or those that were read of it.
+        /// Number of bytes of the record, as far as it was read.
         size: usize,
-        /// True if these are all.
+        /// True if the record was read to its end.
         is_all: bool,
     },
-    /// Length that is cut short.
+    /// End of the input within a length.
     #[error("cut short: the input ends after {0} of the four bytes of its length")]
     CutLength(usize),
-    /// Record that is cut short.
+    /// End of the input within a record.
     #[error("cut short: its length is {wanted} bytes, and the input has {found} more")]
     Cut {
-        /// Bytes by its length.
+        /// Number of bytes by the record's length.
         wanted: usize,
-        /// Bytes up to the end.
+        /// Number of bytes up to the end of the input.
         found: usize,
     },
 }
 
 impl Input {
-    /// Makes an input of records of at most `limit` bytes from `file`.
+    /// Returns the input of `file`, whose records have at most `limit` bytes.
     pub fn new(file: File, framing: Framing, limit: usize) -> Self {
         Input { file, framing, limit, buffer: Vec::new(), left: 0..0, searched: 0, at_end: false, taken: 0 }
     }
@@ -93,10 +94,10 @@ impl Input {
         self.at_end && self.left.is_empty() && !(self.framing == Framing::Whole && self.taken == 0)
     }
 
-    /// Takes the next record; None if it is not complete yet.
+    /// Takes the next record. Returns None if it is not complete yet.
     ///
     /// # Errors
-    /// A record that is too long or cut short.
+    /// A record that is too long, or cut short.
     pub fn next(&mut self) -> Result<Option<InputRecord>, InputError> {
         if self.framing == Framing::Length && self.buffer[self.left.clone()].starts_with(&NULL) {
             self.left.start += LENGTH_BYTES;
@@ -157,10 +158,10 @@ impl Input {
         record.0.map(|place| &self.buffer[place])
     }
 
-    /// Waits for bytes, for `patience` at most, and reads them.
+    /// Waits for bytes for at most `patience`, and reads them.
     ///
     /// # Errors
-    /// The error of the system.
+    /// Error of the system.
     pub fn fill(&mut self, patience: Duration) -> Result<Filled, InputError> {
         if self.at_end || !is_readable(&self.file, patience)? {
             return Ok(if self.at_end { Filled::More } else { Filled::Nothing });
@@ -190,13 +191,13 @@ fn is_readable(file: &File, patience: Duration) -> io::Result<bool> {
     }
 }
 
-/// Returns the first index at or after `from` at which `delimiter` begins.
+/// Returns the first index at or after `from` at which `delimiter` begins; None if there is none.
 fn find(bytes: &[u8], delimiter: &[u8], from: usize) -> Option<usize> {
     let first = *delimiter.first()?;
     let mut at = from;
     while at < bytes.len() {
         let mut rest = &bytes[at..];
-        // The library's fast search for a byte: on a slice it neither fails nor copies.
+        // `skip_until` is the library's fast search for a byte. On a slice, it neither fails nor copies.
         let skipped = rest.skip_until(first).ok()?;
         if bytes[at + skipped - 1] != first {
             return None;

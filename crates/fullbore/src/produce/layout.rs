@@ -1,27 +1,27 @@
-//! Layout of one record's bytes: headers, key and value as text with separators, or one JSON object.
+//! Layout of one input record: headers, key and value as text with separators, or one JSON object.
 //!
-//! Invariant: no part is guessed. A record that does not fit the layout is refused with a sentence, unless the layout
-//! is lenient about it.
+//! Invariant: no part is guessed. A record that does not fit the layout is refused with a sentence, except for a
+//! missing separator if the layout is not strict.
 
 use crate::pipe::{base64, json};
 use json::Value;
 use std::borrow::Cow;
 
-/// Key of a header, and its value or null.
+/// Key of a header, with its value or null.
 type FieldHeader<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
 
-/// Record as its line defines it; parts that are not in the line are `None`.
+/// Parts of an input record. A part that is not in the input is `None`.
 #[derive(Debug, Default, PartialEq)]
 pub struct Fields<'a> {
-    /// Topic, in JSON only.
+    /// Topic; only in JSON.
     pub topic: Option<Cow<'a, str>>,
-    /// Partition, in JSON only.
+    /// Partition; only in JSON.
     pub partition: Option<i32>,
-    /// Timestamp, in JSON only.
+    /// Timestamp; only in JSON.
     pub timestamp: Option<i64>,
-    /// The key, or null.
+    /// Key; `None` also for null.
     pub key: Option<Cow<'a, [u8]>>,
-    /// The value, or null.
+    /// Value; `None` also for null.
     pub value: Option<Cow<'a, [u8]>>,
     /// Headers in order.
     pub headers: Vec<FieldHeader<'a>>,
@@ -30,26 +30,26 @@ pub struct Fields<'a> {
 /// Layout of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputLayout {
-    /// `headers delimiter key separator value`, each part only if there is a separator for it.
+    /// Text `headers delimiter key separator value`. Headers and key are present only if their separator is set.
     Text(Separators),
     /// JSON object.
     Json,
 }
 
-/// Separators of the parts, with the names and defaults of kafka-console-producer.sh.
+/// Separators of a record's parts, with the names and defaults of kafka-console-producer.sh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Separators {
-    /// Between key and value; without it there are no keys (parse.key, key.separator).
+    /// Separator of key and value; `None` for records without keys (parse.key, key.separator).
     pub key: Option<Vec<u8>>,
-    /// After the headers; without it there are none (parse.headers, headers.delimiter).
+    /// Delimiter after the headers; `None` for records without headers (parse.headers, headers.delimiter).
     pub headers: Option<Vec<u8>>,
-    /// Between headers (headers.separator).
+    /// Separator of two headers (headers.separator).
     pub between_headers: Vec<u8>,
-    /// Between the key of a header and its value (headers.key.separator).
+    /// Separator of the key of a header and its value (headers.key.separator).
     pub header_key: Vec<u8>,
-    /// Marker of null for a key, a value, or a header's value (null.marker).
+    /// Text that stands for a null key, value, or header value (null.marker).
     pub null_marker: Option<Vec<u8>>,
-    /// True if a line without its separators is refused; otherwise all of it is the value (ignore.error=false).
+    /// True if a line without its separators is refused (ignore.error=false). Otherwise the whole line is the value.
     pub strict: bool,
 }
 
@@ -67,10 +67,10 @@ impl Default for Separators {
 }
 
 impl InputLayout {
-    /// Reads one record; None for a blank line among JSON objects.
+    /// Parses one record. Returns None for a blank line among JSON objects.
     ///
     /// # Errors
-    /// The fault, as a sentence.
+    /// Sentence about the fault.
     pub fn read<'a>(&self, bytes: &'a [u8]) -> Result<Option<Fields<'a>>, String> {
         match self {
             InputLayout::Text(separators) => separators.read(bytes).map(Some),
@@ -141,7 +141,7 @@ fn split<'a>(bytes: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> 
     Some((&bytes[..at], &bytes[at + separator.len()..]))
 }
 
-/// Reads an object of `fullbore consume --json`; kcat's names and forms are accepted, too.
+/// Parses an object of `fullbore consume --json`. Also accepts the names and forms of kcat.
 fn of_json(bytes: &[u8]) -> Result<Fields<'_>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8 at byte {}", error.valid_up_to() + 1))?;
     let Value::Object(members, _) = json::parse(text).map_err(|wrong| wrong.to_string())? else {
@@ -158,7 +158,7 @@ fn of_json(bytes: &[u8]) -> Result<Fields<'_>, String> {
             ("key" | "key_base64", value) => fields.key = Some(content(&name, value)?),
             ("value" | "value_base64" | "payload", value) => fields.value = Some(content(&name, value)?),
             ("headers", value) => fields.headers = headers(value)?,
-            // The source of a record does not determine its target.
+            // Ignored: these describe the source of the record, and do not determine its target.
             ("offset" | "timestamp_type" | "tstype" | "broker" | "leader_epoch", _) => {}
             (unknown, _) => {
                 return Err(format!("{unknown}: must be one of topic, partition, timestamp, headers, key, value"));
@@ -173,8 +173,8 @@ fn number<T: std::str::FromStr>(name: &str, value: &Value<'_>) -> Result<T, Stri
     parsed.ok_or_else(|| format!("{name}: must be a whole number"))
 }
 
-/// Returns the bytes of a string, which is base64 under a name that ends in `_base64`; of any other value, its JSON
-/// text.
+/// Returns the bytes of a member's value. A string is base64 if the name ends in `_base64`. Any other value stands for
+/// its JSON text.
 fn content<'a>(name: &str, value: Value<'a>) -> Result<Cow<'a, [u8]>, String> {
     let refused = || format!("{name}: must be base64, as RFC 4648 has it");
     match value {
@@ -194,7 +194,7 @@ fn bytes_of(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-/// Reads `[{"key":"k","value":"v"}]`, or `{"k":"v"}`, or kcat's `["k","v"]`.
+/// Parses headers: `[{"key":"k","value":"v"}]`, or `{"k":"v"}`, or kcat's `["k","v"]`.
 fn headers(value: Value<'_>) -> Result<Vec<FieldHeader<'_>>, String> {
     let refused = || "headers: must be an object, or an array of objects with key and value".to_owned();
     match value {

@@ -1,7 +1,7 @@
-//! `fullbore produce`: records from standard input or files into topics.
+//! `fullbore produce`: writes records from standard input or files to topics.
 //!
-//! Path of a record: [`input`] finds its end, [`layout`] splits it into parts, and [`sending`] passes it to the
-//! producer and keeps its delivery until the result.
+//! Path of a record: [`input`] finds its end, and [`layout`] splits it into parts. [`sending`] passes it to the
+//! producer, and keeps its delivery until the result.
 
 mod input;
 mod layout;
@@ -33,19 +33,19 @@ use std::time::Duration;
 
 /// Client id if no property names one.
 const CLIENT_ID: &str = "fullbore-produce";
-/// Time between two checks of results while there is no input.
+/// Time between two checks for results while there is no input.
 const ANSWER_TICK: Duration = Duration::from_millis(10);
-/// Time between two checks of signals while there is no input.
+/// Time between two checks for signals while there is no input.
 const IDLE_TICK: Duration = Duration::from_millis(100);
-/// Number of records between two checks of results and signals.
+/// Number of records between two checks for results and signals.
 const RECORDS_PER_LOOK: u64 = 256;
-/// Longest wait at the end for connections to close; every record has its result by then.
+/// Longest wait for connections to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes that JSON may use for one byte (\u0000).
+/// Most bytes of JSON for one byte of content, as in \u0000.
 const JSON_BYTES_PER_BYTE: usize = 6;
-/// Bytes that a record usually takes beside its value.
+/// Usual number of bytes of an input record beside its value.
 const FRAME_BYTES: usize = 128;
-/// Bytes that an object takes beside key, value and headers.
+/// Most bytes of a JSON object beside key, value and headers.
 const JSON_FRAME_BYTES: usize = 4096;
 
 /// Write records from standard input or files: lines, delimited or length-framed records, whole files, or JSON.
@@ -142,7 +142,7 @@ pub struct ProduceArgs {
     reader_property: Vec<(String, String)>,
 }
 
-/// Parses a pair as [`key_value`] does, but keeps white space, which a separator may be.
+/// Parses a pair like [`key_value`], but keeps white space, since it may be a separator.
 pub fn raw_key_value(text: &str) -> Result<(String, String), String> {
     let (key, _) = key_value(text)?;
     let (_, value) = text.split_once('=').unwrap_or_default();
@@ -157,7 +157,7 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     let properties = args.properties()?;
     let config = ProducerConfig::from_properties(properties.iter())?;
     let job = ProduceJob::new(&args, layout, config.max_request_size)?;
-    // Connects for the advice on a refused record.
+    // This cluster serves only the advice about a refused record.
     let servers = config.bootstrap_servers.join(",");
     let transactions = TransactionSettings::of(&config, "--transaction-records");
     let cluster = Cluster::new(&servers, &config.client.client_id)?;
@@ -218,7 +218,7 @@ impl<'a> ProduceJob<'a> {
         })
     }
 
-    /// Returns the bytes of the longest input that can make a record.
+    /// Returns the number of bytes of the longest input that can be one record.
     fn limit(&self) -> usize {
         match self.layout {
             InputLayout::Json => self.max_request_size.saturating_mul(JSON_BYTES_PER_BYTE) + JSON_FRAME_BYTES,
@@ -226,7 +226,7 @@ impl<'a> ProduceJob<'a> {
         }
     }
 
-    /// Sends every record of every file. The error has the position and the reason of an early end.
+    /// Sends every record of every file. The error is a sentence with the position and the reason of an early end.
     fn send_all(&self, sending: &mut Sending<'_>, stop: &Stop) -> Result<(), String> {
         let standard_input = [PathBuf::from("-")];
         let files = if self.args.files.is_empty() { &standard_input[..] } else { &self.args.files };
@@ -265,7 +265,7 @@ impl<'a> ProduceJob<'a> {
             error => format!("{}: {error}", place(number)),
         };
         let mut idle = Idle::begin();
-        // A signal ends the reading, and the records read are sent.
+        // A signal ends the loop. The records that were read are sent.
         loop {
             match input.next().map_err(|error| at(input.taken + 1, error))? {
                 Some(record) => {
@@ -292,7 +292,7 @@ impl<'a> ProduceJob<'a> {
     }
 
     fn send_one(&self, bytes: Option<&[u8]>, place: InputPosition, sending: &mut Sending<'_>) -> Result<Sent, String> {
-        // A null record has neither key nor headers of its own.
+        // A null input record has neither a key nor headers.
         let fields = bytes.map_or(Ok(Some(Fields::default())), |bytes| self.layout.read(bytes));
         let Some(fields) = fields.map_err(|wrong| format!("{place}: {wrong}"))? else {
             return Ok(Sent::Taken);
@@ -328,7 +328,7 @@ impl<'a> ProduceJob<'a> {
     }
 
     fn headers_of<'b>(&'b self, fields: &'b Fields<'_>) -> Vec<Header<'b>> {
-        // Most records have no headers, and then this allocates nothing.
+        // Allocates nothing for a record without headers, as most are.
         let mut headers: Vec<Header<'b>> =
             self.headers.iter().map(|(key, value)| Header { key: key.as_bytes(), value: *value }).collect();
         headers.extend(fields.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }));
@@ -336,7 +336,7 @@ impl<'a> ProduceJob<'a> {
     }
 }
 
-/// Returns the wait of a command without input, for a report.
+/// Returns the text for a report that no input comes.
 fn waits_for(file: Option<&str>, unit: &str) -> String {
     match file {
         Some(file) => format!("{file} has no {unit} yet; Ctrl-C ends"),
@@ -398,7 +398,7 @@ impl ProduceArgs {
         Ok(InputLayout::Text(separators))
     }
 
-    /// Applies properties by Kafka's names. As in Kafka's reader, a line that does not fit is refused.
+    /// Applies properties of Kafka's line reader. As there, a line that does not fit is then refused.
     fn apply_reader_properties(&self, separators: &mut Separators) -> Result<(), Failure> {
         let (mut parses_key, mut parses_headers) = (false, false);
         let (mut key_separator, mut headers_delimiter) = (b"\t".to_vec(), b"\t".to_vec());

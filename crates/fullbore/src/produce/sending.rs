@@ -1,6 +1,6 @@
-//! Sending of records: passes them to the producer, and keeps each delivery until its result.
+//! Passes records to the producer, and keeps each delivery until its result.
 //!
-//! Invariant: results are read in the order of the records, and at most [`PENDING_MAX`] are outstanding.
+//! Invariant: results are read in the order of the records. At most [`PENDING_MAX`] records have no read result.
 
 use super::too_large::TooLarge;
 use super::transactions::Transactions;
@@ -19,36 +19,38 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-/// Largest number of records whose results have not been read.
+/// Most records whose results have not been read.
 const PENDING_MAX: usize = 1 << 18;
-/// Longest time for the records read to be sent and acknowledged after SIGTERM, or after Ctrl-C if brokers are slow.
+/// Longest time to send the records that were read, and get them acknowledged, after SIGTERM. The same holds after
+/// Ctrl-C if brokers are slow.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
-/// The same after Ctrl-C if brokers have responded fast.
+/// Shortest limit of that time after Ctrl-C, if brokers have responded fast.
 const CTRL_C_PATIENCE: Duration = Duration::from_millis(300);
-/// Longest time for printing the verdict.
+/// Time that the command gets to print its result.
 const VERDICT: Duration = Duration::from_millis(100);
-/// Bytes of answers that are gathered before they are printed, unless there is nothing else to do.
+/// Number of bytes of answers that are gathered before they are printed. Fewer are printed when there is no input to
+/// process.
 const ANSWERS_BYTES: usize = 64 << 10;
 
-/// Answer that is printed for each record.
+/// Form of the answer that is printed for each record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
-    /// Nothing.
+    /// No answer.
     None,
-    /// Topic, partition and offset, separated by tabs.
+    /// Line with topic, partition and offset, separated by tabs.
     Text,
-    /// An object a line.
+    /// Line with a JSON object.
     Json,
 }
 
 /// Position of a record in the input.
 #[derive(Clone, Debug)]
 pub struct InputPosition {
-    /// File, as the user named it; none for standard input.
+    /// Name of the file, as typed by the user; `None` for standard input.
     pub file: Option<Rc<str>>,
-    /// `line` or `record`.
+    /// Word for a record of the input: `line` or `record`.
     pub unit: &'static str,
-    /// Number, from 1.
+    /// Number of the record, from 1.
     pub number: u64,
 }
 
@@ -64,61 +66,61 @@ impl std::fmt::Display for InputPosition {
 struct SentRecord {
     place: InputPosition,
     topic: Rc<str>,
-    /// Largest number of bytes that it takes in a batch of its own.
+    /// Most bytes that the record takes as the only one of a batch.
     size: usize,
-    /// Time of the check of results before it was sent.
+    /// Time of the last check for results before the record was sent.
     begun: Instant,
     delivery: Delivery,
 }
 
-/// First record that failed.
+/// First failed record.
 struct FirstFailure {
     place: InputPosition,
     error: String,
     too_large: Option<TooLarge>,
 }
 
-/// End of a transaction that is open when no more records follow.
+/// Way to end the open transaction when no more records follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionEnd {
     Commit,
     Abort,
 }
 
-/// Records under way.
+/// Records in flight, with the producer.
 pub struct Sending<'a> {
     producer: &'a Producer,
     runtime: &'a Runtime,
     stop: &'a Stop,
     answers: Answers,
-    /// Transactions; None for records outside transactions.
+    /// Transactions of the records; `None` if they are outside transactions.
     transactions: Option<Transactions<'a>>,
-    /// Sentences on transactions that are not committed.
+    /// Sentences about transactions that are not committed.
     uncommitted: Option<String>,
     pending: VecDeque<SentRecord>,
     printed: Vec<u8>,
-    /// Time of the last check of results.
+    /// Time of the last check for results.
     looked: Instant,
-    /// Longest time that a record took until its result was read.
+    /// Longest time from the send of a record until its result was read.
     slowest: Duration,
-    /// Time at which patience ends; None until the user stops the command.
+    /// Time at which the command stops to wait for records; `None` until the user stops the command.
     ends_at: Option<Instant>,
-    /// Acknowledged records.
+    /// Number of acknowledged records.
     pub written: u64,
-    /// Records that failed after the producer accepted them.
+    /// Number of records that failed after the producer accepted them.
     pub failed: u64,
     first_failure: Option<FirstFailure>,
 }
 
-/// Returns how long the records under way are awaited after the user's stop. After Ctrl-C it is twice the longest time
-/// of a record so far, so that a dead broker is not awaited.
+/// Returns the longest wait for records in flight after a stop by the user. After Ctrl-C this is twice the time of the
+/// slowest earlier record, so that the command does not wait for a dead broker.
 fn patience_with(stop: &Stop, slowest: Duration) -> Duration {
     let share = (2 * slowest).clamp(CTRL_C_PATIENCE, INTERRUPTED_PATIENCE);
     stop.allow(share + VERDICT);
     stop.time_left(INTERRUPTED_PATIENCE, share)
 }
 
-/// Reason why a record was refused, and no more follow.
+/// Reason why a record was refused. The command then sends no more records.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// Error of the producer about the record.
@@ -127,27 +129,27 @@ pub enum Refusal {
     /// Error of the producer about the record's transaction.
     #[error(transparent)]
     Transaction(#[from] TransactionError),
-    /// Sentence on an earlier transaction that was not committed.
+    /// Sentence about an earlier transaction that was not committed.
     #[error("{0}")]
     Uncommitted(String),
 }
 
-/// Returns true if a send that waits may succeed.
+/// Returns true if a send that waits for memory or metadata may succeed.
 fn may_wait(error: &SendError) -> bool {
     matches!(error, SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. })
 }
 
-/// Outcome of sending a record.
+/// Outcome of [`Sending::send`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent {
     /// The producer has accepted the record.
     Taken,
-    /// The user has stopped the command, and patience is over.
+    /// The user has stopped the command, and the wait for records has ended.
     Stopped,
 }
 
 impl<'a> Sending<'a> {
-    /// Makes a sender that has sent nothing.
+    /// Returns a sender that has sent no record.
     pub fn new(producer: &'a Producer, runtime: &'a Runtime, stop: &'a Stop, answers: Answers) -> Self {
         Sending {
             producer,
@@ -167,17 +169,18 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Sends in transactions of at most `records` from now on. Returns false if the user stopped the command before.
+    /// Initialises transactions, in which all later records are sent, at most `records` in each. Returns false if the
+    /// user stops the command first.
     ///
     /// # Errors
-    /// The error of the producer.
+    /// Error of the producer.
     pub fn begin_transactions(&mut self, settings: TransactionSettings, records: Option<u64>) -> Result<bool, Failure> {
         let begun = self.in_time(Transactions::init(self.producer, settings, records));
         self.transactions = begun.transpose().map_err(Failure::new)?;
         Ok(self.transactions.is_some())
     }
 
-    /// Passes a record to the producer; None as in [`Sending::in_time`].
+    /// Passes a record to the producer. Returns None if the wait ends after a stop, as in [`Sending::in_time`].
     fn hand_over(&mut self, record: ProducerRecord<'_>) -> Option<Result<Delivery, Refusal>> {
         if let Some(mut transactions) = self.transactions.take() {
             let outcome = self.hand_over_in(&mut transactions, record);
@@ -192,7 +195,8 @@ impl<'a> Sending<'a> {
         Some(sent.map_err(Refusal::from))
     }
 
-    /// Passes a record to the producer within a transaction, and commits this if it is full.
+    /// Passes a record to the producer in a transaction, and commits the transaction if it is full. Returns None if the
+    /// wait ends after a stop.
     fn hand_over_in(
         &mut self,
         transactions: &mut Transactions<'a>,
@@ -203,7 +207,8 @@ impl<'a> Sending<'a> {
             Some(Err(error)) if !may_wait(&error) => Err(error.into()),
             _ => self.in_time(async { Ok(transactions.open().await?.send(record).await?) })?,
         };
-        // An earlier record or the coordinator has failed the transaction: this record is not the cause.
+        // If the transaction has failed, its error is returned: an earlier record or the coordinator is the cause, not
+        // this record.
         match &sent {
             Err(Refusal::Send(SendError::TransactionFailed(_))) => {
                 return Some(Err(Refusal::Uncommitted(self.in_time(transactions.failed())?)));
@@ -222,8 +227,8 @@ impl<'a> Sending<'a> {
         Some(sent)
     }
 
-    /// Commits the open transaction, or aborts it, and waits for every outcome. Returns sentences on those that are not
-    /// committed.
+    /// Ends the open transaction as `end` demands, and waits for the outcome of every transaction. Returns sentences
+    /// about those that are not committed.
     fn end_transactions(&mut self, end: TransactionEnd) -> Vec<String> {
         let Some(mut transactions) = self.transactions.take() else { return Vec::new() };
         let ended = self.in_time(async {
@@ -240,10 +245,10 @@ impl<'a> Sending<'a> {
         sentences
     }
 
-    /// Sends a record, and waits while there is no memory for it or its topic is unknown.
+    /// Sends a record. Waits while the producer has no memory, or while the topic is unknown.
     ///
     /// # Errors
-    /// The record was refused.
+    /// [`Refusal`] if the record was refused.
     pub fn send(&mut self, place: InputPosition, topic: &Rc<str>, record: ProducerRecord<'_>) -> Result<Sent, Refusal> {
         let size = HEADER_LEN + record_size_max(record.key, record.value, record.headers);
         let Some(delivery) = self.hand_over(record) else { return Ok(Sent::Stopped) };
@@ -252,7 +257,7 @@ impl<'a> Sending<'a> {
         if self.pending.len() >= PENDING_MAX {
             self.settle();
             if self.pending.len() >= PENDING_MAX {
-                // Sends lingering batches, too.
+                // Waits until all records have a result. The flush also sends lingering batches.
                 if self.in_time(self.producer.flush()).is_none() {
                     return Ok(Sent::Stopped);
                 }
@@ -262,12 +267,12 @@ impl<'a> Sending<'a> {
         Ok(Sent::Taken)
     }
 
-    /// Returns the output of `event`; None if it is not there when the patience after the user's stop ends.
+    /// Waits for `event`, and returns its output. None if the wait after a stop by the user ends first.
     fn in_time<T>(&mut self, event: impl Future<Output = T>) -> Option<T> {
         let mut asked = self.stop.receiver();
         let (stop, slowest, ends_at) = (self.stop, self.slowest, &mut self.ends_at);
         let patience = async {
-            // An error would mean that no stop can follow.
+            // On an error no stop can follow, so that this never ends the wait.
             if asked.wait_for(|asked| *asked).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -288,7 +293,7 @@ impl<'a> Sending<'a> {
         !self.pending.is_empty()
     }
 
-    /// Reads the results that are there.
+    /// Reads all present results, in the order of the records.
     pub fn settle(&mut self) {
         self.looked = Instant::now();
         while let Some(result) = self.pending.front().and_then(|first| first.delivery.try_result()) {
@@ -312,7 +317,7 @@ impl<'a> Sending<'a> {
     fn answer(&mut self, done: &SentRecord, result: Result<RecordMetadata, ProduceError>) {
         match &result {
             Ok(_) => self.written += 1,
-            // The record failed with its transaction, which has a sentence of its own.
+            // The record failed with its transaction, which has its own sentence.
             Err(ProduceError::Aborted { .. }) => {}
             Err(error) => {
                 self.failed += 1;
@@ -349,8 +354,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Waits for every result: as long as the producer takes, or for the patience after the user's stop. The open
-    /// transaction ends as `end` demands.
+    /// Ends the open transaction as `end` demands, and waits for every result. After a stop by the user, the wait is
+    /// limited.
     pub fn finish(&mut self, end: TransactionEnd) {
         let sentences = self.end_transactions(end);
         self.uncommitted = (!sentences.is_empty()).then(|| sentences.join("; "));
@@ -359,8 +364,8 @@ impl<'a> Sending<'a> {
         self.print();
     }
 
-    /// Returns the result of the command. `refused` is the reason of an early end, `advice` the remedy for a record
-    /// that is too large.
+    /// Returns the result of the command. `refused` is the reason of an early end; `advice` returns the remedy for a
+    /// record that is too large.
     pub fn verdict(self, refused: Option<String>, advice: impl FnOnce(TooLarge) -> String) -> Result<(), Failure> {
         let unknown = self.pending.len() as u64;
         let (written, failed) = (self.written, self.failed);
@@ -380,7 +385,7 @@ impl<'a> Sending<'a> {
         });
         let unsure = unsure.filter(|_| transactional.is_none());
         let sentences = match transactional {
-            // A failed record is the cause of the refusals after it.
+            // A failed record comes first, since it is the cause of later refusals.
             Some(_) => [failures, refused, unsure, self.uncommitted],
             None => [refused, failures, unsure, self.uncommitted],
         };
@@ -402,7 +407,7 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Returns a sentence on a transaction without its full stop, and without the error of the first failed record, which
+/// Returns a sentence about a transaction without its full stop. Removes the error of the first failed record, which
 /// has its own sentence.
 fn without_repeat(sentence: &str, first_error: Option<&str>) -> String {
     let repeated = first_error.map(|error| format!(": a record of the transaction failed: {error}"));

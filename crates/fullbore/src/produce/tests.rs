@@ -1,4 +1,4 @@
-//! Meaning of the flags of `produce`.
+//! Tests of the flags of `produce`.
 
 use super::*;
 use clap::Parser;

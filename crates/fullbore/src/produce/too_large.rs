@@ -1,6 +1,6 @@
-//! Advice on a record that is too large for the producer or for its topic: the command to type.
+//! Advice about a record that is too large for the producer or for its topic: the command to type.
 //!
-//! Not here: the refusal itself, by the producer or the broker. Invariant: the advised limit of the topic is enough for
+//! Not here: the refusal, which comes from the producer or the broker. Invariant: the advised limit is large enough for
 //! the record.
 
 use fullbore_client::admin::{ResourceKind, describe_configs};
@@ -9,17 +9,17 @@ use fullbore_producer::ProduceError;
 use fullbore_wire::ErrorCode;
 use std::rc::Rc;
 
-/// Step to which sizes are rounded up, which also covers what compression adds to incompressible bytes.
+/// Multiple to which sizes are rounded up. The margin also covers the growth of incompressible bytes by compression.
 const ROUND: usize = 1024;
 
-/// Returns the advice for the producer's own limit; `size` is the needed number of bytes, if it is known.
+/// Returns the advice about the producer's own limit. `size` is the needed number of bytes, if it is known.
 pub fn for_producer(size: Option<usize>) -> String {
     let enough = size.map(|size| size.next_multiple_of(ROUND)).filter(|size| *size <= i32::MAX as usize);
     let bytes = enough.map_or_else(|| "BYTES".to_owned(), |size| size.to_string());
     format!("; raise it with --producer-property max.request.size={bytes}")
 }
 
-/// Record that the broker refused for its size.
+/// Record that the broker refused because of its size.
 #[derive(Debug)]
 pub struct TooLarge {
     topic: Rc<str>,
@@ -28,7 +28,8 @@ pub struct TooLarge {
 }
 
 impl TooLarge {
-    /// Returns the record if its size is the reason; `size` is the most that it takes in a batch of its own.
+    /// Returns the record if its size is the reason of the error; None otherwise. `size` is the most bytes that it
+    /// takes as the only record of a batch.
     pub fn of(error: &ProduceError, topic: &Rc<str>, size: usize) -> Option<TooLarge> {
         let setting = match error {
             ProduceError::Broker { code: ErrorCode::MESSAGE_TOO_LARGE, .. } => "max.message.bytes",
@@ -38,8 +39,8 @@ impl TooLarge {
         Some(TooLarge { topic: topic.clone(), size, setting })
     }
 
-    /// Returns the record's size, the topic's limit if the cluster returns it, and the command; `at` are the flags that
-    /// name the cluster.
+    /// Returns the advice: the record's size, the topic's limit if the cluster returns it, and the command to type.
+    /// `at` has the flags that name the cluster.
     pub fn advice(&self, cluster: &mut Cluster, at: &str) -> String {
         let TooLarge { topic, size, setting } = self;
         let configs = describe_configs(cluster, (ResourceKind::Topic, topic)).unwrap_or_default();

@@ -1,6 +1,7 @@
-//! Transactions of `produce`: of `--transaction-records` each, or one of all records.
+//! Transactions of `produce`: one after each `--transaction-records` records, or one of all records.
 //!
-//! Invariant: while one commits, the next one gathers records. A third one begins only after the first has its outcome.
+//! Invariant: while a transaction commits, the next one gathers records. The one after that begins only after the first
+//! has its outcome.
 
 use crate::transactional::TransactionSettings;
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
@@ -10,15 +11,15 @@ use std::time::{Duration, Instant};
 pub struct Transactions<'a> {
     producer: &'a Producer,
     settings: TransactionSettings,
-    /// Largest number of records of a transaction.
+    /// Most records in a transaction.
     records_max: u64,
     open: Option<Transaction<'a>>,
-    /// Time at which the open transaction began, or its predecessor if none is open.
+    /// Time at which the last transaction began.
     begun: Instant,
-    /// Number of records of the open transaction.
+    /// Number of records in the open transaction.
     records: u64,
     ending: Option<Committing<'a>>,
-    /// Number of records of a transaction whose abort has no outcome yet.
+    /// Number of records in a transaction whose abort has no outcome yet.
     aborting: u64,
     /// Number of committed records.
     pub committed: u64,
@@ -35,7 +36,7 @@ impl<'a> Transactions<'a> {
     /// Initialises the producer's transactions.
     ///
     /// # Errors
-    /// The error of the producer, as a sentence.
+    /// Sentence about the error of the producer.
     pub async fn init(
         producer: &'a Producer,
         settings: TransactionSettings,
@@ -56,10 +57,10 @@ impl<'a> Transactions<'a> {
         })
     }
 
-    /// Returns the open transaction; begins one if there is none.
+    /// Returns the open transaction. Begins one if none is open.
     ///
     /// # Errors
-    /// The error of the producer.
+    /// Error of the producer.
     pub async fn open(&mut self) -> Result<&Transaction<'a>, TransactionError> {
         let open = match self.open.take() {
             Some(open) => open,
@@ -72,21 +73,21 @@ impl<'a> Transactions<'a> {
         Ok(self.open.insert(open))
     }
 
-    /// Sends a record without waiting; None without an open transaction.
+    /// Sends a record in the open transaction, without waiting. Returns None if no transaction is open.
     pub fn try_send(&self, record: ProducerRecord<'_>) -> Option<Result<Delivery, SendError>> {
         Some(self.open.as_ref()?.try_send(record))
     }
 
-    /// Counts a record of the open transaction. Returns true if the transaction is full.
+    /// Counts a record in the open transaction. Returns true if the transaction is full.
     pub fn sent(&mut self) -> bool {
         self.records += 1;
         self.records >= self.records_max
     }
 
-    /// Begins to commit the open transaction, and waits for the outcome of its predecessor.
+    /// Begins to commit the open transaction, and waits for the outcome of the previous one.
     ///
     /// # Errors
-    /// A sentence on the predecessor, if it is not committed.
+    /// Sentence about the previous transaction, if it is not committed.
     pub async fn commit(&mut self) -> Result<(), String> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let ended = Committing { ending: open.commit(), records: std::mem::take(&mut self.records), begun: self.begun };
@@ -97,20 +98,21 @@ impl<'a> Transactions<'a> {
     /// Waits for the outcome of the transaction that is being committed.
     ///
     /// # Errors
-    /// A sentence, if it is not committed.
+    /// Sentence about that transaction, if it is not committed.
     pub async fn settled(&mut self) -> Result<(), String> {
         let last = self.ending.take();
         self.settle(last).await
     }
 
-    /// Ends the open transaction, which has failed. Returns a sentence on it.
+    /// Ends the open transaction, which has failed. Returns a sentence about it.
     pub async fn failed(&mut self) -> String {
         let before = self.commit().await.err();
         let outcomes = [before, self.settled().await.err()];
         outcomes.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns the reason why no transaction can begin, as a sentence: the failure of its predecessor, if that failed.
+    /// Returns a sentence with the reason why no transaction can begin: the failure of the previous transaction, if
+    /// that failed, otherwise `error`.
     pub async fn refused(&mut self, error: &TransactionError) -> String {
         let cause = format!("no further transaction can begin: {}", self.settings.cause(error, Duration::ZERO));
         self.settled().await.err().unwrap_or(cause)
@@ -127,7 +129,7 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Aborts the open transaction. Returns a sentence on it, if it had records.
+    /// Aborts the open transaction. Returns a sentence about it; None if it had no records.
     pub async fn abort(&mut self) -> Option<String> {
         let (open, records) = (self.open.take()?, std::mem::take(&mut self.records));
         self.aborting = records;
@@ -143,7 +145,7 @@ impl<'a> Transactions<'a> {
         })
     }
 
-    /// Returns sentences on the transactions without an outcome.
+    /// Returns sentences about the transactions that have no outcome yet.
     pub fn unsure(&self) -> Vec<String> {
         let timeout_ms = self.settings.timeout().as_millis();
         let aborting = (self.aborting > 0).then(|| {

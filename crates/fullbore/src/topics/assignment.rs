@@ -1,10 +1,10 @@
-//! `--replica-assignment`: the brokers of each partition, in the form of kafka-topics.sh.
+//! Flag `--replica-assignment`: the brokers of each partition, in the form of kafka-topics.sh.
 
 /// Brokers of each partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment(pub Vec<Vec<i32>>);
 
-/// Parses `--replica-assignment`. Every partition has the same number of replicas, each on another broker.
+/// Parses `--replica-assignment`. Every partition must have the same number of replicas, each on another broker.
 pub fn replica_assignment(text: &str) -> Result<Assignment, String> {
     let brokers = |part: &str| part.split(':').map(|id| id.trim().parse().ok().filter(|id| *id >= 0)).collect();
     let parsed: Option<Vec<Vec<i32>>> = text.split(',').map(brokers).collect();

@@ -21,7 +21,8 @@ pub struct Delete {
     format: Format,
 }
 
-/// Deletes the topics, or none if a name has no topic. One that cannot be deleted does not stop the others.
+/// Deletes the topics. Deletes none if a named topic does not exist. A topic that cannot be deleted does not stop the
+/// others.
 pub fn run(delete: Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::TOPICS)?;

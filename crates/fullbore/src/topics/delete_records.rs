@@ -1,4 +1,4 @@
-//! `topics delete-records`: the lines of kafka-delete-records.sh, or one JSON document.
+//! `topics delete-records`: deletes records; prints the lines of kafka-delete-records.sh, or one JSON document.
 
 use super::partitions::listed;
 use crate::client::Where;

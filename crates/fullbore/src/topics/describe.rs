@@ -1,4 +1,4 @@
-//! `topics describe`: the lines of kafka-topics.sh, or one JSON document.
+//! `topics describe`: prints the lines of kafka-topics.sh, or one JSON document.
 
 use super::select::{Select, must_exist, selected};
 use crate::client_id;
@@ -14,7 +14,7 @@ use fullbore_client::blocking::Cluster;
 use fullbore_wire::{Text, Uuid};
 use std::collections::BTreeMap;
 
-/// Damage of a partition's logs, by broker; mostly none.
+/// Damage of a partition's logs, by broker; mostly empty.
 type ByBroker = BTreeMap<i32, LogDamage>;
 
 #[derive(Args, Debug)]
@@ -34,7 +34,7 @@ pub struct DescribeTopicsArgs {
     only: Only,
 }
 
-/// Flags that select partitions: with several flags, those that any of them selects; without flags, all.
+/// Flags that select partitions. Several flags select the partitions that any of them selects; no flag selects all.
 #[derive(Args, Debug, Default)]
 struct Only {
     /// Only partitions with replicas that are not in sync.
@@ -59,7 +59,8 @@ impl Only {
             || self.under_min_isr_partitions
     }
 
-    /// Returns true if the flags select a partition of a topic with this min.insync.replicas.
+    /// Returns true if the flags select a partition of a topic with this min.insync.replicas. `is_refused` is true if
+    /// the leader refuses the partition because of damage.
     fn means(&self, partition: &TopicPartitionInfo, min_in_sync: Option<usize>, is_refused: bool) -> bool {
         let (in_sync, headless) = (partition.in_sync.len(), partition.leader.is_none() || is_refused);
         (self.under_replicated_partitions && in_sync < partition.replicas.len())
@@ -91,7 +92,7 @@ pub fn run(describe: DescribeTopicsArgs) -> Result<(), Failure> {
     let topics = describe_topics(&mut cluster, &names, describe.partition_size_limit_per_response)?;
     let counts =
         |topic: &TopicDescription| (topic.name.clone(), i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX));
-    // The damage is optional: a broker may refuse to report its directories.
+    // Damage is left out on an error: a broker may refuse to report its directories.
     let damage = log_damage(&mut cluster, &topics.iter().map(counts).collect::<Vec<_>>()).unwrap_or_default();
     if select.format.json {
         line(&document(&topics, &describe, &damage));
@@ -108,7 +109,7 @@ fn with_id(cluster: &mut Cluster, id: Uuid, if_exists: bool) -> Result<Vec<Text>
     }
 }
 
-/// Returns the lines of one topic. As in kafka-topics.sh, the topic's own line is missing if partitions are selected.
+/// Returns the lines of one topic. As in kafka-topics.sh, they lack the topic's own line if flags select partitions.
 fn description(topic: &TopicDescription, describe: &DescribeTopicsArgs, damage: &DamagedLogs) -> Vec<String> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let mut lines = Vec::new();
@@ -130,7 +131,7 @@ fn shown<'a>(
 ) -> impl Iterator<Item = (&'a TopicPartitionInfo, Option<&'a ByBroker>)> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let is_shown = move |(partition, damage): &(&TopicPartitionInfo, Option<&ByBroker>)| {
-        // Damage of a follower's log stops neither reads nor writes.
+        // Only damage at the leader counts: that of a follower's log stops neither reads nor writes.
         let of_leader = damage.zip(partition.leader).and_then(|(damage, leader)| damage.get(&leader));
         let is_refused = of_leader.is_some_and(|damage| damage.is_refused);
         !overrides && (!only.is_any() || only.means(partition, topic.min_in_sync, is_refused))
@@ -168,8 +169,8 @@ fn partition_line(topic: &str, partition: &TopicPartitionInfo) -> String {
     )
 }
 
-/// Returns the end of the line of a partition with a damaged log, which Kafka does not have. With several replicas it
-/// names the broker.
+/// Returns the text at the end of the line of a partition with a damaged log. (Kafka has none.) It names the broker if
+/// the partition has several replicas.
 fn damage_words(partition: &TopicPartitionInfo, damage: &ByBroker) -> String {
     let of_log = |(broker, damage): (&i32, &LogDamage)| {
         let whose = if partition.replicas.len() > 1 { format!(" on broker {broker}") } else { String::new() };
@@ -183,7 +184,8 @@ fn damage_words(partition: &TopicPartitionInfo, damage: &ByBroker) -> String {
     damage.iter().map(of_log).collect()
 }
 
-/// Returns the damage as members of a JSON object: of all logs together, and with several replicas also of each.
+/// Returns the damage as members of a JSON object: of all logs together, and of each log if the partition has several
+/// replicas.
 fn damage_members(partition: &TopicPartitionInfo, damage: &ByBroker) -> Vec<(&'static str, String)> {
     let members = |aside: Option<SetAside>, is_refused: bool| {
         let files = |aside: SetAside| object([("files", aside.files.to_string()), ("bytes", aside.bytes.to_string())]);
@@ -201,7 +203,7 @@ fn damage_members(partition: &TopicPartitionInfo, damage: &ByBroker) -> Vec<(&'s
     members(all, is_refused).chain(is_one_of_several.then(each)).collect()
 }
 
-/// Returns the topics as JSON, without those that have no selected part.
+/// Returns the topics as JSON. Leaves out topics of which the flags select no part.
 fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, damage: &DamagedLogs) -> String {
     let ids = |ids: &[i32]| list(ids.iter().map(i32::to_string));
     let or_null = |found: &Option<Vec<i32>>| plain(found.as_deref().map(ids));
@@ -239,7 +241,7 @@ mod tests {
     use crate::tests::parse;
     use crate::topics::{TopicsArgs, TopicsCommand};
 
-    /// Captured from Kafka 4.3.1.
+    /// The expected lines are captured from Kafka 4.3.1.
     #[test]
     fn describe_prints_kafkas_two_kinds_of_lines() {
         let partition = TopicPartitionInfo {
@@ -286,7 +288,7 @@ mod tests {
         }
     }
 
-    /// Returns topic "t" with these partitions, of which two replicas must be in sync.
+    /// Returns topic "t" with these partitions, and min.insync.replicas=2.
     fn topic(partitions: Vec<TopicPartitionInfo>) -> TopicDescription {
         TopicDescription { name: "t".into(), topic_id: Uuid::ZERO, partitions, configs: vec![], min_in_sync: Some(2) }
     }
@@ -299,14 +301,14 @@ mod tests {
         }
     }
 
-    /// Returns the partitions that these flags show, and `topic` for the topic's own line.
+    /// Returns the numbers of the partitions that these flags show, and `topic` for the topic's own line.
     fn numbers(topic: &TopicDescription, typed: &str, damage: &DamagedLogs) -> Vec<String> {
         let number = |line: String| Some(line.split("Partition: ").nth(1)?.split_whitespace().next()?.to_owned());
         let lines = description(topic, &flags(typed), damage).into_iter();
         lines.map(|line| number(line).unwrap_or("topic".into())).collect()
     }
 
-    /// Rules of kafka-topics.sh, from Kafka 4.3's TopicCommand.
+    /// The rules are those of kafka-topics.sh, from Kafka 4.3's TopicCommand.
     #[test]
     fn describe_shows_the_selected_partitions() {
         let partitions = vec![
@@ -314,9 +316,9 @@ mod tests {
             partition(1, Some(1), &[1, 2]),
             partition(2, Some(1), &[1]),
             partition(3, None, &[3, 2]),
-            // The ISR is empty, and its former members are in the ELR.
+            // A partition whose ISR is empty; former members are in the ELR.
             TopicPartitionInfo { eligible: Some(vec![2, 3]), offline: vec![1, 2, 3], ..partition(4, None, &[]) },
-            // A dead follower that is still in the ISR.
+            // A partition with a dead follower that is still in the ISR.
             TopicPartitionInfo { offline: vec![3], ..partition(5, Some(2), &[2, 1, 3]) },
         ];
         let topic = topic(partitions);

@@ -1,4 +1,4 @@
-//! `topics elect-leaders`: the lines of kafka-leader-election.sh, or one JSON document.
+//! `topics elect-leaders`: elects leaders; prints the lines of kafka-leader-election.sh, or one JSON document.
 
 use super::partitions::listed;
 use crate::client::Where;
@@ -53,7 +53,7 @@ enum ElectionType {
 }
 
 impl ElectionType {
-    /// Returns the election, and its name in Kafka's lines.
+    /// Returns the kind of election, with its name in Kafka's lines.
     fn election(self) -> (Election, &'static str) {
         match self {
             ElectionType::Preferred => (Election::Preferred, "PREFERRED"),
@@ -84,7 +84,7 @@ pub fn run(elect: &ElectLeaders) -> Result<(), Failure> {
 }
 
 impl ElectLeaders {
-    /// Returns the partitions; None for all.
+    /// Returns the partitions that the flags select; None for all.
     fn partitions(&self, cluster: &mut Cluster) -> Result<Option<Vec<(Text, i32)>>, Failure> {
         if self.all_topic_partitions {
             return Ok(None);

@@ -7,7 +7,7 @@ use crate::output::line;
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_wire::Text;
 
-/// Prints the names.
+/// Prints the names of the topics.
 pub fn run(select: Select) -> Result<(), Failure> {
     select.format.choose();
     let mut cluster = select.at.cluster(client_id::TOPICS)?;

@@ -1,14 +1,14 @@
-//! Partitions of a command, in the JSON file of Kafka's tools.
+//! Partitions for a command, read from a JSON file of Kafka's tools.
 
 use crate::failure::Failure;
 use crate::pipe::json::{self, Value};
 use fullbore_wire::Text;
 use std::path::Path;
 
-/// Partition, and an offset if the file has one.
+/// Partition, with an offset if the file has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedPartition {
-    /// Topic and partition.
+    /// Topic name and partition number.
     pub of: (Text, i32),
     /// Offset of the partition.
     pub offset: Option<i64>,
@@ -17,7 +17,7 @@ pub struct ListedPartition {
 /// Reads the partitions of a file: {"partitions": [{"topic": NAME, "partition": NUMBER, "offset": NUMBER}]}.
 ///
 /// # Errors
-/// A file that cannot be read, or has another form.
+/// A file that cannot be read, or that has another form.
 pub fn listed(path: &Path) -> Result<Vec<ListedPartition>, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
@@ -41,7 +41,7 @@ fn partition(value: &Value<'_>) -> Option<ListedPartition> {
         _ => None,
     };
     let partition = i32::try_from(number("partition")?).ok().filter(|partition| *partition >= 0)?;
-    // An offset that is present must be a number.
+    // The offset may be missing, but must be a number.
     let offset = match member(value, "offset") {
         None => None,
         Some(_) => Some(number("offset")?),

@@ -1,6 +1,7 @@
-//! Topics that a command will change: by their names, or by a pattern whose matches the user has confirmed.
+//! Topics that a command will change. They are named, or match a pattern and are confirmed by the user.
 //!
-//! Invariant: a pattern never selects an internal topic, and none of its matches is changed before the user confirms.
+//! Invariant: a pattern never selects an internal topic. No topic that matches a pattern is changed before the user
+//! confirms.
 
 use super::select::{must_exist, topic_filter};
 use crate::failure::Failure;
@@ -29,23 +30,23 @@ pub struct TopicTarget {
     pub if_exists: bool,
 }
 
-/// Topics that a command line selects, by kind of selection.
+/// Topics that a command line selects, by the kind of selection.
 #[derive(Debug, PartialEq, Eq)]
 struct Hits {
     /// Topics whose exact names were typed.
     named: Vec<Text>,
     /// Topics that a pattern matches.
     matched: Vec<Text>,
-    /// Internal topics that a pattern would match.
+    /// Internal topics that a pattern matches. They are not selected.
     spared: Vec<Text>,
 }
 
 impl TopicTarget {
-    /// Returns the topics to change, which exist, after the user has confirmed those of a pattern. `verb` is the
-    /// change, such as delete.
+    /// Returns the existing topics to change, after the user has confirmed those of a pattern. `verb` is the change,
+    /// such as delete.
     ///
     /// # Errors
-    /// The error of the cluster, no topic of this name, or a user who does not confirm.
+    /// Error of the cluster; a name without a topic; a user who does not confirm.
     pub fn confirmed(&self, cluster: &mut Cluster, verb: &str) -> Result<Vec<Text>, Failure> {
         let typed = self.typed();
         let hits = Hits::of(&typed, list_topics(cluster)?)?;
@@ -60,12 +61,12 @@ impl TopicTarget {
         Ok(names)
     }
 
-    /// Returns the names and patterns, separated by commas.
+    /// Returns the typed names and patterns, separated by commas.
     fn typed(&self) -> String {
         self.topic.clone().unwrap_or_else(|| self.names.join(","))
     }
 
-    /// Lists the topics, and waits for the user's answer if there is a terminal.
+    /// Lists the topics, and waits for the user's answer. Refuses if standard input is no terminal.
     fn ask(&self, matched: &[Text], verb: &str) -> Result<(), Failure> {
         let (matches, them) = (self.matches(matched.len()), if matched.len() == 1 { "it" } else { "them" });
         if !io::stdin().is_terminal() {
@@ -93,8 +94,8 @@ impl TopicTarget {
 }
 
 impl Hits {
-    /// Sorts `topics`, each with whether it is internal, by kind of selection. The exact name of a topic selects this
-    /// topic alone, although its dots would match other letters.
+    /// Sorts `topics`, each with a flag for an internal topic, by the kind of selection. The exact name of a topic
+    /// selects only that topic, although its dots would match other letters.
     fn of(typed: &str, topics: Vec<(Text, bool)>) -> Result<Hits, Failure> {
         let typed = typed.trim_matches(['"', '\'']).replace(' ', "");
         let is_name = |word: &&str| topics.iter().any(|(name, _)| **name == **word);

@@ -84,11 +84,11 @@ pub fn run(of: &Abort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses to abort a transaction that its coordinator has open. Kafka's tool aborts it: the producer is then not
-/// fenced, goes on, and commits its other records.
+/// Refuses to abort a transaction that is open at its coordinator. Kafka's tool aborts such a transaction: the producer
+/// is then not fenced, and commits its other records.
 ///
 /// # Errors
-/// A coordinator that has the transaction open, or does not respond.
+/// A transaction that is open at its coordinator; a coordinator that does not respond.
 fn refuse_coordinated(cluster: &mut Cluster, place: &(String, i32), producer_id: i64) -> Result<(), Failure> {
     let found = list_transactions(cluster, -1, None)
         .and_then(|listed| coordinated(cluster, &listed, producer_id, place))
@@ -101,7 +101,7 @@ fn refuse_coordinated(cluster: &mut Cluster, place: &(String, i32), producer_id:
     found.map_or(Ok(()), |open| Err(coordinated_refusal(&open, now_ms())))
 }
 
-/// Returns the reason why a transaction is left to its coordinator, and the next step.
+/// Returns the refusal to abort a transaction that is open at its coordinator, with the next step.
 fn coordinated_refusal(open: &TransactionDescription, now_ms: i64) -> Failure {
     let id = name(&open.transactional_id);
     let age = open.start_ms.map_or_else(String::new, |start| {
@@ -115,7 +115,8 @@ fn coordinated_refusal(open: &TransactionDescription, now_ms: i64) -> Failure {
     ))
 }
 
-/// Ends the transaction of an id. An unknown id is refused: fencing would create it, and hide the mistake.
+/// Ends the transaction of a transactional id. Refuses an unknown id, since fencing would create the id and hide the
+/// mistake.
 pub fn force(of: &ForceTerminate) -> Result<(), Failure> {
     let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
     describe_transaction(&mut cluster, &of.transactional_id)?;

@@ -1,7 +1,8 @@
 //! `transactions find-hanging`: finds open transactions that no coordinator will end.
 //!
-//! As in Kafka's tool, a transaction is a candidate once its producer has written nothing for longer than a transaction
-//! may last. It hangs if no coordinator has a transaction of its producer with this partition.
+//! As in Kafka's tool, a transaction is a candidate once its producer has written no record for longer than a
+//! transaction may last. A candidate hangs if no coordinator has a transaction of the producer that contains the
+//! partition.
 
 use super::{now_ms, print};
 use crate::client::Where;
@@ -42,7 +43,7 @@ pub struct FindHanging {
     format: Format,
 }
 
-/// Transaction that no coordinator will end.
+/// Open transaction that no coordinator will end.
 struct Hanging {
     topic: String,
     partition: i32,
@@ -97,7 +98,7 @@ pub fn run(of: &FindHanging) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the partitions to check: those of the topic, or all of the broker.
+/// Returns the partitions to check: those of the topic, or all with the broker as leader or replica.
 fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i32)>, ClientError> {
     if let (Some(topic), Some(partition)) = (&of.topic, of.partition) {
         return Ok(vec![(topic.clone(), partition)]);
@@ -121,7 +122,7 @@ fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i3
 /// Removes the transactions that a coordinator will end.
 ///
 /// # Errors
-/// A coordinator that does not respond: its transactions may hang or not.
+/// Error of a coordinator that does not respond, since its transactions may hang or not.
 fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec<Hanging>, ClientError> {
     if found.is_empty() {
         return Ok(found);
@@ -137,11 +138,11 @@ fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec
     Ok(hanging)
 }
 
-/// Returns the transaction of a producer in which its coordinator has the partition, if there is one. `listed` are the
-/// ids of all coordinators.
+/// Returns the open transaction of a producer that contains the partition, as described by its coordinator; None if
+/// there is none. `listed` has the transactional ids of all coordinators.
 ///
 /// # Errors
-/// A coordinator that does not respond.
+/// Error of a coordinator that does not respond.
 pub(super) fn coordinated(
     cluster: &mut Cluster,
     listed: &[TransactionListing],
@@ -151,7 +152,7 @@ pub(super) fn coordinated(
     let Some(id) = listed.iter().find(|listed| listed.producer_id == producer_id) else { return Ok(None) };
     match describe_transaction(cluster, &id.transactional_id) {
         Ok(transaction) => Ok(Some(transaction).filter(|of| of.partitions.contains(place))),
-        // The listed id has expired since then.
+        // The id has expired since it was listed.
         Err(ClientError::NoTransactionalId(_)) => Ok(None),
         Err(error) => Err(error),
     }

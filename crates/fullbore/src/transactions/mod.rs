@@ -1,4 +1,5 @@
-//! `fullbore transactions`: flags and output of kafka-transactions.sh. The requests are in `fullbore_client::admin`.
+//! `fullbore transactions`: flags and output of kafka-transactions.sh. Not here: the requests to the cluster, which are
+//! in `fullbore_client::admin`.
 
 mod abort;
 mod hanging;
@@ -12,7 +13,7 @@ use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Characters of the widest cell to which a column is padded.
+/// Most characters to which a column is padded.
 const WIDTH_MAX: usize = 80;
 
 /// List, describe and end transactions, with kafka-transactions.sh's flags.
@@ -71,7 +72,7 @@ enum TransactionsCommand {
 }
 
 impl TransactionsCommand {
-    /// Returns the flags that name the cluster.
+    /// Returns the flags of the action that name the cluster.
     fn cluster(&mut self) -> &mut Where {
         match self {
             Self::List(list) => &mut list.at,
@@ -98,18 +99,18 @@ pub fn run(transactions: TransactionsArgs) -> Result<(), Failure> {
     }
 }
 
-/// Returns the time, in ms since 1970.
+/// Returns the present time in ms since 1970.
 fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
-/// Prints a table like kafka-transactions.sh.
+/// Prints a table in the form of kafka-transactions.sh.
 fn print(rows: &[Vec<String>]) {
     table(rows).iter().for_each(|text| line(text));
 }
 
-/// Returns the table of kafka-transactions.sh: columns as wide as their longest cell, each followed by a tab. A cell
-/// above [`WIDTH_MAX`] does not widen its column, whereas Kafka pads each row to it.
+/// Returns the table in the form of kafka-transactions.sh: columns as wide as their longest cell, each followed by a
+/// tab. A cell that is wider than [`WIDTH_MAX`] does not widen its column. (Kafka pads each row to such a cell.)
 fn table(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(table(&rows), expected);
     }
 
-    /// Captured from Kafka 4.3.1.
+    /// The expected table is captured from Kafka 4.3.1.
     #[test]
     fn the_table_of_transactions_is_kafkas() {
         let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();

@@ -3,15 +3,16 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// Address without a listener, which the system never assigns as a free port.
+/// Address without a listener. The system never assigns its port as a free one.
 pub const NOBODY: &str = "127.0.0.1:1";
 
-/// Returns the complaints of a command. A wait is none: a broker of a busy machine may take a second to respond.
+/// Returns the lines of standard error without reports of waits, since a broker on a busy machine may take a second to
+/// respond.
 pub fn complaints(stderr: &str) -> String {
     stderr.split_inclusive('\n').filter(|line| !line.starts_with("waiting: ")).collect()
 }
 
-/// Broker process in a directory of its own; killed when dropped.
+/// Broker process in its own directory; killed when dropped.
 pub struct Broker {
     pub child: Child,
     pub address: String,
@@ -40,7 +41,7 @@ impl Broker {
         lines.read_line(&mut greeting).expect("it greets");
         let address = greeting.split("listening on ").nth(1).and_then(|rest| rest.split(',').next());
         let address = address.unwrap_or_else(|| panic!("{greeting}")).to_owned();
-        // Reads the rest, too, so that the broker never waits for a reader.
+        // Reads the rest of the output, so that the broker never waits for a reader.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         Broker { child, address, _folder: folder }
     }
@@ -48,7 +49,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // `kill` fails if it has ended already.
+        // `kill` fails if the broker has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Commands at a broker whose machine hangs: the system accepts connections for it, and it does not respond.
+//! Tests of commands at a broker whose machine hangs: the system accepts connections, and the broker does not respond.
 
 use crate::broker::Broker;
 use crate::hangs::{ended, spawn};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 const PERF: [&str; 5] = ["perf", "--num-records", "1", "--topic", "t"];
 
-/// Returns every client command, with a topic `t`.
+/// Returns a command line for every client command, with a topic `t`.
 fn commands() -> Vec<Vec<&'static str>> {
     let [perf, flags @ ..] = PERF;
     let mut all: Vec<Vec<&str>> = [
@@ -56,7 +56,7 @@ fn first_line(child: &mut Child) -> (String, BufReader<std::process::ChildStderr
     (line, stderr)
 }
 
-/// Spawns a command whose timeout is longer than a loaded machine takes to signal all of them.
+/// Spawns a command with a long timeout: a loaded machine takes a while to signal all commands.
 fn waiting(command: &[&str], address: &str) -> Child {
     spawn(&[command, &["--timeout", "60000"]].concat(), address)
 }
@@ -110,7 +110,7 @@ fn an_idle_command_at_a_terminal_reports_its_wait() {
         ("consume -t t -G g", "waiting: no record of t yet; Ctrl-C ends"),
     ] {
         let line = format!("{} {command} -b {}", env!("CARGO_BIN_EXE_fullbore"), broker.address);
-        // `script` gives the command a terminal, on which nothing is typed while its own input stays open.
+        // `script` gives the command a terminal. No input comes, since the input of `script` stays open.
         let mut script = Command::new("script");
         script.args(["-qefc", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut child) = script.spawn() else {

@@ -1,4 +1,5 @@
-//! `fullbore consume --group`: members that share, die, return and go on at the group's offsets.
+//! Tests of `fullbore consume --group`: members that share partitions, die, return, and continue at the group's
+//! offsets.
 
 use super::{Broker, complaints, create, freeze, produce, run, signal, start, until};
 use std::collections::BTreeSet;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Time limit of every wait of these tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Flags of each kind of member.
+/// Flags for each kind of member.
 const WAYS: [&[&str]; 4] = [
     &[],
     &["-X", "partition.assignment.strategy=roundrobin"],
@@ -19,7 +20,7 @@ const WAYS: [&[&str]; 4] = [
     &["--group-protocol", "consumer"],
 ];
 
-/// Starts a broker whose members notice changes soon, and whose sessions last long.
+/// Starts a broker whose members notice changes soon, and whose sessions are long.
 fn quick_broker() -> Broker {
     quick_broker_with("group.consumer.session.timeout.ms=45000")
 }
@@ -73,7 +74,7 @@ impl Seen {
         });
     }
 
-    /// Waits until each of these was seen. Returns the number of all lines.
+    /// Waits until each of these lines was printed. Returns the number of all lines.
     fn all(&self, wanted: &BTreeSet<String>) -> usize {
         let deadline = Instant::now() + PATIENCE;
         let mut lines = self.0.0.lock().expect("no panic");
@@ -96,7 +97,7 @@ fn member(broker: &Broker, way: &[&str], seen: &Seen) -> Child {
     child
 }
 
-/// Waits until the group has `members` members and each of them has partitions.
+/// Waits until the group has `members` members, each with partitions.
 fn wait_for_members(broker: &Broker, members: usize) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -124,7 +125,7 @@ fn numbers(from: u32, to: u32) -> BTreeSet<String> {
 
 fn send(broker: &Broker, from: u32, to: u32) {
     let lines: String = (from..to).map(|n| format!("{n}\n")).collect();
-    // Batches of one record spread over all partitions.
+    // Batches of one record, so that records spread over all partitions.
     produce(broker, &["-t", "t", "-X", "batch.size=0"], lines.as_bytes()).good();
 }
 
@@ -152,7 +153,7 @@ fn a_group_goes_on_exactly_at_its_offset() {
 #[test]
 fn two_members_take_over_the_partitions_of_a_killed_third() {
     for way in WAYS {
-        // Its session ends soon.
+        // The session of the killed member ends soon.
         let broker = quick_broker_with("group.consumer.session.timeout.ms=2000");
         let way = &[way, &["-X", "session.timeout.ms=2000"]].concat()[..];
         create(&broker, "t", "6");
@@ -168,7 +169,7 @@ fn two_members_take_over_the_partitions_of_a_killed_third() {
         send(&broker, 600, 900);
         seen.all(&numbers(0, 900));
         ends_well(first);
-        // The member that left is not awaited.
+        // The group does not wait for the member that left.
         send(&broker, 900, 1000);
         seen.all(&numbers(0, 1000));
         ends_well(second);
@@ -177,7 +178,7 @@ fn two_members_take_over_the_partitions_of_a_killed_third() {
     }
 }
 
-/// Returns the number of connections to the broker that neither end has closed: ESTABLISHED in proc(5)'s tcp table.
+/// Returns the number of connections to the broker that neither end has closed (ESTABLISHED in /proc/net/tcp).
 fn open_to(broker: &Broker) -> usize {
     let port: u16 = broker.address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("host:port");
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
@@ -234,7 +235,7 @@ fn a_member_with_a_slow_reader_stays_in_the_group() {
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         let mut read = String::new();
         stdout.read_line(&mut read).expect("a line");
-        // Thirty heartbeats take longer than its session.
+        // Thirty heartbeats take longer than the member's session.
         let (mut beats, mut log) = (0, String::new());
         while beats < 30 {
             log.clear();
@@ -277,13 +278,13 @@ fn refusals_of_a_group_are_reported() {
     assert!(told.status == Some(2) && told.stderr.contains("cannot be used with"), "{}", told.stderr);
 }
 
-/// Sends lines of 10,000 bytes that begin with these numbers.
+/// Sends lines of 10,000 bytes that begin with the numbers from `from` to `to`.
 fn send_long(broker: &Broker, partition: &str, from: u32, to: u32) {
     let lines: String = (from..to).map(|n| format!("{n:<9999}\n")).collect();
     produce(broker, &["-t", "t", "-p", partition], lines.as_bytes()).good();
 }
 
-/// Reads lines into a set until `goes_on` returns false. Returns false at the end of the output.
+/// Reads lines into `seen` until `goes_on` returns false. Returns false at the end of the output.
 fn read_while(lines: &mut impl BufRead, seen: &mut BTreeSet<String>, mut goes_on: impl FnMut() -> bool) -> bool {
     let mut line = String::new();
     while goes_on() {
@@ -296,7 +297,7 @@ fn read_while(lines: &mut impl BufRead, seen: &mut BTreeSet<String>, mut goes_on
     true
 }
 
-/// Returns the number of members of the group with partitions.
+/// Returns the number of the group's members that have partitions.
 fn members_with_partitions(broker: &Broker) -> usize {
     let told = run(broker, &["groups", "describe", "--members", "--group", "g"], b"").stdout;
     let table = String::from_utf8_lossy(&told).into_owned();
@@ -320,7 +321,7 @@ impl Beats {
         Beats(beats)
     }
 
-    /// Waits until the member knows the state of the group and has reacted to it.
+    /// Waits for further heartbeats: the member then knows the state of the group, and has reacted to it.
     fn wait_for_more(&self) {
         let before = self.0.load(Ordering::Relaxed);
         until("it sends heartbeats", || self.0.load(Ordering::Relaxed) >= before + 5);
@@ -342,7 +343,8 @@ fn a_rebalance_does_not_end_a_member_that_reads_to_the_end() {
     assert!(read_while(&mut lines, &mut seen, || once.next().is_some()));
     let others = Seen::default();
     let second = member(&broker, &[], &others);
-    // The first gives up its partitions once its present write is taken, and is held up by its reader again.
+    // The first member gives up its partitions once its present write is read. After that, its reader holds it up
+    // again.
     let mut count = 0;
     let goes_on = read_while(&mut lines, &mut seen, || {
         count += 1;
@@ -398,7 +400,8 @@ fn a_member_with_exit_gets_partitions_that_another_gives_up_first() {
     ends_well(first);
 }
 
-/// Short intervals of heartbeats meanwhile must not be taken for a final empty assignment.
+/// Heartbeat intervals are short while the group rebalances: the member must not take this for a final empty
+/// assignment.
 #[test]
 fn a_member_with_exit_waits_for_the_end_of_a_killed_members_session() {
     let broker = Broker::start(&[
@@ -452,7 +455,8 @@ fn a_rebalance_does_not_end_a_member_with_records_by_its_timeout() {
     let mut producer = start(&broker, &["produce", "-t", "t", "-X", "batch.size=0"]);
     let mut lines = producer.stdin.take().expect("piped");
     let sending = std::thread::spawn(move || {
-        // A record every 50 ms, for longer than the timeout before the second member joins, and until the test is over.
+        // A record comes every 50 ms until the test is over: before the second member joins, for longer than the
+        // timeout.
         (0_u32..).take_while(|n| writeln!(lines, "{n}").is_ok()).for_each(|_| {
             std::thread::sleep(Duration::from_millis(50));
         });
@@ -476,7 +480,7 @@ fn records_dropped_in_a_rebalance_are_read_again_up_to_the_number() {
     let broker = quick_broker();
     create(&broker, "t", "100");
     create(&broker, "other", "1");
-    // Each partition has less than a chunk of output, so that many records can be taken after the output is closed.
+    // Each partition has less output than a chunk, so that many records can be taken after the output is closed.
     let line =
         |partition: i32, n: i32| format!("{{\"partition\":{partition},\"value\":\"{:<999}\"}}\n", partition * 100 + n);
     let lines: String = (0..100).flat_map(|partition| (0..100).map(move |n| line(partition, n))).collect();
@@ -497,8 +501,8 @@ fn records_dropped_in_a_rebalance_are_read_again_up_to_the_number() {
     ends_well(other);
 }
 
-/// coreutils' `timeout` sends its signal to the command and to its group. The second one used to end the program before
-/// the member had left.
+/// `timeout` of coreutils sends its signal to the command, and to the command's group. In an earlier version, the
+/// second signal ended the program before the member had left.
 #[test]
 fn a_repeated_signal_lets_a_joining_member_leave() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=10000"]);
@@ -509,8 +513,8 @@ fn a_repeated_signal_lets_a_joining_member_leave() {
     };
     let mut child = start(&broker, &["consume", "-t", "t", "-G", "g"]);
     until("it joins", || members() == 1);
-    // A frozen broker keeps the member from leaving before the last signal. Simultaneous signals merge: of five, at
-    // least two are taken separately.
+    // A frozen broker keeps the member from leaving before the last signal. Simultaneous signals may merge: of five, at
+    // least two arrive separately.
     freeze(&broker.child);
     (0..5).for_each(|_| signal(&child, "TERM"));
     signal(&broker.child, "CONT");

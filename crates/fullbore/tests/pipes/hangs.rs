@@ -1,4 +1,4 @@
-//! Brokers that accept and never respond, and topics that are recreated while they are read.
+//! Tests of brokers that accept connections and never respond, and of topics that are recreated while they are read.
 
 use crate::broker::{Broker, NOBODY, complaints};
 use crate::{create, freeze, produce, run, signal};
@@ -8,10 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Limit that ends a hang, not an assertion about speed; a silent broker is given up after 30 s.
+/// Time after which a wait counts as hung; not an assertion about speed. It is below 30 s, after which clients give up
+/// a silent broker.
 const LONG: Duration = Duration::from_secs(25);
 
-/// Accepts connections and never responds; sends each connection to the channel.
+/// Accepts connections and never responds. Sends each connection to the returned channel.
 fn hang(listener: TcpListener) -> Receiver<TcpStream> {
     let (tells, told) = channel();
     std::thread::spawn(move || listener.incoming().flatten().try_for_each(|socket| tells.send(socket)));
@@ -29,7 +30,7 @@ pub fn spawn(arguments: &[&str], servers: &str) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// Returns how the command ended, and its complaints.
+/// Waits for the end of a command. Returns its exit status and its complaints.
 pub fn ended(mut child: Child, what: &str) -> (Option<i32>, String) {
     let deadline = Instant::now() + LONG;
     while child.try_wait().expect("a child").is_none() {
@@ -101,7 +102,7 @@ fn dead_bootstrap_servers_do_not_hide_a_live_one() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     create(&broker, "t", "1");
     produce(&broker, &["-t", "t"], b"one\n").good();
-    // No program listens there.
+    // No program listens on the first two addresses.
     let servers = format!("{NOBODY},127.0.0.1:2,{}", broker.address);
     for command in [
         &["consume", "-t", "t", "-e", "--from-beginning"][..],
@@ -114,7 +115,7 @@ fn dead_bootstrap_servers_do_not_hide_a_live_one() {
         &["produce", "-t", "t"],
     ] {
         let (status, complaint) = ended(spawn(command, &servers), &format!("{command:?}"));
-        // The complaint may be that a group has no members now.
+        // The only complaint may be that a group has no members at the moment.
         assert_eq!(status, Some(0), "{command:?}: {complaint}");
     }
 }
@@ -148,7 +149,7 @@ fn a_member_at_a_hung_coordinator_ends_at_a_signal() {
         create(&broker, "t", "1");
         produce(&broker, &["-t", "t"], b"one\n").good();
         let flags = ["consume", "-t", "t", "--from-beginning", "-G", "g", "--group-protocol", protocol];
-        // The commit at its end is the only one.
+        // The only commit is the one at the end.
         let interval = ["-X", "auto.commit.interval.ms=600000"];
         let mut child = spawn(&[&flags[..], &interval].concat(), &broker.address);
         let read = lines(&mut child);
@@ -188,7 +189,7 @@ fn a_recreated_topic_is_read_from_its_start_or_ends_the_reading() {
     let quick = ["-X", "heartbeat.interval.ms=100", "-X", "auto.commit.interval.ms=100"];
     let consumer = [&["-G", "b", "--group-protocol", "consumer"][..], &quick].concat();
     let resets = ["-X", "auto.offset.reset=earliest"];
-    // Without auto.offset.reset, the reading ends with an error.
+    // Without auto.offset.reset, the read ends with an error.
     for (topic, flags) in
         [("s", &[][..]), ("t", &resets), ("u", &[&["-G", "a"][..], &quick].concat()), ("v", &consumer)]
     {
@@ -197,7 +198,7 @@ fn a_recreated_topic_is_read_from_its_start_or_ends_the_reading() {
         let mut child = spawn(&[&["consume", "-t", topic, "--from-beginning"], flags].concat(), &broker.address);
         let read = lines(&mut child);
         assert_eq!(next(&read, 5), ["1", "2", "3", "4", "5"]);
-        // It must not see the time without a topic.
+        // The frozen reader must not notice the time at which the topic does not exist.
         freeze(&child);
         run(&broker, &["topics", "delete", "--topic", topic], b"").good();
         create(&broker, topic, "1");
@@ -223,7 +224,7 @@ fn a_member_of_a_deleted_topic_does_not_commit_its_offsets() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     create(&broker, "t", "1");
     produce(&broker, &["-t", "t"], b"1\n2\n3\n4\n5\n").good();
-    // The only commit would be the last one, and the protocol log would have it.
+    // The only commit would be the last one, and would appear in the protocol log.
     let flags = ["consume", "-t", "t", "-G", "g", "--from-beginning", "-X", "auto.commit.interval.ms=600000"];
     let mut child = spawn(&[&flags[..], &["--debug", "protocol"]].concat(), &broker.address);
     let read = lines(&mut child);

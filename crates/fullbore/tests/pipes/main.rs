@@ -1,5 +1,5 @@
-//! `fullbore produce` and `fullbore consume` as a user runs them: whole processes, their pipes, their exit status and
-//! their messages. Formats are compared with kcat's in tests/clients/fullbore.sh.
+//! Tests of `fullbore produce` and `fullbore consume` as whole processes: their pipes, exit status and messages.
+//! `tests/clients/fullbore.sh` compares their formats with kcat's.
 
 #[path = "../broker/mod.rs"]
 mod broker;
@@ -49,11 +49,11 @@ fn start(broker: &Broker, arguments: &[&str]) -> Child {
     command.spawn().expect("it starts")
 }
 
-/// Runs a command with this input.
+/// Runs a command with this input, and returns its result.
 fn run(broker: &Broker, arguments: &[&str], input: &[u8]) -> Ended {
     let mut child = start(broker, arguments);
     let (mut stdin, input) = (child.stdin.take().expect("piped"), input.to_vec());
-    // Fails if the command ends before it has read everything.
+    // The write fails if the command ends before it has read all input.
     let writing = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().expect("it ends");
     writing.join().expect("no panic");
@@ -78,12 +78,12 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// Stops the process, as on a machine that hangs. One of its threads takes SIGSTOP, and the others run until it has.
-/// All stand still when this returns.
+/// Stops the process, as on a machine that hangs. Waits until every thread has stopped: one thread takes SIGSTOP, and
+/// the others run until then.
 fn freeze(child: &Child) {
     signal(child, "STOP");
     let tasks = format!("/proc/{}/task", child.id());
-    // A thread that has ended stands still, too.
+    // A thread that has ended counts as stopped.
     let stands =
         |task: DirEntry| fs::read_to_string(task.path().join("stat")).map_or(true, |stat| stat.contains(") T "));
     until("all its threads stand still", || fs::read_dir(&tasks).expect("our child").flatten().all(stands));
@@ -98,9 +98,11 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Waits until a writer of the pipe would block, whatever the pipe's size: that of a user with many pipes has one page.
+/// Waits until a writer of the pipe would block, whatever the pipe's size. (A user with many pipes gets pipes of one
+/// page.)
 fn until_full(pipe: &impl AsFd) {
-    // Opens the writing end again; it must be closed before the reader goes on, or the pipe would have no end.
+    // Opens the writing end once more. It must be closed before the reader continues, since the pipe would otherwise
+    // have no end.
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
     let end = fs::OpenOptions::new().write(true).open(path).expect("a pipe of ours");
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -257,7 +259,8 @@ fn a_slow_reader_gets_all_and_a_lost_one_ends_the_command() {
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     let mut read = String::new();
     stdout.read_line(&mut read).expect("a line");
-    // The pipe is full: more than it and the queue hold waits at the broker, and the reader sets the pace.
+    // The pipe is full. The broker has more records than the pipe and the queue can take, so that the reader sets the
+    // pace.
     until_full(stdout.get_ref());
     stdout.read_to_string(&mut read).expect("the rest");
     assert!(read == line.repeat(30_000), "every line");
@@ -281,8 +284,8 @@ fn the_time_of_a_slow_reader_does_not_count_as_silence() {
     create(&broker, "t", "1");
     let line = "x".repeat(999) + "\n";
     produce(&broker, &["-t", "t"], line.repeat(30_000).as_bytes()).good();
-    // The second timeout also exceeds the broker's limit, fetch.max.wait.ms plus a second; the first is a little less.
-    // Both leave a busy machine its time.
+    // The second timeout exceeds the time after which the broker counts as late (fetch.max.wait.ms plus a second); the
+    // first is a little shorter. Both are long enough for a busy machine.
     let mut readers = ["4900", "7000"].map(|ms| {
         let flags = ["consume", "-t", "t", "-e", "-X", "fetch.max.wait.ms=4000", "--timeout-ms", ms];
         let mut child = start(&broker, &flags);
@@ -324,8 +327,8 @@ fn a_signal_ends_a_consumer_that_has_no_end() {
 fn a_signal_ends_a_producer_after_the_records_it_has_read() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
-    // A lingering record is written only because the end flushes it. The topic may still be unknown when the signal
-    // comes.
+    // The lingering record is written only because the end of the command flushes it. The topic may still be unknown
+    // when the signal comes.
     let mut child = start(&broker, &["produce", "-t", "t", "-X", "linger.ms=60000"]);
     let mut stdin = child.stdin.take().expect("piped");
     stdin.write_all(b"typed\n").expect("it reads");
@@ -348,7 +351,7 @@ fn a_producer_without_a_reader_of_its_answers_writes_all_records() {
     stdin.write_all(b"0\n").expect("it reads");
     stdout.read_line(&mut String::new()).expect("an answer");
     drop(stdout);
-    // Each of the first two may be the one whose answer cannot be printed.
+    // Either of the first two records may be the one whose answer cannot be printed.
     let lines: String = (1..100_000).map(|n| format!("{n}\n")).collect();
     for part in lines.as_bytes().chunks(lines.len() / 3) {
         stdin.write_all(part).expect("it reads on");
@@ -383,7 +386,7 @@ fn a_new_partition_of_the_topic_accepts_records() {
 fn a_too_large_record_is_refused_with_size_limit_and_remedy() {
     let broker = Broker::start(&["message.max.bytes=2000"]);
     create(&broker, "t", "1");
-    // Returns the words of the command between backquotes.
+    // Returns the words of the command that a message has between backquotes.
     let typed = |told: &str| -> Vec<String> {
         let command = told.split('`').nth(1).and_then(|command| command.strip_prefix("fullbore "));
         command.unwrap_or_else(|| panic!("{told}")).split(' ').map(str::to_owned).collect()

@@ -1,8 +1,8 @@
-//! Number of waits for a broker before a command's first record is written or read; not their length.
+//! Tests of the number of waits for a broker until a command has written or read its first record; not of their length.
 //!
-//! A relay forwards the requests of a round, and holds their responses until the last request has arrived. So a round
-//! consists of the requests that a command sends without waiting. A command that waits once more sends a request that
-//! is in no round.
+//! A round consists of the requests that a command sends without waiting for a response. A relay forwards them, and
+//! holds their responses until the last request of the round has arrived. If a command waits once more, it sends a
+//! request that is in no round.
 
 use crate::broker::Broker;
 use crate::hangs::{ended, spawn};
@@ -12,7 +12,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::spawn as begin;
 
-/// Relay, as the module describes it.
+/// Relay between a command and its broker.
 struct Relay {
     port: u16,
     shared: Arc<Shared>,
@@ -26,17 +26,17 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Number of rounds whose requests have all arrived.
+    /// Number of completed rounds, whose requests have all arrived.
     done: usize,
     /// Requests of the next round that have arrived.
     came: Vec<ApiKey>,
-    /// Requests of no round.
+    /// Requests that belong to no round.
     others: Vec<String>,
     connections: usize,
 }
 
 impl Shared {
-    /// Takes a request. Returns the number of rounds that its response waits for.
+    /// Records a request. Returns the number of rounds that must be completed before its response is sent.
     fn take(&self, key: ApiKey) -> usize {
         let mut state = self.state.lock().expect("not poisoned");
         let round = state.done;
@@ -44,7 +44,7 @@ impl Shared {
         let count = |keys: &[ApiKey]| keys.iter().filter(|known| **known == key).count();
         if count(wanted) == count(&state.came) {
             if [Heartbeat, ConsumerGroupHeartbeat].contains(&key) {
-                // Sent by the clock.
+                // Requests that clients send at intervals belong to no round.
                 return 0;
             }
             state.others.push(format!("{} in round {round}", key.name()));
@@ -58,14 +58,14 @@ impl Shared {
         round + 1
     }
 
-    /// Waits until `rounds` rounds are done.
+    /// Waits until `rounds` rounds are completed.
     fn wait(&self, rounds: usize) {
         let state = self.state.lock().expect("not poisoned");
         drop(self.changed.wait_while(state, |state| state.done < rounds).expect("not poisoned"));
     }
 }
 
-/// Returns the next frame with its length; None at the end.
+/// Returns the next frame with its length prefix; None at the end of the stream.
 fn frame(from: &mut TcpStream) -> Option<Vec<u8>> {
     let mut frame = vec![0; 4];
     from.read_exact(&mut frame).ok()?;
@@ -75,12 +75,13 @@ fn frame(from: &mut TcpStream) -> Option<Vec<u8>> {
 }
 
 impl Relay {
-    /// Starts a broker behind a relay, whose address the broker advertises.
+    /// Starts a broker behind a relay. The broker advertises the relay's address.
     fn start(rounds: &[&[ApiKey]], sets: &[&str], prepare: &[&[&str]]) -> (Broker, Relay) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let advertised = format!("advertised.listeners=PLAINTEXT://127.0.0.1:{port}");
-        // The relay must know the listener, and the broker's greeting only has the advertised address.
+        // The port is chosen here, since the broker's greeting shows only the advertised address, and the relay must
+        // know the listener.
         let own = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a free port");
         let listeners = format!("listeners=PLAINTEXT://{own}");
         let broker = Broker::start(&[&[listeners.as_str(), &advertised], sets].concat());
@@ -111,12 +112,12 @@ impl Relay {
         (broker, relay)
     }
 
-    /// Returns an address with another name than the broker's own.
+    /// Returns the relay's address under another name than the advertised one.
     fn address(&self) -> String {
         format!("localhost:{}", self.port)
     }
 
-    /// Checks that the command succeeds after these rounds and with this number of connections.
+    /// Checks that the command succeeds after the planned rounds, with this number of connections.
     fn check(&self, command: &[&str], connections: usize) {
         let child = spawn(command, &self.address());
         let shared = self.shared.clone();
@@ -150,7 +151,7 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream, mut server: TcpStream) {
     });
     while let Some(request) = frame(&mut client) {
         let key = ApiKey::from_code(i16::from_be_bytes([request[4], request[5]])).expect("an API of Kafka's");
-        // Fails once the broker has closed.
+        // The send fails once the broker has closed the connection.
         let _ = tells.send(shared.take(key));
         if server.write_all(&request).is_err() {
             break;
@@ -179,8 +180,8 @@ fn a_first_record_is_read_after_a_connection_and_four_rounds() {
 
 #[test]
 fn a_classic_group_reads_its_first_record_after_two_connections_and_five_rounds() {
-    // Connections for the membership, the offsets, and the leaders with their starts; one more is made meanwhile, to
-    // fetch on.
+    // The connections serve the membership, the offsets, and the leaders with start offsets. One more is made at the
+    // same time, for fetches.
     let rounds: [&[ApiKey]; 5] = [
         &[ApiVersions, ApiVersions, ApiVersions],
         &[FindCoordinator, JoinGroup, FindCoordinator, Metadata, ApiVersions],

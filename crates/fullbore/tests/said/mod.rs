@@ -6,7 +6,7 @@ use std::process::Output;
 /// Exit status, standard output and standard error.
 pub type Said = (Option<i32>, String, String);
 
-/// Takes the output of a process.
+/// Returns status and output of a process that has ended.
 pub fn said(output: Output) -> Said {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
@@ -18,7 +18,7 @@ pub fn ok(line: &str, (status, stdout, stderr): Said) -> String {
     stdout
 }
 
-/// Returns the message of a command line that failed.
+/// Returns the message of a command line that must have failed.
 pub fn refused(line: &str, (status, _, stderr): Said) -> String {
     assert_eq!(status, Some(1), "{line}: {stderr}");
     complaints(&stderr)

@@ -1,4 +1,4 @@
-//! User that runs PostgreSQL if this program runs as root, as which PostgreSQL refuses to run.
+//! User that runs PostgreSQL if this program runs as root: PostgreSQL refuses to run as root.
 
 use crate::failure::Failure;
 use std::fs;
@@ -10,7 +10,7 @@ use std::process::Command;
 /// Names of candidates, in the order of preference.
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
-/// User of the system.
+/// User of the operating system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub name: String,
@@ -19,23 +19,24 @@ pub struct Account {
 }
 
 impl Account {
-    /// Returns the user that runs PostgreSQL, whose data, if they exist, belong to `owner`; None for the user of this
-    /// program.
+    /// Returns the user that must run PostgreSQL; None for the user of this program. `owner` is the owner of existing
+    /// data.
     ///
     /// # Errors
-    /// Root finds no user for it, or the data belong to another user.
+    /// Root finds no suitable user, or the data belong to another user.
     pub fn for_data(owner: Option<(u32, u32)>) -> Result<Option<Account>, Failure> {
         let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
         choose(&users, rustix::process::geteuid().as_raw(), owner)
     }
 
-    /// Makes the command run as this user.
+    /// Sets this user for the command.
     pub fn run(&self, command: &mut Command) {
-        // Another uid drops the groups of root, too.
+        // A change of the uid also drops the groups of root.
         command.uid(self.uid).gid(self.gid);
     }
 
-    /// Returns the first directory on the path, from the root on, that the user cannot enter.
+    /// Returns the first directory on the path, from the root on, that the user cannot enter; None if the user can
+    /// enter all.
     pub fn kept_out_of(&self, folder: &Path) -> Option<PathBuf> {
         let way: Vec<&Path> = folder.ancestors().skip(1).collect();
         let closed =
@@ -53,7 +54,7 @@ impl Account {
     }
 }
 
-/// Chooses the user; `users` is the text of /etc/passwd.
+/// Chooses the user from `users`, the text of /etc/passwd. `me` is the user of this program.
 fn choose(users: &str, me: u32, owner: Option<(u32, u32)>) -> Result<Option<Account>, Failure> {
     let mut accounts = users.lines().filter_map(account);
     match owner {
@@ -81,7 +82,7 @@ fn choose(users: &str, me: u32, owner: Option<(u32, u32)>) -> Result<Option<Acco
     }
 }
 
-/// Parses a line of /etc/passwd.
+/// Parses a line of /etc/passwd. Returns None for a malformed line.
 fn account(line: &str) -> Option<Account> {
     let mut fields = line.split(':');
     let name = fields.next()?.to_owned();

@@ -1,9 +1,10 @@
-//! PostgreSQL of a cluster's own, from the installed programs: created, started, stopped.
+//! A cluster's own PostgreSQL: creates, starts and stops a server of the installed programs.
 //!
-//! - `programs`: their directories; `account`: the user that runs them.
+//! - `programs`: directories of the programs; `account`: the user that runs them.
 //!
-//! Invariant: it can be reached only over a Unix socket, in a directory that only its user and root can enter; there it
-//! trusts every client. The data in `data` are complete: they are made elsewhere and renamed.
+//! Invariants: the server can be reached only over a Unix socket, in a directory that only its user and root can enter.
+//! It trusts every client there. The data in `data` are complete, since they are made in another directory that is then
+//! renamed.
 
 mod account;
 mod programs;
@@ -22,18 +23,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Superuser, and the database that exists from the start.
+/// Superuser, and database that exists from the start.
 const ROLE: &str = "fullbore";
 const DATABASE: &str = "postgres";
-/// Port, which is part of the socket's name.
+/// Port, which is a part of the socket's name.
 const PORT: u16 = 5432;
-/// Bytes of a socket's longest path: `sockaddr_un` has 108, the last of which is a zero.
+/// Longest path of a socket, in bytes: `sockaddr_un` has 108 bytes, the last of which is a zero.
 const SOCKET_PATH_MAX: usize = 107;
-/// Longest time of a start, also after a crash.
+/// Longest time of a start, including recovery after a crash.
 const UP_WITHIN: Duration = Duration::from_secs(60);
-/// Longest time for which processes of a killed server go on; they notice its end soon.
+/// Longest wait for the processes of a killed server, which soon notice the server's end.
 const OUTLIVED_FOR: Duration = Duration::from_secs(10);
-/// Settings of a server for some dozens of connections, which must be small beside the brokers.
+/// Settings of a small server for some dozens of connections, so that most of the machine is left to the brokers.
 const SETTINGS: [&str; 11] = [
     "listen_addresses=",
     "unix_socket_permissions=0700",
@@ -48,16 +49,16 @@ const SETTINGS: [&str; 11] = [
     "log_line_prefix=%m [%p] ",
 ];
 
-/// PostgreSQL of a cluster's own.
+/// A cluster's own PostgreSQL.
 pub struct OwnPostgres {
-    /// Directory of `data` and `socket`.
+    /// Directory that contains `data` and `socket`.
     folder: PathBuf,
     socket: PathBuf,
     pub daemon: Daemon,
 }
 
 impl OwnPostgres {
-    /// Returns the one of a cluster's directory, whether it exists or not.
+    /// Returns the PostgreSQL of a cluster's directory, which need not exist.
     pub fn of(cluster: &Path) -> Self {
         let folder = cluster.join("postgres");
         let data = folder.join("data");
@@ -70,12 +71,12 @@ impl OwnPostgres {
         OwnPostgres { socket: socket_folder(&folder), folder, daemon }
     }
 
-    /// Returns true if it has been created.
+    /// Returns true if the server's data have been created.
     pub fn is_there(&self) -> bool {
         self.data().exists()
     }
 
-    /// Returns the URL for brokers.
+    /// Returns the server's URL for brokers.
     pub fn url(&self) -> String {
         let host: String = self
             .socket
@@ -90,10 +91,10 @@ impl OwnPostgres {
     }
 
     /// Creates the server's data if they are missing, starts the server unless it runs, and waits until it accepts
-    /// connections. `started` gets its process, even if the wait fails.
+    /// connections. Stores a started process in `started`, even if the wait fails.
     ///
     /// # Errors
-    /// The missing part or the obstacle, with the name of the log if that has more.
+    /// Sentence about the missing part or the obstacle. It names the server's log if that has details.
     pub fn up(&self, stop: &Stop, started: &mut Option<StartedProcess>) -> Result<(), Failure> {
         if self.daemon.pid().is_some() {
             return Ok(());
@@ -128,7 +129,7 @@ impl OwnPostgres {
         self.wait_until_ready(started.insert(begun), stop)
     }
 
-    /// Requests a fast shutdown, which disconnects clients. Returns true if it ran.
+    /// Requests a fast shutdown, which disconnects clients. Returns true if the server ran.
     pub fn end(&self) -> bool {
         self.daemon.signal(Signal::INT)
     }
@@ -137,25 +138,25 @@ impl OwnPostgres {
         self.folder.join("data")
     }
 
-    /// Removes the locks that a kill has left. PostgreSQL does so itself, unless the pid is reused, or the process is a
-    /// zombie. The server does not run when this is called, but its processes may outlive it for a moment. All of them
-    /// work in its data directory.
+    /// Removes the locks that a killed server has left. PostgreSQL itself does not remove them if the pid is reused, or
+    /// if the process is a zombie. The caller has checked that the server does not run. Processes of the server may
+    /// outlive it for a moment: this waits until none works in the data directory, for at most `outlived_for`.
     fn forget_lock(&self, outlived_for: Duration) {
         let Ok(data) = fs::canonicalize(self.data()) else { return };
         let until = Instant::now() + outlived_for;
         while has_process_in(&data) {
             if Instant::now() >= until {
-                // PostgreSQL will report the obstacle.
+                // Leaves the locks: PostgreSQL will report the obstacle.
                 return;
             }
             std::thread::sleep(LOOK_EVERY);
         }
         let locks = [self.daemon.pid_file.clone(), self.socket.join(format!(".s.PGSQL.{PORT}.lock"))];
-        // PostgreSQL will report a lock that stays.
+        // If a lock cannot be removed, PostgreSQL will report it.
         locks.iter().for_each(|lock| drop(fs::remove_file(lock)));
     }
 
-    /// Returns the command of a PostgreSQL program, without environment variables for other servers.
+    /// Returns the command of a PostgreSQL program. Removes environment variables that concern other servers.
     fn command(&self, programs: &Programs, name: &str, account: Option<&Account>) -> Command {
         let mut command = Command::new(programs.program(name));
         let others = std::env::vars_os().map(|(key, _)| key).filter(|key| key.to_string_lossy().starts_with("PG"));
@@ -169,7 +170,7 @@ impl OwnPostgres {
         command
     }
 
-    /// Creates the data: in another directory, so that a kill leaves no incomplete ones.
+    /// Creates the data in a temporary directory, and renames it: a kill leaves no incomplete data.
     fn make(&self, programs: &Programs, account: Option<&Account>, stop: &Stop) -> Result<(), Failure> {
         let log = &self.daemon.log;
         let new = self.folder.join("data.new");
@@ -191,8 +192,8 @@ impl OwnPostgres {
             if stop.is_signalled()
                 && let Some(pid) = Pid::from_raw(child.id().cast_signed())
             {
-                // initdb removes its files. Even if it has just ended, the pid is its own, since it has not been
-                // reaped.
+                // initdb then removes its files. The pid still belongs to initdb if it has just ended, since the
+                // process is not yet reaped.
                 let _ = kill_process(pid, Signal::INT);
             }
             std::thread::sleep(LOOK_EVERY);
@@ -230,7 +231,7 @@ impl OwnPostgres {
         }
     }
 
-    /// Returns true if the server is ready, as pg_ctl does: by the eighth line of its pid file.
+    /// Returns true if the server is ready. Like pg_ctl, reads this from the eighth line of the server's pid file.
     fn is_ready(&self, pid: u32) -> bool {
         let text = fs::read_to_string(&self.daemon.pid_file).unwrap_or_default();
         let mut lines = text.lines();
@@ -245,25 +246,25 @@ fn has_process_in(folder: &Path) -> bool {
     places.any(|place| place == folder)
 }
 
-/// Returns the major version that made the data; None if there are none.
+/// Returns the major version that made the data; None if there are no data.
 fn version_of(data: &Path) -> Option<u32> {
     fs::read_to_string(data.join("PG_VERSION")).ok()?.trim().split('.').next()?.parse().ok()
 }
 
-/// Returns the directory of the socket: beside the data, or, if that path is too long for a socket, one in /tmp that
-/// the path determines.
+/// Returns the directory of the socket. This is a directory beside the data; if its path is too long for a socket, it
+/// is one in /tmp whose name is a hash of the path.
 fn socket_folder(folder: &Path) -> PathBuf {
     let beside = folder.join("socket");
     if beside.join(format!(".s.PGSQL.{PORT}")).as_os_str().len() <= SOCKET_PATH_MAX {
         return beside;
     }
-    // FNV-1a, which is the same in every version of this program.
+    // FNV-1a, since the hash must be the same in every version of this program.
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = folder.as_os_str().as_encoded_bytes().iter().copied().fold(0xcbf2_9ce4_8422_2325, step);
     PathBuf::from(format!("/tmp/fullbore-{hash:016x}"))
 }
 
-/// Makes a directory that only its user and root can enter, unless it is one already.
+/// Makes a directory that only its user and root can enter, or checks an existing one.
 fn own(folder: &Path, account: Option<&Account>) -> Result<(), Failure> {
     let shown = folder.display();
     let me = rustix::process::geteuid().as_raw();
@@ -272,7 +273,7 @@ fn own(folder: &Path, account: Option<&Account>) -> Result<(), Failure> {
         outcome => outcome,
     };
     let checked = made.and_then(|()| fs::symlink_metadata(folder)).and_then(|meta| {
-        // Nothing is taken over that another user may have put under /tmp.
+        // Refuses anything that another user may have put in /tmp.
         let is_ours = meta.is_dir() && (meta.uid() == me || account.is_some_and(|account| account.uid == meta.uid()));
         match (is_ours, account) {
             (false, _) => Err(io::Error::other("it is not a directory of this user")),
@@ -284,7 +285,7 @@ fn own(folder: &Path, account: Option<&Account>) -> Result<(), Failure> {
     closed.map_err(|error| Failure::new(format!("cannot make PostgreSQL's directory {shown}: {error}")))
 }
 
-/// Returns a setting's list with one element.
+/// Returns the value of a list setting with one element.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }
@@ -322,7 +323,7 @@ mod tests {
         fs::create_dir_all(&postgres.socket).expect("made");
         assert!(postgres.is_there());
         let locks = [postgres.daemon.pid_file.clone(), postgres.socket.join(".s.PGSQL.5432.lock")];
-        // The pid now belongs to a process that is no server of these data.
+        // The pid in the locks now belongs to the test's process, which is no server of these data.
         locks.iter().for_each(|lock| fs::write(lock, format!("{}\n", std::process::id())).expect("written"));
         let mut left = Command::new("sleep").arg("1000").current_dir(postgres.data()).spawn().expect("there");
         postgres.forget_lock(Duration::ZERO);

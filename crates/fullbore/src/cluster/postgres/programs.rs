@@ -1,4 +1,4 @@
-//! Search for PostgreSQL's programs: on the PATH, or in the directories of packages that are not on it.
+//! Search for PostgreSQL's programs: on the PATH, and in directories of packages that are not on the PATH.
 
 use crate::failure::Failure;
 use std::ffi::OsStr;
@@ -7,13 +7,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directories of packages with a subdirectory for each version, and the path below that: Debian's, and those of Red
-/// Hat packages from PostgreSQL itself.
+/// Directories of packages that have a subdirectory for each version, with the path of the programs below that. They
+/// are those of Debian, and of PostgreSQL's own packages for Red Hat.
 const VERSIONED: [(&str, &str); 2] = [("/usr/lib/postgresql", "bin"), ("/usr", "bin")];
-/// Directory of PostgreSQL's own Makefile.
+/// Directory into which PostgreSQL's Makefile installs.
 const OTHERS: [&str; 1] = ["/usr/local/pgsql/bin"];
 
-/// Programs of one version.
+/// Programs of one version of PostgreSQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     folder: PathBuf,
@@ -22,11 +22,11 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Finds the programs on the PATH, or else the newest. For existing data, finds those of the version that made
-    /// them.
+    /// Finds the programs on the PATH, otherwise the newest ones. If data exist, finds the programs of the version
+    /// `of_data` that made them.
     ///
     /// # Errors
-    /// There are none, with the next step.
+    /// Sentence with the next step, if there are no such programs.
     pub fn find(of_data: Option<u32>) -> Result<Programs, Failure> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         choose(&candidates(&path, Path::new("/")), of_data)
@@ -38,7 +38,7 @@ impl Programs {
     }
 }
 
-/// Returns the directories that have both programs, in the order of preference, each once.
+/// Returns the directories that have both programs, each once, in the order of preference.
 fn candidates(path: &OsStr, root: &Path) -> Vec<PathBuf> {
     let below = |place: &str| root.join(place.trim_start_matches('/'));
     let mut versioned = Vec::new();
@@ -55,7 +55,7 @@ fn candidates(path: &OsStr, root: &Path) -> Vec<PathBuf> {
     let folders = folders.chain(versioned.into_iter().map(|(_, bin)| bin)).chain(OTHERS.map(below));
     let mut found: Vec<PathBuf> = Vec::new();
     for folder in folders {
-        // Follows links, since the programs find their other files beside the real ones.
+        // Follows symbolic links, since the programs find their other files beside the real programs.
         let Some(folder) =
             fs::canonicalize(folder.join("postgres")).ok().and_then(|file| Some(file.parent()?.to_owned()))
         else {
@@ -86,12 +86,12 @@ fn choose(candidates: &[PathBuf], of_data: Option<u32>) -> Result<Programs, Fail
     }
 }
 
-/// Returns the version as the server prints it; None if it does not start. The server has a process group of its own,
-/// so that Ctrl-C at the terminal does not reach it: an interrupted server would look like none.
+/// Returns the version that the server prints; None if the server does not start. The server runs in its own process
+/// group, so that Ctrl-C at the terminal does not reach it. An interrupted server would seem to be missing.
 fn version(folder: &Path) -> Option<u32> {
     let output = Command::new(folder.join("postgres")).arg("--version").process_group(0).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
-    // postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1), 18beta1
+    // The text is like "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)"; the number may also be like 18beta1.
     let number = text.split_whitespace().nth(2)?;
     number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// Makes a server that prints this version.
+    /// Installs a server that prints this version.
     fn install(folder: &Path, version: &str) {
         fs::create_dir_all(folder).expect("made");
         fs::write(folder.join("initdb"), "").expect("written");
@@ -114,7 +114,7 @@ mod tests {
     fn the_server_that_prints_its_version_does_not_get_ctrl_c() {
         let folder = tempfile::tempdir().expect("a folder");
         install(folder.path(), "15");
-        // The fifth field of proc(5)'s stat is the process group.
+        // The process group is the fifth field of /proc/self/stat.
         let script = "#!/bin/sh\nread -r _ _ _ _ group _ </proc/self/stat\necho \"postgres (PostgreSQL) $group\"\n";
         fs::write(folder.path().join("postgres"), script).expect("written");
         let ours = rustix::process::getpgrp().as_raw_nonzero().get();

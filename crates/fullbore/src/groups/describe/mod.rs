@@ -1,5 +1,5 @@
-//! `groups describe`: the three tables of kafka-consumer-groups.sh, or one JSON document. `offsets` and `members` have
-//! the contents of the tables.
+//! `groups describe`: prints the three tables of kafka-consumer-groups.sh, or one JSON document.
+//! `offsets` and `members` contain two of the tables.
 
 mod members;
 mod offsets;
@@ -42,7 +42,7 @@ pub struct DescribeGroupsArgs {
     format: Format,
 }
 
-/// Describes the groups. One that does not exist does not stop the others.
+/// Describes the groups. A group that does not exist does not stop the others.
 pub fn run(describe: &DescribeGroupsArgs) -> Result<(), Failure> {
     describe.format.choose();
     let mut cluster = describe.at.cluster(client_id::GROUPS)?;
@@ -52,7 +52,7 @@ pub fn run(describe: &DescribeGroupsArgs) -> Result<(), Failure> {
     for outcome in groups.describe(&ids)? {
         match outcome {
             Ok(group) => found.push(group),
-            // With --all-groups, a group may be deleted meanwhile.
+            // With --all-groups, a group may have been deleted since it was listed.
             Err(ClientError::NoGroup(_)) if describe.which.all_groups => {}
             Err(error) => missing.push(error),
         }
@@ -127,7 +127,7 @@ fn document(
     Ok(object([("groups", array(objects))]))
 }
 
-/// Returns the remark before the figures, as kafka-consumer-groups.sh prints it.
+/// Returns the remark that kafka-consumer-groups.sh prints before the figures; None if the group needs no remark.
 fn remark(group: &GroupDescription) -> Option<String> {
     let id = name(&group.id);
     match &*group.state {
@@ -169,7 +169,7 @@ mod tests {
     use fullbore_client::admin::GroupProtocol;
     use fullbore_client::blocking::BrokerAddress;
 
-    /// Captured from Kafka 4.3.1.
+    /// The expected rows are captured from Kafka 4.3.1.
     #[test]
     fn rows_of_states_are_kafkas() {
         let group = GroupDescription {

@@ -8,7 +8,7 @@ use fullbore_client::blocking::LATEST;
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Row of one partition.
+/// Row of one partition in the table.
 #[derive(Clone, Debug)]
 pub struct Row {
     group: Text,
@@ -28,7 +28,7 @@ struct PartitionOwner {
 }
 
 impl Row {
-    /// Returns the number of records after the committed offset.
+    /// Returns the number of records after the committed offset; None if that or the end is unknown.
     fn lag(&self) -> Option<i64> {
         Some(self.end? - self.committed.as_ref()?.offset)
     }
@@ -50,8 +50,8 @@ impl Row {
     }
 }
 
-/// Returns the rows of each group: first the partitions that members read, those of the member with most partitions
-/// first, then the others with offsets.
+/// Returns the rows of each group. Partitions that members read come first, those of the member with most partitions at
+/// the top. Other partitions with offsets follow.
 pub fn of(groups: &mut GroupAdmin<'_>, described: &[GroupDescription]) -> Result<Vec<Vec<Row>>, ClientError> {
     let ids: Vec<Text> = described.iter().map(|group| group.id.clone()).collect();
     let mut committed = groups.committed_each(&ids);
@@ -89,7 +89,7 @@ fn of_group(group: &GroupDescription, mut committed: BTreeMap<(Text, i32), Commi
     rows
 }
 
-/// Returns the table of kafka-consumer-groups.sh; nothing without rows.
+/// Returns the table of kafka-consumer-groups.sh; no lines if there are no rows.
 pub fn table(rows: &[Row], verbose: bool, limit: Option<usize>) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
@@ -134,7 +134,7 @@ pub fn table(rows: &[Row], verbose: bool, limit: Option<usize>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Captured from Kafka 4.3.1.
+    /// The expected rows are captured from Kafka 4.3.1.
     #[test]
     fn rows_of_offsets_are_kafkas() {
         let of = |partition, offset, end, reader| Row {

@@ -1,7 +1,7 @@
 //! File of `--export` and `--from-file`: the CSV of kafka-consumer-groups.sh,
 //! `topic,partition,offset`, or with several groups `group,topic,partition,offset`.
 //!
-//! Invariant: an exported file reads back as the same offsets.
+//! Invariant: the import of an exported file gives the same offsets.
 
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use fullbore_wire::Text;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Returns the lines of one group.
+/// Returns the lines of one group's offsets.
 pub fn rows(group: &str, offsets: &ResetOffsets, with_group: bool) -> Vec<String> {
     let row = |((topic, partition), offset): (&(Text, i32), &i64)| {
         let of_group = if with_group { format!("{},", quoted(group)) } else { String::new() };
@@ -19,15 +19,15 @@ pub fn rows(group: &str, offsets: &ResetOffsets, with_group: bool) -> Vec<String
     offsets.iter().map(row).collect()
 }
 
-/// Prints a row unchanged, since `--from-file` may read it.
+/// Prints a row without escapes, since `--from-file` may read it.
 pub fn print(row: String) {
     output::bytes(format!("{row}\n").as_bytes());
 }
 
-/// Reads the offsets of each group from a file. Lines without a group belong to the one that the user named.
+/// Reads the offsets of each group from a file. Lines without a group belong to the only group in `groups`.
 ///
 /// # Errors
-/// A file that cannot be read, or its first malformed line.
+/// A file that cannot be read, or the first malformed line.
 pub fn read(path: &Path, groups: &[String]) -> Result<BTreeMap<Text, ResetOffsets>, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
@@ -67,7 +67,7 @@ fn quoted(cell: &str) -> String {
     }
 }
 
-/// Splits a line into cells. Commas within quotes belong to the cell, and two quotes within quotes are one.
+/// Splits a line into cells. Commas within quotes belong to the cell; two quotes within quotes stand for one.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut within = false;

@@ -1,7 +1,6 @@
-//! Offsets at which the logs of partitions start, end, or reach a time, requested once for all groups.
+//! Offsets at which the logs of partitions start, end, or reach a time. They are requested once for all groups.
 //!
-//! Not here: the choice among them. Invariant: an offset that no leader returned is an error of the group that needs
-//! it, and of no other.
+//! Not here: the choice among these offsets. Invariant: a missing offset is an error only of the groups that need it.
 
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;
@@ -10,13 +9,13 @@ use fullbore_client::blocking::Cluster;
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Offsets that leaders returned, by timestamp of the request.
+/// Offsets that leaders returned, by the timestamp of the request.
 #[derive(Debug, Default)]
 pub struct LogOffsets {
     at: BTreeMap<i64, ResetOffsets>,
-    /// Error of each partition whose leader returned one.
+    /// Error of each partition whose leader returned an error.
     refused: BTreeMap<(Text, i32), ClientError>,
-    /// Error of the leaders that were not reached, for the first group that needs one of their partitions.
+    /// Error of the leaders that were not reached. The first group that needs one of their partitions takes it.
     unreached: Option<ClientError>,
 }
 
@@ -33,16 +32,16 @@ impl LogOffsets {
         self.unreached = self.unreached.take().or(found.unreached);
     }
 
-    /// Returns the partitions without a record of this time or later.
+    /// Returns the partitions that have no record with this timestamp or a later one.
     pub fn without_record_at(&self, timestamp: i64) -> BTreeSet<(Text, i32)> {
         let found = self.at.get(&timestamp).into_iter().flatten();
         found.filter(|(_, offset)| **offset < 0).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Returns the offset of a partition.
+    /// Returns the offset of a partition at `timestamp`, which must have been requested.
     ///
     /// # Errors
-    /// The reason why its leader returned none.
+    /// Reason why the leader returned no offset.
     pub fn get(&mut self, key: &(Text, i32), timestamp: i64) -> Result<i64, Failure> {
         if let Some(offset) = self.at.get(&timestamp).and_then(|found| found.get(key)) {
             return Ok(*offset);
@@ -52,10 +51,10 @@ impl LogOffsets {
         Err(error.unwrap_or_else(none).into())
     }
 
-    /// Returns the offset of each of these partitions.
+    /// Returns the offset of each of these partitions at `timestamp`.
     ///
     /// # Errors
-    /// The first error.
+    /// Error of the first partition without an offset.
     pub fn each(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
         of.iter().map(|key| Ok((key.clone(), self.get(key, timestamp)?))).collect()
     }

@@ -1,4 +1,4 @@
-//! Source of the new offsets.
+//! Scenarios of a reset: the source of the new offsets.
 //!
 //! Invariant: every new offset is within its partition's log at the time of the request.
 
@@ -20,18 +20,18 @@ pub enum Scenario {
     Latest,
     /// Committed offset.
     Current,
-    /// This offset.
+    /// Given offset.
     Offset(i64),
-    /// Committed offset, moved by this many records.
+    /// Committed offset, moved by this number of offsets.
     ShiftBy(i64),
-    /// First record of a time in milliseconds, or later.
+    /// First record with this timestamp, in ms since 1970, or a later one.
     At(i64),
-    /// Offsets of each group in a file.
+    /// Offsets of each group, from a file.
     File(BTreeMap<Text, ResetOffsets>),
 }
 
 impl Scenario {
-    /// Returns true if new offsets depend on the group's committed ones.
+    /// Returns true if new offsets depend on the group's committed offsets.
     pub fn needs_committed(&self) -> bool {
         matches!(self, Scenario::Current | Scenario::ShiftBy(_))
     }
@@ -63,7 +63,7 @@ impl Scenario {
     /// Returns the new offset of each of these partitions.
     ///
     /// # Errors
-    /// A leader's error; a shift of a partition without an offset.
+    /// Error of a leader; a shift in a partition without a committed offset.
     pub fn offsets(
         &self,
         id: &Text,
@@ -103,7 +103,7 @@ impl Scenario {
     }
 }
 
-/// Returns the offsets at a time, or the end if no record is that late.
+/// Returns the offset of each partition at `timestamp`, or its end if no record is that late.
 fn at(logs: &mut LogOffsets, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
     let mut offsets = logs.each(of, timestamp)?;
     for ((topic, partition), offset) in offsets.iter_mut().filter(|(_, offset)| **offset < 0) {
@@ -113,7 +113,7 @@ fn at(logs: &mut LogOffsets, of: &[(Text, i32)], timestamp: i64) -> Result<Reset
     Ok(offsets)
 }
 
-/// Returns the offsets with those outside the log set to its start or end, which it reports.
+/// Returns the offsets, with each offset outside its log replaced by the log's start or end. Reports each replacement.
 fn within(logs: &mut LogOffsets, offsets: ResetOffsets) -> Result<ResetOffsets, Failure> {
     let of: Vec<(Text, i32)> = offsets.keys().cloned().collect();
     let (starts, ends) = (logs.each(&of, EARLIEST)?, logs.each(&of, LATEST)?);

@@ -4,14 +4,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Returns the milliseconds since 1970 in UTC.
+/// Returns the present time in ms since 1970.
 pub fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Parses `2026-11-21T08:00:00.000`, in UTC, or with a zone: `Z`, `+01:00`, `+0100`, `+01`. Seconds and their fraction
-/// are optional.
+/// Parses a time like `2026-11-21T08:00:00.000`, in UTC or with a zone: `Z`, `+01:00`, `+0100`, `+01`. Seconds and
+/// their fraction are optional.
 pub fn datetime(text: &str) -> Result<i64, String> {
     let allowed = || "must be a time such as 2026-11-21T08:00:00.000, UTC unless it ends like +01:00".to_owned();
     let (date, clock) = text.split_once('T').ok_or_else(allowed)?;
@@ -27,7 +27,7 @@ pub fn datetime(text: &str) -> Result<i64, String> {
     Ok(days * DAY_MS + of_day - ahead)
 }
 
-/// Parses `P1DT2H3M4.5S`, of which each part is optional.
+/// Parses a duration like `P1DT2H3M4.5S`. Each part is optional.
 pub fn duration(text: &str) -> Result<i64, String> {
     let allowed = || "must be a duration such as P1DT2H30M or PT90S".to_owned();
     let rest = text.strip_prefix('P').ok_or_else(allowed)?;
@@ -77,7 +77,7 @@ fn of_day(clock: &str) -> Option<i64> {
     is_valid.then_some(((hours * 60 + minutes) * 60 + seconds) * 1000 + ms)
 }
 
-/// Returns the milliseconds by which a zone is ahead of UTC.
+/// Returns the milliseconds by which a zone is ahead of UTC; None if the text is no zone.
 fn zone_ms(zone: &str) -> Option<i64> {
     if zone == "Z" {
         return Some(0);
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn times_are_parsed_with_zone_and_fraction() {
-        // 2026-11-20 22:26:17.590 UTC.
+        // 2026-11-20 22:26:17.590 UTC in ms since 1970.
         const MS: i64 = 1_795_213_577_590;
         for text in [
             "2026-11-20T22:26:17.590",

@@ -1,8 +1,8 @@
-//! `fullbore perf sweep`: flags and output. `fullbore_bench::sweep` measures, `fullbore_bench::report::sweep` writes
-//! reports.
+//! `fullbore perf sweep`: flags and output. Not here: the measurements
+//! (`fullbore_bench::sweep`) and the reports (`fullbore_bench::report::sweep`).
 //!
-//! Invariant: however a sweep ends (done, interrupted, a broker gone), the measurements so far are written, its own
-//! broker is stopped, and the broker's data are removed.
+//! Invariant: however a sweep ends (done, interrupted, a broker gone), it writes the measurements, stops its own
+//! broker, and removes the broker's data.
 
 mod facts;
 mod own;
@@ -30,15 +30,15 @@ use progress::{SweepProgress, duration};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Default time of a measurement.
+/// Default duration of a measurement.
 const DURATION: Duration = Duration::from_secs(2);
 /// Default number of measurements of a point.
 const REPEATS: u32 = 3;
 /// Longest time for the broker's stop and the report after Ctrl-C.
 const REPORT_WITHIN: Duration = Duration::from_secs(30);
-/// Address of a target that stands for the sweep's own broker.
+/// Word that stands for the sweep's own broker in place of an address.
 const OWN: &str = "own";
-/// Largest number of letters of a target's name.
+/// Most letters of a target's name.
 const NAME_LETTERS_MAX: usize = 40;
 
 /// Measure the producer at every point of a product of settings, and draw the curves.
@@ -134,7 +134,8 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     let folder = args.folder()?;
     let temporary = if args.needs_own(&plan) { Some(own::folder()?) } else { None };
     let data = temporary.as_ref().map(|folder| folder.path().to_owned());
-    // After a second signal, data that cannot be removed is in the temporary directory, which the system cleans.
+    // If the data cannot be removed after a second signal, they stay in the temporary directory, which the system
+    // cleans.
     let stop = Stop::at_signal(Box::new(move || data.iter().for_each(|data| drop(std::fs::remove_dir_all(data)))))?;
     let settings = own::settings(plan.in_flight_max(), &args.broker_set);
     let own = temporary.map(|folder| Own::start(folder, settings)).transpose()?;
@@ -161,7 +162,7 @@ fn measure(
 ) -> Result<(), Failure> {
     let begun = SystemTime::now();
     let facts = args.facts(&plan, own, begun)?;
-    // Allowed only now that there is something to report: before, a silent cluster must not delay Ctrl-C.
+    // Allowed from here on, when there are results to report. Earlier, a silent cluster must not delay Ctrl-C.
     stop.allow(REPORT_WITHIN);
     std::fs::create_dir_all(folder)
         .map_err(|error| Failure::new(format!("cannot make the directory {}: {error}", folder.display())))?;
@@ -226,11 +227,11 @@ fn turns(plan: SweepPlan, refusals: &[Option<String>], stop: &Stop) -> Result<Re
     Ok(Results { plan, runs, interrupted })
 }
 
-/// Returns the result of the command. An interrupted sweep, and one with a failed measurement, has failed, even though
-/// its report is written.
+/// Returns the result of the command. A sweep that was interrupted, or has a failed measurement, counts as failed, even
+/// though its report is written.
 fn verdict(results: &Results, folder: &Path) -> Result<(), Failure> {
     if results.interrupted && output::is_lost() {
-        // The output has no reader, so nothing is reported.
+        // No report, since the output has no reader.
         return Ok(());
     }
     if results.interrupted {
@@ -293,7 +294,7 @@ fn list_tables(as_json: bool) {
     line("\nExample: fullbore perf sweep --table seed-001-localhost");
 }
 
-/// Parses `NAME=HOST:PORT,...`.
+/// Parses a target, `NAME=HOST:PORT,...`.
 fn target(typed: &str) -> Result<Target, String> {
     match typed.split_once('=') {
         Some((name, servers)) if !name.trim().is_empty() && !servers.trim().is_empty() => {
@@ -324,7 +325,7 @@ impl Sweep {
         }
         let mut axes = table.map_or_else(|| self.over.clone(), |table| table.axes(&self.over));
         for axis in &mut axes {
-            // A table keeps its layout if one value of an axis is chosen.
+            // A setting may also choose one value of an axis of a table, which then keeps its layout.
             if let Some((_, value)) = self.set.iter().rev().find(|(setting, _)| *setting == axis.setting) {
                 axis.values = vec![value.clone()];
             }
@@ -340,7 +341,7 @@ impl Sweep {
             _ => None,
         });
         let typed: Vec<(String, String)> = self.producer_property.iter().cloned().chain(of_points).collect();
-        // The profile is not used: without a named cluster, the sweep starts a broker of its own.
+        // The profile is not used, since the sweep starts its own broker unless a cluster is named.
         let file = read_properties(self.command_config.as_deref())?;
         let properties = checked_properties(file, &typed, &config::notice)?;
         let targets = self.targets(properties.get(BOOTSTRAP_SERVERS))?;
@@ -393,7 +394,7 @@ impl Sweep {
         plan.targets.iter().any(|target| target.bootstrap_servers == OWN)
     }
 
-    /// Returns the directory of the report, which contains no report yet.
+    /// Returns the directory of the report. Refuses a directory that contains a report.
     fn folder(&self) -> Result<PathBuf, Failure> {
         let folder = self.output.clone().unwrap_or_else(|| PathBuf::from(facts::folder_name(SystemTime::now())));
         if let Some(there) = FILES.iter().find(|name| folder.join(name).exists()) {
@@ -403,7 +404,7 @@ impl Sweep {
         Ok(folder)
     }
 
-    /// Returns the circumstances of the report. Connects to every cluster, so that an unreachable one is noticed at
+    /// Returns the circumstances for the report. Connects to every cluster, so that an unreachable one is an error at
     /// once.
     fn facts(&self, plan: &SweepPlan, own: Option<&Own>, begun: SystemTime) -> Result<Vec<(String, String)>, Failure> {
         let note = self.note.iter().map(|note| ("Note".to_owned(), note.clone()));
@@ -440,7 +441,7 @@ impl Sweep {
     }
 }
 
-/// Formats `key=value key=value`, without values that may be secret.
+/// Formats pairs like `key=value key=value`, without values that may be secret.
 fn pairs(pairs: &[(String, String)]) -> String {
     let shown = |(key, value): &(String, String)| match is_secret_key(key) {
         true => format!("{key}=(left out)"),

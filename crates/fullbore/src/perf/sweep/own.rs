@@ -1,4 +1,4 @@
-//! Broker of the sweep's own: in this process, on a free port, with its data in a temporary directory.
+//! The sweep's own broker: in this process, on a free port, with its data in a temporary directory.
 //!
 //! Invariant: when [`Own::stop`] returns, the broker has stopped and its directory is gone.
 
@@ -10,12 +10,12 @@ use std::path::Path;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// Setting of the batches of a producer that a broker retains.
+/// Setting of the number of batches that a broker retains of each producer.
 const RETAIN: &str = "max.idempotence.batches.to.retain";
-/// Least and default value of that setting.
+/// Least and default value of [`RETAIN`].
 const RETAIN_MIN: u64 = 5;
 
-/// Broker that runs.
+/// The running broker.
 pub struct Own {
     folder: TempDir,
     runtime: Runtime,
@@ -24,11 +24,12 @@ pub struct Own {
     pub settings: Vec<(String, String)>,
 }
 
-/// Returns the settings of a broker for `in_flight_max` requests of a producer in flight; `more` overrides them.
+/// Returns the settings of a broker for producers with `in_flight_max` requests in flight, overridden by `more`.
 pub fn settings(in_flight_max: u64, more: &[(String, String)]) -> Vec<(String, String)> {
     let pair = |key: &str, value: String| (key.to_owned(), value);
     let retain = (in_flight_max > RETAIN_MIN).then(|| pair(RETAIN, in_flight_max.to_string()));
-    // Every measurement has a topic of its own, which would stay on the disk for a minute.
+    // Deleted topics leave the disk at once: every measurement has its own topic, which would otherwise stay for a
+    // minute.
     let delete = pair("log.segment.delete.delay.ms", "0".to_owned());
     let mut settings: Vec<(String, String)> = retain.into_iter().chain([delete]).collect();
     for (key, value) in more {
@@ -38,7 +39,7 @@ pub fn settings(in_flight_max: u64, more: &[(String, String)]) -> Vec<(String, S
     settings
 }
 
-/// Makes a directory for its data.
+/// Makes a temporary directory for the broker's data.
 pub fn folder() -> Result<TempDir, Failure> {
     tempfile::Builder::new().prefix("fullbore-sweep-").tempdir().map_err(|error| {
         let place = std::env::temp_dir();
@@ -60,7 +61,7 @@ impl Own {
         self.broker.addr().to_string()
     }
 
-    /// Stops the broker and removes its data.
+    /// Stops the broker, and removes its data.
     pub fn stop(self) -> Result<(), Failure> {
         self.runtime.block_on(self.broker.shutdown());
         drop(self.runtime);

@@ -1,4 +1,4 @@
-//! Progress of a sweep: a bar with the time left on a terminal, and a line for each measurement.
+//! Progress of a sweep: a line for each measurement, and on a terminal a bar with the time left.
 
 use crate::demo::figures::grouped;
 use crate::output::words;
@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Largest number of letters of an error in a line; the report has the whole error.
+/// Most letters of an error in a line; the report has the whole error.
 const ERROR_LETTERS_MAX: usize = 160;
 
 /// Progress of one sweep.
@@ -16,14 +16,14 @@ pub struct SweepProgress {
     bar: Option<ProgressBar>,
     turns: usize,
     done: usize,
-    /// Number of turns that took time, and the time at which they began.
+    /// Number of completed measurements that took time, and the time at which the first one began.
     measured: usize,
     begun: Instant,
     expected: Option<Duration>,
 }
 
 impl SweepProgress {
-    /// Makes the progress of `turns` measurements, each of about the `expected` time if that is known.
+    /// Returns the progress of `turns` measurements. Each takes about the time `expected`, if that is known.
     pub fn new(turns: usize, expected: Option<Duration>) -> Self {
         let bar = (std::io::stdout().is_terminal() && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos} of {len}  {msg}").expect("the template is valid");
@@ -34,14 +34,14 @@ impl SweepProgress {
         SweepProgress { bar, turns, done: 0, measured: 0, begun: Instant::now(), expected }
     }
 
-    /// Notes the begin of a measurement.
+    /// Shows the begin of a measurement.
     pub fn begins(&self, label: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(format!("{label}{}", self.left()));
         }
     }
 
-    /// Notes the end of a measurement.
+    /// Shows the end of a measurement.
     pub fn ended(&mut self, label: &str, outcome: &Result<Figures, String>, was_measured: bool) {
         self.done += 1;
         self.measured += usize::from(was_measured);
@@ -65,7 +65,7 @@ impl SweepProgress {
         }
     }
 
-    /// Ends the display.
+    /// Removes the display.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -84,7 +84,7 @@ impl SweepProgress {
     }
 }
 
-/// Formats a duration: 42 s, 3 min 20 s, 2 h 5 min.
+/// Formats a duration like 42 s, 3 min 20 s, or 2 h 5 min.
 pub fn duration(time: Duration) -> String {
     match time.as_secs() {
         seconds if seconds < 60 => format!("{} s", seconds.max(1)),
