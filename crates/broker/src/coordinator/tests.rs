@@ -172,7 +172,7 @@ async fn dropped_write_is_appended_all_the_same() {
     }
 }
 
-/// Callers on several threads, each of which now and then finds the writer locked by another.
+/// Callers on several threads; each finds the writer locked by another caller now and then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn callbacks_of_all_callers_run_on_whichever_thread_appends() {
     let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");

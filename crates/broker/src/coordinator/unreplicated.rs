@@ -1,7 +1,7 @@
-//! Writes that are in the leader's log, and not yet on all replicas in sync. Their callbacks are called once they are,
-//! in the order of the log.
+//! Writes in the leader's log that are not on all replicas in sync yet. Once they are, their callbacks are called in
+//! the order of the log.
 //!
-//! If this broker has the only replica, there are none.
+//! A partition whose only replica is on this broker has no unreplicated writes.
 
 use crate::partitions::{AppendError, Durability, FlushTicket};
 use fullbore_host::task;
@@ -24,7 +24,8 @@ impl Unreplicated {
         self.0.lock().is_empty()
     }
 
-    /// Calls the callbacks of writes, now or after those of earlier writes. Calls `then` once no write waits any more.
+    /// Calls the callbacks of writes, at once or after those of earlier writes. Calls `then` once no write waits any
+    /// more.
     pub fn tell_in_turn(
         self: &Arc<Self>,
         written: AppendResult,

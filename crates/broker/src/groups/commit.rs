@@ -19,11 +19,11 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 /// First version of OffsetCommit in which a missing group has an error of its own.
 const GROUP_ID_NOT_FOUND: i16 = 9;
 
-/// Limit for the records of one commit or deletion, in bytes: each has the group's id, which may be long. Kafka takes
-/// `max.message.bytes`, a MiB.
+/// Most bytes of the records of one commit or deletion. Each record contains the group's id, which may be long. Kafka's
+/// limit is `max.message.bytes`, 1 MiB.
 pub const COMMIT_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of the records of all commits under way, past which clients must retry further commits.
+/// Most bytes of the records of all commits under way. Past this limit, clients must retry further commits.
 const COMING_BYTES_MAX: usize = 64 << 20;
 
 /// Offsets that were not committed, as index and reason.
@@ -38,7 +38,7 @@ struct OffsetsRoom {
 }
 
 impl OffsetsRoom {
-    /// Returns the capacity that `committed` needs beyond that of the offset it replaces: none, unless it is larger.
+    /// Returns the capacity that `committed` needs beyond that of `before`, the offset that it replaces.
     fn between(before: Option<&OffsetAndMetadata>, committed: &OffsetAndMetadata) -> OffsetsRoom {
         let held = before.map_or(0, |before| before.metadata.len());
         OffsetsRoom { offsets: usize::from(before.is_none()), bytes: committed.metadata.len().saturating_sub(held) }
@@ -49,15 +49,15 @@ impl OffsetsRoom {
     }
 }
 
-/// Offset of a partition to forget.
+/// Committed offset of a partition to delete.
 #[derive(Debug, Clone)]
 pub struct DeleteOffset {
     /// The topic.
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// Time of the commit: a newer offset stays, and so does one that a transaction may replace. `None` means any
-    /// offset.
+    /// Time of the commit. A newer offset stays, and so does an offset that a transaction may replace. `None` deletes
+    /// any offset.
     pub committed_ms: Option<i64>,
 }
 
@@ -81,7 +81,7 @@ impl PendingCommit {
     /// Waits for the commit; returns the offsets that were not committed, as index and reason.
     ///
     /// # Errors
-    /// Code for which no offset was committed.
+    /// Error code if no offset was committed.
     pub async fn done(mut self) -> Result<RefusedOffsets, ErrorCode> {
         let refused = self.pending.kept().await.map_err(not_kept)??;
         self.refused.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
@@ -93,7 +93,7 @@ impl Groups {
     /// Queues a commit of `offsets` if the group allows it, in the transaction of `producer` if there is one.
     ///
     /// # Errors
-    /// Code for which no offset can be committed.
+    /// Error code if no offset can be committed.
     pub fn commit(
         self: &Arc<Self>,
         id: &Text,
@@ -169,7 +169,8 @@ impl Groups {
                     }
                 }
                 room = OffsetsRoom { offsets: room.offsets - needed.offsets, bytes: room.bytes - needed.bytes };
-                // All of the metadata is counted, since an earlier commit under way may free the same replaced bytes.
+                // All of the metadata is counted: another commit under way may replace the same offset, whose bytes are
+                // freed only once.
                 taken.offsets += needed.offsets;
                 taken.bytes += offset.committed.metadata.len();
                 places.push(index);
@@ -224,8 +225,9 @@ impl Groups {
         }
     }
 
-    /// Shows offsets that are written, in the transaction of `producer` if there is one. Refuses those of topics
-    /// deleted meanwhile: a deletion has either passed here already, or comes after this.
+    /// Shows offsets that are written, in the transaction of `producer` if there is one. Refuses offsets of topics
+    /// deleted since the request: a topic's deletion has either passed this group already, or finds these offsets
+    /// later.
     fn put(
         &self,
         shard: &Shard,
@@ -300,8 +302,8 @@ impl Groups {
         })
     }
 
-    /// Returns true if the group has an offset, perhaps a pending one, for the same partition of a newer topic of that
-    /// name. Records have only names, so a tombstone would delete that offset.
+    /// Returns true if the group has an offset, perhaps a pending one, for the same partition of a newer topic of the
+    /// same name. Records have only names, so a tombstone would delete that offset.
     fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
         let is_other = |id: Uuid, name: &Arc<str>| id != due.topic.id && *name == due.topic.name;
         self.offsets.view(group, |view| {
@@ -312,7 +314,7 @@ impl Groups {
         })
     }
 
-    /// Queues the deletion of a group and, with `offsets`, of all that earlier writes have committed.
+    /// Queues the deletion of a group and, with `offsets`, of all offsets that earlier writes have committed.
     pub(super) fn forget_group(
         self: &Arc<Self>,
         shard: &Arc<Shard>,

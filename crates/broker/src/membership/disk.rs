@@ -1,7 +1,7 @@
-//! Reports that the disk of this broker is full, hangs or takes no files, and later that it has space and answers
-//! again. Other brokers then lead the partitions that this one led, and no leader waits for it.
+//! Reports that the disk of this broker is full, hangs or takes no files. Other brokers then lead its partitions, and
+//! no leader waits for this broker. Later reports that the disk has space and answers again.
 //!
-//! The rule is [`fullbore_rules::cluster::room`]'s. Not here: the refusals on a full disk (`disk_space`).
+//! [`fullbore_rules::cluster::room`] decides. Not here: the refusals on a full disk (`disk_space`).
 
 use std::time::Instant;
 
@@ -13,8 +13,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Function that returns the state of this broker's disk. Does not block.
 pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;
 
-/// Function that ends the connections of this broker's clients: their requests may hang in a write, and other brokers
-/// lead by then. Does not block.
+/// Function that ends the connections of this broker's clients, because their requests may hang in a write while other
+/// brokers lead already. Does not block.
 pub type HangUp = Box<dyn Fn() + Send + Sync>;
 
 /// Watch of this broker's disk.
@@ -74,7 +74,7 @@ impl DiskWatch {
     }
 }
 
-/// Returns true if a partition of this broker takes no acks=all writes without it.
+/// Returns true if a partition takes no acks=all writes without this broker.
 fn is_missed(image: &Image, broker_id: i32) -> bool {
     let mut topics = image.topics().filter(|topic| !topic.config.diskless);
     topics.any(|topic| {

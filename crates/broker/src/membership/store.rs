@@ -1,8 +1,8 @@
-//! Reports that this broker has lost the object store, and later that the store answers again. Other brokers then serve
-//! its diskless partitions.
+//! Reports that this broker has lost the object store, so that other brokers serve its diskless partitions, and later
+//! that the store answers again.
 //!
-//! The rule is [`fullbore_rules::cluster::store`]'s. Not here: the detection of the loss (`diskless/health.rs`), and
-//! the refusals meanwhile ([`fullbore_log::partition::left_out`]).
+//! [`fullbore_rules::cluster::store`] decides. Not here: the detection of the loss (`diskless/health.rs`), and the
+//! refusals while the store is lost ([`fullbore_log::partition::left_out`]).
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -90,7 +90,7 @@ fn is_fenced(id: i32) -> impl Fn(&Image) -> bool {
 async fn silent_broker_is_fenced_and_unfences_itself_when_it_lives() {
     let memory = Memory::default();
     let detector = run(&memory, 1, 1, NOBODY);
-    // Its port does not refuse, since it has a listener.
+    // The port of the other broker does not refuse, since it has a listener.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let other = run(&memory, 2, 2, listener.local_addr().expect("an address").port());
     detector.beats_until(&[(2, TIMEOUT_MS)], is_fenced(2)).await;
@@ -313,7 +313,7 @@ async fn broker_fenced_again_soon_waits_before_it_unfences_itself() {
     other.task.await.expect("no panic");
 }
 
-/// A wait would last an hour here.
+/// A pause would last an hour here.
 #[tokio::test]
 async fn broker_that_alone_may_lead_a_partition_unfences_itself_at_once() {
     let memory = Memory::default();

@@ -1,8 +1,8 @@
-//! Partitions without a leader after a failover that its broker did not finish: it ended, or lost its database, between
-//! two pieces of it.
+//! Partitions without a leader after a failover that a broker did not finish: it ended, or lost its database, between
+//! two pieces of the failover.
 //!
-//! The broker that fences another one continues the failover itself. The others watch, and one of them takes over if
-//! nothing moves.
+//! The broker that fences another one continues the failover itself. The others watch, and one of them takes over if no
+//! piece is decided for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +16,16 @@ use fullbore_control::{Control, Image, Urgent, first_unsettled};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// Shortest and longest time without progress before a broker takes over, and between two attempts.
+/// Shortest and longest time without progress before a broker takes over, or tries so again.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
 const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
 /// Watch for unsettled partitions.
 pub struct UnsettledWatch {
     control: Control,
-    /// Brokers for which no unsettled partition was found.
+    /// Brokers at the check that found no unsettled partition.
     settled_for: Option<Arc<Brokers>>,
-    /// First unsettled partition at the last check. Pieces are in order, so that it moves with each.
+    /// First unsettled partition at the last check. It changes with each piece, because pieces are in order.
     left: Option<(Uuid, usize)>,
     patience: Backoff,
     is_settling: Arc<AtomicBool>,

@@ -25,25 +25,25 @@ use fullbore_host::memory::Trimmer;
 use fullbore_log::{retention, segment};
 
 const ROUND: Duration = Duration::from_secs(1);
-/// Time that a round spends on removing directories of deleted partitions. On a slow disk, the rest waits for the next
-/// round.
+/// Longest time that a round spends on removing directories of deleted partitions. On a slow disk, the next round
+/// removes the rest.
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
-/// Time that a round spends on checking partitions whose appends or reads fail.
+/// Longest time that a round spends on checking partitions whose appends or reads fail.
 const CHECKS_MAX: Duration = Duration::from_secs(1);
-/// Limit of the delay between the start and the first retention.
+/// Longest delay between the start and the first retention.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
 /// Interval of retention while the disk is full, if no shorter interval is set.
 const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
-/// Delay between two tries of a removal that the system has refused.
+/// Delay before the next try of a removal that the operating system has refused.
 const REMOVE_AGAIN: Duration = Duration::from_secs(10);
-/// log.flush.offset.checkpoint.interval.ms in Kafka.
+/// Interval of the checkpoints of offsets (Kafka's log.flush.offset.checkpoint.interval.ms).
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// Rounds without use after which a log's descriptors are closed, while plenty are left.
+/// Number of rounds without use after which a log's descriptors are closed, while plenty are left.
 const IDLE_ROUNDS: u32 = 60;
-/// Rounds for which a used partition counts as in use: longer than the detection of a failed leader takes.
+/// Number of rounds for which a used partition counts as in use: longer than the detection of a failed leader takes.
 pub const IN_USE_ROUNDS: u32 = 30;
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
-/// Directories that a round checks for files set aside before the start.
+/// Most directories per round that are checked for files set aside before the start.
 const FOLDERS_PER_ROUND: usize = 2_000;
 
 /// Times at which work is due.
@@ -114,7 +114,7 @@ impl Housekeeping {
         self.stop.notify_all();
     }
 
-    /// Sets the time after which silent producers are forgotten. Without it none is.
+    /// Sets the time after which silent producers are forgotten. Without this call, no producer is forgotten.
     pub fn expire_producers_after(&self, ms: u64) {
         self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Relaxed);
     }
@@ -199,15 +199,16 @@ impl Housekeeping {
             tracing::error!(%error, "cannot write the list of partitions to recover: a restart recovers some of them again; check the disk");
         }
         space.look();
-        // If the data directory takes no files, the membership hands over all partitions.
+        // If the data directory takes no files, the membership hands over all partitions, and single ones are not
+        // checked.
         if self.log_dir().failing.count() > 0 && !space.is_unwritable() {
             self.check_failing(agenda, &partitions);
         }
         agenda.trimmer.look();
     }
 
-    /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read, so the rest waits for
-    /// the next round.
+    /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read, so the next round
+    /// checks the rest.
     fn check_failing(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
         if agenda.failing.is_empty() {
             agenda.failing = partitions.iter().filter(|partition| partition.is_failing()).cloned().collect();
@@ -233,7 +234,8 @@ impl Housekeeping {
 
     fn remove_pending(&self) {
         let now = Instant::now();
-        // On a full disk, files go before they are due. A response that is still sending one ends with its connection.
+        // On a full disk, files are removed before they are due. A response that is sending one of them ends with its
+        // connection.
         let all = self.log_dir().space.is_full();
         let due: Vec<_> = {
             let mut pending_removal = self.log_dir().pending_removal.lock();
@@ -257,7 +259,7 @@ impl Housekeeping {
     /// queues the opening.
     fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
-        // An older high watermark only keeps more.
+        // The high watermark may be an old one, by which retention only keeps more.
         let mut state = partition.lock_as_it_is();
         let config = partition.config();
         let high_watermark = state.role.high_watermark();

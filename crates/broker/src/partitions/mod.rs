@@ -89,13 +89,13 @@ pub struct Partitions {
     diskless: OnceLock<Diskless>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: Mutex<bool>,
-    /// True if logs may be truncated by an unclean shutdown, as the data directory shows.
+    /// True once the data directory records that its logs may lack acknowledged records ([`Partitions::lose_ends`]).
     has_lost_ends: AtomicBool,
 }
 
 impl Partitions {
-    /// Opens the data directory, which exists and is locked by the caller, and starts the threads. Several flush, open
-    /// and compact; one each serves the page cache, deletions and housekeeping. Opens no log.
+    /// Opens the data directory, which exists and is locked by the caller, and starts the threads. Several threads
+    /// flush, open and compact; one thread each serves the page cache, deletions and housekeeping. Opens no log.
     ///
     /// # Errors
     /// [`OpenError`] with the path that cannot be read or written.
@@ -187,12 +187,12 @@ impl Partitions {
         }
     }
 
-    /// Returns the partition with a log, if it exists. Does not block.
+    /// Returns the classic partition, if it exists. Does not block.
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Replica>> {
         self.registry.find(topic_id, index)
     }
 
-    /// Returns the direct reads, around the page cache.
+    /// Returns the reads that go around the page cache.
     pub(crate) fn cold(&self) -> &Arc<DirectReads> {
         &self.log_dir.cold
     }
@@ -247,7 +247,7 @@ impl Partitions {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
             if let Some(deleted) = deletion.predecessor_of(&name, index) {
-                // Its log may still be open.
+                // The deleted partition's log may still be open, and leaves its stops when it is retired.
                 deleted.retire();
             }
             log_dir.succession.of_classic(&(name.to_string(), index), past.before(index))
@@ -261,7 +261,7 @@ impl Partitions {
     }
 
     /// Deletes a topic without blocking: its partitions are gone at once. [`Partitions::deleted`] waits until their
-    /// directories are renamed. Their files go after file.delete.delay.ms.
+    /// directories are renamed. Their files are removed after file.delete.delay.ms.
     pub fn delete_topic(&self, id: Uuid) {
         match self.registry.remove_topic(id) {
             logs if logs.is_empty() => self.delete_logs_and_in_index(id, &[]),
@@ -288,7 +288,7 @@ impl Partitions {
         }
     }
 
-    /// Notes the deletion of a classic topic if some of its partitions have no replica here. Their producers may begin
+    /// Notes the deletion of those partitions of a classic topic that have no replica here. Their producers may begin
     /// anywhere in the next topic of the name.
     pub fn note_deleted_elsewhere<'a>(
         &self,
@@ -303,8 +303,8 @@ impl Partitions {
         }
     }
 
-    /// Notes that a diskless topic of `count` partitions will be deleted next. A partition whose predecessor left
-    /// unknown stops leaves partial ones. A broker that does not serve diskless topics knows no stops.
+    /// Notes that a diskless topic of `count` partitions will be deleted next. Leaves partial stops for a partition
+    /// whose predecessor's stops are unknown, and for every partition if this broker does not serve diskless topics.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let succession = &self.log_dir.succession;
         for index in 0..count {
@@ -315,19 +315,19 @@ impl Partitions {
         }
     }
 
-    /// Notes the version of the newest image and its next producer id. `is_gap` if this process has not followed the
-    /// deletions before it.
+    /// Notes the version of the newest image and its next producer id. `is_gap` is true if this process has not
+    /// followed the deletions before that image.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
         self.log_dir.succession.note_image(epoch, next_producer_id, is_gap);
     }
 
-    /// Waits until a deleted topic's logs are out of use and its directories renamed. The deletion does not need this
-    /// wait.
+    /// Waits until a deleted topic's logs are out of use and its directories renamed. The deletion goes on without a
+    /// waiter.
     pub async fn deleted(&self, id: Uuid) {
         self.deletion.carried_out(id).await;
     }
 
-    /// Waits for deleted topics of which only files to be removed are left, and returns their ids. Each is returned
+    /// Waits for deleted topics of which only files to be removed are left, and returns their ids. Each id is returned
     /// once.
     pub async fn gone(&self) -> Vec<Uuid> {
         self.deletion.gone().await
@@ -341,7 +341,7 @@ impl Partitions {
         }
     }
 
-    /// Sets the time after which silent producers are forgotten. Without it none is.
+    /// Sets the time after which silent producers are forgotten. Without this call, no producer is forgotten.
     pub fn expire_producers_after(&self, ms: u64) {
         self.housekeeping.expire_producers_after(ms);
         if let Some(diskless) = self.diskless() {
@@ -364,7 +364,7 @@ impl Partitions {
     /// records may not be on the disk, and the next start reports that. Writes to the disk once.
     ///
     /// # Errors
-    /// I/O errors; the next call tries again.
+    /// I/O errors of the write, which the next call repeats.
     pub fn lose_ends(&self) -> io::Result<()> {
         if !self.has_lost_ends.load(Ordering::Acquire) {
             boot::forget(&self.log_dir.path)?;
@@ -416,7 +416,7 @@ impl Partitions {
         self.cleaner.clean_dirtiest(now_ms)
     }
 
-    /// Returns the work of the cleaner so far.
+    /// Returns the work of the cleaner since the start.
     pub fn cleaner_status(&self) -> CleanerStatus {
         self.cleaner.status()
     }
@@ -441,8 +441,8 @@ impl Partitions {
         self.registry.partitions()
     }
 
-    /// Returns the topics that have directories: name, id, and one more than the largest number. Skips directories
-    /// without a topic id.
+    /// Returns the topics that have directories: name, id, and one more than the largest partition number. Skips
+    /// directories without a topic id.
     ///
     /// # Errors
     /// I/O errors of the data directory.
@@ -456,7 +456,8 @@ impl Partitions {
     /// I/O errors of the data directory.
     pub fn strays(&self) -> io::Result<Vec<String>> {
         let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
-        // Read before the list of directories, since deleted ones are renamed soon.
+        // The names are read before the list of directories, because a deleted partition's directory may be renamed
+        // between the two.
         known.extend(self.deletion.names());
         let found = list_partitions(&self.log_dir.path)?;
         let strays = found.iter().filter(|key| !known.contains(*key));
@@ -468,7 +469,7 @@ impl Partitions {
     /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// I/O errors. Segments before a log start may be removed all the same.
+    /// I/O errors of the write. Segments before a log start may be removed all the same.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }
@@ -507,7 +508,7 @@ impl Partitions {
     fn stop_threads(&self) {
         self.housekeeping.stop();
         self.log_dir.opener.stop();
-        // Openings under way end early, as with a deletion, so that the threads at directories end soon.
+        // Openings under way end early, so that the threads of the opener end soon.
         self.partitions().iter().for_each(|partition| partition.hurry());
         self.cleaner.stop();
         self.deletion.stop();
@@ -547,8 +548,8 @@ impl Partitions {
         finished
     }
 
-    /// Finishes a log. On a full disk it may use the reserve, of which half is left for the checkpoints. The next start
-    /// recovers a log that has not found space.
+    /// Finishes a log. On a full disk the log may use half of the reserve; the other half is left for the checkpoints.
+    /// The next start recovers a log that finds no space.
     fn finish(&self, log: &mut Log) -> io::Result<()> {
         let space = &self.log_dir.space;
         if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }

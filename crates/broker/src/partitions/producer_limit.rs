@@ -1,8 +1,8 @@
 //! Limit of idempotent producers that all logs of this broker remember together (`fullbore.producers.max`).
 //!
-//! A log has a limit of its own, which many partitions multiply. Producers are counted once a second. Past the limit,
-//! those silent longest are forgotten, as if they had expired, until a tenth of the limit is free. States of diskless
-//! partitions are the index's, and are not counted.
+//! Each log has a limit of its own, which does not bound the sum over many partitions. Housekeeping counts the
+//! producers once a second. Past the limit, it forgets the producers silent longest, as if they had expired, until a
+//! tenth of the limit is free. Producers of diskless partitions are in the index, and are not counted.
 //!
 //! Invariant: a forgotten producer was silent at least as long as each remaining one.
 

@@ -1,4 +1,6 @@
-//! Append of a leader's batch that is in sequence.
+//! Appends to a leader's log: batches in sequence, and markers of transactions.
+//!
+//! Not here: parked batches (`out_of_order`), and batches behind refused ones (`refused`).
 
 use std::sync::Arc;
 
@@ -18,12 +20,12 @@ use fullbore_log::validation::ValidBatch;
 use fullbore_log::{Log, LogAppendInfo, Verification};
 
 impl Replica {
-    /// Appends one batch, or finds it appended. Checks its sequence. A batch out of order is parked if `terms.early`
-    /// allows it, and refused otherwise. Call it in a tokio runtime where batches may be parked, since a task expires
-    /// them.
+    /// Appends a batch whose sequence is its producer's next one. A duplicate is not written again. A batch out of
+    /// order is parked if `terms.early` allows that, and refused otherwise. Where batches may be parked, call it in a
+    /// tokio runtime, because a task expires them.
     ///
     /// # Errors
-    /// [`AppendError`]; the log is then unchanged.
+    /// [`AppendError`] if the batch is refused or cannot be written; the log is unchanged.
     pub fn append(self: &Arc<Self>, batch: &ValidBatch<'_>, terms: AppendTerms<'_>) -> Result<AppendStep, AppendError> {
         match self.append_or_park(batch, terms) {
             Err(AppendError::Unverified) => Ok(AppendStep::Blocked(Blocker::Verification)),
@@ -31,11 +33,11 @@ impl Replica {
         }
     }
 
-    /// Appends the marker of a transaction; with `leader_epoch`, only in that epoch. Refuses parked batches of older
-    /// epochs.
+    /// Appends the marker of a transaction; if `leader_epoch` is given, only in that epoch. Refuses parked batches of
+    /// the producer's older epochs.
     ///
     /// # Errors
-    /// [`AppendError`]; the log is then unchanged.
+    /// [`AppendError`] if the marker is refused or cannot be written; the log is unchanged.
     pub fn append_marker(
         self: &Arc<Self>,
         marker: &Marker,
@@ -49,8 +51,8 @@ impl Replica {
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
-        // Flushed, since the end of the transaction may reach the disk first: the coordinator would not write the
-        // marker again.
+        // The marker is flushed, because the coordinator's record of the transaction's end may reach the disk first.
+        // After a power loss the coordinator would not write the marker again.
         let flushes = self.log_dir.flushes_markers && marker.is_commit;
         let (written, _) = self.write_with(&mut state, Acks::All, flushes, append)?;
         state.forget_replicated_ends();
@@ -65,7 +67,7 @@ impl Replica {
         Ok(written)
     }
 
-    /// Returns the start of a verification, for [`AppendTerms::verified_at`].
+    /// Returns the partition's state at the start of a verification, for [`AppendTerms::verified_at`].
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         let state = self.lock();
         let seen = match &state.log {
@@ -95,7 +97,7 @@ impl Replica {
         if !matches!(state.log, LogState::Open(_)) {
             let opened = self.log_to_write(state).map(drop).map_err(AppendError::from);
             opened.inspect_err(|error| note_failure(&self.log_dir.space, *error))?;
-            // The lock was released meanwhile.
+            // `log_to_write` has released the lock, so the role may have changed.
             state.check_append(acks)?;
         }
         match leader_epoch {
@@ -128,7 +130,7 @@ impl Replica {
         Ok(written.into())
     }
 
-    /// Writes one batch to the open log. The flag is true if the log had the batch before.
+    /// Writes one batch to the open log. The returned flag is true if the log already had the batch.
     pub(super) fn write_batch(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -146,8 +148,8 @@ impl Replica {
         Ok(written)
     }
 
-    /// Calls `append` on the open log. The flag is true if the log had the batch before. With `flushes`, the batch is
-    /// acknowledged once it is on the disk, whatever the topic's settings.
+    /// Calls `append` on the open log. The returned flag is true if the log already had the batch. With `flushes`, the
+    /// batch is acknowledged only when it is on the disk, whatever the topic's settings.
     fn write_with(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -194,8 +196,8 @@ impl Replica {
     }
 }
 
-/// Returns the verification of the transaction that a batch would open. Needs the log's lock: a verified transaction
-/// may have ended meanwhile, and the batch would then open one that no marker ends.
+/// Returns the verification in `terms`; `Unknown` if the transaction may have ended since that verification. Call it
+/// under the log's lock: a batch of an ended transaction would open one that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     let VerificationTime { leader_epoch, seen, coordinator_epoch, .. } = terms.verified_at;
     let (producer_id, epochs) = (batch.stamp().producer_id, coordinator_epoch.into_iter());
@@ -206,7 +208,7 @@ fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerm
     match &state.log {
         _ if terms.verification == Verification::Unknown => Verification::Unknown,
         LogState::Open(log) if may_have_ended(log) => Verification::Unknown,
-        // Another leader may have written the marker.
+        // Another leader may have written the marker that ends the transaction.
         _ if leader_epoch != state.role.leader_epoch() => Verification::Unknown,
         _ => terms.verification,
     }

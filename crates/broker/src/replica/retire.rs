@@ -1,6 +1,6 @@
 //! Retirement of a replica: its log goes out of use, and its directory is renamed.
 //!
-//! Not the removal of its files, which comes file.delete.delay.ms later.
+//! Not here: the removal of the files, `file.delete.delay.ms` later.
 
 use std::fs;
 use std::io;
@@ -21,15 +21,15 @@ enum Name {
     Free {
         had_folder: bool,
     },
-    /// A directory of another topic, to which entries under the name belong then.
+    /// Name of another topic's directory. The checkpoint entries under the name are that topic's.
     Anothers,
 }
 
 impl Replica {
-    /// Takes the log out of use and renames its directory, or waits for the thread that does. Returns false if the
+    /// Takes the log out of use and renames its directory, or waits for the thread that does so. Returns false if the
     /// directory keeps its name.
     pub(crate) fn retire(&self) -> bool {
-        // A partition that never had a directory leaves the name to its predecessor.
+        // If this partition never had a directory, its predecessor's may still have the name.
         self.retire_predecessors();
         self.retire_itself()
     }
@@ -61,9 +61,10 @@ impl Replica {
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
         let given_away = self.give_folder_away(was_open);
         let are_stops_unknown = match given_away {
-            // The log was not read in this run.
+            // This process has not read the log, and does not know its stops.
             Ok(Name::Free { had_folder: true }) => !was_open,
-            // A partition without a log has not taken over its predecessor's stops, which are then unknown as well.
+            // A partition without a log has not taken over its predecessor's stops. If those are unknown, its own are
+            // as well.
             Ok(Name::Free { had_folder: false }) => {
                 !was_open && self.log_dir.succession.lacks(&self.key(), self.past.as_deref().copied())
             }
@@ -73,7 +74,7 @@ impl Replica {
             self.leave_stops(Stops::partial());
         }
         if let Err(error) = &given_away {
-            // Its topic id keeps a later topic from taking it for its own.
+            // The topic id in the directory keeps a later topic from using the directory as its own.
             tracing::error!(
                 dir = %self.dir().display(),
                 %error,
@@ -86,14 +87,14 @@ impl Replica {
             self.log_dir.checkpoints.forget(self.key());
             self.log_dir.cleanings.forget(&self.key());
         }
-        // A retired partition must keep no other in memory.
+        // A retired partition must keep no other partition in memory.
         *self.predecessor.lock() = None;
         *retired = Some(given_away.is_ok());
         given_away.is_ok()
     }
 
-    /// Returns the stops of the log's producers. A replica that was not in sync returns partial ones, since it may lack
-    /// some.
+    /// Returns the stops of the log's producers. A replica that was not in sync returns partial stops, since its log
+    /// may lack records.
     fn stops_in(&self, log: &Log) -> Stops {
         if !self.registered().isr.contains(&self.log_dir.cluster.node_id) {
             return Stops::partial();
@@ -101,7 +102,7 @@ impl Replica {
         log.producers().stops()
     }
 
-    /// Renames the directory if it is this topic's, and schedules its removal. A log that `was_open` proves it this
+    /// Renames the directory if it is this topic's, and schedules its removal. If `was_open`, the directory is this
     /// topic's.
     fn give_folder_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
@@ -140,7 +141,7 @@ impl Replica {
     /// Marks the partition as deleted: long work on it ends early, and no checkpoint of it is written.
     pub(crate) fn announce_leaving(&self) {
         self.phase.set_leaving();
-        // The first call is the deletion's.
+        // Only the first call, by the deletion, sets the version.
         let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.succession.epoch(), Relaxed, Relaxed);
     }
 

@@ -28,7 +28,7 @@ enum Call {
     OpenNow,
     RecoverNow,
     Hurry,
-    /// The metadata names this broker the leader, or another one.
+    /// Metadata by which this broker leads; with false, another broker.
     Lead(bool),
     AppendFromLeader,
     BeginAnew,
@@ -43,9 +43,9 @@ enum Call {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Call(Call),
-    /// Changes a byte of the first batch while the log is not open.
+    /// Change of a byte in the first batch, while the log is not open.
     Damage,
-    /// Restarts the broker, after a clean stop or not. The partition may have been written then.
+    /// Restart of the broker, after a clean shutdown if true. The topic may have records then, by its origin.
     Restart(bool),
 }
 
@@ -128,7 +128,7 @@ impl Broker {
         }
     }
 
-    /// Checks that the phase is that of the log.
+    /// Checks that the phase is that of the log state.
     fn check_phase(&self) {
         let state = self.partition.lock();
         assert_eq!(self.partition.phase().phase(), state.log.phase());
@@ -180,8 +180,8 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A failure to create a directory must not count: only an append ends the count, and a partition that counts as
-/// unwritable is handed over and gets none.
+/// A failed creation of the directory must not count as failing: only an append ends the failure, and an unwritable
+/// partition is handed over and gets no appends.
 #[test]
 fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);
@@ -196,7 +196,7 @@ fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     assert!(append().is_ok());
 }
 
-/// Only the first segment cannot be opened. Appends, and reads of later records, succeed meanwhile.
+/// Only the first segment cannot be opened. Appends, and reads of later records, succeed.
 #[test]
 fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
     // Each batch fills a segment.

@@ -8,15 +8,15 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times::{LargestPlan, TimePlan};
 
-/// Limit of the plans for one search: retention or compaction may take the segment away during each.
+/// Most plans for one search, because retention or compaction may remove the segment of a plan.
 const PLANS_MAX: usize = 8;
 
 impl Replica {
-    /// Returns the first record whose timestamp is at least `timestamp_ms`, before the end of the isolation level;
-    /// `None` if all records are older.
+    /// Returns the first record whose timestamp is at least
+    /// `timestamp_ms`, among those that the isolation level may read; `None` if all of them are older.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the log cannot be opened or read.
     pub fn offset_for_timestamp(
         &self,
         isolation: Isolation,
@@ -45,12 +45,13 @@ impl Replica {
         }
     }
 
-    /// Returns the first record with the largest timestamp from the log start on; `None` where there are no records.
+    /// Returns the first record with the largest timestamp from the log start on; `None` if there are no records.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the log cannot be opened or read.
     pub fn max_timestamp(&self, isolation: Isolation) -> Result<Option<TimestampOffset>, ReadError> {
-        // The first search uses only the indexes. It finds nothing if the record is deleted.
+        // The first search takes the largest timestamp from the indexes alone, and finds nothing if that record is
+        // deleted.
         if let Some(largest) = self.largest_indexed()?
             && let Some(found) = self.offset_for_timestamp(isolation, largest)?
         {
@@ -78,8 +79,8 @@ impl Replica {
         largest.map_err(|error| self.read_failed(&error))
     }
 
-    /// Returns the log start, and the largest timestamp from there on, in ms. Scans a segment that the log start
-    /// divides.
+    /// Returns the log start, and the largest timestamp from there on, in ms; `None` if there are no records. If the
+    /// log start lies within a segment, scans that segment.
     fn largest_timestamp(&self, isolation: Isolation) -> Result<Option<(i64, i64)>, ReadError> {
         let mut plans = 0;
         loop {
@@ -100,8 +101,8 @@ impl Replica {
         }
     }
 
-    /// Returns the outcome of plan number `plans`; `None` if the segment was replaced meanwhile and the caller must
-    /// plan again.
+    /// Returns the outcome of plan number `plans`; `None` if the segment was replaced during the search and the caller
+    /// must plan again.
     fn looked<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
         if (plan.is_stale() || found.as_ref().is_err_and(is_gone)) && plans < PLANS_MAX {
             return Ok(None);

@@ -57,14 +57,14 @@ impl Lanes {
         }
     }
 
-    /// Returns the fetcher over which this broker follows the partition, and the leader epoch; `None` if it does not
-    /// follow.
+    /// Returns the fetcher over which this broker follows the partition, and the leader epoch; `None` if this broker
+    /// does not follow it.
     fn lane_of(&self, id: PartitionId, registered: &PartitionRegistration) -> Option<(LaneId, i32)> {
         let own = self.context.config.node.id;
         let leader = registered.leader.filter(|leader| *leader != own && registered.replicas.contains(&own))?;
         // Replicas that lag have other fetchers, so that they do not delay acks=all.
         let is_in_sync = registered.isr.contains(&own);
-        // Topics of one partition are spread as well.
+        // The topic's id spreads topics of one partition over the fetchers.
         let [.., a, b, c, d] = id.0.0;
         let spread = u32::from_be_bytes([a, b, c, d]).wrapping_add(id.1.unsigned_abs());
         let number = spread % self.context.config.replication.fetchers;
@@ -81,7 +81,7 @@ impl Lanes {
         {
             lane.leave(id);
         }
-        // The replica is gone if its topic was deleted since.
+        // The replica is missing if the topic was deleted after this image.
         if let Some((lane, leader_epoch)) = now
             && let Some(replica) = self.context.partitions.find(&id.0, id.1)
         {

@@ -3,7 +3,7 @@
 //!
 //! Not here: the times at which fetches are sent (`leader_fetcher`).
 //!
-//! Invariant: an acknowledged offset is in the log, and on the disk if the topic's settings want that.
+//! Invariant: an offset that a fetch acknowledges is in the log, and on the disk if the topic's settings want that.
 
 use super::lags::Lag;
 use crate::partitions::{AppendError, FlushTicket, FollowError, FromLeader, Replica};
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// A topic's id, and a partition's number.
 pub type PartitionId = (Uuid, i32);
 
-/// First pause before a failed partition is fetched again.
+/// Pause after the first failure of a partition; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Partition that is followed.
@@ -29,7 +29,7 @@ pub struct Followed {
     pub lag: Lag,
     index: i32,
     pipe: PartitionPipe,
-    /// Log end from which the fetches began last.
+    /// Log end from which this series of fetches began.
     asked: Position,
     log_end: i64,
     /// Start of the log, as the fetches report it.
@@ -46,7 +46,7 @@ pub enum Naming {
     This(Box<FetchPartition>),
     /// No entry: a response is pending.
     Nothing,
-    /// The log is being opened.
+    /// No entry yet: the log is being opened.
     Opening,
     /// No entry yet: the end of the log must be flushed first.
     Unflushed(FlushTicket),
@@ -56,11 +56,11 @@ pub enum Naming {
 /// Outcome of a response.
 pub enum Taken {
     Nothing,
-    /// The next fetch names the partition.
+    /// Partition to be named in the next fetch.
     ToBeNamed,
-    /// The next fetch after this flush, of records up to the offset, names the partition.
+    /// Partition to be named after this flush of the records before the offset.
     Unflushed(FlushTicket, i64),
-    /// The partition is fetched again after a pause.
+    /// Partition to be fetched again after a pause.
     Failed,
 }
 
@@ -95,7 +95,7 @@ impl Followed {
         pause
     }
 
-    /// Notes that all records before `upto` are on the disk. Returns true if the leader must get that offset.
+    /// Notes that all records before `upto` are on the disk. Returns true if the next fetch must acknowledge them.
     pub fn flushed(&mut self, upto: i64) -> bool {
         // Records after `to_be_flushed` need no flush.
         let upto = if upto >= self.to_be_flushed { upto.max(self.log_end) } else { upto };
@@ -113,7 +113,7 @@ impl Followed {
                 return Naming::Opening;
             }
             if self.replica.takes_no_records() {
-                // Its log end would count for the ISR, though no records can be appended there.
+                // The leader would count this log end for the ISR, though no records can be appended there.
                 return Naming::Failed;
             }
             match self.replica.flushed_position() {
@@ -195,7 +195,7 @@ impl Followed {
             log_start: data.log_start_offset,
         };
         let appended = match self.replica.append_from_leader(from) {
-            // The leader has deleted a part of that batch, and sends the whole batch.
+            // The leader's log start is within this batch, which the leader sends whole.
             Err(FollowError::BeginsWithin(base_offset)) => {
                 let begun = self.replica.begin_anew_at(self.leader_epoch, base_offset);
                 begun.and_then(|()| self.replica.append_from_leader(FromLeader { from: base_offset, ..from }))
@@ -231,14 +231,14 @@ impl Followed {
                 tracing::info!(topic, partition, from, to, "truncated the log to the leader's");
                 Taken::ToBeNamed
             }
-            // Nothing was truncated: an immediate fetch would be the same.
+            // Nothing was truncated: an immediate fetch would get the same response.
             Ok(_) => Taken::Failed,
             Err(error) => self.failed(&error),
         }
     }
 
-    /// Restarts the log within the leader's. It ended before the leader's log start, or past its end without a record
-    /// to compare.
+    /// Restarts the log within the leader's. This log ended before the leader's log start, or past the leader's log end
+    /// without a record to compare.
     fn begin_in_range(&mut self, data: &PartitionData) -> Taken {
         let (log_start, log_end) = (data.log_start_offset, data.log_end_offset);
         if log_start < 0 || log_end < log_start {
@@ -260,7 +260,7 @@ impl Followed {
         let (topic, partition) = (self.replica.topic(), self.index);
         match error {
             FollowError::NotNext(_) => return Taken::ToBeNamed,
-            // The metadata has changed, or the partition is gone, and the fetcher is notified of that.
+            // The metadata has changed, or the partition is gone; the fetcher gets an event for either.
             FollowError::Role(_) | FollowError::Append(AppendError::Gone) => {}
             FollowError::Records(_) | FollowError::BeginsWithin(_) => {
                 tracing::error!(topic, partition, %error, "cannot replicate a partition: the leader's records are fetched again");

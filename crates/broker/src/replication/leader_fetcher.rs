@@ -1,11 +1,11 @@
 //! Replica fetcher: a connection to one leader, and the partitions that are fetched over it.
 //!
 //! One task receives the assignments, names changed partitions in the next fetch, keeps several fetches in flight while
-//! records come ([`FetchPipe`]), and handles the responses in order. A fetch session (KIP-227) is as old as its
+//! records come ([`FetchPipe`]), and handles the responses in order. A fetch session (KIP-227) lasts as long as its
 //! connection.
 //!
-//! Not the meaning of a response for a partition (`followed`). The partitions and the fetches in flight bound the queue
-//! of events. Invariant: a partition that has just failed is fetched again only after a pause.
+//! Not here: the meaning of a response for a partition (`followed`). The partitions and the fetches in flight bound the
+//! queue of events. Invariant: a partition that has just failed is fetched again only after a pause.
 
 use super::context::Context;
 use super::followed::{Followed, Naming, PartitionId, Taken};
@@ -27,10 +27,10 @@ use tokio::time::Instant;
 
 /// Version of Fetch between brokers.
 const FETCH: i16 = 18;
-/// First pause before a new connection.
+/// Pause before a new connection after the first failure; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Failures in a row, about a second, in which a leader should have learnt of this broker's start. More of them are
-/// worth a warning.
+/// Most failures in a row, about a second, in which a leader should have learnt of this broker's start. A further one
+/// is logged as a warning.
 const UNHEARD_MAX: u32 = 6;
 /// Bytes above which a response is appended on a thread that serves no other connection.
 const LONG_BYTES: usize = 256 * 1024;
@@ -41,7 +41,7 @@ pub struct LaneId {
     pub leader: i32,
     /// Number below `num.replica.fetchers`.
     pub number: u32,
-    /// True if its partitions are in sync.
+    /// True if this broker is in sync in the fetcher's partitions.
     pub is_in_sync: bool,
 }
 
@@ -56,9 +56,9 @@ pub struct Assignment {
 enum LaneEvent {
     Follow(Assignment),
     Leave(PartitionId),
-    /// The log is open or has failed to open, or its end is flushed.
+    /// Partition that may be fetched: its log is open or has failed to open, or its log end is flushed.
     Ready(PartitionId),
-    /// Records of a leader epoch are flushed up to an offset.
+    /// Flush of a partition's records, in a leader epoch, up to an offset.
     Flushed(PartitionId, i32, i64),
     /// Outcome of the connection attempt with this number.
     Connected(u64, Result<Connection, String>),
@@ -88,22 +88,22 @@ pub struct LeaderFetcher {
     id: LaneId,
     sender: UnboundedSender<LaneEvent>,
     followed: HashMap<PartitionId, Followed>,
-    /// Partitions that the next fetch adds to the session, and those that it removes first. It skips partitions that
-    /// have left, and second entries of one that has come back.
+    /// Partitions that the next fetch adds to the session, and those that it removes first. The fetch skips partitions
+    /// that have left, and second entries of a partition.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
     /// Times at which partitions are named again.
     again: BinaryHeap<Reverse<(Instant, PartitionId)>>,
     link: Link,
-    /// Number of the connection, counted up when one is made or given up.
+    /// Number of the connection, counted up when a connection is made or given up.
     number: u64,
     failures: u32,
-    /// True if one of these failures in a row was logged as a warning.
+    /// True if one of the present failures in a row was logged as a warning.
     has_warned: bool,
 }
 
 enum Link {
-    /// No connection until this time.
+    /// No connection; the next attempt begins at this time.
     Down(Instant),
     Connecting,
     Up(Box<LeaderSession>),
@@ -207,7 +207,7 @@ impl LeaderFetcher {
         self.context.lags.remove(id, &left.lag);
         if let Link::Up(session) = &self.link {
             if self.followed.is_empty() {
-                // The session goes with the connection.
+                // The session ends with the connection.
                 session.connection.close();
                 self.number += 1;
                 self.to_be_forgotten.clear();
@@ -313,7 +313,8 @@ impl LeaderFetcher {
         self.end_link(why, true);
     }
 
-    /// Ends the connection and logs the failure. One of several failures in a row is a warning.
+    /// Ends the connection and logs the failure. With `is_worth_warning`, the first of several failures in a row is a
+    /// warning.
     fn end_link(&mut self, why: &str, is_worth_warning: bool) {
         let replication = &self.context.config.replication;
         let most = Duration::from_millis(replication.backoff_max_ms);

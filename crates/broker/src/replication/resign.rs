@@ -1,8 +1,8 @@
-//! Withdrawal of this broker from the ISR of partitions that it cannot write or read. A write or an fsync has failed,
-//! the log is damaged, its directory takes no files, or its records cannot be read. Another replica then leads, and no
-//! leader waits for this broker.
+//! Withdrawal of this broker from the ISR of partitions that it cannot write or read. The reason is a failed write or
+//! fsync, a damaged log, a directory that takes no files, or records that cannot be read. Another replica leads
+//! afterwards, and no leader waits for this broker.
 //!
-//! Not here: the choice of the leader, which is the control plane's. Nothing changes if no other replica may lead.
+//! Not here: the choice of the leader (the control plane's). Nothing changes if no other replica may lead.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -14,10 +14,10 @@ use std::time::Duration;
 
 /// Interval of the checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Limit of the partitions in one command.
+/// Most partitions in one command.
 const ASKED_MAX: usize = 10_000;
 
-/// Checks the partitions until the broker stops.
+/// Once a second, withdraws from unusable partitions, until the broker stops.
 pub(super) async fn run(context: Arc<Context>) {
     let (refused, unwritten) = (LogRateLimit::default(), LogRateLimit::default());
     loop {
@@ -52,7 +52,7 @@ pub(super) async fn run(context: Arc<Context>) {
 }
 
 /// Returns the partitions that this broker cannot write or read, and that other replicas lead or may lead. This broker
-/// is in their ISR or, if the log is broken, in their ELR.
+/// is in their ISR or, if the log may lack its end, in their ELR.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {

@@ -1,5 +1,5 @@
-//! Queue of requests to another broker, over a connection of its own. One request is in flight; items that come
-//! meanwhile go with the next one.
+//! Queue of items to be sent to another broker, over a connection of its own. One request is in flight at a time; items
+//! queued during it go with the next one.
 //!
 //! Invariant: each queued item is taken out, or dropped once its sender no longer wants it. At most one task sends.
 
@@ -35,8 +35,8 @@ impl<T> Lane<T> {
         !std::mem::replace(&mut queue.is_sending, true)
     }
 
-    /// Takes the first items: at least one, at most `count_max`, and of `size_max` together. Drops items that are not
-    /// `wanted`. Returns `None` if none wait: the task that sends must then end.
+    /// Takes the first items: at least one, at most `count_max`, and of `size_max` together if the first is not larger.
+    /// Drops items that are not `wanted`. Returns `None` if none wait: the task that sends must then end.
     pub fn take(
         &self,
         count_max: usize,
@@ -82,7 +82,7 @@ mod tests {
         assert!(lane.put(1));
     }
 
-    /// A marker for a broker that was replaced meanwhile is sent to the next one.
+    /// A marker for a leader that was replaced is sent to the next leader, and not wanted here any more.
     #[test]
     fn unwanted_item_is_dropped_and_those_behind_it_are_taken() {
         let lane = Lane::default();

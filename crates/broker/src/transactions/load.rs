@@ -1,5 +1,5 @@
-//! Contents of the shards that transactional ids are in: each id as its last record has it, and their removal with the
-//! shard.
+//! Load of transactional ids from a shard's log, each in the state of its last record, and their removal when the shard
+//! is left.
 
 use super::Transactions;
 use super::entry::Entry;

@@ -1,7 +1,7 @@
 //! Coordinator of transactions: finds a transactional id, locks it, passes an event to its state machine, and carries
 //! out the effects.
 //!
-//! Not the decisions, which are [`fullbore_rules::transaction`]'s. Ids are kept in `__transaction_state`, by way of
+//! Not here: the decisions ([`fullbore_rules::transaction`]). Ids are stored in `__transaction_state`, through
 //! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is replicated, the id takes
 //! further events.
 //!
@@ -53,16 +53,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tally::Tally;
 
-/// Limit of a client request's wait for the end of the previous transaction, in ms. Kafka's client pauses as long at
-/// CONCURRENT_TRANSACTIONS.
+/// Longest wait of a client's request for the end of the previous transaction, in ms. Kafka's client pauses as long
+/// after CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
-/// Limit of such a wait of a batch, in ms: its client pauses longer (`add.partitions.to.txn.retry.backoff.max.ms` of
-/// Kafka's brokers).
+/// Longest wait of a batch for the end of the previous transaction, in ms. Its client would pause longer
+/// (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's brokers).
 pub const BATCH_WAIT_MS: i64 = 100;
-/// Limit of the wait of one transaction in a broker's request, in ms: others wait for the same response.
+/// Longest wait of one transaction in a request of another broker, in ms. Other transactions wait for the same
+/// response.
 pub const BATCH_ANSWER_MS: u64 = 1_000;
-/// Limit of the wait while markers of diskless partitions are not written, in ms. Each waits for a PUT of 100 to 200
-/// ms, and for a second one if the first gets no response.
+/// Longest wait for the end of the previous transaction while its markers of diskless partitions are not written, in
+/// ms. A marker waits for a PUT of 100 to 200 ms, and for a second one if the first gets no response.
 const DISKLESS_WAIT_MS: i64 = 1_000;
 
 /// Transactional ids that this broker coordinates.
@@ -174,7 +175,7 @@ impl Transactions {
         })
     }
 
-    /// Waits a while until the shards of `ids` are loaded. With `creates`, first creates a missing topic.
+    /// Waits for a limited time until the shards of `ids` are loaded. With `creates`, first creates a missing topic.
     ///
     /// # Errors
     /// COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
@@ -190,7 +191,7 @@ impl Transactions {
     /// are the writes of the connection that sends the answer, if there is one.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+    /// Error code of a shard that does not serve here; COORDINATOR_NOT_AVAILABLE past the limit of ids.
     pub fn put_to(
         self: &Arc<Self>,
         id: &str,
@@ -215,8 +216,8 @@ impl Transactions {
         }
     }
 
-    /// Returns the end of a request's wait for the previous transaction of an id: after `wait_ms`, or as long as
-    /// markers of diskless partitions take.
+    /// Returns the time, in ms, at which a request stops waiting for the previous transaction of an id. That is after
+    /// `wait_ms`, or later if markers of diskless partitions are to be written.
     pub fn wait_until(&self, id: &str, wait_ms: i64) -> Option<i64> {
         let awaits_store = || {
             let image = self.control.image();
@@ -226,7 +227,7 @@ impl Transactions {
                 // Partitions of a topic are adjacent.
                 let mut topics: Vec<_> = state.partitions.iter().map(|partition| &partition.topic).collect();
                 topics.dedup();
-                // An InitProducerId aborts the open transaction.
+                // An InitProducerId aborts the open transaction, which then has markers to come.
                 let has_markers_to_come = state.state.is_prepared() || state.state == TransactionState::Ongoing;
                 Ok(has_markers_to_come && topics.into_iter().any(|topic| is_diskless(topic)))
             };
@@ -236,7 +237,7 @@ impl Transactions {
         Some(now_ms().saturating_add(wait_ms))
     }
 
-    /// Adds partitions to the transaction of an id; returns once that is recorded.
+    /// Adds partitions to the transaction of an id. Returns once the addition is recorded.
     ///
     /// # Errors
     /// Errors of AddPartitionsToTxn, and of the id's shard.
@@ -272,7 +273,8 @@ impl Transactions {
     /// Returns NONE for each partition in the transaction of this producer, and TRANSACTION_ABORTABLE for others.
     ///
     /// # Errors
-    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS; errors of the id's shard.
+    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED or CONCURRENT_TRANSACTIONS by the state of the id; errors of the
+    /// id's shard.
     pub fn verify_partitions(
         &self,
         id: &str,
@@ -368,13 +370,13 @@ impl Transactions {
     /// Returns the shard of an id.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+    /// Error code of a shard that does not serve here.
     fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
         self.topic.read().as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// Returns the entry of an id, and creates it if the id is unknown. The topic stays locked: no id may be added to a
-    /// shard that was left.
+    /// Returns the entry of an id, and creates it if the id is unknown. Holds the topic's lock, because no id may be
+    /// added to a shard that was left.
     fn known_or_new(&self, id: &str) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         let shard = topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?;

@@ -1,12 +1,12 @@
-//! Other brokers of the cluster, as coordinators reach them over the listener between brokers, and the markers for
-//! their partitions.
+//! Connections of coordinators to other brokers, over the listener between brokers, and the markers for partitions of
+//! these brokers.
 //!
 //! Markers for one broker are gathered across transactions. One WriteTxnMarkers is in flight at a time, and the next
-//! one has all markers that have come meanwhile. A leader responds once the markers are replicated, so that the
-//! connection carries nothing else.
+//! one has all markers that were queued during it. A leader responds only once the markers are replicated, so the
+//! connection carries no other request.
 //!
-//! Invariant: each queued marker gets an answer, from the response or the failure of its request, or it takes another
-//! path and is not sent.
+//! Invariant: each queued marker gets an answer, from the response to its request or from the request's failure, or the
+//! marker takes another path and is not sent.
 
 use super::lane::Lane;
 use super::verifications::Verifications;
@@ -30,14 +30,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Limit of the markers in one request.
+/// Most markers in one request.
 const MARKERS_MAX: usize = 1_000;
-/// Limit of the wait for a response to markers: longer than a leader waits for its replicas.
+/// Longest wait for a response to markers: longer than a leader waits for its replicas.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// Limit of the wait for a response to a search, for which a broker may have to open logs.
+/// Longest wait for a response to a search, for which a broker may have to open logs.
 const LOOKED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Brokers that this one writes to as a coordinator.
+/// Brokers to which this one writes as a coordinator.
 pub(super) struct Peers {
     client: ClientConfig,
     /// Name of the listener between brokers.
@@ -47,7 +47,7 @@ pub(super) struct Peers {
 }
 
 /// Broker that writes a marker, and its queue. Markers of diskless partitions have a queue and a connection of their
-/// own, since their responses wait for the object store.
+/// own, because their responses wait for the object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MarkerRoute {
     /// The broker's id.
@@ -92,7 +92,7 @@ impl Peers {
     /// Sends a marker to a broker, and returns the error code for its partition.
     ///
     /// # Errors
-    /// Reason why the request has no response, for the log. The marker may be written.
+    /// Reason why the request has no response, for a log line. The marker may be written all the same.
     pub async fn mark(
         self: &Arc<Self>,
         route: MarkerRoute,
@@ -107,9 +107,9 @@ impl Peers {
         pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))
     }
 
-    /// Waits until the broker of `route` no longer leads the classic partition, by this broker's metadata. A broker
-    /// that hangs sends no response, while its partitions have other leaders. A diskless partition has no leader: waits
-    /// until the broker is fenced.
+    /// Waits until the broker of `route` no longer leads the classic partition, by this broker's metadata: a broker
+    /// that hangs sends no response, while its partitions get other leaders. For a diskless partition, which has no
+    /// leader, waits until the broker is fenced.
     pub async fn replaced(&self, route: MarkerRoute, topic: &str, partition: i32) {
         let mut images = self.control.watch();
         let leader = |image: &Image| image.topic(topic)?.partition(partition)?.leader;
@@ -126,13 +126,13 @@ impl Peers {
     /// Sends a request that searches for transactions, over a connection for such requests.
     ///
     /// # Errors
-    /// Reason why the request has no response, for the log.
+    /// Reason why the request has no response, for a log line.
     pub async fn ask<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
         let peer = self.peer(MarkerRoute::classic(broker));
         self.call(broker, &peer.looks, || Some(request), LOOKED_WITHIN).await
     }
 
-    /// Closes the connections for requests that search for transactions, which are rare.
+    /// Closes the connections of transaction searches, because they are used rarely.
     pub async fn end_looks(&self) {
         let peers: Vec<_> = self.peers.lock().values().cloned().collect();
         for peer in peers {
@@ -146,11 +146,12 @@ impl Peers {
     }
 
     /// Sends a request over the connection of `lane`, and returns the response. Calls `request` once the broker is
-    /// connected, which may take as long as the broker hangs; `None` if no item is left. Closes a connection without a
-    /// response after `within`: its broker hangs, and another one leads soon.
+    /// connected, which may take as long as the broker hangs; sends nothing if that returns
+    /// `None`. If there is no response `within` that time, closes the connection: the broker hangs, and another one
+    /// leads soon.
     ///
     /// # Errors
-    /// Reason why the request has no response, for the log.
+    /// Reason why the request has no response, for a log line.
     pub async fn call<T, R: Request>(
         &self,
         broker: i32,
@@ -205,8 +206,8 @@ impl Peers {
 }
 
 impl QueuedMarker {
-    /// Returns false once the marker takes another path, since its broker was replaced. A late write there might end
-    /// the next transaction of an older client, whose epoch is the same.
+    /// Returns false once the marker takes another path, because its broker was replaced. A late write at that broker
+    /// might end the next transaction of an older client, which has the same epoch.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 const ID: &str = "id";
 const TOPIC: &str = "t";
-/// A diskless topic.
+/// Name of a diskless topic.
 const REMOTE: &str = "remote";
 
 struct Opened {
@@ -88,7 +88,7 @@ impl Opened {
         producer
     }
 
-    /// Opens a transaction in a diskless partition that no id knows.
+    /// Opens a transaction that no id has, in a diskless partition.
     async fn begin_in(&self, partition: &DisklessPartition, producer: ProducerIdAndEpoch) {
         let (bytes, key) = (first_batch(producer), ProducerKey::Id(producer.id));
         let batch = ValidBatch::unchecked(&bytes);

@@ -7,9 +7,10 @@
 //! record are searched for in all partitions, and aborted there ([`super::unknown`]). Once all are resolved, the file
 //! [`FILE`] in the data directory is removed.
 //!
-//! Not here: the effects of a power loss on a log, which are `fullbore_log`'s.
+//! Not here: the effects of a power loss on a log (`fullbore_log`).
 //!
-//! Invariant: the file is on the disk before the data directory records this boot, so that a kill changes nothing.
+//! Invariant: the file is on the disk before the data directory records this boot, so that a kill between the two loses
+//! nothing.
 
 use super::Transactions;
 use super::unknown::TURN;
@@ -31,7 +32,7 @@ use tokio::time::sleep;
 
 /// Name of the marker file in the data directory.
 const FILE: &str = "transactions-unsettled";
-/// First and longest pause between two passes.
+/// First pause between two passes, and the longest one.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_MOST: Duration = Duration::from_secs(10);
 
@@ -39,8 +40,8 @@ const LOOK_MOST: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Unsettled {
     file: PathBuf,
-    /// Number of times that the marker was set, and that number when all was last resolved. Locked while the file
-    /// changes.
+    /// Number of times that the marker was set, and the value of that number when all transactions were last resolved.
+    /// Locked while the file changes.
     sets: Mutex<(u64, u64)>,
     /// Notified when the marker is set.
     changed: Notify,
@@ -60,7 +61,8 @@ impl Unsettled {
         let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
         let (changed, is_to_look) = (Notify::new(), AtomicBool::new(false));
         let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, is_to_look };
-        // The directories of `__transaction_state` may be lost, and diskless partitions have none.
+        // Any partition counts: the directories of `__transaction_state` may be lost, and diskless partitions have no
+        // directories.
         let has_folders = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         let has_partitions = has_folders || diskless::has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {
@@ -74,7 +76,7 @@ impl Unsettled {
         self.seen().is_some()
     }
 
-    /// Returns the number of the last setting of the marker, if not all is resolved since.
+    /// Returns the number of the last setting of the marker; `None` if all transactions were resolved after it.
     fn seen(&self) -> Option<u64> {
         let (sets, settled) = *self.sets.lock();
         (sets != settled).then_some(sets)
@@ -126,7 +128,7 @@ impl Transactions {
         self.unsettled.is_set() && shard.partition().registered().replicas.len() <= 1
     }
 
-    /// Resolves all transactions each time that they may have lost their state, with as many tries as it takes.
+    /// Resolves all transactions each time that they may have lost their state, and retries until that succeeds.
     pub(super) async fn settle_forever(self: &Arc<Self>) {
         loop {
             let seen = self.unsettled.seen();
@@ -156,7 +158,7 @@ impl Transactions {
         }
     }
 
-    /// Returns true once no transaction is left to resolve.
+    /// Resolves transactions in one pass. Returns true once no transaction is left to resolve.
     async fn settle_once(self: &Arc<Self>) -> bool {
         self.topic.prepare_all().await;
         if !self.are_own_shards_served() {

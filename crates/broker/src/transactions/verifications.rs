@@ -1,9 +1,9 @@
 //! Questions to coordinators on other brokers about batches that begin a transaction (AddPartitionsToTxn 4 and 5,
 //! KIP-890).
 //!
-//! Questions for one broker are gathered: each queue has one request in flight, and the next one has all questions that
-//! have come meanwhile. A producer whose previous transaction is not over delays the response to its whole request. Its
-//! next question goes to a queue for such producers, so that others do not wait behind it.
+//! Questions for one broker are gathered: each queue has one request in flight, and the next request has all questions
+//! that were queued during it. A producer whose previous transaction is not over delays the response to its whole
+//! request. That producer's next question goes to a queue for such producers, so that others do not wait behind it.
 //!
 //! Invariant: each question gets an answer, if only from the failure of its request.
 
@@ -21,16 +21,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Transactions of one request: as many as a coordinator handles at the same time.
+/// Most transactions in one request: as many as a coordinator handles at the same time.
 pub const TRANSACTIONS_MAX: usize = 256;
-/// Limit of the wait for a response, for which a coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A
-/// client's connection waits meanwhile.
+/// Longest wait for a response, for which a coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A client's
+/// connection waits for that time as well.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// Limit of the partitions of one request, unless one transaction has more.
+/// Most partitions in one request, unless one transaction has more.
 const PARTITIONS_MAX: usize = 10_000;
-/// Queues over which producers are spread.
+/// Number of queues over which producers are spread.
 const LANES: usize = 4;
-/// Limit of the producers with an unfinished previous transaction that are remembered for each broker.
+/// Most producers with an unfinished previous transaction that are remembered for each broker.
 const UNFINISHED_MAX: usize = 10_000;
 
 /// Questions for one broker.
@@ -39,7 +39,7 @@ pub(super) struct Verifications {
     lanes: [Lane<Question>; LANES],
     /// Queue of producers in `unfinished`.
     slow: Lane<Question>,
-    /// Producers about whose last verification the coordinator could not decide yet.
+    /// Producers whose last verification the coordinator could not decide yet.
     unfinished: Mutex<HashSet<i64>>,
 }
 
@@ -76,11 +76,11 @@ impl Verifications {
 }
 
 impl Peers {
-    /// Requests the coordinator to check that the transaction has the partitions, or to add them. Returns its code for
-    /// each, in their order.
+    /// Requests the coordinator to check that the transaction includes the partitions, or to add them. Returns the
+    /// coordinator's code for each partition, in the order of the request.
     ///
     /// # Errors
-    /// Reason why the request has no response: the partitions may be added.
+    /// Reason why the request has no response; the partitions may have been added.
     pub async fn verify(
         self: &Arc<Self>,
         broker: i32,
@@ -98,7 +98,7 @@ impl Peers {
         Ok(answer)
     }
 
-    /// Sends the questions of a queue, one request after the other, until it is empty.
+    /// Sends the questions of a queue, one request after the other, until the queue is empty.
     async fn send_questions(self: Arc<Self>, broker: i32, place: Option<usize>) {
         let peer = self.peer(MarkerRoute::classic(broker));
         let lane = peer.verifications.lane(place);

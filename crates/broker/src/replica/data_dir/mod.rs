@@ -1,5 +1,5 @@
-//! Data directory, which its partitions share: its checkpoints, and the threads that flush and open (Kafka's
-//! `log.dir`).
+//! State of a data directory (Kafka's `log.dir`) that its partitions share: checkpoints, and the threads that flush and
+//! open logs.
 //!
 //! Not here: the registry of partitions, which is [`crate::partitions::registry`].
 
@@ -34,7 +34,7 @@ use leftovers::Leftovers;
 use opener::Opener;
 use succession::Succession;
 
-/// Data directory.
+/// Data directory, as its partitions share it.
 #[derive(Debug)]
 pub struct LogDir {
     pub path: Arc<Path>,
@@ -47,7 +47,7 @@ pub struct LogDir {
     pub cleanings: Cleanings,
     /// Files that power losses have left beside the logs.
     pub aside: aside::SetAsideFolders,
-    /// Files and directories out of use, and when they may be removed.
+    /// Files and directories out of use, each with the time from which it may be removed.
     pub pending_removal: Mutex<Vec<(Instant, PathBuf)>>,
     /// Directories of deleted partitions that could not be renamed.
     pub leftovers: Leftovers,
@@ -57,9 +57,9 @@ pub struct LogDir {
     pub not_replicated: LogRateLimit,
     /// Direct reads, around the page cache.
     pub cold: Arc<DirectReads>,
-    /// Count of partitions whose appends or reads fail, for however short a time.
+    /// Number of partitions whose appends or reads fail at present.
     pub failing: Failures,
-    /// Count of partitions whose appends or reads have failed for seconds.
+    /// Number of partitions whose appends or reads have failed for several seconds.
     pub unwritable: Failures,
     /// Space on the disk.
     pub space: Arc<DiskSpace>,
@@ -71,8 +71,8 @@ pub struct LogDir {
 }
 
 impl LogDir {
-    /// Notes partial stops for each partition whose directory an earlier run has renamed and not yet removed. Topics of
-    /// its name may have come and gone while this broker was down.
+    /// Notes partial stops, after which producers may begin anywhere, for each directory that an earlier run has
+    /// renamed and not removed. Topics of its name may have been created and deleted while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());

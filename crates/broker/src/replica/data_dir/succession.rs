@@ -1,20 +1,21 @@
 //! Producer state of deleted partitions (stops), carried to the next partition of the same name.
 //!
-//! A client whose topic is deleted and recreated while it produces continues its sequence. An empty partition would
-//! refuse that sequence, since the batch may have overtaken others. The stops show the next sequence, and the batches
-//! that may be sent again. If the deleted partition was on other brokers, or this broker lagged, a producer may begin
-//! anywhere if its id was allocated before the new topic was created. Kafka allows that for all producers.
+//! A client that produces while its topic is deleted and recreated continues its sequence. An empty partition would
+//! refuse that sequence, because the batch may have overtaken others. The stops contain each producer's next sequence,
+//! and the batches that may be sent again. This broker has no stops if the deleted partition was on other brokers, or
+//! if this broker lagged. A producer whose id was allocated before the new topic was created may then begin anywhere.
+//! Kafka allows that for all producers.
 //!
-//! Diskless topics are included. The index has the stops of deleted diskless partitions for the next diskless one of
-//! the name, and gets the stops of classic partitions from here.
+//! Stops of a deleted diskless partition are here for a classic successor. For a diskless successor they are in the
+//! index, which gets the stops of classic predecessors from here.
 //!
-//! In memory only: a new partition that inherits stops creates its directory at once, and its first producer snapshot
-//! has them (`Replica::keep_stops`). After a restart the metadata shows the deleted topics ([`PastTopic`]). If this
-//! process has not followed a deletion, producers of that topic may begin anywhere, unless stops of the same topic are
-//! here.
+//! Stops are in memory only. A new partition that inherits stops creates its directory at once and writes them to its
+//! first producer snapshot
+//! (`Replica::keep_stops`). After a restart the metadata lists the deleted topics ([`PastTopic`]). If this process has
+//! not followed a topic's deletion and has no stops of that topic, its producers may begin anywhere.
 //!
-//! Invariant: at most [`BYTES_MAX`]. The oldest deletion loses its stops first, then its name. Stops of topics deleted
-//! after `complete_since` are here, except those of partitions that no producer has written to.
+//! Invariant: all entries take at most [`BYTES_MAX`]. The oldest deletion loses its stops first, and its name later.
+//! Stops of topics deleted after `complete_since` are here, except those of partitions that no producer has written to.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicI64;
@@ -26,10 +27,11 @@ use parking_lot::Mutex;
 
 use super::checkpoints::TopicPartition;
 
-/// Memory for all stops, as they are counted: 150,000 producers of a few partitions, 20,000 partitions of a few
-/// producers, or the names of 14,000.
+/// Most bytes for all stops, by estimate: enough for 150,000 producers of a few partitions, for 20,000 partitions of a
+/// few producers, or for the names of 14,000 partitions.
 const BYTES_MAX: usize = 8 << 20;
-/// Bytes of a partition besides twice its name, and of a producer in a map that is half full.
+/// Estimated bytes: `OF_PARTITION` for a partition, besides twice its name, and `OF_PRODUCER` for a producer in a map
+/// that is half full.
 const OF_PARTITION: usize = 256;
 const OF_PRODUCER: usize = 48;
 
@@ -37,7 +39,7 @@ const OF_PRODUCER: usize = 48;
 #[derive(Debug)]
 pub struct Succession {
     left: Mutex<DeletedStops>,
-    /// Bound of the producer ids that are allocated in the newest image.
+    /// Exclusive upper bound of the producer ids that are allocated in the newest image.
     producer_ids_below: AtomicI64,
 }
 
@@ -58,9 +60,9 @@ struct DeletedStops {
     /// Version of the metadata after which this process has followed every deletion, and has forgotten none.
     complete_since: u64,
     bytes: usize,
-    /// End of the keys of `by_age` whose partitions have only their names left.
+    /// Exclusive end of the keys of `by_age` whose entries have only their names left.
     shortened_below: u64,
-    /// Bytes of those names, at most half of all.
+    /// Bytes of the entries that have only their names left; about half of [`BYTES_MAX`] at most.
     name_bytes: usize,
 }
 
@@ -72,13 +74,14 @@ struct LeftStops {
     stops: Stops,
     /// Version of the image in which this process followed the deletion.
     deleted_at: u64,
-    /// True if the index of diskless topics has them as well.
+    /// True if the index of diskless topics has these stops as well.
     are_indexed: bool,
 }
 
 impl Succession {
-    /// Notes the stops of a classic partition that was deleted in the image of version `deleted_at`. Drops them if
-    /// those of a later partition of its name are here: a partition may be retired long after its deletion.
+    /// Notes the stops of a classic partition that was deleted in the image of version `deleted_at`. Keeps those of a
+    /// later partition of the name instead, if they are here, because a partition may be retired long after its
+    /// deletion.
     pub fn leave(&self, key: TopicPartition, topic_id: Uuid, stops: Stops, deleted_at: u64) {
         self.put(LeftStops { key, topic_id, stops, deleted_at, are_indexed: false });
     }
@@ -111,8 +114,8 @@ impl Succession {
         while left.bytes > BYTES_MAX && left.shorten() {}
     }
 
-    /// Removes and returns the stops of the last partition of this name, for the next one. `past` is its topic in the
-    /// metadata.
+    /// Removes and returns the stops of the last partition of this name, for its successor. `past` is the last
+    /// partition's topic in the metadata. Stops that this process lacks are returned as partial ones.
     pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> Stops {
         let mut left = self.left.lock();
         let unknown = past.filter(|past| left.lacks(key, past));
@@ -120,7 +123,8 @@ impl Succession {
         unknown.map_or(taken, |past| Stops::partial().of_ids_below(past.producer_ids_below))
     }
 
-    /// Returns the stops of the last partition of this name if that was classic, and keeps them.
+    /// Returns the stops of the last partition of this name without removing them; no stops if that partition was
+    /// diskless.
     pub fn of_classic(&self, key: &TopicPartition, past: Option<PastTopic>) -> Stops {
         let left = self.left.lock();
         let bound = past.map_or(i64::MAX, |past| past.producer_ids_below);
@@ -142,8 +146,8 @@ impl Succession {
         self.left.lock().by_key.contains_key(key)
     }
 
-    /// Notes the version of the newest image and its next producer id. `is_gap` if this process has not followed the
-    /// deletions before it.
+    /// Notes the version of the newest image and its next producer id. `is_gap` is true if this process has not
+    /// followed the deletions before that image.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
         self.producer_ids_below.store(next_producer_id, Relaxed);
         let mut left = self.left.lock();
@@ -153,15 +157,16 @@ impl Succession {
         }
     }
 
-    /// Returns a bound of the producer ids that were allocated before a partition that is new in the newest image.
+    /// Returns the exclusive upper bound of the producer ids that were allocated before the newest image created its
+    /// partitions.
     pub fn producer_ids_below(&self) -> i64 {
         self.producer_ids_below.load(Relaxed)
     }
 }
 
 impl DeletedStops {
-    /// Forgets the stops of the oldest deletion and keeps its name: its producers may then begin anywhere. Once names
-    /// have half of the memory, forgets the oldest name. Returns false if nothing is left.
+    /// Frees memory. Reduces the oldest entry with stops to its name, so that its producers may begin anywhere. Once
+    /// such names take half of [`BYTES_MAX`], forgets the oldest name instead. Returns false if nothing is left.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()
@@ -304,7 +309,7 @@ mod tests {
         assert!(succession.lacks(&key, past(ID, 9, false)) && !succession.lacks(&key, past(ID, 10, false)));
     }
 
-    /// Two hundred producers of each of a thousand partitions.
+    /// Deletes a thousand partitions of two hundred producers each.
     #[test]
     fn stops_over_the_budget_let_producers_of_the_oldest_partitions_begin_anywhere() {
         let succession = Succession::default();

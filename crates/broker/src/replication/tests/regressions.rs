@@ -196,7 +196,7 @@ async fn partitions_that_a_leader_can_no_longer_write_move_to_others() {
     cluster.stop().await;
 }
 
-/// Records that it had acknowledged may not be on its disk, whatever the next process finds there.
+/// Acknowledged records may not be on the replica's disk, whatever its next process finds there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_again() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
