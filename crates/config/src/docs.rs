@@ -62,11 +62,7 @@ const FIRST_KEYS: &[(&str, &str, &str)] = &[
     ("default.replication.factor", "3", "replicas of a new topic in a cluster"),
     ("min.insync.replicas", "2", "in-sync replicas that `acks=all` requires"),
     ("log.retention.ms", "259200000", "age at which records are deleted: three days here, a week by default"),
-    (
-        "diskless.storage",
-        "s3://bucket/prefix",
-        "object store of diskless topics; the same on all brokers of a cluster",
-    ),
+    ("diskless.storage", "s3://bucket/prefix", "object store of diskless topics; the same on all brokers of a cluster"),
     (
         "max.idempotence.batches.to.retain",
         "100",
