@@ -209,8 +209,8 @@ names the difference.
     fullbore consume --topic orders --group workers --exit -X auto.offset.reset=earliest --bootstrap-server 127.0.0.1:9092
 
 A key that is not on this page has no effect. A notice on standard error then names the key, and the key that was
-probably meant: `fetch.min.byte: has no effect on this consumer; did you mean fetch.min.bytes?` It omits the value, which
-may be a secret.
+probably meant: `fetch.min.byte: has no effect on this consumer; did you mean fetch.min.bytes?` It omits the value,
+which may be a secret.
 
 A value that is not allowed ends the command. So do `sasl.*`, and `ssl.*` without `security.protocol=SSL`, since the
 connection would not be encrypted.
