@@ -125,6 +125,7 @@ const GROUPS: &[Group] = &[
             "delete.topic.enable",
             "message.max.bytes",
             "log.message.*",
+            "compression.type",
             "compression.*",
             "fullbore.produce.validation",
         ],
@@ -212,12 +213,25 @@ pub fn markdown() -> String {
         page.push_str(&format!("\n## {}\n\n{}", group.title, table(group.keys(), true)));
     }
     page.push_str(&format!("\n## {TOPICS}\n\n{TOPICS_HEAD}\n{}", table(TOPIC_KEYS.iter(), false)));
-    page.push_str(&format!("\n## {INERT}\n\n{INERT_HEAD}\n| key | in the file | why |\n|---|---|---|\n"));
-    for (name, refused, why) in inert::rows() {
+    page.push_str(&format!("\n## {INERT}\n\n{INERT_HEAD}\n| why | in the file | keys |\n|---|---|---|\n"));
+    for (why, refused, names) in inert_by_reason() {
         let then = if refused { "refused" } else { "reported" };
-        page.push_str(&format!("| `{name}` | {then} | {why} |\n"));
+        page.push_str(&format!("| {why} | {then} | {} |\n", names.join(", ")));
     }
     page
+}
+
+/// Returns each reason why keys have no effect, true if they are refused, and the names in backquotes.
+fn inert_by_reason() -> Vec<(&'static str, bool, Vec<String>)> {
+    let mut rows: Vec<(&str, bool, Vec<String>)> = Vec::new();
+    for (name, refused, why) in inert::rows() {
+        let name = format!("`{name}`");
+        match rows.iter_mut().find(|row| (row.0, row.1) == (why, refused)) {
+            Some((_, _, names)) => names.push(name),
+            None => rows.push((why, refused, vec![name])),
+        }
+    }
+    rows
 }
 
 /// Returns the anchor of a heading, as GitHub and mdbook make it.
