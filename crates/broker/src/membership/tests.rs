@@ -163,7 +163,7 @@ async fn replaced_process_ends() {
     second.stop.send_replace(true);
     second.task.await.expect("no panic");
     let other_folder = member(&memory, 1, 8, LISTENER, NOBODY).err().expect("refused").to_string();
-    assert!(other_folder.contains("has another data folder"), "{other_folder}");
+    assert!(other_folder.contains("has another data directory"), "{other_folder}");
 }
 
 #[tokio::test]
