@@ -41,7 +41,7 @@ impl Default for ConsumerConfig {
 const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
     "check.crcs", "true", "Verifies the checksum of each batch.",
         |c, v| c.check_crcs = boolean(v)?;
-    "fetch.buffer.memory", "67108864", "Bytes of records that may be requested and not yet read, over all leaders, in addition to one fetch of each. To a leader that reads ahead (Fullbore's), as many fetches are sent at a time as fill the link. From any other one, larger responses are requested, of at most half of this. Kafka has no such setting.",
+    "fetch.buffer.memory", "67108864", "Memory in bytes for records that are requested and not yet read, over all leaders; one fetch per leader comes on top. A leader that reads ahead (Fullbore's) gets as many fetches at a time as fill the link. Another leader gets larger fetches instead, each of at most half of this memory. Kafka has no such setting.",
         |c, v| c.buffer_memory = count(v)?;
     "fetch.max.bytes", "52428800", "Largest number of bytes of records in the response to a fetch; the first batch is always whole.",
         |c, v| c.max_bytes = count(v)?;
@@ -51,7 +51,7 @@ const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
         |c, v| c.min_bytes = count(v)?;
     "isolation.level", "read_uncommitted", "read_committed leaves out records of open and aborted transactions.",
         |c, v| c.read_committed = read_committed(v)?;
-    "max.partition.fetch.bytes", "1048576", "Largest number of bytes of records of one partition in the responses to the first fetches. It grows while it keeps the link from being full, up to fetch.max.bytes and the rest of fetch.buffer.memory. A leader that reads ahead sends this much of all partitions together. `perf consume` also sets it by `--fetch-size`.",
+    "max.partition.fetch.bytes", "1048576", "Largest number of bytes of records of one partition in the responses to the first fetches. The consumer raises it while it limits throughput, up to fetch.max.bytes and the rest of fetch.buffer.memory. For a leader that reads ahead, it is the limit of all partitions together. `perf consume` also sets it by `--fetch-size`.",
         |c, v| c.partition_max_bytes = count(v)?;
 };
 
@@ -243,7 +243,7 @@ effect, the last when records were deleted before they were read.
             (
                 "bootstrap.servers",
                 "localhost:9092",
-                "host:port of the brokers to which the command connects first, separated by commas; `--bootstrap-server` goes before it.",
+                "host:port of the brokers to which the command connects first, separated by commas; `--bootstrap-server` overrides it.",
             ),
             (
                 "client.id",

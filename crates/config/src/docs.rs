@@ -18,8 +18,8 @@ files that have no effect here are reported together in one line.
 
 Keys of the broker are set in `server.properties` or with `--set key=value`, and read at start. Keys marked
 `cluster-wide` can also be set while the broker runs, for one broker or for all of them: with `fullbore configs alter`,
-`kafka-configs --entity-type brokers` or any client's IncrementalAlterConfigs. Such a value is stored, and goes before
-the file. `listeners` and `ssl.*`, which Kafka can change at run time, are read at start. Key, certificate and
+`kafka-configs --entity-type brokers` or any client's IncrementalAlterConfigs. Such a value is stored, and overrides the
+file. `listeners` and `ssl.*`, which Kafka can change at run time, are read at start. Key, certificate and
 truststore files are read again when they change.
 
 Generated from the table in `crates/config`; a test compares this page with it. To write it again:
