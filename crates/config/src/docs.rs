@@ -216,7 +216,7 @@ pub fn markdown() -> String {
     page.push_str(&format!("\n## {INERT}\n\n{INERT_HEAD}\n| why | in the file | keys |\n|---|---|---|\n"));
     for (why, refused, names) in inert_by_reason() {
         let then = if refused { "refused" } else { "reported" };
-        page.push_str(&format!("| {why} | {then} | {} |\n", names.join(", ")));
+        page.push_str(&format!("| {why} | {then} | {} |\n", names.join("<br>")));
     }
     page
 }
