@@ -265,7 +265,7 @@ impl CoordinatorTopic {
             // The shard of a partition that is deleted or led elsewhere is about to be left, which is no error.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
-                tracing::error!(partition, %error, ?again_in, "{} of this partition of {name} are not served", C::STATE);
+                tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: they are not served until a retry succeeds", C::STATE);
             }
             sleep(pause).await;
             pause = (pause * 2).min(RELOAD_MOST);

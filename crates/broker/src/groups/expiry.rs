@@ -36,13 +36,13 @@ impl Groups {
             });
             let Ok(Some(asked)) = asked else { return };
             if let Err(error) = asked.kept().await.map_err(not_kept).and_then(|forgotten| forgotten) {
-                tracing::error!(group = %id, %error, "cannot delete expired offsets: the next round tries again");
+                tracing::error!(group = %id, %error, "cannot delete expired offsets: the next round retries");
                 return;
             }
         }
         let is_over = self.peek(id, |group| group.check_delete().is_ok()).unwrap_or(false) && !self.has_offsets(id);
         if is_over && self.delete(id, false).await.is_ok() {
-            tracing::info!(group = %id, "a group without members and offsets is forgotten");
+            tracing::info!(group = %id, "removed a group without members and offsets");
         }
     }
 

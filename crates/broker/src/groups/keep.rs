@@ -154,7 +154,7 @@ impl Groups {
                 tracing::info!(group, generation, reason, "rebalance");
             }
             Event::RebalanceCompleted { generation, members } => {
-                tracing::info!(group, generation, members, "generation");
+                tracing::info!(group, generation, members, "rebalance completed");
             }
             Event::Assigned { generation } => {
                 self.metrics.group_stable();

@@ -66,7 +66,7 @@ impl DiskWatch {
                     tracing::warn!(
                         %refusal,
                         left_out,
-                        "cannot report the state of the disk: other brokers go by the former one; the next heartbeat tries again"
+                        "cannot report the state of the disk: other brokers go by the former one; the next heartbeat retries"
                     );
                 }
             }

@@ -199,7 +199,7 @@ impl Membership {
                 Err(refusal) if refusal.code == ErrorCode::STALE_BROKER_EPOCH => {}
                 Err(refusal) => {
                     self.fencing.pause(Instant::now());
-                    tracing::warn!(broker_id, %refusal, "cannot fence a broker that has failed: it stays leader of its partitions; the fencing is tried again");
+                    tracing::warn!(broker_id, %refusal, "cannot fence a broker that has failed: it stays leader of its partitions until a retry succeeds");
                 }
             }
         }

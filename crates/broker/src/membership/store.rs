@@ -62,7 +62,7 @@ impl LostStoreWatch {
                     tracing::warn!(
                         %refusal,
                         left_out,
-                        "cannot report the state of the object store: other brokers go by the former one; the next heartbeat tries again"
+                        "cannot report the state of the object store: other brokers go by the former one; the next heartbeat retries"
                     );
                 }
             }

@@ -73,7 +73,7 @@ impl UnsettledWatch {
                 Ok(()) => tracing::info!("elected leaders for partitions that another broker left without one"),
                 Err(refusal) => {
                     if let Some(left_out) = refused.due() {
-                        tracing::warn!(%refusal, left_out, "cannot elect leaders: partitions are offline; a broker tries again");
+                        tracing::warn!(%refusal, left_out, "cannot elect leaders: partitions stay offline until a retry succeeds");
                     }
                 }
             }

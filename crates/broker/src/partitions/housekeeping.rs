@@ -244,7 +244,7 @@ impl Housekeeping {
         let (until, mut due) = (now + REMOVALS_MAX, due.into_iter());
         for (_, path) in due.by_ref() {
             if let Err(error) = remove(&path) {
-                tracing::error!(path = %path.display(), %error, "cannot remove files: they keep their space, and the removal is tried again; check the permissions");
+                tracing::error!(path = %path.display(), %error, "cannot remove files: they keep their space until a retry succeeds; check the permissions");
                 self.log_dir().remove_after(REMOVE_AGAIN, path);
             }
             // A full disk needs the space of all of them at once. A stop leaves the rest to the next start.

@@ -196,14 +196,14 @@ impl FailingLog {
             FailingUse::EndMissing => {}
             FailingUse::Append => tracing::error!(
                 %dir,
-                "cannot append to a partition for seconds: another replica in sync leads it; correct the permissions or the file system of \
-                 its directory and files, no restart is needed"
+                "cannot append to a partition for seconds: another replica in sync takes over, if there is one; correct the permissions or \
+                 the file system of its directory and files (no restart is needed)"
             ),
             FailingUse::Read { offset, .. } => tracing::error!(
                 %dir,
                 offset,
-                "cannot read records of a partition for seconds: another replica in sync leads it; correct the permissions of its files or \
-                 replace the disk, no restart is needed"
+                "cannot read records of a partition for seconds: another replica in sync takes over, if there is one; correct the permissions of \
+                 its files (no restart is needed), or replace the disk"
             ),
         }
     }

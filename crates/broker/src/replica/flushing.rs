@@ -101,7 +101,7 @@ impl Replica {
         if let Err(FlushError::Unopened(error)) = flush_log(&mut state, active)
             && state.flush.again.is_none()
         {
-            tracing::warn!(topic = self.topic(), partition = self.index(), %error, "cannot flush a partition: the flush is tried again each second");
+            tracing::warn!(topic = self.topic(), partition = self.index(), %error, "cannot flush a partition: the broker retries each second");
             state.flush.again = self.log_dir.flusher.push_after(self.clone(), Reason::Again, AGAIN_AFTER);
         }
         state.mark_if_broken(&self.log_dir.flusher.failures);

@@ -78,7 +78,7 @@ impl Replica {
             tracing::error!(
                 dir = %self.dir().display(),
                 %error,
-                "cannot move the directory of a deleted partition out of the way: its records stay, and it is tried again; correct the \
+                "cannot move the directory of a deleted partition out of the way: its records stay, and the broker retries; correct the \
                  permissions or the file system"
             );
             self.log_dir.note_leftover(self.key(), self.topic_id(), self.removal_delay());

@@ -263,12 +263,12 @@ impl Followed {
             // The metadata has changed, or the partition is gone; the fetcher gets an event for either.
             FollowError::Role(_) | FollowError::Append(AppendError::Gone) => {}
             FollowError::Records(_) | FollowError::BeginsWithin(_) => {
-                tracing::error!(topic, partition, %error, "cannot replicate a partition: the leader's records are fetched again");
+                tracing::error!(topic, partition, %error, "cannot replicate a partition: this broker fetches the leader's records again");
             }
             FollowError::Append(_) => {
                 // On a full disk every partition fails many times a second.
                 if let Some(left_out) = self.replica.line_of_not_replicated() {
-                    tracing::warn!(topic, partition, %error, left_out, "cannot replicate a partition: the disk did not take the records, and they are fetched again");
+                    tracing::warn!(topic, partition, %error, left_out, "cannot replicate a partition: the disk did not take the records, and this broker fetches them again");
                 }
             }
         }

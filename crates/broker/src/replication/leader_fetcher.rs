@@ -323,9 +323,9 @@ impl LeaderFetcher {
         let leader = self.id.leader;
         if is_worth_warning && !self.has_warned {
             self.has_warned = true;
-            tracing::warn!(leader, %why, "cannot fetch from the leader, tried again");
+            tracing::warn!(leader, %why, "cannot fetch from the leader: this broker reconnects after a pause");
         } else {
-            tracing::debug!(leader, %why, "cannot fetch from the leader, tried again");
+            tracing::debug!(leader, %why, "cannot fetch from the leader: this broker reconnects after a pause");
         }
         if let Link::Up(session) = &self.link {
             session.connection.close();
@@ -443,7 +443,7 @@ impl LeaderFetcher {
             ErrorCode::NONE => {}
             ErrorCode::BROKER_ID_NOT_REGISTERED => {
                 let is_worth_warning = self.failures >= UNHEARD_MAX;
-                return self.end_link("it does not know of this broker's start yet", is_worth_warning);
+                return self.end_link("the leader does not know of this broker's start yet", is_worth_warning);
             }
             error => return self.give_up(error.message()),
         }

@@ -46,7 +46,7 @@ pub(super) async fn run(context: Arc<Context>) {
         if let Err(refusal) = context.control.resign(wanted).await
             && let Some(left_out) = refused.due()
         {
-            tracing::warn!(%refusal, left_out, "cannot resign partitions that this broker cannot write or read: it still leads them; the next second tries again");
+            tracing::warn!(%refusal, left_out, "cannot withdraw from partitions that this broker cannot write or read: it stays their leader or in their ISR or ELR, and retries in a second");
         }
     }
 }

@@ -163,7 +163,7 @@ impl Transactions {
             if let Some(why) = why {
                 if let Some(left_out) = self.unmarked.due() {
                     let TopicPartition { topic, partition } = partition;
-                    tracing::warn!(id = &*entry.id, topic = &**topic, partition, %why, left_out, "cannot write the marker of a transaction: it is tried again");
+                    tracing::warn!(id = &*entry.id, topic = &**topic, partition, %why, left_out, "cannot write the marker of a transaction: the broker retries");
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(AGAIN_MOST);

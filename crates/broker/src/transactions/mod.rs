@@ -359,7 +359,10 @@ impl Transactions {
         if self.room.is_full() {
             settings.partitions_max = settings.partitions_max.min(state.transaction.partitions());
             if let Some(left_out) = self.crowded.due() {
-                tracing::warn!(left_out, "cannot add partitions to transactions: all open ones together have too many");
+                tracing::warn!(
+                    left_out,
+                    "cannot add partitions to transactions: all open transactions together have too many"
+                );
             }
         }
         event(&mut state.transaction, &mut Turn { settings: &settings, now: now_ms(), effects: &mut effects });

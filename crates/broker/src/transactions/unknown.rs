@@ -303,7 +303,7 @@ impl Transactions {
                 producer_id,
                 first_offset,
                 left_out,
-                "the state of a transaction is lost: it is aborted"
+                "aborted a transaction whose state is lost"
             ),
             Err(why) => tracing::warn!(
                 topic,
@@ -311,7 +311,7 @@ impl Transactions {
                 producer_id,
                 why,
                 left_out,
-                "cannot abort a transaction whose state is lost: it is tried again"
+                "cannot abort a transaction whose state is lost: the broker retries"
             ),
         }
         written.is_ok()
