@@ -24,11 +24,11 @@ use tokio::time::{sleep, timeout};
 const LOADING_WAIT: Duration = Duration::from_secs(5);
 /// Most shards that are read at the same time.
 const LOADS_MAX: usize = 2;
-/// Pause after a shard's first failed load, and longest pause after further ones.
+/// Pause after a shard's first failed load, and longest pause after further failures.
 const RELOAD_FIRST: Duration = Duration::from_secs(1);
 const RELOAD_MOST: Duration = Duration::from_secs(60);
 
-/// Coordinator whose state is kept in an internal topic.
+/// Coordinator whose state is stored in an internal topic.
 pub trait Coordinator: Send + Sync + 'static {
     /// Name of the stored state in log lines.
     const STATE: &'static str;
@@ -286,7 +286,7 @@ impl CoordinatorTopic {
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }
 
-    /// Notes it if all shards are loaded: requests then no longer wait.
+    /// Checks whether all shards are loaded; if so, requests no longer wait.
     fn note_loaded(&self) {
         let topic = self.topic.read();
         if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {

@@ -72,7 +72,7 @@ impl<T> PendingWrite<T> {
                     match timeout(KEPT_WITHIN, &mut outcome).await {
                         Ok(arrived) => break arrived.map_err(|_| AppendError::Gone)?,
                         Err(_) if !self.shard.is_replicated() => return Err(TIMED_OUT),
-                        // Another thread is writing, which takes as long as the disk does.
+                        // Another thread is still writing, for as long as the disk needs.
                         Err(_) => {}
                     }
                 }

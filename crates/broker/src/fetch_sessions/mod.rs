@@ -99,7 +99,7 @@ impl PartitionsPermit {
         PartitionsPermit { all: Arc::clone(all), partitions: 0 }
     }
 
-    /// Changes the share to `partitions`. Returns false if they do not fit.
+    /// Changes the share to `partitions`. Returns false, without a change, if they do not fit.
     #[must_use]
     fn resize(&mut self, partitions: usize) -> bool {
         let others = |all: usize| all - self.partitions;
@@ -260,7 +260,7 @@ impl Sessions {
         self.cache.lock().sessions.get(&id).cloned()
     }
 
-    /// Returns the session that this plan has opened, if it reads ahead. The connection must keep it.
+    /// Returns the session that this plan has opened, if it reads ahead. The connection must keep the result.
     pub fn opened_by(&self, plan: &FetchPlan) -> Option<ConnectionSession> {
         match &plan.reads {
             Reads::Session(turn) if plan.reads_ahead && !plan.incremental => Some(ConnectionSession {
@@ -477,7 +477,7 @@ impl FetchPlan {
         FetchPlan { session_id: 0, reads_ahead: false, incremental: false, reads, waiting: None }
     }
 
-    /// Returns the partitions, in order. The caller must not keep them while it waits.
+    /// Returns the partitions, in order. The caller must not keep the list while it waits.
     ///
     /// # Errors
     /// INVALID_FETCH_SESSION_EPOCH if the session has moved on.

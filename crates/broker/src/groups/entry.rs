@@ -25,7 +25,7 @@ pub(super) struct EntryState {
     pub waiting: Waiting<GroupAnswer>,
     /// Bytes that the group last held for its members.
     pub bytes: usize,
-    /// Effects that are not carried out yet, in order; while there are any, a task writes a snapshot.
+    /// Effects that are not carried out yet, in order; while there are effects, a task writes a snapshot.
     pub outbox: VecDeque<Effect>,
     /// True while a task writes a snapshot.
     pub is_keeping: bool,

@@ -150,7 +150,7 @@ impl Groups {
         }
     }
 
-    /// Installs offsets of open transactions. Those of deleted topics are dropped, since they never become valid.
+    /// Installs offsets of open transactions. Drops offsets of deleted topics, because they never become valid.
     fn install_pending(&self, shard: &Arc<Shard>, found: HashMap<Text, FoundPending>) {
         let image = self.control.image();
         for (group, found) in found {

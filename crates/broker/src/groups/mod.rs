@@ -142,13 +142,14 @@ impl Groups {
     /// Returns the shard of a group.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE.
+    /// Error code of a shard that does not serve here; COORDINATOR_NOT_AVAILABLE without the topic.
     fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
         let topic = self.topic.read();
         topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// Checks that this broker serves the group's shard. Succeeds without the topic, because there are no groups then.
+    /// Checks that this broker serves the group's shard. Succeeds if there is no topic, because there are no groups
+    /// without it.
     ///
     /// # Errors
     /// Error code with which to refuse the request.

@@ -44,7 +44,7 @@ pub struct TopicName {
     pub name: Arc<str>,
 }
 
-/// Offset of a partition.
+/// Committed offset, with its topic and partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitOffset {
     /// The topic.

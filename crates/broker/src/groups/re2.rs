@@ -70,7 +70,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// Skips a prefix. Returns false if the rest begins otherwise.
+    /// Skips a prefix. Returns false if the rest does not begin with it.
     fn skip(&mut self, prefix: &str) -> bool {
         let Some(rest) = self.rest.strip_prefix(prefix) else { return false };
         self.rest = rest;

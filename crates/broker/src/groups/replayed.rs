@@ -1,4 +1,4 @@
-//! Contents of a shard's log after its replay: groups, committed offsets, and those of open transactions.
+//! Contents of a shard's log after its replay: groups, committed offsets, and pending offsets of open transactions.
 //!
 //! Not here: the check for deleted topics, and the offsets as requests read them.
 

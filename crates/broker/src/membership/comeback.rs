@@ -36,7 +36,7 @@ impl Comeback {
         self.due.is_some()
     }
 
-    /// Returns the time at which the fenced broker unfences itself. Further calls before that return the same time.
+    /// Returns the time at which the fenced broker unfences itself. Further calls before its return give the same time.
     pub fn due(&mut self, now: Instant) -> Instant {
         if let Some(due) = self.due {
             return due;

@@ -1,5 +1,5 @@
-//! Reports that the disk of this broker is full, hangs or takes no files. Other brokers then lead its partitions, and
-//! no leader waits for this broker. Later reports that the disk has space and answers again.
+//! Reports that the disk of this broker is full, hangs or takes no files, and later that the disk has space and answers
+//! again. Between the two reports other brokers lead this broker's partitions, and no leader waits for it.
 //!
 //! [`fullbore_rules::cluster::room`] decides. Not here: the refusals on a full disk (`disk_space`).
 

@@ -61,7 +61,7 @@ impl PeerWatch {
         }
     }
 
-    /// Returns the failed brokers, after a response to this broker's heartbeat.
+    /// Returns the brokers that have failed. Called after each response to this broker's heartbeat.
     pub async fn dead(&mut self, image: &Image, beaten: &Beaten) -> Vec<BrokerState> {
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.detector.beat(now_ms);

@@ -137,7 +137,7 @@ impl AnyPartition {
     /// Waits until the partition is open, or its opening has failed.
     pub async fn opened(&self) {
         match self {
-            // The next use returns the error.
+            // The next use of the log returns the error.
             AnyPartition::Classic(replica) => drop(replica.opened().await),
             AnyPartition::Diskless(partition) => partition.known.opened().await,
         }
@@ -247,8 +247,8 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the number of bytes that may be read from the batch with `offset` on, or any number over `enough` if
-    /// there are more. `None` if a read costs no more than the count, or is the only way to count.
+    /// Returns the number of readable bytes from the batch with `offset` on; if there are more than `enough`, any
+    /// number above `enough`. `None` if a read costs no more than the count, or is the only way to count.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         match self {
             // A classic read only names ranges of files, so it costs no more than a count.
@@ -273,7 +273,7 @@ impl AnyPartition {
             AnyPartition::Classic(replica) if replica.phase().is_settled() => {
                 replica.read_whole(isolation, offset, max_bytes, at_least_one).map(Some)
             }
-            // Diskless reads are of whole batches anyway.
+            // Diskless reads return whole batches in any case.
             _ => self.try_read(isolation, offset, max_bytes, at_least_one, since),
         }
     }

@@ -1,8 +1,8 @@
-//! Append of a request's batches, one after the other. All waits for a blocked batch are here.
+//! Append of a request's batches, one after the other, with all waits for blocked batches.
 //!
-//! Not here: requests and responses ([`crate::api`]), nor the append to one partition of either kind.
+//! Not here: requests and responses ([`crate::api`]), and the append to one partition of either kind.
 //!
-//! Invariant: a batch is offered once all earlier batches of its request are taken or refused.
+//! Invariant: a batch is offered to its partition only once all earlier batches of its request are taken or refused.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -50,7 +50,7 @@ const WORD_WAIT: Duration = Duration::from_millis(3);
 /// The services of the broker that an append uses.
 #[derive(Clone, Copy)]
 pub struct AppendServices<'a> {
-    /// Bounds the memory of batches that are decompressed.
+    /// Memory budget of batches that are being decompressed.
     pub decompression: &'a Decompression,
     /// Permits of long work.
     pub long_work: &'a LongWork,
@@ -245,7 +245,7 @@ struct AppendRun<'a> {
     has_waited: bool,
 }
 
-/// Refreshes and memory that a request has waited for, for its batches of diskless topics.
+/// Outcomes of the waits of a request for its batches of diskless topics: refreshes, and memory.
 #[derive(Default)]
 pub struct Waited {
     /// Outcome of the last refresh of each partition's state.

@@ -247,7 +247,7 @@ impl Housekeeping {
                 tracing::error!(path = %path.display(), %error, "cannot remove files: they keep their space until a retry succeeds; check the permissions");
                 self.log_dir().remove_after(REMOVE_AGAIN, path);
             }
-            // A full disk needs the space of all of them at once. A stop leaves the rest to the next start.
+            // On a full disk all of them are removed in one round. A stop leaves the rest to the next start.
             if !all && Instant::now() > until || *self.is_stopping.lock() {
                 break;
             }

@@ -154,7 +154,7 @@ impl Partitions {
         Ok(partitions)
     }
 
-    /// Starts the threads. Those started before an error end when `self` is dropped.
+    /// Starts the threads. Threads started before an error end when `self` is dropped.
     fn start_threads(&self, recovery_threads: usize) -> io::Result<()> {
         let mut threads = self.threads.lock();
         threads.extend(self.log_dir.flusher.start()?);
@@ -203,7 +203,7 @@ impl Partitions {
     }
 
     /// Gives a topic its partitions and settings, without blocking. Queues the recovery of partitions that a crash may
-    /// have damaged. One thread at a time calls this and [`Partitions::delete_topic`].
+    /// have damaged. One thread at a time may call this and [`Partitions::delete_topic`].
     pub fn put_topic<'a>(
         &self,
         topic: (&str, Uuid),
@@ -333,7 +333,7 @@ impl Partitions {
         self.deletion.gone().await
     }
 
-    /// Waits until the queue takes further deletions.
+    /// Waits until the queues of classic and of diskless topics take further deletions.
     pub async fn deletions_have_room(&self) {
         self.deletion.has_room().await;
         if let Some(diskless) = self.diskless() {
@@ -373,12 +373,13 @@ impl Partitions {
         Ok(())
     }
 
-    /// Returns the number of partitions found damaged. They are neither read nor written until they are repaired.
+    /// Returns the number of damaged partitions. A damaged partition is neither read nor written until it is repaired.
     pub fn refused_partitions(&self) -> usize {
         self.log_dir.flusher.refused.count()
     }
 
-    /// Returns the files that power losses have left beside the logs, of directories checked so far. Reads the disk.
+    /// Returns the files that power losses have left beside the logs, in the directories that were checked. Reads the
+    /// disk.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.total()
     }
@@ -430,7 +431,7 @@ impl Partitions {
     }
 
     /// Returns the largest number of records between last stable offset and high watermark, of partitions that this
-    /// broker leads and of diskless ones. Skips logs that are not open, or locked by another thread.
+    /// broker leads and of diskless partitions. Skips logs that are not open, or locked by another thread.
     pub fn stable_lag_max(&self) -> u64 {
         let led = self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max();
         led.max(self.diskless().map(Diskless::stable_lag_max)).unwrap_or(0)

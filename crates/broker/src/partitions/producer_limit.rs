@@ -26,7 +26,7 @@ impl ProducerLimit {
         ProducerLimit { max, passed: LogRateLimit::default() }
     }
 
-    /// Forgets the producers silent longest if these logs have more than the limit.
+    /// Forgets the producers silent longest if the logs of `partitions` remember more than the limit.
     pub fn apply(&self, partitions: &[Arc<Replica>]) {
         let count: usize = of_each(partitions, |log| log.producers().len()).sum();
         if count <= self.max {

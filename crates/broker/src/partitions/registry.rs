@@ -63,8 +63,8 @@ impl Registry {
     }
 
     /// Gives a topic its partitions and settings, without blocking. Queues the opening of partitions that a crash may
-    /// have damaged, and of those that inherit producer state. One thread at a time calls this. `before` returns the
-    /// predecessors of a new partition.
+    /// have damaged, and of partitions that inherit producer state. One thread at a time may call this. `before`
+    /// returns the predecessors of a new partition.
     pub fn put_topic<'a>(
         &self,
         (name, id): (&str, Uuid),

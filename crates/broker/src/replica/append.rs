@@ -58,7 +58,7 @@ impl Replica {
         state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
-            // Sequence before 0, with which the epoch begins.
+            // Stands for the sequence before 0, with which the epoch begins.
             let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
             self.settle_parked(&mut state, before, None, now_ms);
         }
@@ -77,8 +77,8 @@ impl Replica {
         VerificationTime { leader_epoch: state.role.leader_epoch(), seen, ..Default::default() }
     }
 
-    /// Returns true if the log may have forgotten the producer's state since `verified_at`, and with it the epoch of
-    /// the coordinator that ended its last transaction.
+    /// Returns true if the log may have forgotten the producer since `verified_at`. The epoch of the coordinator that
+    /// ended the producer's last transaction is unknown in that case.
     pub fn has_forgotten_since(&self, producer_id: i64, verified_at: VerificationTime) -> bool {
         match &self.lock().log {
             LogState::Open(log) => log.producers().is_forgotten_since(producer_id, verified_at.seen),
@@ -178,7 +178,7 @@ impl Replica {
         state.note_append(Ok(()), &self.log_dir);
         if !outcome.is_duplicate {
             let appended = |replica: &mut replica::Partition, now: &Now<'_>| replica.appended(outcome.end_offset, now);
-            // The callers wake the waiters anyway.
+            // The effects need no handling here, because the callers wake the waiters.
             let _ = state.with_now(&self.log_dir.cluster, appended);
         }
         let flushed = self.flush_after(state, &outcome, flushes, &config);
@@ -214,7 +214,7 @@ fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerm
     }
 }
 
-/// Notes a failed append for the next check of the disk.
+/// Notes a full disk or a failed write for the next check of the disk.
 pub(super) fn note_failure(space: &DiskSpace, error: AppendError) {
     match error {
         AppendError::Full => space.note_full(),

@@ -83,7 +83,7 @@ impl ReplicaState {
         self.failing.get_or_insert_with(|| Box::new(first()))
     }
 
-    /// Returns true if appends or reads have failed for seconds, and still do.
+    /// Returns true if the partition counts as unwritable, because its appends or reads have failed for seconds.
     pub(super) fn is_unwritable(&self) -> bool {
         self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
     }

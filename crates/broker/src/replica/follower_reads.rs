@@ -84,7 +84,7 @@ impl Replica {
     /// Waits, as leader, until no replica in sync has records before `offset`.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER if another broker leads by now, the partition is deleted, or this broker stops.
+    /// NOT_LEADER_OR_FOLLOWER if another broker has become leader, the partition is deleted, or this broker stops.
     pub async fn deleted_before(&self, offset: i64) -> Result<(), ErrorCode> {
         let waiter = Arc::new(Notify::new());
         let registered = self.register(&waiter);

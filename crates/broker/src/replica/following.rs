@@ -53,7 +53,7 @@ pub enum FollowError {
     /// Empty log that begins within the response's first batch, which has this base offset.
     #[error("the first batch begins at {0}")]
     BeginsWithin(i64),
-    /// A batch that no leader sends: damaged, or not the next one.
+    /// Batch that no leader sends: damaged, of a later epoch, or not at the next offset.
     #[error("the leader's records cannot be used: {0}")]
     Records(String),
     /// The disk failed, or the partition is deleted.

@@ -9,8 +9,8 @@
 //! [`data_dir::flusher`] flush it. The deletion of a topic retires its logs (`retire`). All replicas of a data
 //! directory share one [`data_dir::LogDir`].
 //!
-//! A replica is not open at first. It costs a few hundred bytes until its first use, which reads its directory. The
-//! first write creates the directory and its files.
+//! A replica that was not used costs a few hundred bytes. Its first use reads its directory, and its first write
+//! creates the directory and the files.
 //!
 //! Locks: `state` owns everything that changes; fetches read files without it. `renaming` is taken before `state`.
 //!
@@ -85,7 +85,7 @@ pub struct Replica {
     asked: OpeningMarks,
     /// See [`Replica::lacks_committed`].
     lacks_committed: AtomicBool,
-    /// Deleted partition whose directory may still have this one's name.
+    /// Deleted partition whose directory may still have this partition's name.
     predecessor: Mutex<Option<Arc<Replica>>>,
     /// True if a deleted partition of this name had a log while this process ran, or has left producer state.
     pub(crate) is_preceded: bool,
@@ -99,7 +99,7 @@ pub struct Replica {
     /// renamed.
     retired: Mutex<Option<bool>>,
     waiters: Arc<Waiters>,
-    /// Batches of idempotent producers that were refused and that their producers will send again.
+    /// Refused batches of idempotent producers that will send them again.
     refused: Mutex<RefusedBatches>,
 }
 
@@ -211,7 +211,7 @@ impl Replica {
         self.log_dir.aside.of(&self.dir())
     }
 
-    /// Returns true if the log's files are damaged. The log is then neither read nor written until they are repaired.
+    /// Returns true if the log's files are damaged. A damaged log is neither read nor written until it is repaired.
     pub fn is_refused(&self) -> bool {
         matches!(self.lock().log, LogState::Refused(_))
     }

@@ -313,8 +313,8 @@ impl Replica {
         let made = made.and_then(|()| std::fs::create_dir_all(&dir));
         let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
         made.map_err(|error| {
-            // A directory without its topic id would need a write before it can be read. This removes it only if it is
-            // empty.
+            // A directory without its topic id would need a write before it can be read. `remove_dir` keeps a directory
+            // with files.
             let _ = std::fs::remove_dir(&dir);
             StorageError::io(dir.as_ref(), error)
         })?;

@@ -45,7 +45,7 @@ const TRANSITIONS: [(Phase, &[Phase]); 7] = [
     (Phase::Open, &[Phase::Unopened, Phase::Gone]),
     // `leave`.
     (Phase::Refused, &[Phase::Gone]),
-    // `leave`: a deletion beside the stop of the broker.
+    // `leave`: a deletion while the broker stops.
     (Phase::Gone, &[Phase::Gone]),
 ];
 

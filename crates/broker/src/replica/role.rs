@@ -95,7 +95,7 @@ impl Replica {
         let found = LocalLog { start_offset: log.log_start(), end_offset: log.log_end(), high_watermark };
         let mut replica = replica::Partition::new(self.log_dir.cluster.node_id, found, self.replica_settings());
         let registered = self.registered();
-        // The end of the opening wakes the waiters.
+        // The effects need no handling here, because the end of the opening wakes the waiters.
         let _ = self.log_dir.cluster.at_this_moment(|now| replica.apply(&registered, now));
         replica
     }
@@ -136,10 +136,10 @@ impl Replica {
     }
 
     /// Waits until the high watermark reaches the present log end; returns at once without followers. Succeeds even if
-    /// the ISR is then smaller than `min.insync.replicas`, because the records are committed.
+    /// the ISR is smaller than `min.insync.replicas` at that time, because the records are committed.
     ///
     /// # Errors
-    /// [`AppendError::Role`] if another broker leads by now.
+    /// [`AppendError::Role`] if another broker has become leader.
     pub async fn replicated(self: &Arc<Self>) -> Result<(), AppendError> {
         let ticket = {
             let state = self.lock();

@@ -1,4 +1,4 @@
-//! State of a replica, which its lock protects.
+//! State of a replica, under the replica's lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use fullbore_rules::sequence::Stamp;
 /// Brokers for a leader without followers, which depends on no other broker.
 const NO_BROKERS: &Brokers = &BTreeMap::new();
 
-/// State under the lock.
+/// State of a replica, under the replica's lock.
 #[derive(Debug)]
 pub struct ReplicaState {
     /// Recovery hint of a log that is not open.

@@ -38,7 +38,7 @@ struct Lanes {
 }
 
 impl Lanes {
-    /// Applies the change of a topic of one id from `old` to `new`.
+    /// Applies the change of a topic from `old` to `new`, which have the same id.
     fn change(&mut self, old: Option<&Arc<Topic>>, new: Option<&Arc<Topic>>) {
         // Diskless topics have no followers.
         let Some(any) = new.or(old).filter(|topic| !topic.config.diskless) else { return };

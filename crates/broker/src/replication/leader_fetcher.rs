@@ -308,7 +308,7 @@ impl LeaderFetcher {
         }
     }
 
-    /// Ends the connection. After a pause, the next one fetches all partitions from their log ends.
+    /// Ends the connection. After a pause, the next connection fetches all partitions from their log ends.
     fn give_up(&mut self, why: &str) {
         self.end_link(why, true);
     }

@@ -14,7 +14,7 @@ use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
 impl Transactions {
-    /// Flushes the records that a state relies on, before the state is kept.
+    /// Flushes the records that the state `next` relies on, before that state is stored.
     ///
     /// # Errors
     /// COORDINATOR_NOT_AVAILABLE if records of the transaction may not be on the disk.

@@ -126,7 +126,7 @@ pub struct OldestOpen {
 }
 
 impl TransactionCounts {
-    /// States that an id on record can be in.
+    /// States that a recorded id can have.
     pub const STATES: [TransactionState; 6] = [
         TransactionState::Empty,
         TransactionState::Ongoing,
@@ -261,8 +261,8 @@ impl Transactions {
         look(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. Read before an answer about the id, it
-    /// identifies the coordinator that gave the answer.
+    /// Returns the leader epoch in which this broker coordinates an id. If it is read before an answer about the id,
+    /// the epoch identifies the coordinator that gave the answer.
     ///
     /// # Errors
     /// Errors of the id's shard.
@@ -299,7 +299,7 @@ impl Transactions {
         self.look(id, |transaction| transaction.describe().cloned())
     }
 
-    /// Returns the ids that pass the filter and whose name `matches`. Takes long if there are many.
+    /// Returns the ids that pass `filter` and for which `matches` returns true. Takes long if there are many.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS while a shard is loaded.

@@ -31,7 +31,7 @@ pub(super) struct TransactionShare {
 }
 
 impl TransactionsRoom {
-    /// Returns true if no transaction may have more partitions.
+    /// Returns true if no partition can be added to any transaction.
     pub fn is_full(&self) -> bool {
         self.0.partitions.load(Relaxed) >= PARTITIONS_MAX
     }

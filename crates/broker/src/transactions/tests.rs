@@ -228,7 +228,7 @@ async fn commit_without_obstacles_is_answered_at_once_and_completed_after_its_an
     }
 }
 
-/// Markers of 128 partitions yield several times, so that the request continues in a task of its own.
+/// The write of markers for 128 partitions yields several times, so that the request continues in a task of its own.
 #[tokio::test]
 async fn commit_with_many_markers_is_completed_after_its_answer() {
     const PARTITIONS: i32 = 2 * MARKERS_A_TURN as i32;

@@ -105,7 +105,7 @@ impl Unsettled {
         self.is_to_look.store(self.is_unclean && is_alone, Ordering::Relaxed);
     }
 
-    /// Clears the marker, unless it was set again after it was `seen`.
+    /// Clears the marker, unless it was set again after the setting with number `seen`.
     ///
     /// # Errors
     /// I/O errors; the marker stays on the disk.

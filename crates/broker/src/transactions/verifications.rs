@@ -116,7 +116,7 @@ impl Peers {
 }
 
 impl Question {
-    /// Returns false once its client has disconnected, or another broker coordinates the transaction.
+    /// Returns false once the question's client has disconnected, or another broker coordinates the transaction.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }

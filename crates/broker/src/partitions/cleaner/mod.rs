@@ -55,7 +55,7 @@ struct Counts {
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     records_removed: AtomicU64,
-    /// Bits of an f64.
+    /// Bits of [`CleanerStatus::max_dirty_ratio`].
     max_dirty_ratio: AtomicU64,
 }
 
@@ -102,7 +102,7 @@ impl Cleaner {
         *self.settings.lock()
     }
 
-    /// Starts threads up to the configured number. They end when fewer are configured, and when the cleaner stops.
+    /// Starts threads up to the configured number. Threads end when fewer are configured, and when the cleaner stops.
     pub fn start_threads(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
         let wanted = self.settings().threads.min(THREADS_MAX);
         let mut threads = self.threads.lock();
@@ -133,7 +133,7 @@ impl Cleaner {
         }
     }
 
-    /// Returns true if there are more threads than configured, and takes this one out of the count.
+    /// Returns true if there are more threads than configured, and takes this thread out of the count.
     fn is_too_many(&self) -> bool {
         let wanted = self.settings().threads.min(THREADS_MAX);
         let mut threads = self.threads.lock();
@@ -197,7 +197,7 @@ impl Cleaner {
             }
         }
         self.counts.max_dirty_ratio.store(max_ratio.to_bits(), Relaxed);
-        // Another thread may have begun this log; this thread then pauses for the backoff.
+        // Another thread may have begun this log, in which case this thread pauses for the backoff.
         let (partition, ..) = best.filter(|(of, ..)| self.cleanings().begin(of.key(), of.topic_id(), of.as_ref()))?;
         // The log may have been truncated since it was picked; the mark notes truncations from here on.
         match partition.dirty(self.cleanings().checkpoint(&partition.key()), now_ms) {

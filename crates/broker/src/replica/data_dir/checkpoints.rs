@@ -52,7 +52,7 @@ struct Entries {
     high_watermarks: OffsetsByPartition,
     /// True if a high watermark differs from its file.
     has_moved: bool,
-    /// True if the file of log starts could be read: a partition without an entry then begins with its first segment.
+    /// True if the file of log starts could be read: a partition without an entry begins with its first segment.
     knows_log_starts: bool,
     /// Partitions whose logs were not opened after a crash, even if a clean shutdown has followed; each is
     /// [`REBOOTED`] or [`KILLED`].
@@ -85,7 +85,7 @@ impl Checkpoints {
     pub fn read(dir: &Arc<Path>, space: Arc<DiskSpace>) -> Checkpoints {
         let mut entries = Entries::read(dir);
         if let Err(error) = entries.note_boot(dir) {
-            // The broker starts even on a full disk. The next start then assumes that the machine has booted since this
+            // The broker starts even on a full disk. The next start will assume that the machine has booted since this
             // run.
             space.note(&error);
             tracing::error!(dir = %dir.display(), %error, "cannot record the machine's boot in the data directory: the next start recovers logs as after a power loss; check the disk and the directory's permissions");
@@ -93,7 +93,7 @@ impl Checkpoints {
         Checkpoints { dir: dir.clone(), space, entries: Mutex::new(entries), writing: Mutex::default() }
     }
 
-    /// Returns the entries of a partition.
+    /// Returns the checkpointed state of a partition, as a hint for its recovery.
     pub fn known(&self, key: &TopicPartition) -> RecoveryHint {
         let entries = self.entries.lock();
         RecoveryHint {
@@ -170,7 +170,7 @@ impl Checkpoints {
         files::sync_dir(&self.dir)
     }
 
-    /// Rewrites the files with the current offsets of those open partitions in `partitions` that are not deleted.
+    /// Rewrites the files with the current offsets of the partitions in `partitions` that are open and not deleted.
     ///
     /// # Errors
     /// I/O errors.

@@ -181,7 +181,7 @@ impl Cleanings {
         }
     }
 
-    /// Forgets a deleted partition.
+    /// Removes the entries of a deleted partition.
     pub fn forget(&self, key: &TopicPartition) {
         self.tell(self.purge(key));
     }

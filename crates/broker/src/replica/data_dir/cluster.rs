@@ -28,7 +28,7 @@ impl ClusterView {
         *self.brokers.write() = Arc::clone(brokers);
     }
 
-    /// Returns the time since the broker's start, which no step of the wall clock changes.
+    /// Returns the time since the broker's start, by a monotonic clock.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }

@@ -1,10 +1,10 @@
-//! Threads that bring written records to the disk, a fixed number for all partitions: those that fsync, and one for the
-//! page cache.
+//! Threads that bring written records to the disk: a fixed number that fsync for all partitions, and one for the page
+//! cache.
 //!
 //! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition is in the queue once, so the number
 //! of partitions bounds the queue. Requests during a flush lead to one more flush.
 //!
-//! Locks: a partition's state, then the queue; never the other way round.
+//! Lock order: a partition's state before the queue.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub type Due = (Instant, u64);
 /// Cause of a timed flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// flush.ms.
+    /// End of the time `flush.ms` after an append.
     FlushMs,
     /// Another try of a flush that could not open a file.
     Again,

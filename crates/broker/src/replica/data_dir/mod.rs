@@ -39,7 +39,7 @@ use succession::Succession;
 pub struct LogDir {
     pub path: Arc<Path>,
     pub checkpoints: Checkpoints,
-    /// This broker and the others.
+    /// View of the cluster: this broker and the registered brokers.
     pub cluster: ClusterView,
     pub flusher: Arc<Flusher>,
     pub opener: Arc<Opener>,

@@ -14,7 +14,7 @@ async fn returning_follower_ends_a_lack_of_in_sync_replicas() {
     let client = cluster.client(1).await;
     acknowledged(&client, "t", 0, &batch(b"a")).await;
     cluster.stop_one(3).await;
-    // With too few replicas in sync the high watermark stays (KIP-966).
+    // With too few replicas in sync the high watermark does not move (KIP-966).
     let late = produce_within(&client, "t", 0, -1, batch(b"b"), 1_000).await;
     assert_eq!(late, Err(ErrorCode::REQUEST_TIMED_OUT));
     cluster.isr_is("t", 0, vec![1, 2]).await;

@@ -172,7 +172,7 @@ async fn replication_over_a_tls_listener_of_its_own_makes_logs_equal() {
     cluster.stop().await;
 }
 
-/// A surviving broker first opens the partitions that producers wait for.
+/// After a failover, a broker opens the partitions in use first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partition_written_at_its_leader_is_in_use_at_its_followers() {
     let cluster = Cluster::start(3, "").await;
