@@ -2,10 +2,9 @@
 //! them.
 //!
 //! A session is a list of partitions with the offsets last sent for each. The session's epoch counts requests, so that
-//! a lost request is noticed. Invariants: at most
-//! `max.incremental.fetch.session.cache.slots` sessions, and at most [`PARTITIONS_MAX`] partitions in all of them. Past
-//! a limit, a fetch is served without a session. A full cache evicts the session unused for longest, and that session's
-//! client opens another.
+//! a lost request is noticed. Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and at most
+//! [`PARTITIONS_MAX`] partitions in all of them. Past a limit, a fetch is served without a session. A full cache evicts
+//! the session unused for longest, and that session's client opens another.
 //!
 //! The cache's lock is held only for a pass over the sessions. No session is locked or freed under the cache's lock,
 //! because a session may have half a million partitions. A session has one list, which is registered with its

@@ -143,9 +143,9 @@ impl AnyPartition {
         }
     }
 
-    /// Waits, without a thread, until each of
-    /// `partitions` is open or its opening has failed. Waits for [`OPENING_WAIT`] at most, because the client's next
-    /// requests wait behind this one. The next use of a log returns its error.
+    /// Waits, without a thread, until each of `partitions` is open or its opening has failed. Waits for
+    /// [`OPENING_WAIT`] at most, because the client's next requests wait behind this one. The next use of a log returns
+    /// its error.
     pub async fn open_all(partitions: Vec<AnyPartition>) {
         // All are requested first, so that several are opened at a time.
         partitions.iter().for_each(AnyPartition::ask_to_open);
@@ -216,11 +216,10 @@ impl AnyPartition {
 
 /// Reads.
 impl AnyPartition {
-    /// Reads batches, beginning with the one that contains
-    /// `offset`, up to the end of the isolation level and about `max_bytes`. With `at_least_one` the first batch is
-    /// whole whatever its size; without it the result may be empty. Returns `None` while the log is being opened or the
-    /// records are being fetched; the waiters are woken afterwards. If that opening or fetch failed at `since` or
-    /// later, returns its error.
+    /// Reads batches, beginning with the one that contains `offset`, up to the end of the isolation level and about
+    /// `max_bytes`. With `at_least_one` the first batch is whole whatever its size; without it the result may be empty.
+    /// Returns `None` while the log is being opened or the records are being fetched; the waiters are woken afterwards.
+    /// If that opening or fetch failed at `since` or later, returns its error.
     ///
     /// # Errors
     /// [`ReadError`] if `offset` is out of range, or the log or the store cannot be read.
@@ -324,9 +323,9 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the first record whose timestamp is at least
-    /// `timestamp_ms`, among those that the isolation level may read; `None` if all of them are older. Reads and
-    /// decompresses batches from the disk, with a permit for `long` work, or from the store.
+    /// Returns the first record whose timestamp is at least `timestamp_ms`, among those that the isolation level may
+    /// read; `None` if all of them are older. Reads and decompresses batches from the disk, with a permit for `long`
+    /// work, or from the store.
     ///
     /// # Errors
     /// [`ReadError`] if the log, the index or the store cannot be read.
@@ -344,8 +343,8 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the first record with the largest timestamp;
-    /// `None` if there are no records. Reads and decompresses batches as [`AnyPartition::offset_for_timestamp`] does.
+    /// Returns the first record with the largest timestamp; `None` if there are no records. Reads and decompresses
+    /// batches as [`AnyPartition::offset_for_timestamp`] does.
     ///
     /// # Errors
     /// [`ReadError`] if the log, the index or the store cannot be read.

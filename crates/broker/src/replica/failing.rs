@@ -1,10 +1,10 @@
 //! Partition whose appends or reads fail for seconds although its log is not broken and the data directory takes files.
-//! Its own directory takes no files, its log's files cannot be opened or read, or the log lacks committed records.
+//! The reason is a partition's directory that takes no files, files of a log that cannot be opened or read, or a log
+//! that lacks committed records.
 //!
-//! Not here: a log that a failed write or fsync has broken
-//! ([`super::data_dir::failures`]), and a data directory that takes no files ([`fullbore_host::disk_space`]). Damaged
-//! batches do not count, because consumers skip their offsets. This broker resigns from an unwritable partition, so
-//! that another replica leads it (`replication/resign.rs`).
+//! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), and a data directory that
+//! takes no files ([`fullbore_host::disk_space`]). Damaged batches do not count, because consumers skip their offsets.
+//! This broker resigns from an unwritable partition, so that another replica leads it (`replication/resign.rs`).
 
 use std::io;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub struct FailingLog {
     usage: FailingUse,
     /// Mark in the count of partitions that [`Replica::check_failing`] checks.
     _mark: Mark,
-    /// Mark in the count of unwritable partitions; `None` while the partition is not one.
+    /// Mark in the count of unwritable partitions; `None` while the partition is writable.
     unwritable: Option<Mark>,
 }
 
@@ -197,13 +197,13 @@ impl FailingLog {
             FailingUse::Append => tracing::error!(
                 %dir,
                 "cannot append to a partition for seconds: another replica in sync takes over, if there is one; correct the permissions or \
-                 the file system of its directory and files (no restart is needed)"
+                 file system of its directory (no restart is needed)"
             ),
             FailingUse::Read { offset, .. } => tracing::error!(
                 %dir,
                 offset,
                 "cannot read records of a partition for seconds: another replica in sync takes over, if there is one; correct the permissions of \
-                 its files (no restart is needed), or replace the disk"
+                 its files, or replace the disk"
             ),
         }
     }

@@ -1,7 +1,7 @@
 //! Flushes of a replica's log: their times, requests and outcomes.
 //!
-//! Not here: the threads that flush
-//! ([`super::data_dir::flusher`]), and the files that a flush covers ([`fullbore_log::flush`]).
+//! Not here: the threads that flush ([`super::data_dir::flusher`]), and the files that a flush covers
+//! ([`fullbore_log::flush`]).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -120,8 +120,8 @@ impl Replica {
         Registration::marking(&self.waiters, marks, place)
     }
 
-    /// Returns the ISR change to request;
-    /// `None` if there is none, or another broker leads. Called each half of `replica.lag.time.max.ms`.
+    /// Returns the ISR change to request; `None` if there is none, or another broker leads. Called each half of
+    /// `replica.lag.time.max.ms`.
     pub fn tick(&self) -> Option<AlterPartition> {
         if self.registered().replicas.len() < 2 || self.leads_in().is_none() {
             return None;

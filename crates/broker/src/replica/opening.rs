@@ -1,8 +1,8 @@
 //! Opening of a partition's log: a state that callers wait for, and during which no thread holds the partition's lock.
 //!
-//! Not here: what is read or repaired
-//! ([`fullbore_log::recovery`]), and the threads that open ([`super::data_dir::opener`]). Requests queue the opening
-//! and wait without a thread ([`Replica::opened`]); background threads open logs themselves.
+//! Not here: what is read or repaired ([`fullbore_log::recovery`]), and the threads that open
+//! ([`super::data_dir::opener`]). Requests queue the opening and wait without a thread ([`Replica::opened`]);
+//! background threads open logs themselves.
 //!
 //! Invariant: one thread at a time works at a partition's directory, and only that thread ends the state of opening.
 

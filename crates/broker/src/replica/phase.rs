@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 pub enum Phase {
     /// Log that was not read since the broker's start.
     Unopened,
-    /// Log whose directory a thread looks for, and which it opens.
+    /// Log that a thread is opening, if its directory exists.
     Opening,
     /// Log and directory that a thread creates. The creation ends soon, because there is nothing to recover.
     Creating,
@@ -65,7 +65,7 @@ impl PhaseView {
         TRANSITIONS[usize::from(self.0 & !LEAVING)].0
     }
 
-    /// Returns true if the partition is deleted: long work on it ends early, and its offsets leave the checkpoints.
+    /// Returns true if the partition is deleted: long work on it ends early, and no checkpoint of it is written.
     pub fn is_leaving(self) -> bool {
         self.0 & LEAVING != 0
     }

@@ -12,8 +12,8 @@ use fullbore_log::times::{LargestPlan, TimePlan};
 const PLANS_MAX: usize = 8;
 
 impl Replica {
-    /// Returns the first record whose timestamp is at least
-    /// `timestamp_ms`, among those that the isolation level may read; `None` if all of them are older.
+    /// Returns the first record whose timestamp is at least `timestamp_ms`, among those that the isolation level may
+    /// read; `None` if all of them are older.
     ///
     /// # Errors
     /// [`ReadError`] if the log cannot be opened or read.

@@ -146,9 +146,8 @@ impl Peers {
     }
 
     /// Sends a request over the connection of `lane`, and returns the response. Calls `request` once the broker is
-    /// connected, which may take as long as the broker hangs; sends nothing if that returns
-    /// `None`. If there is no response `within` that time, closes the connection: the broker hangs, and another one
-    /// leads soon.
+    /// connected, which may take as long as the broker hangs; sends nothing if that returns `None`. If there is no
+    /// response `within` that time, closes the connection: the broker hangs, and another one leads soon.
     ///
     /// # Errors
     /// Reason why the request has no response, for a log line.

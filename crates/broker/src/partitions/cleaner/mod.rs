@@ -1,9 +1,9 @@
 //! Cleaner: threads that compact, each one log at a time, the dirtiest first (Kafka's `LogCleaner`).
 //!
-//! Not here: the decisions (`fullbore_rules::compaction`). `pick` finds how dirty a log is,
-//! `job` reads and rewrites it, `replace` exchanges its segments. Memory: the maps of all threads share
-//! log.cleaner.dedupe.buffer.size, and are freed after each cleaning; the buffers share log.cleaner.io.buffer.size.
-//! Each thread also holds two batches while it opens and writes them.
+//! Not here: the decisions (`fullbore_rules::compaction`). `pick` finds how dirty a log is, `job` reads and rewrites
+//! it, `replace` exchanges its segments. Memory: the maps of all threads share log.cleaner.dedupe.buffer.size, and are
+//! freed after each cleaning; the buffers share log.cleaner.io.buffer.size. Each thread also holds two batches while it
+//! opens and writes them.
 //!
 //! [`crate::replica::data_dir::cleanings`] has the offset up to which each log is clean, and the cleanings under way.
 

@@ -71,8 +71,8 @@ fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
     Ok(retired)
 }
 
-/// Changes the list of segments. Returns the segments taken out of it; as an error
-/// `cleaned`, if the list lacks `sources`.
+/// Changes the list of segments. Returns the segments taken out of it; as an error `cleaned`, if the list lacks
+/// `sources`.
 fn exchange(
     partition: &Replica,
     cleaned: Vec<Segment>,

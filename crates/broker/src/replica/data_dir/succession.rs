@@ -10,9 +10,9 @@
 //! index, which gets the stops of classic predecessors from here.
 //!
 //! Stops are in memory only. A new partition that inherits stops creates its directory at once and writes them to its
-//! first producer snapshot
-//! (`Replica::keep_stops`). After a restart the metadata lists the deleted topics ([`PastTopic`]). If this process has
-//! not followed a topic's deletion and has no stops of that topic, its producers may begin anywhere.
+//! first producer snapshot (`Replica::keep_stops`). After a restart the metadata lists the deleted topics
+//! ([`PastTopic`]). If this process has not followed a topic's deletion and has no stops of that topic, its producers
+//! may begin anywhere.
 //!
 //! Invariant: all entries take at most [`BYTES_MAX`]. The oldest deletion loses its stops first, and its name later.
 //! Stops of topics deleted after `complete_since` are here, except those of partitions that no producer has written to.
