@@ -26,8 +26,8 @@ use tokio::sync::watch;
 const BATCH_BYTES: usize = 512 << 10;
 /// Number of waiting writes at which the caller that has queued the last one appends them at once.
 const WAITING_MAX: usize = 512;
-/// Most rounds in which a caller appends writes that others have queued during its append; after them, another thread
-/// continues.
+/// Most rounds in which a caller appends writes that other callers have queued during its append. After these rounds,
+/// another thread continues.
 const ROUNDS_MAX: usize = 4;
 
 /// Record: its key, and its value unless it is a tombstone.
@@ -153,8 +153,8 @@ impl Shard {
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
-            // Before a later epoch, another broker may have led, and have written records that this shard does not
-            // know.
+            // If the epoch is later than the next one, another broker may have led in between, and have written records
+            // that this shard does not know.
             (known, Some(epoch)) if epoch <= known.saturating_add(1) => {
                 self.leader_epoch.store(epoch, Ordering::Release);
                 true

@@ -39,8 +39,8 @@ impl Unwritten {
         self.is_any.store(true, Relaxed);
     }
 
-    /// Appends the queued writes, forever. Wakes no task: the connection's task polls this future after its requests
-    /// and responses. So only writes that would wait while that task sleeps are appended here.
+    /// Appends the queued writes, forever. The connection's task polls this future after its requests and responses, so
+    /// that it appends only writes that would wait while the task sleeps. Wakes no task.
     pub async fn carry_out(&self) -> Infallible {
         loop {
             poll_fn(|_| if self.is_any.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;

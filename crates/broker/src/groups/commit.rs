@@ -109,7 +109,7 @@ impl Groups {
                 if self.bytes_coming.load(Relaxed) > COMING_BYTES_MAX {
                     return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
                 }
-                // Read under the lock, so that writes for topics created later come after this one.
+                // The image is read under the lock, so that writes for topics created later come after this write.
                 let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
                 for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
@@ -346,8 +346,8 @@ impl Groups {
             let all = self.offsets.view(&group, |view| all_of_topic(view, topic));
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
-                // Requests look offsets up by topic id and miss them. The group's next expiry, or the next start,
-                // removes them.
+                // Requests look up offsets by topic id, and do not find these offsets. The group's next expiry, or the
+                // next start, removes them.
                 tracing::warn!(
                     group = &*group,
                     "cannot delete committed offsets of a deleted topic: they stay in the log until the group's next expiry"

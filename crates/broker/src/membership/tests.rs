@@ -62,8 +62,8 @@ fn run_member(control: Control, membership: Membership) -> Running {
 }
 
 impl Running {
-    /// Sends heartbeats until `is_so`; `ages` are the ages of the others' heartbeats. Young heartbeats are new ones
-    /// each time.
+    /// Sends heartbeats until `is_so` returns true. `ages` has the age of each other broker's last heartbeat; a young
+    /// heartbeat is a new one each time.
     async fn beats_until(&self, ages: &[(i32, i64)], is_so: impl Fn(&Image) -> bool) {
         for number in 1.. {
             self.control.catch_up();

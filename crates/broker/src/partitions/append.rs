@@ -245,7 +245,7 @@ struct AppendRun<'a> {
     has_waited: bool,
 }
 
-/// Outcomes of the waits of a request for its batches of diskless topics: refreshes, and memory.
+/// Outcomes of a request's waits for its diskless batches: refreshed partitions, and memory.
 #[derive(Default)]
 pub struct Waited {
     /// Outcome of the last refresh of each partition's state.

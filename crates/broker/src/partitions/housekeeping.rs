@@ -247,7 +247,7 @@ impl Housekeeping {
                 tracing::error!(path = %path.display(), %error, "cannot remove files: they keep their space until a retry succeeds; check the permissions");
                 self.log_dir().remove_after(REMOVE_AGAIN, path);
             }
-            // On a full disk all of them are removed in one round. A stop leaves the rest to the next start.
+            // On a full disk one round removes everything that is pending. A stop leaves the rest to the next start.
             if !all && Instant::now() > until || *self.is_stopping.lock() {
                 break;
             }
@@ -259,7 +259,7 @@ impl Housekeeping {
     /// queues the opening.
     fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
-        // The high watermark may be an old one, by which retention only keeps more.
+        // The high watermark may be old, in which case retention only keeps more.
         let mut state = partition.lock_as_it_is();
         let config = partition.config();
         let high_watermark = state.role.high_watermark();

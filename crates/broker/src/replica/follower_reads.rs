@@ -25,7 +25,7 @@ pub enum FollowerPlace {
     /// Divergence of the logs, with an upper bound of their newest common epoch and the end of that epoch at the
     /// leader.
     Diverging(EpochEnd),
-    /// End of the follower's log before the start of the leader's log, or past its end.
+    /// End of the follower's log before the start of the leader's log, or past the end of the leader's log.
     OutOfRange {
         /// Start of the leader's log.
         log_start: i64,

@@ -45,7 +45,8 @@ impl ReadMode {
 /// Plan of a read, made under the lock and carried out without it.
 struct ReadPlan {
     offsets: OffsetLookup,
-    /// Lookup of aborted transactions; `None` if the reader needs none, or none ends at or after the begin.
+    /// Lookup of transactions aborted at or after the begin of the read; `None` if the reader needs none, or there are
+    /// none.
     aborted: Option<AbortedLookup>,
     /// End of the offsets that the reader may see.
     limit: i64,

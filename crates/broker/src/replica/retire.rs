@@ -29,7 +29,7 @@ impl Replica {
     /// Takes the log out of use and renames its directory, or waits for the thread that does so. Returns false if the
     /// directory keeps its name.
     pub(crate) fn retire(&self) -> bool {
-        // If this partition never had a directory, its predecessor's may still have the name.
+        // If this partition never had a directory, its predecessor's directory may still have the name.
         self.retire_predecessors();
         self.retire_itself()
     }

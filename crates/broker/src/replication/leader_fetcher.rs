@@ -88,8 +88,8 @@ pub struct LeaderFetcher {
     id: LaneId,
     sender: UnboundedSender<LaneEvent>,
     followed: HashMap<PartitionId, Followed>,
-    /// Partitions that the next fetch adds to the session, and those that it removes first. The fetch skips partitions
-    /// that have left, and second entries of a partition.
+    /// Partitions that the next fetch names, after it has removed those of `to_be_forgotten` from the session. The
+    /// fetch skips partitions that have left, and second entries of a partition.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
     /// Times at which partitions are named again.

@@ -40,7 +40,7 @@ const LOOK_MOST: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Unsettled {
     file: PathBuf,
-    /// Number of times that the marker was set, and the value of that number when all transactions were last resolved.
+    /// Number of times that the marker was set, and the last such number for which all transactions were resolved.
     /// Locked while the file changes.
     sets: Mutex<(u64, u64)>,
     /// Notified when the marker is set.

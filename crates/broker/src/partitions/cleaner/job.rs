@@ -1,6 +1,6 @@
-//! Compaction of one log: collects the newest offset of every key in the dirty part, then rewrites the segments before
-//! the end of that part without superseded records. Records of aborted transactions supersede nothing, and are removed.
-//! A marker is removed after the data of its transaction.
+//! Compaction of one log: collects the newest offset of every key in the dirty part, as far as the map's memory allows.
+//! Then rewrites the segments up to the last collected offset without superseded records. Records of aborted
+//! transactions supersede nothing, and are removed. A marker is removed after the data of its transaction.
 //!
 //! Not here: the schedule and the handling of failures ([`super::Cleaner`]). The partition is locked only to read and
 //! to change its list of segments. Invariant: however a cleaning ends, the log contains every record that survives.
