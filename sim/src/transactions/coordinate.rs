@@ -94,9 +94,9 @@ impl World {
     }
 
     fn persist(&mut self, place: Place, record: Option<Arc<TransactionMetadata>>) -> Result<(), String> {
-        let luck = if self.is_quiet { 9 } else { self.random.below(40) };
+        let draw = if self.is_quiet { 9 } else { self.random.below(40) };
         let replica = &mut self.partitions[place.partition].replicas[place.broker];
-        let leads = replica.leads.filter(|_| luck != 0);
+        let leads = replica.leads.filter(|_| draw != 0);
         let end = leads.map(|leads| {
             let payload = Payload::State(place.id, record.clone());
             let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 1 };
@@ -105,7 +105,7 @@ impl World {
         });
         let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
         // A lone broker loses an append only together with its log, which then takes no more records.
-        let is_in_doubt = luck == 1 && !self.is_alone;
+        let is_in_doubt = draw == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
         if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {
             return Err(format!("a second record of {place:?} is in flight: {record:?}"));

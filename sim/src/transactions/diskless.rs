@@ -253,10 +253,10 @@ impl World {
 
     /// Advances a broker's queue: closes an object, ends uploads, commits.
     pub fn drive(&mut self, broker: BrokerId) -> Result<(), String> {
-        let luck = if self.is_quiet { 0 } else { self.random.below(8) };
+        let draw = if self.is_quiet { 0 } else { self.random.below(8) };
         let (is_quiet, has_store) = (self.is_quiet, self.brokers[broker].has_store);
         let pipeline = &mut self.brokers[broker].pipeline;
-        if !pipeline.gathering.is_empty() && luck < 4 {
+        if !pipeline.gathering.is_empty() && draw < 4 {
             self.index.next_object += 1;
             pipeline.close(self.index.next_object);
         }
@@ -269,7 +269,7 @@ impl World {
                 (false, _) => {}
             }
         }
-        match luck {
+        match draw {
             7 if self.random.one_in(2) => self.brokers[broker].pipeline.known = self.index.state.clone(),
             _ => {}
         }
@@ -290,11 +290,11 @@ impl World {
                 }
                 Upload::Done | Upload::Tried => object.upload = Upload::Tried,
             }
-            let luck = if self.is_quiet { 9 } else { self.random.below(12) };
-            if luck > 0 {
+            let draw = if self.is_quiet { 9 } else { self.random.below(12) };
+            if draw > 0 {
                 let (verdicts, appended) = self.index.commit(&object, self.now);
                 self.appended_to_index(&appended)?;
-                if luck > 1 {
+                if draw > 1 {
                     self.committed(broker, object, &verdicts);
                     continue;
                 }

@@ -151,7 +151,7 @@ impl World {
             59..=61 => self.now += self.random.below(25) as i64,
             62 if self.random.one_in(2) => self.write_plain()?,
             62 => self.recover(),
-            _ => self.misfortune()?,
+            _ => self.chaos()?,
         }
         self.wrong.take().map_or(Ok(()), Err)
     }
@@ -237,7 +237,7 @@ impl World {
         self.deliver(Message::Ask(to, asked))
     }
 
-    fn misfortune(&mut self) -> Result<(), String> {
+    fn chaos(&mut self) -> Result<(), String> {
         let at = self.random.below(PARTITIONS);
         let broker = self.any_broker();
         match self.random.below(16) {
