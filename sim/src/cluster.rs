@@ -29,7 +29,7 @@ pub type Known = Option<(usize, u64)>;
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub number: usize,
-    pub mark: u64,
+    pub nonce: u64,
     pub cluster: Arc<Cluster>,
 }
 

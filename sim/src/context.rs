@@ -155,10 +155,10 @@ impl Context {
                 self.send(connection, Node::Database, answer);
             }
             Message::Transact { number, command, known } => {
-                let mark = self.rng.u64(..);
+                let nonce = self.rng.u64(..);
                 let before = self.database.newest();
                 let fault = self.settings.fault;
-                let (answer, is_new) = self.database.transact(number, &command, known, (self.now, mark), fault);
+                let (answer, is_new) = self.database.transact(number, &command, known, (self.now, nonce), fault);
                 if is_new {
                     if let Command::Fence(whom) = &command
                         && self.running.contains_key(&whom.broker_id)

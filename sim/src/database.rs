@@ -29,14 +29,14 @@ pub struct Database {
 }
 
 impl Database {
-    pub fn new(cluster: Cluster, mark: u64) -> Database {
-        let versions = vec![(mark, Arc::new(cluster))];
+    pub fn new(cluster: Cluster, nonce: u64) -> Database {
+        let versions = vec![(nonce, Arc::new(cluster))];
         Database { versions, aside: None, beats: BTreeMap::new(), notes: BTreeMap::new(), is_down: false }
     }
 
     pub fn newest(&self) -> Snapshot {
-        let (mark, cluster) = self.versions.last().expect("there is a first version");
-        Snapshot { number: self.versions.len(), mark: *mark, cluster: Arc::clone(cluster) }
+        let (nonce, cluster) = self.versions.last().expect("there is a first version");
+        Snapshot { number: self.versions.len(), nonce: *nonce, cluster: Arc::clone(cluster) }
     }
 
     /// Returns the newest version for a process that starts with a disk that knows `known`; None if it cannot start.
@@ -46,7 +46,7 @@ impl Database {
 
     /// Returns true if this database has the version.
     fn knows(&self, known: Known) -> bool {
-        known.is_none_or(|(number, mark)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == mark))
+        known.is_none_or(|(number, nonce)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == nonce))
     }
 
     /// Returns the newest note of this process.
@@ -74,17 +74,17 @@ impl Database {
         number: u64,
         command: &Command,
         known: Known,
-        (now, mark): (i64, u64),
+        (now, nonce): (i64, u64),
         fault: Option<Fault>,
     ) -> (Message, bool) {
         if !self.knows(known) {
             return (Message::WentBack, false);
         }
-        let is_in_first_piece = !mark.is_multiple_of(LATER_PIECES);
+        let is_in_first_piece = !nonce.is_multiple_of(LATER_PIECES);
         let decided = self.newest().cluster.decide(command, is_in_first_piece, fault);
         let (result, is_new) = match decided {
             Ok(Some(next)) => {
-                self.versions.push((mark, Arc::new(next)));
+                self.versions.push((nonce, Arc::new(next)));
                 (Ok(()), true)
             }
             Ok(None) => (Ok(()), false),

@@ -34,7 +34,7 @@ pub struct Version {
     pub number: u64,
     /// Nonce drawn for this commit. Differs from that of another commit with the same number, such as one lost in a
     /// restore.
-    pub mark: u64,
+    pub nonce: u64,
 }
 
 /// Change that holds from some version on.

@@ -246,7 +246,7 @@ impl<S: Store> MetadataWriter<S> {
         if changes.is_empty() {
             drop(transaction);
         } else {
-            let version = Version { number: newest.epoch() + 1, mark: mark((self.new_id)()) };
+            let version = Version { number: newest.epoch() + 1, nonce: nonce((self.new_id)()) };
             match transaction.commit(&changes, version) {
                 Ok(()) => self.publisher.publish(image.at(version)),
                 Err(CommitError::Refused(error)) => {
@@ -380,7 +380,7 @@ impl Publisher {
 }
 
 /// Returns 64 bits of a drawn id.
-fn mark(id: Uuid) -> u64 {
+fn nonce(id: Uuid) -> u64 {
     let id = u128::from_be_bytes(id.0);
     (id >> 64) as u64 ^ id as u64
 }

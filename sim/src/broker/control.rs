@@ -333,7 +333,7 @@ impl Broker {
             // and may be started again.
             return self.kill(context);
         }
-        self.disk.known = Some((snapshot.number, snapshot.mark));
+        self.disk.known = Some((snapshot.number, snapshot.nonce));
         let partition = snapshot.cluster.partition.clone();
         process.image = Some(snapshot);
         self.event(context, |replica, now| replica.apply(&partition, now));

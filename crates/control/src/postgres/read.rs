@@ -55,7 +55,7 @@ pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     if first.number != at.number {
         return Ok(Since::TooMuch);
     }
-    if first.mark != at.mark {
+    if first.nonce != at.nonce {
         return Ok(Since::WentBack);
     }
     if later.len() > SINCE_MAX {
@@ -76,7 +76,7 @@ pub const NEWEST: &str = "SELECT version, mark FROM fullbore.versions ORDER BY v
 
 /// Reads number and nonce from the first two columns.
 pub fn version(row: &DatabaseRow) -> Result<Version, StoreError> {
-    Ok(Version { number: number(row, 0)?, mark: number::<i64>(row, 1)?.cast_unsigned() })
+    Ok(Version { number: number(row, 0)?, nonce: number::<i64>(row, 1)?.cast_unsigned() })
 }
 
 /// Returns the queries for the whole state, in the order in which [`everything`] reads it.

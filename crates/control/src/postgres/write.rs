@@ -155,10 +155,10 @@ fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEn
 
 fn stamp(statements: &mut Statements, changes: &[Change], version: Version) {
     let newest = i64::try_from(version.number).expect("fewer than 2^63 changes were ever made");
-    let mark = version.mark.cast_signed();
+    let nonce = version.nonce.cast_signed();
     let told = record::write(changes);
     let insert = "INSERT INTO fullbore.versions (version, mark, at, changes) VALUES (?, ?, clock_timestamp(), ";
-    statements.fill(insert, &[&newest, &mark]);
+    statements.fill(insert, &[&newest, &nonce]);
     match told.len() <= CHANGES_BYTES_MAX {
         true => statements.add("?)", &[&told]),
         false => statements.add("null)", &[]),
