@@ -32,8 +32,8 @@ pub struct Opened {
 pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let lock = FolderLock::take(folder)?;
     let space = Arc::new(DiskSpace::open(lock.folder(), 0));
-    let (control, place) = Control::open(broker(text), &lock, space, RegistrationInfo::nowhere())?;
-    place.map_or(Ok(()), |place| control.take(place))?;
+    let (control, join) = Control::open(broker(text), &lock, space, RegistrationInfo::nowhere())?;
+    join.map_or(Ok(()), |join| control.join_cluster(join))?;
     Ok(Opened { control, _lock: lock })
 }
 
