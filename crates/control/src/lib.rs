@@ -64,7 +64,7 @@ use postgres::Beats;
 use queue::Queue;
 use startup::{Started, started};
 use store::Store;
-use writer::Asked;
+use writer::QueuedCommand;
 
 pub use beat::{Beaten, PeerBeat};
 pub use change::DeletedTopic;
@@ -341,8 +341,8 @@ impl Control {
         let refused = command.refused(&stopped());
         let Some(queue) = self.queue() else { return refused };
         let (reply, answer) = oneshot::channel();
-        let asked = Asked { command: command.pending(reply), by: self.by.clone(), at: Instant::now() };
-        if queue.enter(asked).await.is_err() {
+        let queued = QueuedCommand { command: command.pending(reply), by: self.by.clone(), at: Instant::now() };
+        if queue.enter(queued).await.is_err() {
             return refused;
         }
         // A caller that only waits for an answer does not keep the queue open.
