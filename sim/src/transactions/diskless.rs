@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::broker::Waiter;
 use super::entry::{BrokerId, DISKLESS, Entry, Payload};
 use super::fault::Fault;
-use super::message::{Answer, Asked, Marking, Message, Request, Write};
+use super::message::{Answer, ClientRequest, Marking, Message, Request, Write};
 use super::replica::{PRODUCERS_MAX, Word};
 use super::world::World;
 use fullbore_rules::commit::admission::{Admission, Freshness, Opening, PartitionAdmission, TicketId};
@@ -182,7 +182,7 @@ impl Pipeline {
 
 impl World {
     /// Handles a batch that arrives at a broker, or continues it with the coordinator's confirmation.
-    pub fn write_diskless(&mut self, broker: BrokerId, asked: Asked, word: Word) -> Result<(), String> {
+    pub fn write_diskless(&mut self, broker: BrokerId, asked: ClientRequest, word: Word) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
         let answer = match self.take(broker, &asked, &write, word) {
             Taken::Pending => return Ok(()),
@@ -196,7 +196,7 @@ impl World {
         Ok(())
     }
 
-    fn take(&mut self, broker: BrokerId, asked: &Asked, write: &Write, word: Word) -> Taken {
+    fn take(&mut self, broker: BrokerId, asked: &ClientRequest, write: &Write, word: Word) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
         // A broker usually reads other brokers' commits soon.
