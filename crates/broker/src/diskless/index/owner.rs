@@ -51,7 +51,7 @@ pub type Deleted = Box<dyn FnOnce() + Send>;
 /// Permit of a queued request, which is held until the request is carried out, whether or not its caller still waits.
 pub type QueuePlace = Option<OwnedSemaphorePermit>;
 
-pub(super) enum Asked {
+pub(super) enum IndexRequest {
     Commit(Vec<UploadedObject>, oneshot::Sender<Result<CommitAnswer, CommitError>>),
     Look(Vec<(DisklessPartitionId, i64)>, oneshot::Sender<Result<Vec<Option<Looked>>, StoreError>>, QueuePlace),
     Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
@@ -82,7 +82,7 @@ pub(super) enum Asked {
 /// Handle that sends requests to the thread.
 #[derive(Clone)]
 pub struct IndexOwner {
-    pub(super) asked: Sender<Asked>,
+    pub(super) requests: Sender<IndexRequest>,
     /// Number of changes of topics that wait: partitions to be created, and deletions.
     pub(super) changes: Arc<watch::Sender<usize>>,
     /// Permits of moves of log starts.
@@ -94,7 +94,7 @@ pub struct IndexOwner {
 
 /// Thread of the index. Dropping this stops the thread: later requests are refused.
 pub struct IndexThread {
-    asked: Sender<Asked>,
+    requests: Sender<IndexRequest>,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -105,21 +105,21 @@ impl IndexOwner {
     /// # Errors
     /// [`io::Error`] of the system.
     pub fn start<S: IndexStore + 'static>(index: Index<S>) -> io::Result<(IndexOwner, IndexThread)> {
-        let (asked, asks) = channel();
+        let (requests, received) = channel();
         let stopping = Arc::new(AtomicBool::new(false));
         let changes = Arc::new(watch::Sender::new(0));
         let (until, made) = (Arc::clone(&stopping), Arc::clone(&changes));
         let thread = thread::Builder::new()
             .name("diskless-index".into())
-            .spawn(move || run(index, asks, &Progress { stopping: &until, changes: &made }))?;
-        let owner = IndexOwner::asking(asked.clone(), changes);
-        Ok((owner, IndexThread { asked, stopping, thread: Some(thread) }))
+            .spawn(move || run(index, received, &Progress { stopping: &until, changes: &made }))?;
+        let owner = IndexOwner::asking(requests.clone(), changes);
+        Ok((owner, IndexThread { requests, stopping, thread: Some(thread) }))
     }
 
-    /// Creates a handle for the receiver of `asked`.
-    pub(super) fn asking(asked: Sender<Asked>, changes: Arc<watch::Sender<usize>>) -> IndexOwner {
+    /// Creates a handle for the receiver of `requests`.
+    pub(super) fn asking(requests: Sender<IndexRequest>, changes: Arc<watch::Sender<usize>>) -> IndexOwner {
         IndexOwner {
-            asked,
+            requests,
             changes,
             moves: Arc::new(Semaphore::new(MOVES_MAX)),
             #[cfg(test)]
@@ -128,8 +128,8 @@ impl IndexOwner {
     }
 
     /// Sends a request. Without the thread its answer is dropped.
-    fn ask(&self, asked: Asked) {
-        let _ = self.asked.send(asked);
+    fn ask(&self, request: IndexRequest) {
+        let _ = self.requests.send(request);
         #[cfg(test)]
         self.rung.notify_one();
     }
@@ -140,7 +140,7 @@ impl IndexOwner {
     /// Those of [`Index::commit`].
     pub async fn commit(&self, objects: Vec<UploadedObject>) -> Result<CommitAnswer, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Commit(objects, answer));
+        self.ask(IndexRequest::Commit(objects, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -154,7 +154,7 @@ impl IndexOwner {
         place: QueuePlace,
     ) -> Result<Vec<Option<Looked>>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Look(partitions, answer, place));
+        self.ask(IndexRequest::Look(partitions, answer, place));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -164,7 +164,7 @@ impl IndexOwner {
     /// Those of [`IndexStore::register`].
     pub async fn register(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Register(count, answer));
+        self.ask(IndexRequest::Register(count, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -184,7 +184,7 @@ impl IndexOwner {
         place: QueuePlace,
     ) -> impl Future<Output = Result<Vec<Option<PartitionRow>>, CommitError>> + use<> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::MoveLogStarts(moves, answer, place));
+        self.ask(IndexRequest::MoveLogStarts(moves, answer, place));
         async { answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed()))) }
     }
 
@@ -194,7 +194,7 @@ impl IndexOwner {
     /// Those of [`IndexStore::unused`].
     pub async fn unused(&self, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Unused(count, for_ms, answer));
+        self.ask(IndexRequest::Unused(count, for_ms, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -204,20 +204,20 @@ impl IndexOwner {
     /// Those of [`IndexStore::judged_at`].
     pub async fn judged_at(&self) -> Result<i64, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::JudgedAt(answer));
+        self.ask(IndexRequest::JudgedAt(answer));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// Notes failed DELETEs as [`IndexStore::delete_failed`] does, without waiting. If that fails, the objects are
     /// returned again in a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
-        self.ask(Asked::DeleteFailed(ids));
+        self.ask(IndexRequest::DeleteFailed(ids));
     }
 
     /// Forgets objects as [`IndexStore::forget`] does, without waiting. If that fails, they are returned as unused
     /// again.
     pub fn forget(&self, ids: Vec<ObjectId>) {
-        self.ask(Asked::Forget(ids));
+        self.ask(IndexRequest::Forget(ids));
     }
 
     /// Returns the store as [`IndexStore::known_store`] does.
@@ -226,7 +226,7 @@ impl IndexOwner {
     /// Those of [`IndexStore::known_store`].
     pub async fn known_store(&self) -> Result<KnownStore, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::KnownStore(answer));
+        self.ask(IndexRequest::KnownStore(answer));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -236,24 +236,24 @@ impl IndexOwner {
     /// Those of [`IndexStore::adopt_store`].
     pub async fn adopt_store(&self, store_id: String) -> Result<String, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::AdoptStore(store_id, answer));
+        self.ask(IndexRequest::AdoptStore(store_id, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
     /// Deletes a topic as [`Index::delete`] does, without waiting. The thread repeats that until it succeeds.
     pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>, deleted: Deleted) {
         self.changes.send_modify(|changes| *changes += 1);
-        self.ask(Asked::Delete(topic_id, known, deleted));
+        self.ask(IndexRequest::Delete(topic_id, known, deleted));
     }
 
     /// Sets the retained batches as [`Index::retain_batches`] does, without waiting.
     pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
-        self.ask(Asked::RetainBatches(partitions, window));
+        self.ask(IndexRequest::RetainBatches(partitions, window));
     }
 
     /// Sets the expiration as [`Index::expire_producers_after`] does, without waiting.
     pub fn expire_producers_after(&self, expiration_ms: i64) {
-        self.ask(Asked::ExpireProducersAfter(expiration_ms));
+        self.ask(IndexRequest::ExpireProducersAfter(expiration_ms));
     }
 
     /// Waits until fewer than [`CHANGES_MAX`] changes of topics are queued.
@@ -264,14 +264,14 @@ impl IndexOwner {
     /// Creates the missing partitions of a topic, without waiting. The thread repeats that until it succeeds.
     pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, stops_before: StopsBefore, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
-        self.ask(Asked::Create { topic, count, stops_before, created });
+        self.ask(IndexRequest::Create { topic, count, stops_before, created });
     }
 }
 
 impl Drop for IndexThread {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
-        let _ = self.asked.send(Asked::Nothing);
+        let _ = self.requests.send(IndexRequest::Nothing);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of the diskless index has panicked");
         }
@@ -288,15 +288,15 @@ fn partitions(count: i32) -> usize {
     usize::try_from(count).unwrap_or(0)
 }
 
-fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Progress<'_>) {
+fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, progress: &Progress<'_>) {
     let (mut is_tidy, mut tidied) = (false, Instant::now());
     loop {
         // Requests come before the GC.
         let wait = if is_tidy { RETRY } else { Duration::ZERO };
-        match asks.recv_timeout(wait) {
+        match received.recv_timeout(wait) {
             _ if progress.stopping.load(Ordering::SeqCst) => return,
-            Ok(asked) => {
-                carry_out(&mut index, asked, now_ms(), progress);
+            Ok(request) => {
+                carry_out(&mut index, request, now_ms(), progress);
                 is_tidy = false;
                 // While requests follow each other without a pause, the queue is never empty.
                 if tidied.elapsed() < TIDY_WITHIN {
@@ -312,25 +312,25 @@ fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Pro
     }
 }
 
-pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_ms: i64, progress: &Progress<'_>) {
+pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, request: IndexRequest, now_ms: i64, progress: &Progress<'_>) {
     // A caller that no longer waits needs no answer.
-    match asked {
+    match request {
         // Producers need not expire before a commit: each partition's state shows which may have.
-        Asked::Commit(objects, answer) => {
+        IndexRequest::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, now_ms)));
         }
         // Otherwise reads that callers have given up would delay the others.
-        Asked::Look(_, answer, _) if answer.is_closed() => {}
-        Asked::Look(partitions, answer, _place) => drop(answer.send(index.look(&partitions))),
-        Asked::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
-        Asked::MoveLogStarts(moves, answer, _place) => drop(answer.send(index.store.move_log_starts(&moves))),
-        Asked::Unused(count, for_ms, answer) => drop(answer.send(index.store.unused(count, for_ms, now_ms))),
-        Asked::JudgedAt(answer) => drop(answer.send(index.store.judged_at(now_ms))),
-        Asked::DeleteFailed(ids) => drop(index.store.delete_failed(&ids, now_ms)),
-        Asked::Forget(ids) => drop(index.store.forget(&ids)),
-        Asked::KnownStore(answer) => drop(answer.send(index.store.known_store())),
-        Asked::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
-        Asked::Create { topic: (name, id), count, stops_before, created } => {
+        IndexRequest::Look(_, answer, _) if answer.is_closed() => {}
+        IndexRequest::Look(partitions, answer, _place) => drop(answer.send(index.look(&partitions))),
+        IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
+        IndexRequest::MoveLogStarts(moves, answer, _place) => drop(answer.send(index.store.move_log_starts(&moves))),
+        IndexRequest::Unused(count, for_ms, answer) => drop(answer.send(index.store.unused(count, for_ms, now_ms))),
+        IndexRequest::JudgedAt(answer) => drop(answer.send(index.store.judged_at(now_ms))),
+        IndexRequest::DeleteFailed(ids) => drop(index.store.delete_failed(&ids, now_ms)),
+        IndexRequest::Forget(ids) => drop(index.store.forget(&ids)),
+        IndexRequest::KnownStore(answer) => drop(answer.send(index.store.known_store())),
+        IndexRequest::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
+        IndexRequest::Create { topic: (name, id), count, stops_before, created } => {
             let before = ClassicStops::of_topic(count, stops_before);
             let make = || {
                 if !before.is_empty() {
@@ -343,17 +343,17 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             }
             progress.changes.send_modify(|changes| *changes -= partitions(count));
         }
-        Asked::Delete(topic_id, known, deleted) => {
+        IndexRequest::Delete(topic_id, known, deleted) => {
             if until_done(progress.stopping, || index.delete(topic_id, &known)).is_some() {
                 deleted();
             }
             progress.changes.send_modify(|changes| *changes -= 1);
         }
-        Asked::RetainBatches(partitions, window) => {
+        IndexRequest::RetainBatches(partitions, window) => {
             until_done(progress.stopping, || index.retain_batches(&partitions, window));
         }
-        Asked::ExpireProducersAfter(expiration_ms) => index.expire_producers_after(expiration_ms),
-        Asked::Nothing => {}
+        IndexRequest::ExpireProducersAfter(expiration_ms) => index.expire_producers_after(expiration_ms),
+        IndexRequest::Nothing => {}
     }
 }
 
@@ -409,24 +409,24 @@ mod tests {
         index.commit(&[UploadedObject { id: object, batches }], 0).expect("committed");
         index.store.move_log_start(partition, 1).expect("moved");
         let beside = SqliteIndex::open(folder.path()).expect("opened");
-        let (asked, asks) = channel();
+        let (requests, received) = channel();
         let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
         // The next requests are queued before these are carried out.
         let ask_for_many = || {
-            (0..10_000).for_each(|_| drop(asked.send(Asked::Forget(Vec::new()))));
+            (0..10_000).for_each(|_| drop(requests.send(IndexRequest::Forget(Vec::new()))));
             let (answer, answered) = oneshot::channel();
-            drop(asked.send(Asked::KnownStore(answer)));
+            drop(requests.send(IndexRequest::KnownStore(answer)));
             answered
         };
         thread::scope(|scope| {
-            scope.spawn(|| run(index, asks, &Progress { stopping: &stopping, changes: &changes }));
+            scope.spawn(|| run(index, received, &Progress { stopping: &stopping, changes: &changes }));
             let (mut first, began) = (ask_for_many(), Instant::now());
             while beside.objects() != [(object, false, None)] && began.elapsed() < Duration::from_secs(60) {
                 let second = ask_for_many();
                 drop(std::mem::replace(&mut first, second).blocking_recv());
             }
             stopping.store(true, Ordering::SeqCst);
-            drop(asked.send(Asked::Nothing));
+            drop(requests.send(IndexRequest::Nothing));
         });
         assert_eq!(beside.objects(), [(object, false, None)], "its run is cleared");
     }
