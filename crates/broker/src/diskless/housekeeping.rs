@@ -186,13 +186,13 @@ async fn delete(objects: &Objects, id: ObjectId) -> Result<(), ObjectError> {
 mod tests {
     use fullbore_tests::s3::{S3, S3Fault};
 
-    use super::super::index::own::OwnIndex;
+    use super::super::index::temp_index::TempIndex;
     use super::super::objects::BodyProgress;
     use super::super::objects::double::{StoreDouble, s3_storage};
     use super::*;
     use fullbore_config::DisklessStorage;
 
-    fn cleaner(objects: &Objects, index: &OwnIndex) -> Cleaner {
+    fn cleaner(objects: &Objects, index: &TempIndex) -> Cleaner {
         let objects = objects.clone();
         Cleaner { objects, index: index.owner(), failures: LogRateLimit::default(), failed: VecDeque::new() }
     }
@@ -200,7 +200,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn many_objects_are_deleted_in_less_time_than_one_after_the_other() {
         let (objects, index) =
-            (Objects::over(StoreDouble::taking(Duration::from_millis(50)), "one"), OwnIndex::empty());
+            (Objects::over(StoreDouble::taking(Duration::from_millis(50)), "one"), TempIndex::empty());
         for id in 0..3 {
             objects.put(id, vec!["some".into()], BodyProgress::default()).await.expect("put");
         }
@@ -213,7 +213,7 @@ mod tests {
 
     #[tokio::test]
     async fn delete_fails_twice_the_next_pass_deletes_the_object() {
-        let (s3, index) = (S3::start(), OwnIndex::empty());
+        let (s3, index) = (S3::start(), TempIndex::empty());
         let objects = Objects::open(&DisklessStorage::S3(s3_storage(&s3)), "one", index.owner()).await.expect("opened");
         for id in 1..3 {
             objects.put(id, vec!["some".into()], BodyProgress::default()).await.expect("put");
@@ -234,7 +234,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_delete_that_hangs_is_given_up() {
-        let (s3, index) = (S3::start(), OwnIndex::empty());
+        let (s3, index) = (S3::start(), TempIndex::empty());
         let objects = Objects::open(&DisklessStorage::S3(s3_storage(&s3)), "one", index.owner()).await.expect("opened");
         objects.put(1, vec!["some".into()], BodyProgress::default()).await.expect("put");
         s3.next("DELETE", S3Fault::Hang);

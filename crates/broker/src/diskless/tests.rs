@@ -4,7 +4,7 @@
 use bytes::BytesMut;
 use std::ops::Range;
 
-use super::index::by_hand::{IndexByHand, Turn};
+use super::index::manual_index::{ManualIndex, Turn};
 use super::index::{ChangeSource, IndexChanges, IndexStore, UploadedObject};
 use super::objects::double::StoreDouble;
 use fullbore_rules::commit::admission::Freshness;
@@ -29,7 +29,7 @@ const ONE: Uuid = Uuid([1; 16]);
 /// Broker over an index that is carried out by hand.
 struct ByHand {
     diskless: Diskless,
-    index: IndexByHand<SqliteIndex>,
+    index: ManualIndex<SqliteIndex>,
     config: Arc<TopicConfig>,
     folder: tempfile::TempDir,
 }
@@ -52,7 +52,7 @@ impl ByHand {
     fn beside(changes: Option<IndexChanges>) -> ByHand {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
-        let (owner, index) = IndexByHand::new(Index::new(store, 5));
+        let (owner, index) = ManualIndex::new(Index::new(store, 5));
         let finder = RunFinder::open(folder.path()).expect("opened");
         let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

@@ -9,7 +9,7 @@ use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::Instant;
 
-use super::index::by_hand::{IndexByHand, Turn};
+use super::index::manual_index::{ManualIndex, Turn};
 use super::objects::double::StoreDouble;
 use super::*;
 use fullbore_config::Properties;
@@ -37,7 +37,7 @@ impl OneBroker {
     async fn start(memory_bytes: usize, partitions: i32) -> OneBroker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
-        let (owner, index) = IndexByHand::new(Index::new(store, 5));
+        let (owner, index) = ManualIndex::new(Index::new(store, 5));
         tokio::spawn(carry_out(index));
         let finder = RunFinder::open(folder.path()).expect("opened");
         let store = StoreDouble::taking(PUT);
@@ -136,7 +136,7 @@ impl OneBroker {
 }
 
 /// Carries out the requests to the index.
-async fn carry_out(mut index: IndexByHand<SqliteIndex>) {
+async fn carry_out(mut index: ManualIndex<SqliteIndex>) {
     loop {
         match index.turn().await {
             Turn::Commit(objects, answer) => drop(answer.send(index.commit(&objects, 0))),

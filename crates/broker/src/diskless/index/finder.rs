@@ -155,7 +155,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     #[cfg(test)]
-    if super::by_hand::is_here() {
+    if super::manual_index::is_here() {
         return work();
     }
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(StoreError::Failed(error.to_string())))

@@ -16,13 +16,13 @@
 //! Invariant: state in memory is what a transaction that is known to be committed has left.
 
 #[cfg(test)]
-pub mod by_hand;
+pub mod manual_index;
 mod finder;
 #[cfg(test)]
 mod measure;
 mod noted;
 #[cfg(test)]
-pub mod own;
+pub mod temp_index;
 mod owner;
 mod packed;
 pub mod postgres;

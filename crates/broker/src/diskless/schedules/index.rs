@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::Fault;
 use super::world::{World, ms, random};
-use crate::diskless::index::by_hand::{CommitAnswerer, IndexByHand, Turn};
+use crate::diskless::index::manual_index::{CommitAnswerer, ManualIndex, Turn};
 use crate::diskless::index::{
     ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow,
     ProducerRow, ProducerRowPlace, SqliteIndex, UnusedObject, UploadedObject,
@@ -75,7 +75,7 @@ impl ChangeSource for PolledChanges {
 /// Driver that carries out the requests to the index.
 pub struct Driver {
     world: Arc<World>,
-    index: IndexByHand<TroubledIndex>,
+    index: ManualIndex<TroubledIndex>,
     plan: Arc<Mutex<Plan>>,
     by: Random,
 }
@@ -231,7 +231,7 @@ impl Driver {
         let inner = SqliteIndex::open(&world.folder).expect("opened").numbered_from((life as u32) << 16);
         let store = TroubledIndex { inner, plan: Arc::clone(&plan), world: Arc::clone(world) };
         let index = crate::diskless::index::Index::new(store, world.setup.window);
-        let (owner, index) = IndexByHand::new(index);
+        let (owner, index) = ManualIndex::new(index);
         let by = random(world.setup.seed, 100 + life);
         (owner, Driver { world: Arc::clone(world), index, plan, by })
     }

@@ -20,7 +20,7 @@ thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if this thread has made an index that is carried out by hand. Its finder then waits for no other thread
+/// Returns true if this thread has made a manual index. Its finder then waits for no other thread
 /// either.
 pub fn is_here() -> bool {
     IS_HERE.get()
@@ -60,7 +60,7 @@ impl OtherTurn {
 }
 
 /// Index, with the requests to it.
-pub struct IndexByHand<S> {
+pub struct ManualIndex<S> {
     index: Index<S>,
     received: Receiver<IndexRequest>,
     rung: Arc<Notify>,
@@ -69,16 +69,16 @@ pub struct IndexByHand<S> {
     is_tidy: bool,
 }
 
-impl<S: IndexStore> IndexByHand<S> {
+impl<S: IndexStore> ManualIndex<S> {
     /// Creates the index, and the handle that sends requests to it.
-    pub fn new(index: Index<S>) -> (IndexOwner, IndexByHand<S>) {
+    pub fn new(index: Index<S>) -> (IndexOwner, ManualIndex<S>) {
         IS_HERE.set(true);
         let (requests, received) = channel();
         let changes = Arc::new(watch::Sender::new(0));
         let owner = IndexOwner::asking(requests, Arc::clone(&changes));
         let rung = Arc::clone(&owner.rung);
         let stopping = AtomicBool::new(false);
-        (owner, IndexByHand { index, received, rung, stopping, changes, is_tidy: false })
+        (owner, ManualIndex { index, received, rung, stopping, changes, is_tidy: false })
     }
 
     /// Waits for the next request.
