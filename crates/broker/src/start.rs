@@ -24,7 +24,7 @@ use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use crate::transactions::{Transactions, Unsettled};
 use fullbore_config::BrokerConfig;
-use fullbore_control::{PendingJoin, Control, Endpoint, FolderLock, OpenError, RegistrationInfo, Urgent};
+use fullbore_control::{Control, Endpoint, FolderLock, OpenError, PendingJoin, RegistrationInfo, Urgent};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::fault_point;
 use fullbore_host::long_work::LongWork;

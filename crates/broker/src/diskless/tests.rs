@@ -430,7 +430,7 @@ async fn refreshed_while_refused(is_refused: impl Fn(usize) -> bool) -> (Vec<usi
             Turn::Other(asked) => {
                 questions.push(asked.partitions());
                 match is_refused(questions.len() - 1) {
-                    true => asked.refuse_look(),
+                    true => asked.refuse_refresh(),
                     false => broker.index.carry_out(asked, 0),
                 }
             }

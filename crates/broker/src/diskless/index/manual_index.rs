@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::timeout;
 
-use super::owner::{IndexRequest, IndexOwner, Progress, RETRY, RUNS_CLEARED, carry_out};
+use super::owner::{IndexOwner, IndexRequest, Progress, RETRY, RUNS_CLEARED, carry_out};
 use super::{CommitAnswer, Index, IndexStore, UploadedObject};
 use fullbore_db::{CommitError, StoreError};
 
@@ -46,14 +46,14 @@ impl OtherTurn {
     /// Returns the number of partitions that a read covers.
     pub fn partitions(&self) -> usize {
         match &self.0 {
-            IndexRequest::Look(partitions, ..) => partitions.len(),
+            IndexRequest::Refresh(partitions, ..) => partitions.len(),
             _ => 0,
         }
     }
 
     /// Refuses a read, as a back end does that is down.
-    pub fn refuse_look(self) {
-        if let IndexRequest::Look(_, answer, _) = self.0 {
+    pub fn refuse_refresh(self) {
+        if let IndexRequest::Refresh(_, answer, _) = self.0 {
             drop(answer.send(Err(StoreError::Away("by hand".into()))));
         }
     }

@@ -15,14 +15,12 @@
 //!
 //! Invariant: state in memory is what a transaction that is known to be committed has left.
 
+mod finder;
 #[cfg(test)]
 pub mod manual_index;
-mod finder;
 #[cfg(test)]
 mod measure;
 mod noted;
-#[cfg(test)]
-pub mod temp_index;
 mod owner;
 mod packed;
 pub mod postgres;
@@ -32,6 +30,8 @@ mod sqlite;
 mod store;
 #[cfg(test)]
 mod store_tests;
+#[cfg(test)]
+pub mod temp_index;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -81,7 +81,7 @@ pub struct UploadedObject {
 
 /// State of a partition, and its changes from an offset on.
 #[derive(Clone, Debug)]
-pub struct Looked {
+pub struct RefreshedPartition {
     /// Row of the partition now.
     pub row: PartitionRow,
     /// Batches of producers from that offset on.
@@ -143,7 +143,10 @@ impl<S: IndexStore> Index<S> {
     ///
     /// # Errors
     /// [`StoreError`]; the state is unknown.
-    pub fn look(&mut self, partitions: &[(DisklessPartitionId, i64)]) -> Result<Vec<Option<Looked>>, StoreError> {
+    pub fn refresh(
+        &mut self,
+        partitions: &[(DisklessPartitionId, i64)],
+    ) -> Result<Vec<Option<RefreshedPartition>>, StoreError> {
         let ids: BTreeSet<_> = partitions.iter().map(|(id, _)| *id).collect();
         let known: HashMap<_, _> = self.known_to(&ids).into_iter().collect();
         let known_to = |id: &DisklessPartitionId| known.get(id).copied().unwrap_or(0);
@@ -155,7 +158,7 @@ impl<S: IndexStore> Index<S> {
         for row in found.producers {
             producers.entry(row.batches.partition).or_default().push(row);
         }
-        let looked = |(id, from): &(DisklessPartitionId, i64)| {
+        let refreshed = |(id, from): &(DisklessPartitionId, i64)| {
             let state = self.known.get(id)?;
             let mut producers = producers.remove(id).unwrap_or_default();
             producers.retain(|row| row.base_offset() >= *from);
@@ -163,15 +166,19 @@ impl<S: IndexStore> Index<S> {
                 0 => state.producers.predecessor().clone(),
                 _ => Stops::default(),
             };
-            Some(Looked { row: PartitionRow::of(*id, state), producers, predecessor })
+            Some(RefreshedPartition { row: PartitionRow::of(*id, state), producers, predecessor })
         };
         Ok(partitions.iter().map(looked).collect())
     }
 
     /// Reads the state of one partition.
     #[cfg(test)]
-    pub fn look_at(&mut self, partition: DisklessPartitionId, from: i64) -> Result<Option<Looked>, StoreError> {
-        Ok(self.look(&[(partition, from)])?.pop().flatten())
+    pub fn refresh_one(
+        &mut self,
+        partition: DisklessPartitionId,
+        from: i64,
+    ) -> Result<Option<RefreshedPartition>, StoreError> {
+        Ok(self.refresh(&[(partition, from)])?.pop().flatten())
     }
 
     /// Reads the rows of these partitions, and those of their producers from the offsets on.

@@ -19,7 +19,8 @@ use fullbore_wire::Uuid;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::{
-    ClassicStops, CommitAnswer, Index, IndexStore, KnownStore, Looked, PartitionRow, UnusedObject, UploadedObject,
+    ClassicStops, CommitAnswer, Index, IndexStore, KnownStore, PartitionRow, RefreshedPartition, UnusedObject,
+    UploadedObject,
 };
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
@@ -53,7 +54,11 @@ pub type QueuePlace = Option<OwnedSemaphorePermit>;
 
 pub(super) enum IndexRequest {
     Commit(Vec<UploadedObject>, oneshot::Sender<Result<CommitAnswer, CommitError>>),
-    Look(Vec<(DisklessPartitionId, i64)>, oneshot::Sender<Result<Vec<Option<Looked>>, StoreError>>, QueuePlace),
+    Refresh(
+        Vec<(DisklessPartitionId, i64)>,
+        oneshot::Sender<Result<Vec<Option<RefreshedPartition>>, StoreError>>,
+        QueuePlace,
+    ),
     Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
     Create {
         topic: (Arc<str>, Uuid),
@@ -144,17 +149,17 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Reads state as [`Index::look`] does.
+    /// Reads state as [`Index::refresh`] does.
     ///
     /// # Errors
-    /// Those of [`Index::look`].
-    pub async fn look(
+    /// Those of [`Index::refresh`].
+    pub async fn refresh(
         &self,
         partitions: Vec<(DisklessPartitionId, i64)>,
         place: QueuePlace,
-    ) -> Result<Vec<Option<Looked>>, StoreError> {
+    ) -> Result<Vec<Option<RefreshedPartition>>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(IndexRequest::Look(partitions, answer, place));
+        self.ask(IndexRequest::Refresh(partitions, answer, place));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -312,7 +317,12 @@ fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, pro
     }
 }
 
-pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, request: IndexRequest, now_ms: i64, progress: &Progress<'_>) {
+pub(super) fn carry_out<S: IndexStore>(
+    index: &mut Index<S>,
+    request: IndexRequest,
+    now_ms: i64,
+    progress: &Progress<'_>,
+) {
     // A caller that no longer waits needs no answer.
     match request {
         // Producers need not expire before a commit: each partition's state shows which may have.
@@ -320,8 +330,8 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, request: IndexReque
             drop(answer.send(index.commit(&objects, now_ms)));
         }
         // Otherwise reads that callers have given up would delay the others.
-        IndexRequest::Look(_, answer, _) if answer.is_closed() => {}
-        IndexRequest::Look(partitions, answer, _place) => drop(answer.send(index.look(&partitions))),
+        IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
+        IndexRequest::Refresh(partitions, answer, _place) => drop(answer.send(index.refresh(&partitions))),
         IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
         IndexRequest::MoveLogStarts(moves, answer, _place) => drop(answer.send(index.store.move_log_starts(&moves))),
         IndexRequest::Unused(count, for_ms, answer) => drop(answer.send(index.store.unused(count, for_ms, now_ms))),

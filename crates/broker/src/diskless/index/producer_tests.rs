@@ -63,8 +63,8 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
             continue;
         }
         for mut index in [opened.another(), opened.another()] {
-            let looked = index.look_at(partition, 0).expect("known").expect("there");
-            assert_eq!((looked.row.next_offset, looked.predecessor.len()), (0, 2));
+            let refreshed = index.refresh_one(partition, 0).expect("known").expect("there");
+            assert_eq!((refreshed.row.next_offset, refreshed.predecessor.len()), (0, 2));
         }
         for (producer_id, base_sequence) in [(7, 40), (8, 20), (9, 30)] {
             let object = opened.object();
@@ -79,7 +79,8 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
         );
     }
     // A producer begins after others have written: at a broker that has read all rows, and at one without state.
-    let left = |index: &mut Index<B::Store>| index.look_at(partition, 0).expect("known").expect("there").predecessor;
+    let left =
+        |index: &mut Index<B::Store>| index.refresh_one(partition, 0).expect("known").expect("there").predecessor;
     let mut other = opened.another();
     assert_eq!((left(&mut opened.index).len(), left(&mut other).len()), (1, 1));
     let object = UploadedObject { id: opened.object(), batches: vec![by(8, batch(partition, 0, 20))] };
@@ -191,9 +192,9 @@ fn classic_topic_was_in_between_as_the_metadata_remembers_its_producers_may_begi
             while opened.index.store.expire_producers(0, i64::MAX - 1, 10).expect("expired").is_some() {}
         }
         opened.again();
-        let looked = opened.index.look_at(partition, 0).expect("known").expect("there");
-        assert_eq!((looked.predecessor.len(), looked.row.expired_to), (0, if is_expired { 8 } else { -1 }));
-        assert_eq!(looked.predecessor.unknown_below(), if is_expired { 0 } else { 9 });
+        let refreshed = opened.index.refresh_one(partition, 0).expect("known").expect("there");
+        assert_eq!((refreshed.predecessor.len(), refreshed.row.expired_to), (0, if is_expired { 8 } else { -1 }));
+        assert_eq!(refreshed.predecessor.unknown_below(), if is_expired { 0 } else { 9 });
         for (producer_id, verdict) in [(9, gap), (7, [appended(0)]), (8, [appended(10)])] {
             let object = opened.object();
             let verdicts = opened.commit(object, &[by(producer_id, batch(partition, 0, 70))]);
@@ -203,7 +204,7 @@ fn classic_topic_was_in_between_as_the_metadata_remembers_its_producers_may_begi
 }
 
 fn stops_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartitionId) -> usize {
-    index.look_at(partition, 0).expect("known").expect("there").predecessor.len()
+    index.refresh_one(partition, 0).expect("known").expect("there").predecessor.len()
 }
 
 /// Regression: in a cluster it waited for a batch that it had sent long ago, and was refused for good.
@@ -347,7 +348,7 @@ fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
     let rows = opened.back_end.producer_rows(partition);
     assert!((5 * PRODUCERS..16 * PRODUCERS).contains(&(rows as i64)), "{rows}");
     assert_eq!(
-        opened.another().look_at(partition, 0).expect("known").expect("there").row.next_offset,
+        opened.another().refresh_one(partition, 0).expect("known").expect("there").row.next_offset,
         40 * 10 * PRODUCERS
     );
 }
@@ -368,7 +369,7 @@ fn partition_has_more_producers_than_its_limit_it_opens_by_rows_of_a_few_times_a
     let read = opened.index.read(vec![(partition, 0)]).expect("read").producers.len();
     assert!((PRODUCERS_MAX..4 * PRODUCERS_MAX).contains(&read), "{read} rows of {}", commits * PER_COMMIT);
     let end = commits * PER_COMMIT * 10;
-    assert_eq!(opened.index.look_at(partition, 0).expect("known").expect("there").row.next_offset, end);
+    assert_eq!(opened.index.refresh_one(partition, 0).expect("known").expect("there").row.next_offset, end);
     assert_eq!(opened.index.known[&partition].producers.len(), PRODUCERS_MAX);
     let newest = commits * PER_COMMIT - 1;
     let object = opened.object();
@@ -436,7 +437,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     assert_eq!(commit_at(&mut opened, by(5, batch(partition, 0, 10)), NOW + 800_000), appended(30));
     tidy_at::<B>(&mut opened.index, NOW + 999_999);
     let known = |index: &mut Index<B::Store>, partition: DisklessPartitionId| {
-        index.look_at(partition, i64::MAX).expect("known").expect("there");
+        index.refresh_one(partition, i64::MAX).expect("known").expect("there");
         let state = &index.known[&partition];
         let mut ids: Vec<i64> = state.producers.iter().map(|producer| producer.producer_id).collect();
         ids.sort_unstable();

@@ -183,7 +183,7 @@ fn index_restarts_its_commits_are_known<B: BackEnd>() {
     assert_eq!(place, (object, 0, 20, 0, 200));
     let row = opened.back_end.finder().partitions(&[first]).expect("read")[0];
     assert_eq!((row.log_start, row.next_offset, row.bytes, row.max_timestamp), (0, 30, 300, NOW));
-    assert_eq!(opened.index.look_at(first, 0).expect("known").expect("there").row.next_offset, 30);
+    assert_eq!(opened.index.refresh_one(first, 0).expect("known").expect("there").row.next_offset, 30);
 }
 
 fn committed_object_is_committed_again_it_answers_from_its_rows<B: BackEnd>() {
@@ -220,7 +220,7 @@ fn partition_or_object_is_gone_its_batch_is_refused<B: BackEnd>() {
     assert_eq!(opened.commit(object + 1, &[batch(partition, 0, 0)]), gone);
     let missing = [CommitVerdict::Refused(Refusal::PartitionGone)];
     assert_eq!(opened.commit(object, &[batch(partition + 1, 0, 0)]), missing);
-    assert!(opened.index.look_at(partition + 1, 0).expect("known").is_none());
+    assert!(opened.index.refresh_one(partition + 1, 0).expect("known").is_none());
 }
 
 /// Otherwise its producer would write it a second time, to the next topic of the name.
@@ -235,7 +235,7 @@ fn partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made<B: Ba
             UploadedObject { id: opened.object(), batches: vec![batch(partition, 0, 10), batch(partition, 100, 20)] };
         opened.another().commit(std::slice::from_ref(&lost), NOW).expect("committed");
         if is_still_known {
-            opened.index.look_at(partition, 0).expect("known").expect("there");
+            opened.index.refresh_one(partition, 0).expect("known").expect("there");
         }
         opened.back_end.store().delete(TOPIC, &[]).expect("deleted");
         let mut tidier = opened.another();

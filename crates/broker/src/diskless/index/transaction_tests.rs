@@ -69,7 +69,7 @@ impl<B: BackEnd> Opened<B> {
 }
 
 fn shown<S: IndexStore>(index: &mut Index<S>, id: DisklessPartitionId) -> Shown {
-    let row = index.look_at(id, 0).expect("known").expect("there").row;
+    let row = index.refresh_one(id, 0).expect("known").expect("there").row;
     let mut producers: Vec<_> = index.known[&id].producers.iter().collect();
     producers.sort_by_key(|of| of.producer_id);
     (row, producers)
@@ -122,8 +122,9 @@ fn transaction_is_written_by_several_brokers_their_markers_and_openings_are_seen
     let plain = batch(partition, 0, 30);
     assert_eq!(by_other(&mut opened, vec![plain]), [refused(SequenceRefusal::InvalidTxnState)]);
     assert_eq!(shown(&mut opened.index, partition), shown(&mut other, partition));
-    let looked = other.look_at(partition, 10).expect("known").expect("there");
-    let kinds: Vec<_> = looked.producers.iter().map(|row| (row.base_offset(), row.batches.batches[0].kind)).collect();
+    let refreshed = other.refresh_one(partition, 10).expect("known").expect("there");
+    let kinds: Vec<_> =
+        refreshed.producers.iter().map(|row| (row.base_offset(), row.batches.batches[0].kind)).collect();
     let ends = BatchKind::Marker { coordinator_epoch: 4, is_commit: false, has_next_epoch: false };
     assert_eq!(kinds, [(10, BatchKind::Transactional), (20, ends), (21, BatchKind::Transactional)]);
 }

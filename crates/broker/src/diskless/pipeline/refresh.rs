@@ -13,7 +13,7 @@ use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{Pipeline, Released, Shared};
-use crate::diskless::index::{Looked, QueuePlace, UNKNOWN_AT_ONCE};
+use crate::diskless::index::{QueuePlace, RefreshedPartition, UNKNOWN_AT_ONCE};
 use fullbore_log::partition::error::AppendError;
 
 /// Outcome of a refresh for each of its partitions.
@@ -64,7 +64,7 @@ impl Pipeline {
             let known_to = |number: &DisklessPartitionId| state.known.get(number).map_or(0, |known| known.next_offset);
             numbers.iter().map(|number| (*number, known_to(number))).collect()
         };
-        match self.shared.index.look(from.clone(), place).await {
+        match self.shared.index.refresh(from.clone(), place).await {
             Ok(found) => {
                 let mut released = Vec::new();
                 for ((number, from), found) in from.into_iter().zip(found) {
@@ -107,10 +107,10 @@ impl Shared {
         self: &Arc<Self>,
         number: DisklessPartitionId,
         from: i64,
-        found: Option<Looked>,
+        found: Option<RefreshedPartition>,
         released: &mut Vec<Released>,
     ) -> Result<(), AppendError> {
-        let Looked { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
+        let RefreshedPartition { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
         let mut state = self.state.lock();
         if self.reader.partition(number).is_none() {
             // The partition is deleted: nothing would ever remove the entry.

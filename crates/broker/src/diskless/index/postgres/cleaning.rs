@@ -43,7 +43,7 @@ pub fn register(session: &mut Guarded, drawn: &[ObjectId]) -> Result<Vec<ObjectI
 
 /// Returns the database's time, ms since 1970.
 pub fn clock_ms(session: &mut Guarded) -> Result<i64, StoreError> {
-    let mut answers = session.look("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")?;
+    let mut answers = session.read("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")?;
     let clock = next(&mut answers)?;
     let row = clock.first().ok_or_else(|| damaged("it has no clock"))?;
     number(row, 0)
@@ -99,7 +99,7 @@ pub fn producers_from(
     offset: i64,
     count: usize,
 ) -> Result<Vec<ProducerRowPlace>, StoreError> {
-    let mut answers = session.look(&format!(
+    let mut answers = session.read(&format!(
         "SELECT base_offset, producer_id, encode(substring(batches FROM length(batches) - {LAST_BASE_OFFSET} + 1 FOR 8), 'hex')
          FROM fullbore.diskless_producers WHERE partition = {id} AND base_offset >= {offset} ORDER BY base_offset LIMIT {count}"
     ))?;
@@ -146,7 +146,7 @@ pub fn expire_producers(
         "SELECT partition FROM fullbore.diskless_producers WHERE partition > {after} ORDER BY partition LIMIT 1"
     );
     let silent = |partition: &str| silent_producers(partition, before_ms, producers_max);
-    let mut answers = session.look(&format!("{partition}; {}", silent(&partition))).map_err(refused)?;
+    let mut answers = session.read(&format!("{partition}; {}", silent(&partition))).map_err(refused)?;
     let Some(id) = numbers(&mut answers)?.first().copied() else { return Ok(None) };
     if numbers(&mut answers)?.is_empty() {
         return Ok(Some((id, false)));
@@ -214,7 +214,7 @@ pub fn clear(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitError
 fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitError> {
     let refused = CommitError::Refused;
     let cleared = "SELECT partition, before FROM fullbore.diskless_cleared ORDER BY partition LIMIT 1";
-    if next(&mut session.look(cleared).map_err(refused)?).map_err(refused)?.is_empty() {
+    if next(&mut session.read(cleared).map_err(refused)?).map_err(refused)?.is_empty() {
         return Ok(false);
     }
     let lock = format!("SELECT pg_try_advisory_xact_lock({CLEARING})");

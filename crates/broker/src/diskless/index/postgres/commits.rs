@@ -75,7 +75,7 @@ impl IndexStore for PostgresIndex {
         // A read without a commit does not wait for commits.
         let is_look = question.objects.is_empty();
         let answers = match is_look {
-            true => self.session.look(&ask_partitions(question, ""))?,
+            true => self.session.read(&ask_partitions(question, ""))?,
             false => {
                 let partitions = ask_partitions(question, "FOR UPDATE OF p");
                 self.session.begin(&format!("{partitions}; {}", ask_objects(&question.objects)))?

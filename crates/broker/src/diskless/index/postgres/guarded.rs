@@ -45,7 +45,7 @@ impl Guarded {
     ///
     /// # Errors
     /// [`StoreError`]; the answer is unknown.
-    pub fn look(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
+    pub fn read(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let answers =
             self.begin_as("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &format!("{statements}; COMMIT"))?;
         self.is_open = false;
@@ -99,8 +99,8 @@ impl Guarded {
     ///
     /// # Errors
     /// [`StoreError`]; the answer is unknown, and the transaction is gone.
-    pub fn ask_or_look(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
-        if self.is_open { self.ask(statements) } else { self.look(statements) }
+    pub fn ask_or_read(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
+        if self.is_open { self.ask(statements) } else { self.read(statements) }
     }
 
     /// Writes by these statements, and ends the transaction.

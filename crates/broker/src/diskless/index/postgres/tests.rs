@@ -326,7 +326,7 @@ fn database_is_an_older_copy_nothing_is_committed() {
     // This broker has read what only the other one has committed since.
     until_known(&mut other, &object(2));
     changes.changed().expect("told");
-    assert_eq!(one.look_at(partition, 0).expect("known").expect("there").row.next_offset, 30);
+    assert_eq!(one.refresh_one(partition, 0).expect("known").expect("there").row.next_offset, 30);
     server.swap();
     let went_back = |index: &mut PostgresIndexOf, at: usize| {
         let done = index.commit(&[object(at)], NOW).map(|answer| answer.verdicts);
@@ -426,13 +426,13 @@ fn brokers_have_several_windows_the_largest_is_retained() {
     let mut other = Index::new(opened.back_end.broker(2).0, 5);
     opened.index = Index::new(opened.back_end.store(), 5);
     other.retain_batches(&[partition], 5).expect("done");
-    other.look_at(partition, 0).expect("known").expect("there");
+    other.refresh_one(partition, 0).expect("known").expect("there");
     opened.index.retain_batches(&[partition], 8).expect("done");
     for number in 0..9 {
         let object = opened.object();
         opened.commit(object, &[batch(partition, 0, number * 10)]);
     }
-    assert_eq!(other.look_at(partition, 0).expect("known").expect("there").row.window, 8);
+    assert_eq!(other.refresh_one(partition, 0).expect("known").expect("there").row.window, 8);
     let needs = |offset| other.known[&partition].producers.needs(7, offset..=offset);
     assert!(needs(10) && !needs(9), "eight of nine");
     assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].window, 8);

@@ -219,7 +219,7 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
              WHERE of.partition = before.partition ORDER BY producer_id, base_offset DESC) AS r
            WHERE p.id = ANY({ids_in_order}::bigint[]) ORDER BY p.id, r.base_offset"
     );
-    let mut answers = session.ask_or_look(&statements)?;
+    let mut answers = session.ask_or_read(&statements)?;
     if next(&mut answers)?.len() < ids.len() {
         // The predecessor of a deleted partition is not known.
         return Err(StoreError::Away("a partition was deleted meanwhile".into()));
@@ -229,7 +229,7 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
 
 /// Returns the store. A store with an id is in use, since other brokers may be using it.
 pub fn known_store(session: &mut Guarded) -> Result<KnownStore, StoreError> {
-    let mut answers = session.look(&format!(
+    let mut answers = session.read(&format!(
         "SELECT store_id FROM fullbore.diskless_store;
          SELECT EXISTS (SELECT 1 FROM fullbore.diskless_objects WHERE state IN ({LIVE}, {UNUSED}))"
     ))?;
