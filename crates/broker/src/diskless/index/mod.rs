@@ -168,7 +168,7 @@ impl<S: IndexStore> Index<S> {
             };
             Some(RefreshedPartition { row: PartitionRow::of(*id, state), producers, predecessor })
         };
-        Ok(partitions.iter().map(looked).collect())
+        Ok(partitions.iter().map(refreshed).collect())
     }
 
     /// Reads the state of one partition.
