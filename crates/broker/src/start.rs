@@ -124,7 +124,7 @@ impl Broker {
         let lock = FolderLock::take(&config.node.data_dir)?;
         let space = Arc::new(DiskSpace::open(&config.node.data_dir, config.storage.disk_reserve_bytes));
         let (ended, boots) = (previous_shutdown(&config.node.data_dir), Boots::look(&config.node.data_dir));
-        let unsettled = Unsettled::look(&config.node.data_dir, ended);
+        let unsettled = Unsettled::open(&config.node.data_dir, ended);
         let endpoints = endpoints(&config, &listeners);
         let arrival = RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same() };
         let checked = Arc::clone(&config);

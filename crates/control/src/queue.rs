@@ -12,7 +12,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, WeakSender, channel};
 
 use super::store::Store;
-use super::writer::{QueuedCommand, MetadataWriter, Publisher};
+use super::writer::{MetadataWriter, Publisher, QueuedCommand};
 
 /// Largest number of queued commands; further callers wait.
 pub const WAITING_MAX: usize = 1024;

@@ -308,7 +308,7 @@ impl<S: Store> MetadataWriter<S> {
 
     /// Publishes other brokers' commits, without the lock.
     pub fn read(&mut self) -> Result<(), Failure> {
-        let progress = self.store.look(self.publisher.image.version())?;
+        let progress = self.store.read_since(self.publisher.image.version())?;
         Ok(self.publisher.catch_up(&self.broker, progress)?)
     }
 

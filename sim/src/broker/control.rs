@@ -113,7 +113,7 @@ impl Broker {
             }
         }
         self.settle_what_is_left(context);
-        self.look_at_disk(context);
+        self.check_disk(context);
         self.ask_for_oneself(context);
     }
 
@@ -126,7 +126,7 @@ impl Broker {
     }
 
     /// Reports that the disk is full, or has room again.
-    fn look_at_disk(&mut self, context: &mut Context) {
+    fn check_disk(&mut self, context: &mut Context) {
         let Some(state) = self.state() else { return };
         let Some(Process { image: Some(image), room, .. }) = &mut self.process else { return };
         let Some(own) = image.cluster.brokers.get(&self.id).filter(|own| own.epoch == state.broker_epoch) else {
@@ -134,7 +134,7 @@ impl Broker {
         };
         let disk = if self.disk.is_full { DiskRoom::Full } else { DiskRoom::Ample };
         let is_missed = || is_missed(&image.cluster.partition, self.id, image.cluster.min_insync_replicas);
-        match room.look(context.now / LEASE_MS_US, disk, own.is_full, is_missed) {
+        match room.report(context.now / LEASE_MS_US, disk, own.is_full, is_missed) {
             Some(RoomReport::Full) => self.ask(context, Command::Full(state)),
             Some(RoomReport::Room) => self.ask(context, Command::Room(state)),
             None => {}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::diskless::Pipeline;
 use super::entry::{BrokerId, Entry, PARTITIONS, PartitionId, Payload, TransactionalId};
 use super::fault::Fault;
-use super::message::{ClientRequest, BrokerProcess, Marking};
+use super::message::{BrokerProcess, ClientRequest, Marking};
 use super::replica::Moment;
 use fullbore_rules::group::PendingOffsets;
 use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionMetadata};

@@ -7,7 +7,7 @@ use super::entry::{
     BROKERS, BrokerId, DISKLESS, Entry, PartitionId, Payload, TransactionalId, name_of, place_of, state_of,
 };
 use super::fault::Fault;
-use super::message::{Answer, ClientRequest, BrokerProcess, Marking, Message, Request};
+use super::message::{Answer, BrokerProcess, ClientRequest, Marking, Message, Request};
 use super::world::{TIMEOUT_MS, World};
 use fullbore_rules::sequence::{Marker, NO_PRODUCER_ID, Stamp};
 use fullbore_rules::transaction::{
@@ -236,7 +236,13 @@ impl World {
 
     /// Handles a broker's request for a batch: its partition is added with the new protocol, and looked up with the old
     /// one.
-    pub fn verify(&mut self, broker: BrokerId, by: BrokerProcess, waits: u64, asked: &ClientRequest) -> Result<(), String> {
+    pub fn verify(
+        &mut self,
+        broker: BrokerId,
+        by: BrokerProcess,
+        waits: u64,
+        asked: &ClientRequest,
+    ) -> Result<(), String> {
         let Request::Write(write) = &asked.request else { return Ok(()) };
         let producer = ProducerIdAndEpoch { id: write.stamp.producer_id, epoch: write.stamp.producer_epoch };
         let place = match self.serving(broker, asked.id) {

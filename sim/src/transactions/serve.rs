@@ -3,7 +3,7 @@
 use super::broker::{GroupOffsets, Parked, Waiter, Waiting};
 use super::coordinate::Place;
 use super::entry::{BrokerId, DISKLESS, Entry, OFFSETS, PartitionId, Payload, STATE, state_of};
-use super::message::{Answer, ClientRequest, BrokerProcess, Marking, Message, Request, Write};
+use super::message::{Answer, BrokerProcess, ClientRequest, Marking, Message, Request, Write};
 use super::replica::{Moment, Offer, Word};
 use super::world::World;
 use fullbore_rules::sequence::{NO_PRODUCER_ID, SequenceRefusal};

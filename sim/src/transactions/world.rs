@@ -11,7 +11,7 @@ use super::entry::{
     TransactionalId, state_of,
 };
 use super::fault::Fault;
-use super::message::{Answer, ClientRequest, BrokerProcess, ClientProcess, Message, Request, Write};
+use super::message::{Answer, BrokerProcess, ClientProcess, ClientRequest, Message, Request, Write};
 use super::partition::Partition;
 use super::reader::{Reader, compact};
 use fullbore_rules::sequence::Stamp;

@@ -26,7 +26,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Age up to which a successful probe shows that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);
 /// Pause between two checks for a due probe.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Health of the object store.
 pub struct StoreHealth {
@@ -116,7 +116,7 @@ impl StoreHealth {
 
 async fn run(health: Weak<StoreHealth>, objects: Objects) {
     loop {
-        sleep(LOOK_EVERY).await;
+        sleep(CHECK_INTERVAL).await;
         let Some(now) = health.upgrade() else { return };
         if !now.probe_is_due() {
             continue;

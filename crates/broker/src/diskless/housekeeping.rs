@@ -108,7 +108,7 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
             return;
         }
         if cleaner.objects.claim().is_made() {
-            cleaner.look(config.retention_period_ms).await;
+            cleaner.delete_unused(config.retention_period_ms).await;
         }
     }
 }
@@ -124,7 +124,7 @@ struct Cleaner {
 
 impl Cleaner {
     /// Repeats failed DELETEs, then deletes the objects that the index returns. Ends early if the store deletes none.
-    async fn look(&mut self, for_ms: u64) {
+    async fn delete_unused(&mut self, for_ms: u64) {
         for _ in 0..self.failed.len().div_ceil(CLEANED_AT_ONCE) {
             let again: Vec<_> = self.failed.drain(..self.failed.len().min(CLEANED_AT_ONCE)).collect();
             if !self.delete_all(&again).await {
@@ -222,10 +222,10 @@ mod tests {
         s3.every("DELETE", S3Fault::Status(403, "AccessDenied"));
         let unused = [1, 2].map(|id| UnusedObject { id, is_again: id == 2 });
         assert!(!cleaner.delete_all(&unused).await);
-        cleaner.look(60_000).await;
+        cleaner.delete_unused(60_000).await;
         assert_eq!(cleaner.failed.len(), 2, "they failed again");
         s3.heal();
-        cleaner.look(60_000).await;
+        cleaner.delete_unused(60_000).await;
         assert_eq!(cleaner.failed.len(), 0);
         for id in 1..3 {
             assert_eq!(objects.get(id, 0..1, BodyProgress::default()).await, Err(ObjectError::NotFound(id)));

@@ -31,7 +31,7 @@ use fullbore_log::recovery::RecoveryHint;
 #[derive(Clone, Copy)]
 enum Step {
     /// Open the log if it is there.
-    Look,
+    Open,
     /// Create the log.
     Make,
 }
@@ -105,7 +105,7 @@ impl Replica {
     ) -> Result<&'a mut Log, StorageError> {
         loop {
             match &state.log {
-                LogState::Unopened => self.step(state, Step::Look)?,
+                LogState::Unopened => self.step(state, Step::Open)?,
                 LogState::Absent => self.step(state, Step::Make)?,
                 LogState::Opening(_) | LogState::Creating(_) => self.opening_ended.wait(state),
                 LogState::Refused(error) => return Err(error.clone()),
@@ -128,7 +128,7 @@ impl Replica {
     ) -> Result<Option<(&'a mut Log, i64)>, StorageError> {
         loop {
             match &state.log {
-                LogState::Unopened => self.step(state, Step::Look)?,
+                LogState::Unopened => self.step(state, Step::Open)?,
                 LogState::Opening(_) | LogState::Creating(_) => self.opening_ended.wait(state),
                 _ => break,
             }
@@ -176,14 +176,14 @@ impl Replica {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let under_way = match step {
-            Step::Look => LogState::Opening(stop.clone()),
+            Step::Open => LogState::Opening(stop.clone()),
             Step::Make => LogState::Creating(stop.clone()),
         };
         let before = self.put(state, under_way);
         let known = state.known;
         let done = MutexGuard::unlocked(state, || {
             let work = AssertUnwindSafe(|| match step {
-                Step::Look => self.look(known, &stop),
+                Step::Open => self.open_existing(known, &stop),
                 Step::Make => self.make(&stop).map(Some),
             });
             catch_unwind(work).unwrap_or_else(|_| {
@@ -194,7 +194,7 @@ impl Replica {
             Ok(log) => {
                 if let Some(log) = &log {
                     // A created log is empty and keeps the role: a leader may already know its followers' positions.
-                    if matches!(step, Step::Look) {
+                    if matches!(step, Step::Open) {
                         state.role = self.role_over(log);
                     }
                     self.log_dir.checkpoints.note_recovered(self.key());
@@ -203,7 +203,7 @@ impl Replica {
                     self.log_dir.aside.look(&self.dir());
                 }
                 self.put(state, log.map_or(LogState::Absent, |log| LogState::Open(Box::new(log))));
-                if matches!(step, Step::Look) {
+                if matches!(step, Step::Open) {
                     state.note_opening(Ok(()), &self.log_dir);
                 }
                 Ok(())
@@ -225,7 +225,7 @@ impl Replica {
                     self.put(state, before);
                 }
                 // A creation fails if the data directory takes no files, which is not the partition's failure.
-                if matches!(step, Step::Look) {
+                if matches!(step, Step::Open) {
                     state.note_opening(Err(&error), &self.log_dir);
                 }
                 state.open_failure = Some(Box::new((Instant::now(), error.clone())));
@@ -250,7 +250,7 @@ impl Replica {
     }
 
     /// Opens the log in the partition's directory; `None` if there is no directory.
-    fn look(&self, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
+    fn open_existing(&self, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
         if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
@@ -381,7 +381,7 @@ impl Replica {
     /// Returns true if the partition is usable.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
-        if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Look).is_err() {
+        if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Open).is_err() {
             return false;
         }
         match &state.log {

@@ -35,7 +35,7 @@ const MARKERS_MAX: usize = 1_000;
 /// Limit of the wait for a response to markers: longer than a leader waits for its replicas.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
 /// Limit of the wait for a response to a search, for which a broker may have to open logs.
-const LOOKED_WITHIN: Duration = Duration::from_secs(30);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Brokers that this one writes to as a coordinator.
 pub(super) struct Peers {
@@ -67,7 +67,7 @@ impl MarkerRoute {
 pub(super) struct Peer {
     markers: Lane<QueuedMarker>,
     /// Connection for [`Peers::ask`].
-    looks: Lane<()>,
+    searches: Lane<()>,
     pub verifications: Verifications,
 }
 
@@ -129,14 +129,14 @@ impl Peers {
     /// Reason why the request has no response, for the log.
     pub async fn ask<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
         let peer = self.peer(MarkerRoute::classic(broker));
-        self.call(broker, &peer.looks, || Some(request), LOOKED_WITHIN).await
+        self.call(broker, &peer.searches, || Some(request), SEARCH_TIMEOUT).await
     }
 
     /// Closes the connections for requests that search for transactions, which are rare.
-    pub async fn end_looks(&self) {
+    pub async fn end_searches(&self) {
         let peers: Vec<_> = self.peers.lock().values().cloned().collect();
         for peer in peers {
-            *peer.looks.connection.lock().await = None;
+            *peer.searches.connection.lock().await = None;
         }
     }
 

@@ -215,7 +215,7 @@ impl Store for Postgres {
         }
     }
 
-    fn look(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
+    fn read_since(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         self.peek(at)
     }
 

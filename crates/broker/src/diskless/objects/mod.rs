@@ -52,7 +52,7 @@ const SILENT_MAX: Duration = Duration::from_secs(1);
 const PROBE_MAX: Duration = Duration::from_secs(10);
 /// Age up to which an ownership marker that was seen in a bucket counts. A check is a request, sent only before a PUT
 /// or a DELETE.
-const BUCKET_LOOKS_EVERY: Duration = Duration::from_secs(10);
+const BUCKET_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Objects of one cluster.
 #[derive(Clone)]
@@ -67,7 +67,7 @@ pub struct Objects {
     /// at any time.
     folder: Option<PathBuf>,
     /// Age from which the ownership marker is checked again before a change; `None`: never.
-    looks_every: Option<Duration>,
+    checks_every: Option<Duration>,
     /// See [`s3::Bucket::asks_metadata`].
     asks_metadata: bool,
     /// Delays added to each PUT and to each GET.
@@ -109,9 +109,9 @@ impl Objects {
             DisklessStorage::S3(_) => None,
         };
         let is_folder = folder.is_some();
-        let looks_every = Some(if is_folder { Duration::ZERO } else { BUCKET_LOOKS_EVERY });
+        let checks_every = Some(if is_folder { Duration::ZERO } else { BUCKET_CHECK_INTERVAL });
         let below = Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id);
-        let objects = Objects { folder, looks_every, asks_metadata, pace, ..below };
+        let objects = Objects { folder, checks_every, asks_metadata, pace, ..below };
         match objects.claimed_at_start().await {
             Ok(()) => Ok(objects),
             Err(error) if error.is_retriable() && !(is_folder && matches!(error, ObjectError::Unavailable(_))) => {
@@ -129,8 +129,8 @@ impl Objects {
 
     /// Checks the ownership marker before each change.
     #[cfg(test)]
-    pub fn looking_always(self) -> Objects {
-        Objects { looks_every: Some(Duration::ZERO), ..self }
+    pub fn checking_always(self) -> Objects {
+        Objects { checks_every: Some(Duration::ZERO), ..self }
     }
 
     /// Returns the objects of a cluster in `store`, which needs no ownership marker.
@@ -149,7 +149,7 @@ impl Objects {
             root,
             claim,
             folder: None,
-            looks_every: None,
+            checks_every: None,
             asks_metadata: false,
             delays,
             pace: Arc::default(),
@@ -204,7 +204,7 @@ impl Objects {
     /// Verifies the ownership marker, and before a change also that the store still has it.
     async fn still_claimed(&self) -> Result<(), ObjectError> {
         self.claimed().await?;
-        match self.looks_every {
+        match self.checks_every {
             Some(every) => self.claim.is_there(self.claimed_place(), every).await,
             None => Ok(()),
         }

@@ -17,7 +17,7 @@ use object_store::aws::AwsCredential;
 use parking_lot::Mutex;
 
 /// Pause between two checks of the file.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes of the file at most: requests wait while it is read.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -31,7 +31,7 @@ pub struct ProfileCredentials {
 struct ReadCredentials {
     credentials: Arc<AwsCredential>,
     version: FileVersion,
-    looked_at: Instant,
+    checked_at: Instant,
 }
 
 /// Identity of a file until it changes: inode, size in bytes, seconds and nanoseconds of the last write.
@@ -61,7 +61,7 @@ impl ProfileCredentials {
         let version = FileVersion::of(&std::fs::metadata(&file)?);
         let found = find(&read_to_string(&file)?, profile);
         Ok(found.map(|credentials| {
-            let read = ReadCredentials { credentials: Arc::new(credentials), version, looked_at: Instant::now() };
+            let read = ReadCredentials { credentials: Arc::new(credentials), version, checked_at: Instant::now() };
             ProfileCredentials { file, profile: profile.to_owned(), read: Mutex::new(read) }
         }))
     }
@@ -69,8 +69,8 @@ impl ProfileCredentials {
     /// Returns the credentials of the file, which is checked once a second.
     fn current(&self) -> Arc<AwsCredential> {
         let mut read = self.read.lock();
-        if read.looked_at.elapsed() >= LOOK_EVERY {
-            read.looked_at = Instant::now();
+        if read.checked_at.elapsed() >= CHECK_INTERVAL {
+            read.checked_at = Instant::now();
             self.read_again(&mut read);
         }
         Arc::clone(&read.credentials)

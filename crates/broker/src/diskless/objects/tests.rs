@@ -202,7 +202,7 @@ async fn directory_is_replaced_by_an_empty_one_nothing_is_put_until_it_is_back()
 #[tokio::test]
 async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
     let (s3, index) = (S3::start(), TempIndex::empty());
-    let objects = open(storage(&s3), "one", &index).await.expect("opened").looking_always();
+    let objects = open(storage(&s3), "one", &index).await.expect("opened").checking_always();
     objects.put(1, parts(), BodyProgress::default()).await.expect("put");
     let (place, aside) = (s3.folder().join("some"), s3.folder().join("aside"));
     fs::rename(&place, &aside).expect("moved");
@@ -217,7 +217,7 @@ async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
     for id in 3..6 {
         assert_eq!(seldom.put(id, parts(), BodyProgress::default()).await, Ok(()));
     }
-    assert_eq!(s3.requests("GET") - before, 1, "one look serves all puts of some seconds");
+    assert_eq!(s3.requests("GET") - before, 1, "one check serves all puts of some seconds");
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,8 +96,8 @@ impl Reader {
             for (place, _) in batches.filter(|(_, batch)| batch.max_timestamp >= timestamp_ms) {
                 let bytes = self.shared.batch(partition, place).await?;
                 let opened_max = partition.config().max_message_bytes;
-                let look = || times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
-                let found = long.run(look).await;
+                let search = || times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
+                let found = long.run(search).await;
                 if let Some(found) = found.filter(|found| found.offset < end) {
                     return Ok(Some(found));
                 }

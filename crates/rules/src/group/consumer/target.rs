@@ -80,7 +80,7 @@ impl ConsumerGroup {
         let mut changed = subscription_changed || self.group_epoch == 0;
         if changed || self.topics_version != Some(topics.version()) {
             // A target that is due anyway will take the topics as they are then.
-            changed |= self.look_at(topics) && self.group_epoch == self.assignment_epoch;
+            changed |= self.refresh_topics(topics) && self.group_epoch == self.assignment_epoch;
         }
         if changed {
             self.bump(now);
@@ -98,7 +98,7 @@ impl ConsumerGroup {
     }
 
     /// Refreshes the subscribed topics. Returns true if one of them has changed.
-    pub(super) fn look_at(&mut self, topics: &(impl Topics + ?Sized)) -> bool {
+    pub(super) fn refresh_topics(&mut self, topics: &(impl Topics + ?Sized)) -> bool {
         let mut found = BTreeMap::new();
         for member in self.members.values() {
             for name in self.subscribed(member) {

@@ -73,8 +73,8 @@ impl PostgresIndex {
 impl IndexStore for PostgresIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
         // A read without a commit does not wait for commits.
-        let is_look = question.objects.is_empty();
-        let answers = match is_look {
+        let is_read = question.objects.is_empty();
+        let answers = match is_read {
             true => self.session.read(&ask_partitions(question, ""))?,
             false => {
                 let partitions = ask_partitions(question, "FOR UPDATE OF p");

@@ -192,7 +192,7 @@ impl SqliteIndex {
         }
     }
 
-    fn look(&self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
+    fn find(&self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
         let mut found = CommitFound::default();
         for (id, known_to) in &question.partitions {
             if let Some(row) = partition(&self.connection, *id).map_err(|error| sqlite_failed(&error))? {
@@ -310,7 +310,7 @@ impl SqliteIndex {
 impl IndexStore for SqliteIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
         self.run("BEGIN IMMEDIATE").map_err(|error| sqlite_failed(&error))?;
-        let found = self.look(question);
+        let found = self.find(question);
         if found.is_err() {
             self.roll_back();
         }
