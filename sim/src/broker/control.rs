@@ -2,7 +2,7 @@
 
 use fullbore_rules::cluster::lease::PeerEvidence;
 use fullbore_rules::cluster::room::{DiskRoom, RoomReport, is_missed};
-use fullbore_rules::cluster::{FolderMarks, Joining, LogEnd, Member, PreviousShutdown, contenders};
+use fullbore_rules::cluster::{FolderMarks, Joining, LogEndReport, Member, PreviousShutdown, contenders};
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration, ReplicaSettings};
 use fullbore_wire::ErrorCode;
 
@@ -150,7 +150,7 @@ impl Broker {
         let Some(own) = image.cluster.brokers.get(&self.id).filter(|own| own.epoch == state.broker_epoch) else {
             return;
         };
-        let has_told = |end: &LogEnd| end.broker_id == self.id && end.broker_epoch == state.broker_epoch;
+        let has_told = |end: &LogEndReport| end.broker_id == self.id && end.broker_epoch == state.broker_epoch;
         let command = if *is_stopping {
             match (own.is_shutting_down, partition.is_leader()) {
                 (false, _) => Command::ShutDown(state),
@@ -161,7 +161,7 @@ impl Broker {
             Command::Unfence(state)
         } else if contenders(&image.cluster.partition).contains(&self.id) && !image.cluster.ends.iter().any(has_told) {
             let position = position(&self.disk.log);
-            Command::TellEnd(LogEnd { broker_id: self.id, broker_epoch: state.broker_epoch, position })
+            Command::TellEnd(LogEndReport { broker_id: self.id, broker_epoch: state.broker_epoch, position })
         } else {
             return;
         };

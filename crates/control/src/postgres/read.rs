@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
 use fullbore_rules::sequence::PastTopic;
@@ -214,7 +214,7 @@ fn topics(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreE
 fn log_ends(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     for row in next(answers)? {
         let position = Position { last_epoch: optional_number(&row, 4)?, offset: number(&row, 5)? };
-        let end = LogEnd { broker_id: number(&row, 2)?, broker_epoch: number(&row, 3)?, position };
+        let end = LogEndReport { broker_id: number(&row, 2)?, broker_epoch: number(&row, 3)?, position };
         changes.push(Change::LogEndTold { topic: id(&row, 0)?, partition: number(&row, 1)?, end });
     }
     Ok(())

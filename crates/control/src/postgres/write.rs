@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::sequence::PastTopics;
 use fullbore_wire::Uuid;
 
@@ -145,11 +145,11 @@ fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
 }
 
 /// Replaces the log end that the broker reported before.
-fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEnd) {
+fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEndReport) {
     let put = "INSERT INTO fullbore.log_ends (topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset)
         VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_id, partition, broker_id) DO UPDATE SET
         broker_epoch = excluded.broker_epoch, last_epoch = excluded.last_epoch, end_offset = excluded.end_offset";
-    let LogEnd { broker_id, broker_epoch, position } = end;
+    let LogEndReport { broker_id, broker_epoch, position } = end;
     statements.add(put, &[&topic, &partition, broker_id, broker_epoch, &position.last_epoch, &position.offset]);
 }
 

@@ -1,7 +1,7 @@
 //! Properties of every store: each test runs on SQLite, on PostgreSQL and on a store in memory, or shows the effects of
 //! several brokers.
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_rules::replica::epochs::Position;
 use imbl::Vector;
@@ -204,7 +204,7 @@ fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32
         let image = Arc::clone(&images.borrow());
         if image.topic_by_id(topic).is_some_and(|topic| topic.partitions[(*at).min(count)].leader.is_none()) {
             let position = Position { last_epoch: (*at > 5).then_some(3), offset: *at as i64 };
-            let end = LogEnd { broker_id: (*at % 3) as i32, broker_epoch: 9, position };
+            let end = LogEndReport { broker_id: (*at % 3) as i32, broker_epoch: 9, position };
             let partition = (*at).min(count) as i32;
             commit_beside(&mut owner.store, image.version(), Change::LogEndTold { topic, partition, end });
             owner.catch_up();
