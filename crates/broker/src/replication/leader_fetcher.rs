@@ -8,7 +8,7 @@
 //! of events. Invariant: a partition that has just failed is fetched again only after a pause.
 
 use super::context::Context;
-use super::followed::{Followed, Naming, PartitionId, Taken};
+use super::followed::{FollowedPartition, Naming, PartitionId, ResponseOutcome};
 use crate::partitions::{FlushTicket, Replica};
 use fullbore_client::error::ConnectionError;
 use fullbore_client::tokio::Connection;
@@ -87,7 +87,7 @@ pub struct LeaderFetcher {
     context: Arc<Context>,
     id: LaneId,
     sender: UnboundedSender<LaneEvent>,
-    followed: HashMap<PartitionId, Followed>,
+    followed: HashMap<PartitionId, FollowedPartition>,
     /// Partitions that the next fetch adds to the session, and those that it removes first. It skips partitions that
     /// have left, and second entries of one that has come back.
     to_be_named: Vec<PartitionId>,
@@ -177,7 +177,7 @@ impl LeaderFetcher {
         match event {
             LaneEvent::Follow(Assignment { id, replica, leader_epoch }) => {
                 let lag = self.context.lags.add(id);
-                let followed = Followed::new(id, replica, leader_epoch, lag);
+                let followed = FollowedPartition::new(id, replica, leader_epoch, lag);
                 let is_listed = self.followed.insert(id, followed).is_some_and(|before| before.is_to_be_named);
                 match self.followed.get_mut(&id).filter(|_| is_listed) {
                     Some(followed) => followed.is_to_be_named = true,
@@ -475,12 +475,12 @@ impl LeaderFetcher {
             let Some(followed) = self.followed.get_mut(&id) else { continue };
             let leader_epoch = followed.leader_epoch;
             match followed.take(&data) {
-                Taken::Nothing => {}
-                Taken::ToBeNamed => self.name(id),
-                Taken::Unflushed(ticket, upto) => {
+                ResponseOutcome::Nothing => {}
+                ResponseOutcome::ToBeNamed => self.name(id),
+                ResponseOutcome::Unflushed(ticket, upto) => {
                     self.tell_when_flushed(ticket, LaneEvent::Flushed(id, leader_epoch, upto));
                 }
-                Taken::Failed => self.name_later(id),
+                ResponseOutcome::Failed => self.name_later(id),
             }
         }
     }

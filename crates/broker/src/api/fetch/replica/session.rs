@@ -41,7 +41,7 @@ pub struct FollowerSession {
 struct SessionState {
     next_epoch: i32,
     places: HashMap<PartitionId, u32>,
-    followed: Vec<Option<Followed>>,
+    followed: Vec<Option<FollowerState>>,
     free: Vec<u32>,
     /// Slots that may have records to send, each once.
     ready: VecDeque<u32>,
@@ -56,8 +56,8 @@ struct SessionState {
     is_cut: bool,
 }
 
-/// Followed partition.
-struct Followed {
+/// FollowerState partition.
+struct FollowerState {
     id: PartitionId,
     replica: Arc<Replica>,
     _registered: Registration,
@@ -354,11 +354,11 @@ impl FollowerSession {
 }
 
 impl SessionState {
-    fn at(&self, place: u32) -> Option<&Followed> {
+    fn at(&self, place: u32) -> Option<&FollowerState> {
         self.followed.get(place as usize)?.as_ref()
     }
 
-    fn at_mut(&mut self, place: u32) -> Option<&mut Followed> {
+    fn at_mut(&mut self, place: u32) -> Option<&mut FollowerState> {
         self.followed.get_mut(place as usize)?.as_mut()
     }
 
@@ -373,7 +373,7 @@ impl SessionState {
             self.followed.push(None);
             u32::try_from(self.followed.len() - 1).expect("there are not so many partitions")
         });
-        let followed = Followed {
+        let followed = FollowerState {
             id,
             _registered: replica.mark(marks, place),
             replica,
@@ -452,7 +452,7 @@ impl SessionState {
     }
 }
 
-impl Followed {
+impl FollowerState {
     /// Returns the origin of an answer, as far as it does not depend on the records.
     fn origin(&self) -> FetchOrigin {
         FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..FetchOrigin::UNKNOWN }
