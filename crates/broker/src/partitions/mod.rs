@@ -34,7 +34,7 @@ pub use crate::replica::Replica;
 pub use crate::replica::data_dir::cluster::led_by;
 pub use crate::replica::follower_reads::FollowerPlace;
 pub use crate::replica::following::{FollowError, FromLeader, Replicated};
-pub use crate::replica::read::ReadOn;
+pub use crate::replica::read::LeaderRead;
 pub use any::AnyPartition;
 pub use cleaner::CleanerStatus;
 pub use fullbore_config::CleanerSettings;

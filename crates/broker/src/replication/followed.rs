@@ -84,8 +84,8 @@ impl FollowedPartition {
     }
 
     /// Restarts the fetches from the log end, for a new connection.
-    pub fn begin_anew(&mut self) {
-        self.pipe.begin_anew();
+    pub fn restart_from_log_end(&mut self) {
+        self.pipe.restart_from_log_end();
     }
 
     /// Returns the pause before the next fetch, `most` at most.
@@ -108,7 +108,7 @@ impl FollowedPartition {
 
     /// Returns the entry for fetch `number`.
     pub fn name(&mut self, number: i32, max_bytes: i32) -> Naming {
-        if self.pipe.is_anew() {
+        if self.pipe.is_from_log_end() {
             if !self.replica.phase().is_settled() {
                 return Naming::Opening;
             }
@@ -130,7 +130,7 @@ impl FollowedPartition {
         let (read_on, last_epoch) = match self.pipe.ask(number) {
             Some(Ask::FromLogEnd) => (false, self.asked.last_epoch),
             // The leader has already compared the logs in this epoch.
-            Some(Ask::ReadOn) => (true, None),
+            Some(Ask::LeaderRead) => (true, None),
             None => return Naming::Nothing,
         };
         Naming::This(Box::new(FetchPartition {
@@ -256,7 +256,7 @@ impl FollowedPartition {
     }
 
     fn failed(&mut self, error: &FollowError) -> ResponseOutcome {
-        self.pipe.begin_anew();
+        self.pipe.restart_from_log_end();
         let (topic, partition) = (self.replica.topic(), self.index);
         match error {
             FollowError::NotNext(_) => return ResponseOutcome::ToBeNamed,

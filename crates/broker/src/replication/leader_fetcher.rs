@@ -336,7 +336,7 @@ impl LeaderFetcher {
         let ids: Vec<PartitionId> = self.followed.keys().copied().collect();
         for id in ids {
             if let Some(followed) = self.followed.get_mut(&id) {
-                followed.begin_anew();
+                followed.restart_from_log_end();
             }
             self.name(id);
         }

@@ -7,7 +7,7 @@
 //! Lock order: `state`, then partitions, which mark slots without `state`.
 
 use super::timer::Timer;
-use crate::partitions::{DirtyPartitions, FollowerPlace, Partitions, ReadOn, Registration, Replica};
+use crate::partitions::{DirtyPartitions, FollowerPlace, Partitions, LeaderRead, Registration, Replica};
 use crate::replication::IsrChanges;
 use fullbore_rules::replica::spacing::{SPACING_BYTES_MAX, Spacing};
 use fullbore_rules::replica::{BrokerState, FollowerFetch};
@@ -459,13 +459,13 @@ impl FollowerState {
     }
 
     /// Returns true if the read has anything that the follower was not sent, and records it as sent.
-    fn is_news(&mut self, read: &ReadOn) -> bool {
+    fn is_news(&mut self, read: &LeaderRead) -> bool {
         let told = (read.read.high_watermark, read.read.log_start_offset);
         std::mem::replace(&mut self.told, told) != told || !read.read.records.is_empty()
     }
 }
 
-fn said(partition_index: i32, origin: FetchOrigin, read: ReadOn) -> PartitionData {
+fn said(partition_index: i32, origin: FetchOrigin, read: LeaderRead) -> PartitionData {
     PartitionData {
         partition_index,
         high_watermark: read.read.high_watermark,
