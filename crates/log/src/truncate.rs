@@ -140,7 +140,7 @@ impl Log {
             return self.epochs.truncate_to(self.log_end);
         }
         if offset <= self.segments[0].base_offset {
-            return self.begin_anew_at(offset, now_ms);
+            return self.truncate_fully_and_start_at(offset, now_ms);
         }
         let index = self.segment_of(offset);
         let base_offset = self.segments[index].base_offset;
@@ -185,7 +185,7 @@ impl Log {
     ///
     /// # Errors
     /// What the system says. The log may be empty, and be of no use until it is opened anew.
-    pub fn begin_anew_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
+    pub fn truncate_fully_and_start_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
         let first = self.segments[0].base_offset;
         let begun = self.replace_all_at(offset, now_ms);
         if begun.is_err() {
@@ -440,7 +440,7 @@ mod tests {
         let (mut log, config) = of_three(&folder);
         // As on a full disk.
         std::fs::create_dir(folder.path().join("00000000000000000007.log")).expect("made");
-        log.begin_anew_at(7, 0).expect_err("its first segment cannot be made");
+        log.truncate_fully_and_start_at(7, 0).expect_err("its first segment cannot be made");
         log.give_up();
         let _ = log.plan_flush(true);
         let _ = log.plan_read(0, 1000, 3);

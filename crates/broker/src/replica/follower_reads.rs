@@ -14,7 +14,7 @@ use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
 
 use super::Replica;
-use super::read::{ReadMode, LeaderRead};
+use super::read::{LeaderRead, ReadMode};
 use fullbore_log::error::StorageError;
 use fullbore_log::partition::dirty_partitions::DirtyPartitions;
 use fullbore_log::partition::error::ReadError;

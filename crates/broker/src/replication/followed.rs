@@ -197,7 +197,7 @@ impl FollowedPartition {
         let appended = match self.replica.append_from_leader(from) {
             // The leader has deleted a part of that batch, and sends the whole batch.
             Err(FollowError::BeginsWithin(base_offset)) => {
-                let begun = self.replica.begin_anew_at(self.leader_epoch, base_offset);
+                let begun = self.replica.truncate_fully_and_start_at(self.leader_epoch, base_offset);
                 begun.and_then(|()| self.replica.append_from_leader(FromLeader { from: base_offset, ..from }))
             }
             appended => appended,
@@ -246,7 +246,7 @@ impl FollowedPartition {
         }
         let at = self.asked.offset.clamp(log_start, log_end);
         let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
-        match self.replica.begin_anew_at(self.leader_epoch, at) {
+        match self.replica.truncate_fully_and_start_at(self.leader_epoch, at) {
             Ok(()) => {
                 tracing::info!(topic, partition, from, at, "restarted the log where the leader has records");
                 ResponseOutcome::ToBeNamed

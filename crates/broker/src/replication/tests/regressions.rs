@@ -268,7 +268,9 @@ async fn response_without_records_does_not_acknowledge_unflushed_records() {
         bytes[12..16].copy_from_slice(&leader.leader_epoch.to_be_bytes());
         bytes.freeze()
     };
-    let ResponseOutcome::Unflushed(_, upto) = followed.take(&answer(0, led, 0)) else { panic!("it is to be flushed first") };
+    let ResponseOutcome::Unflushed(_, upto) = followed.take(&answer(0, led, 0)) else {
+        panic!("it is to be flushed first")
+    };
     assert_eq!(upto, 1);
     assert!(matches!(followed.take(&answer(1, Bytes::new(), 1)), ResponseOutcome::Nothing));
     assert!(followed.flushed(1));

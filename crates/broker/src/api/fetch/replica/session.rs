@@ -7,7 +7,7 @@
 //! Lock order: `state`, then partitions, which mark slots without `state`.
 
 use super::timer::Timer;
-use crate::partitions::{DirtyPartitions, FollowerPlace, Partitions, LeaderRead, Registration, Replica};
+use crate::partitions::{DirtyPartitions, FollowerPlace, LeaderRead, Partitions, Registration, Replica};
 use crate::replication::IsrChanges;
 use fullbore_rules::replica::spacing::{SPACING_BYTES_MAX, Spacing};
 use fullbore_rules::replica::{BrokerState, FollowerFetch};
