@@ -238,7 +238,7 @@ struct AppendRun<'a> {
     is_long: bool,
     /// Permit to open the next batch, if it is large.
     permit: Option<LargeBatchPermit<'a>>,
-    waited: Waited,
+    unblocked: Unblocked,
     /// Verifications of the next batches, by their index in the request.
     verified: HashMap<usize, Verified>,
     has_waited: bool,
@@ -246,14 +246,14 @@ struct AppendRun<'a> {
 
 /// Refreshes and memory that a request has waited for, for its batches of diskless topics.
 #[derive(Default)]
-pub struct Waited {
+pub struct Unblocked {
     /// The outcome of a refresh of partitions' state.
     refreshed: Refreshed,
     /// Memory for the next batch.
     memory: Option<MemoryPermit>,
 }
 
-impl Waited {
+impl Unblocked {
     /// Offers a batch of the client at `peer` to its diskless partition, which checks the sequence.
     ///
     /// # Errors
@@ -287,7 +287,7 @@ impl Waited {
         deadline: Option<tokio::time::Instant>,
     ) {
         let Some(partition) = partitions.first() else { return };
-        let Waited { refreshed, memory } = self;
+        let Unblocked { refreshed, memory } = self;
         // If this broker loses the store meanwhile, the next offer is refused.
         let came = partition.left_out().unless(async {
             match blocker {
@@ -323,7 +323,7 @@ impl<'a> AppendRun<'a> {
             budget: if is_long { OpeningBudget::long() } else { OpeningBudget::short() },
             is_long,
             permit: None,
-            waited: Waited::default(),
+            unblocked: Unblocked::default(),
             verified: HashMap::new(),
             has_waited: false,
         }

@@ -130,7 +130,7 @@ impl FollowedPartition {
         let (read_on, last_epoch) = match self.pipe.ask(number) {
             Some(Ask::FromLogEnd) => (false, self.asked.last_epoch),
             // The leader has already compared the logs in this epoch.
-            Some(Ask::LeaderRead) => (true, None),
+            Some(Ask::Continue) => (true, None),
             None => return Naming::Nothing,
         };
         Naming::This(Box::new(FetchPartition {

@@ -58,7 +58,7 @@ pub struct ClosedObject {
 }
 
 #[derive(Debug)]
-struct InLine {
+struct QueuedObject {
     number: u64,
     /// Batches in their order in the object.
     batches: Vec<(TicketId, ObjectBatch)>,
@@ -82,7 +82,7 @@ enum Upload {
 pub struct CommitQueue {
     gathering: Gathering,
     rotation: Rotation,
-    objects: VecDeque<InLine>,
+    objects: VecDeque<QueuedObject>,
     admission: HashMap<DisklessPartitionId, PartitionAdmission>,
     /// Bytes that are admitted and not answered.
     bytes: usize,
@@ -259,7 +259,7 @@ impl CommitQueue {
             rooms.extend(room);
         }
         let bytes = parts.iter().map(Bytes::len).sum();
-        self.objects.push_back(InLine {
+        self.objects.push_back(QueuedObject {
             number,
             batches,
             bytes,
@@ -321,7 +321,7 @@ impl CommitQueue {
     /// Notes a commit with a verdict for each batch of each object. Returns the outcome of each batch.
     pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>], now: Duration) -> Vec<(TicketId, CommitResult)> {
         let mut outcomes = Vec::new();
-        let objects: Vec<InLine> = self.objects.drain(..std::mem::take(&mut self.in_commit)).collect();
+        let objects: Vec<QueuedObject> = self.objects.drain(..std::mem::take(&mut self.in_commit)).collect();
         let answered = objects.iter().zip(verdicts).flat_map(|(object, of)| object.batches.iter().zip(of));
         let mut dead = Vec::new();
         for ((ticket, batch), verdict) in answered {

@@ -16,7 +16,7 @@ use fullbore_rules::commit::admission::TicketId;
 use fullbore_rules::sequence::Stamp;
 use fullbore_wire::ErrorCode;
 
-use super::{CommitQueue, CommitResult, InLine, Upload};
+use super::{CommitQueue, CommitResult, QueuedObject, Upload};
 use fullbore_log::partition::error::AppendError;
 
 /// Pending batch that begins a transaction without a confirmation.
@@ -100,7 +100,7 @@ impl CommitQueue {
         self.unconfirmed_in(object).next().is_some()
     }
 
-    fn unconfirmed_in<'a>(&'a self, object: &'a InLine) -> impl Iterator<Item = &'a UnconfirmedBatch> {
+    fn unconfirmed_in<'a>(&'a self, object: &'a QueuedObject) -> impl Iterator<Item = &'a UnconfirmedBatch> {
         object.batches.iter().filter_map(|(ticket, batch)| {
             let of = self.unconfirmed.0.get(&(batch.partition, batch.stamp.producer_id))?;
             let is_of = of.stamp.producer_epoch == batch.stamp.producer_epoch && of.ticket <= *ticket;
