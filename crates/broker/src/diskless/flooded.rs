@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::index::manual_index::{ManualIndex, Turn};
 use super::objects::double::StoreDouble;
 use super::*;
-use crate::partitions::append::Waited;
+use crate::partitions::append::Unblocked;
 use fullbore_config::Properties;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket};
 use fullbore_log::partition::terms::AppendTerms;
@@ -78,7 +78,7 @@ fn batch(size: usize) -> Bytes {
 
 /// Appends a batch over the connection of `port`, once the batch is admitted.
 async fn append(partition: &Arc<DisklessPartition>, batch: &Bytes, port: u16) -> AppendTicket {
-    let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], port)));
+    let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], port)));
     loop {
         let terms = AppendTerms::in_turn(Acks::All, 0);
         match waited.append(partition, &ValidBatch::unchecked(batch), terms, peer).expect("taken") {

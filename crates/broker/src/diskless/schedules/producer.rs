@@ -15,7 +15,7 @@ use super::lane::{Heard, Lane, Sent, Step};
 use super::world::{ms, random};
 use super::{Brokers, Life};
 use crate::diskless::DisklessPartition;
-use crate::partitions::append::Waited;
+use crate::partitions::append::Unblocked;
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Appended};
@@ -162,7 +162,7 @@ async fn admit(life: &Life, partition: &Arc<DisklessPartition>, request: &Reques
     }
     let batch = ValidBatch::unchecked(&request.sent.bytes);
     let early = EarlyBatches { are_sent: request.sent.may_reorder, wait_in: Some(&life.reordering) };
-    let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
+    let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
     loop {
         let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, life.world.wall_ms()) };
         match waited.append(partition, &batch, terms, peer) {

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::world::{Setup, World, ms, random};
 use super::{Brokers, Fault, Life};
 use crate::diskless::DisklessPartition;
-use crate::partitions::append::Waited;
+use crate::partitions::append::Unblocked;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
@@ -231,7 +231,7 @@ impl Word {
 /// Offers a batch in a transaction that the coordinator has, and waits for its commit.
 async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, word: Word) -> Result<(), AppendError> {
     let batch = ValidBatch::unchecked(bytes);
-    let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
+    let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
     let mut verification = Verification::Unknown;
     let (given, mut awaited) = (Arc::new(AtomicBool::new(false)), None);
     loop {
