@@ -48,7 +48,10 @@ impl ReceivedRequest {
 }
 
 /// Answers on every connection by the script; closes it if the script returns nothing.
-pub fn serve(listener: TcpListener, script: impl Fn(ApiKey, &ReceivedRequest) -> Option<Frame> + Send + Sync + 'static) {
+pub fn serve(
+    listener: TcpListener,
+    script: impl Fn(ApiKey, &ReceivedRequest) -> Option<Frame> + Send + Sync + 'static,
+) {
     let script = Arc::new(script);
     std::thread::spawn(move || {
         for socket in listener.incoming() {
