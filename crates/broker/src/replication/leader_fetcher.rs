@@ -37,7 +37,7 @@ const LONG_BYTES: usize = 256 * 1024;
 
 /// Identity of a fetcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct LaneId {
+pub struct FetcherId {
     pub leader: i32,
     /// Number below `num.replica.fetchers`.
     pub number: u32,
@@ -85,7 +85,7 @@ impl LaneHandle {
 /// State of a fetcher's task.
 pub struct LeaderFetcher {
     context: Arc<Context>,
-    id: LaneId,
+    id: FetcherId,
     sender: UnboundedSender<LaneEvent>,
     followed: HashMap<PartitionId, FollowedPartition>,
     /// Partitions that the next fetch adds to the session, and those that it removes first. It skips partitions that
@@ -122,9 +122,9 @@ struct LeaderSession {
 
 impl LeaderFetcher {
     /// Starts a fetcher without partitions.
-    pub fn start(context: Arc<Context>, id: LaneId) -> LaneHandle {
+    pub fn start(context: Arc<Context>, id: FetcherId) -> LaneHandle {
         let (sender, events) = unbounded_channel();
-        let lane = LeaderFetcher {
+        let fetcher = LeaderFetcher {
             context,
             id,
             sender: sender.clone(),
@@ -137,7 +137,7 @@ impl LeaderFetcher {
             failures: 0,
             has_warned: false,
         };
-        task::spawn(lane.run(events));
+        task::spawn(fetcher.run(events));
         LaneHandle(sender)
     }
 
