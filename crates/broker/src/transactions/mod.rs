@@ -10,10 +10,10 @@
 mod carry;
 mod entry;
 mod flush;
-mod lane;
 mod load;
 mod markers;
 mod offsets;
+mod peer_queue;
 mod peers;
 mod records;
 mod room;

@@ -8,7 +8,7 @@
 //! Invariant: each queued marker gets an answer, from the response or the failure of its request, or it takes another
 //! path and is not sent.
 
-use super::lane::Lane;
+use super::peer_queue::PeerQueue;
 use super::verifications::Verifications;
 use crate::replication;
 use fullbore_client::config::ClientConfig;
@@ -65,9 +65,9 @@ impl MarkerRoute {
 
 #[derive(Default)]
 pub(super) struct Peer {
-    markers: Lane<QueuedMarker>,
+    markers: PeerQueue<QueuedMarker>,
     /// Connection for [`Peers::ask`].
-    searches: Lane<()>,
+    searches: PeerQueue<()>,
     pub verifications: Verifications,
 }
 
@@ -145,7 +145,7 @@ impl Peers {
         Arc::clone(self.peers.lock().entry(route).or_default())
     }
 
-    /// Sends a request over the connection of `lane`, and returns the response. Calls `request` once the broker is
+    /// Sends a request over the connection of `queue`, and returns the response. Calls `request` once the broker is
     /// connected, which may take as long as the broker hangs; `None` if no item is left. Closes a connection without a
     /// response after `within`: its broker hangs, and another one leads soon.
     ///
@@ -154,19 +154,19 @@ impl Peers {
     pub async fn call<T, R: Request>(
         &self,
         broker: i32,
-        lane: &Lane<T>,
+        queue: &PeerQueue<T>,
         request: impl FnOnce() -> Option<R>,
         within: Duration,
     ) -> Result<R::Response, String> {
         let called = async {
-            let connection = self.connection(broker, &lane.connection).await?;
+            let connection = self.connection(broker, &queue.connection).await?;
             let request = request().ok_or_else(|| "nothing waits for the answer any more".to_owned())?;
             connection.call(&request).await.map_err(|error| error.to_string())
         };
         match timeout(within, called).await {
             Ok(answered) => answered,
             Err(_) => {
-                *lane.connection.lock().await = None;
+                *queue.connection.lock().await = None;
                 Err(format!("broker {broker} has not answered within {within:?}"))
             }
         }
