@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::followed::PartitionId;
-use super::leader_fetcher::{Assignment, FetcherId, LaneHandle, LeaderFetcher};
+use super::leader_fetcher::{Assignment, FetcherId, FetcherHandle, LeaderFetcher};
 use fullbore_control::{Image, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ pub(super) async fn run(context: Arc<Context>) {
 
 struct LeaderFetchers {
     context: Arc<Context>,
-    by_id: HashMap<FetcherId, LaneHandle>,
+    by_id: HashMap<FetcherId, FetcherHandle>,
 }
 
 impl LeaderFetchers {

@@ -67,9 +67,9 @@ enum LaneEvent {
 }
 
 /// Sender of a fetcher's events. The fetcher ends when the broker stops.
-pub struct LaneHandle(UnboundedSender<LaneEvent>);
+pub struct FetcherHandle(UnboundedSender<LaneEvent>);
 
-impl LaneHandle {
+impl FetcherHandle {
     /// Fetches the partition over this fetcher, in its leader epoch.
     pub fn follow(&self, assignment: Assignment) {
         // A fetcher ends only with the broker.
@@ -122,7 +122,7 @@ struct LeaderSession {
 
 impl LeaderFetcher {
     /// Starts a fetcher without partitions.
-    pub fn start(context: Arc<Context>, id: FetcherId) -> LaneHandle {
+    pub fn start(context: Arc<Context>, id: FetcherId) -> FetcherHandle {
         let (sender, events) = unbounded_channel();
         let fetcher = LeaderFetcher {
             context,
@@ -138,7 +138,7 @@ impl LeaderFetcher {
             has_warned: false,
         };
         task::spawn(fetcher.run(events));
-        LaneHandle(sender)
+        FetcherHandle(sender)
     }
 
     async fn run(mut self, mut events: UnboundedReceiver<LaneEvent>) {
