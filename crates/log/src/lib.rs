@@ -47,7 +47,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use fullbore_rules::sequence::{Producers, Stops};
+use fullbore_rules::sequence::{ProducerTails, Producers};
 
 use self::epochs::Epochs;
 use self::flush::{FlushError, FlushPlan, Flushes, Sealed};
@@ -101,7 +101,8 @@ impl Log {
         Ok(())
     }
 
-    /// Returns true if nothing was ever kept of producers: no record has come, nor stops of a deleted partition.
+    /// Returns true if nothing was ever kept of producers: no record has come, nor producer tails of a deleted
+    /// partition.
     pub fn is_blank(&self) -> bool {
         self.log_end == 0 && self.snapshot_offset == -1
     }
@@ -180,11 +181,11 @@ impl Log {
 
     /// Takes over where producers stopped on an earlier partition of this name. They are in a snapshot when this
     /// returns, and so survive a restart before the first record.
-    pub fn succeed(&mut self, stops: Stops, now_ms: i64) -> io::Result<()> {
-        if stops.is_empty() {
+    pub fn succeed(&mut self, tails: ProducerTails, now_ms: i64) -> io::Result<()> {
+        if tails.is_empty() {
             return Ok(());
         }
-        self.producers.succeed(stops.since(now_ms));
+        self.producers.succeed(tails.since(now_ms));
         self.take_snapshot()
     }
 

@@ -208,7 +208,7 @@ impl Log {
         self.producers = producers;
         super::snapshot::remove_past(&self.dir, i64::MIN)?;
         self.snapshot_offset = -1;
-        // Stops are nowhere else.
+        // Producer tails are nowhere else.
         if self.producers.has_predecessor() { self.take_snapshot() } else { Ok(()) }
     }
 
@@ -277,7 +277,7 @@ mod tests {
 
     /// Else a producer that is idle is refused once its replica leads.
     #[test]
-    fn stops_of_a_deleted_partition_survive_a_kill_and_every_cut() {
+    fn tails_of_a_deleted_partition_survive_a_kill_and_every_cut() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = TopicConfig { segment_bytes: 150, ..broker.topics.defaults };
@@ -287,7 +287,7 @@ mod tests {
             fullbore_rules::sequence::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0, record_count: 5 };
         let mut before = Producers::default();
         before.append(&stopped, 0, 0, 0, 5);
-        opened().succeed(before.stops(), 0).expect("written");
+        opened().succeed(before.tails(), 0).expect("written");
         let goes_on = |log: &Log| {
             let next = fullbore_rules::sequence::Stamp { base_sequence: 5, ..stopped };
             let overtook = fullbore_rules::sequence::Stamp { base_sequence: 10, ..stopped };

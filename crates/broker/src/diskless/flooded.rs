@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
@@ -46,7 +46,12 @@ impl Flooded {
         let retention = Duration::from_secs(3600);
         let of_index = (owner, finder, None);
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
-        diskless.put_topic(("topic", TOPIC), 2, &Arc::new(config.topics.defaults), Box::new(|_| Stops::default()));
+        diskless.put_topic(
+            ("topic", TOPIC),
+            2,
+            &Arc::new(config.topics.defaults),
+            Box::new(|_| ProducerTails::default()),
+        );
         let flooded = Flooded { diskless, _folder: folder };
         for index in [0, 1] {
             flooded.partition(index).known.opened().await;

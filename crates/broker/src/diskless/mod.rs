@@ -44,13 +44,13 @@ use std::time::Duration;
 
 use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::commit::rotation::RotationSettings;
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
 pub use assemble::LEADER_EPOCH;
 pub use health::StoreHealth;
-pub use index::StopsBefore;
+pub use index::TailsBefore;
 pub use objects::counts::StoreUse;
 pub use partition::DisklessPartition;
 pub use pipeline::Refreshed;
@@ -267,13 +267,13 @@ impl Diskless {
     }
 
     /// Sets the settings of a topic and gives it `count` partitions, without waiting. The index creates them in the
-    /// background, with the last sequences of producers on a deleted classic topic of the name (`stops_before`).
+    /// background, with the last sequences of producers on a deleted classic topic of the name (`tails_before`).
     pub fn put_topic(
         &self,
         (name, id): (&str, Uuid),
         count: i32,
         config: &Arc<TopicConfig>,
-        stops_before: StopsBefore,
+        tails_before: TailsBefore,
     ) {
         let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
         let window = config.producer_state_batches_to_retain;
@@ -313,7 +313,7 @@ impl Diskless {
                 retain(now);
             }
         };
-        self.services.index.create((topic, id), count, stops_before, Box::new(settle));
+        self.services.index.create((topic, id), count, tails_before, Box::new(settle));
     }
 
     fn retain_batches(&self, partitions: &[Arc<DisklessPartition>], window: usize) {
@@ -341,7 +341,7 @@ impl Diskless {
     ///
     /// Returns the last sequences of producers on the partitions that may have records, for a classic topic recreated
     /// under the name. For a diskless one the index keeps them.
-    pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), Stops)> {
+    pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), ProducerTails)> {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         let mut stopped = Vec::new();
         for partition in &partitions {
@@ -349,13 +349,13 @@ impl Diskless {
             let key = || (partition.known.topic().to_owned(), partition.known.index());
             let Some(number) = partition.known.number() else {
                 // The index has not returned the id yet, as right after a start.
-                stopped.push((key(), Stops::partial()));
+                stopped.push((key(), ProducerTails::partial()));
                 continue;
             };
             // The reader forgets the partition first: a concurrent read must not leave its results behind.
             self.services.reader.retired(number);
             if partition.known.offsets().log_end > 0 || self.services.others_commit {
-                stopped.push((key(), self.stops_in(number)));
+                stopped.push((key(), self.tails_in(number)));
             }
             self.services.pipeline.forget(number);
         }
@@ -366,9 +366,9 @@ impl Diskless {
 
     /// Returns the last sequences of the partition's producers. They are partial if other brokers commit as well, or if
     /// the pipeline has not read the partition's state.
-    fn stops_in(&self, number: DisklessPartitionId) -> Stops {
-        let known = self.services.pipeline.known(number, |known| known.producers.stops());
-        known.filter(|_| !self.services.others_commit).unwrap_or_else(Stops::partial)
+    fn tails_in(&self, number: DisklessPartitionId) -> ProducerTails {
+        let known = self.services.pipeline.known(number, |known| known.producers.tails());
+        known.filter(|_| !self.services.others_commit).unwrap_or_else(ProducerTails::partial)
     }
 
     /// Returns the partition, if there is one. Never waits.

@@ -9,7 +9,7 @@ use super::index::{ChangeSource, IndexChanges, IndexStore, UploadedObject};
 use super::objects::double::StoreDouble;
 use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::commit::{BatchKind, ObjectBatch};
-use fullbore_rules::sequence::{Stamp as Stamped, Stops};
+use fullbore_rules::sequence::{ProducerTails, Stamp as Stamped};
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::yield_now;
 
@@ -63,7 +63,7 @@ impl ByHand {
     }
 
     fn put(&self, id: Uuid, count: i32) {
-        self.diskless.put_topic(("topic", id), count, &self.config, Box::new(|_| Stops::default()));
+        self.diskless.put_topic(("topic", id), count, &self.config, Box::new(|_| ProducerTails::default()));
     }
 
     /// Commits batches of one record by another broker, one an object, with these sequences of producer 7.
@@ -388,7 +388,7 @@ async fn request_has_many_partitions_they_are_refreshed_together_and_a_deleted_o
     assert!(partitions.iter().all(|partition| partition.is_stale_for(7)));
     broker.committed_elsewhere(0..3);
     let gone = Uuid([2; 16]);
-    broker.diskless.put_topic(("gone", gone), 1, &broker.config, Box::new(|_| Stops::default()));
+    broker.diskless.put_topic(("gone", gone), 1, &broker.config, Box::new(|_| ProducerTails::default()));
     broker.carry_out().await;
     let deleted = broker.diskless.find(&gone, 0).expect("it is there");
     broker.diskless.delete_topic(gone, Box::new(|| {}));

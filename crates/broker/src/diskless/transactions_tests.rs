@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::commit::admission::Freshness;
-use fullbore_rules::sequence::{Marker, SequenceRefusal, Stops};
+use fullbore_rules::sequence::{Marker, ProducerTails, SequenceRefusal};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::{JoinHandle, JoinSet, yield_now};
@@ -48,7 +48,7 @@ impl OneBroker {
         let (retention, of_index) = (Duration::from_secs(3600), (owner, finder, None));
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
         let config = Arc::new(config.topics.defaults);
-        diskless.put_topic(("topic", TOPIC), partitions, &config, Box::new(|_| Stops::default()));
+        diskless.put_topic(("topic", TOPIC), partitions, &config, Box::new(|_| ProducerTails::default()));
         let broker = OneBroker { diskless, store, _folder: folder };
         for index in 0..partitions {
             broker.partition(index).known.opened().await;
@@ -262,7 +262,7 @@ async fn transaction_is_open_retention_leaves_its_records_until_it_ends() {
     }
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let config = Arc::new(TopicConfig { retention_bytes: Some(1), ..config.topics.defaults });
-    broker.diskless.put_topic(("topic", TOPIC), 1, &config, Box::new(|_| Stops::default()));
+    broker.diskless.put_topic(("topic", TOPIC), 1, &config, Box::new(|_| ProducerTails::default()));
     let log_start = || broker.partition(0).known.offsets().log_start;
     broker.partition(0).retain(0).await;
     assert_eq!(log_start(), 2, "the one of 8 is open");

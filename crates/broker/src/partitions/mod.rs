@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use fullbore_rules::replica::{Brokers, PartitionRegistration};
-use fullbore_rules::sequence::{PastTopics, Stops};
+use fullbore_rules::sequence::{PastTopics, ProducerTails};
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
@@ -53,7 +53,7 @@ pub use fullbore_log::validation::{InvalidBatch, ValidBatch};
 
 pub use registry::Origin;
 
-use crate::diskless::{Diskless, StopsBefore};
+use crate::diskless::{Diskless, TailsBefore};
 use crate::replica::Before;
 use crate::replica::data_dir::LogDir;
 use crate::replica::data_dir::checkpoints::{Checkpoints, CleanShutdown};
@@ -227,7 +227,7 @@ impl Partitions {
         if config.diskless {
             let count = i32::try_from(partitions.into_iter().count()).unwrap_or(i32::MAX);
             match self.diskless() {
-                Some(diskless) => diskless.put_topic((name, id), count, config, self.stops_before(name, past)),
+                Some(diskless) => diskless.put_topic((name, id), count, config, self.tails_before(name, past)),
                 None => tracing::warn!(
                     topic = name,
                     "cannot serve a diskless topic: clients use the brokers that have diskless.storage; set it here as well"
@@ -242,8 +242,8 @@ impl Partitions {
         self.registry.put_topic((name, id), partitions, config, origin, before);
     }
 
-    /// Returns a function from a partition's number to the stops of the deleted classic partition before it.
-    fn stops_before(&self, name: &str, past: PastTopics) -> StopsBefore {
+    /// Returns a function from a partition's number to the tails of the deleted classic partition before it.
+    fn tails_before(&self, name: &str, past: PastTopics) -> TailsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
             if let Some(deleted) = deletion.predecessor_of(&name, index) {
@@ -284,7 +284,7 @@ impl Partitions {
         if let Some(diskless) = diskless {
             let deletion = Arc::clone(&self.deletion);
             let stopped = diskless.delete_topic(id, Box::new(move || deletion.is_out_of_index(id)));
-            stopped.into_iter().for_each(|(key, stops)| self.log_dir.succession.leave_indexed(key, id, stops));
+            stopped.into_iter().for_each(|(key, tails)| self.log_dir.succession.leave_indexed(key, id, tails));
         }
     }
 
@@ -298,19 +298,19 @@ impl Partitions {
         let succession = &self.log_dir.succession;
         for (index, registered) in (0..).zip(partitions) {
             if !registered.replicas.contains(&self.log_dir.cluster.node_id) {
-                succession.leave((name.to_owned(), index), id, Stops::partial(), succession.epoch());
+                succession.leave((name.to_owned(), index), id, ProducerTails::partial(), succession.epoch());
             }
         }
     }
 
     /// Notes that a diskless topic of `count` partitions will be deleted next. A partition whose predecessor left
-    /// unknown stops leaves partial ones. A broker that does not serve diskless topics knows no stops.
+    /// unknown tails leaves partial ones. A broker that does not serve diskless topics knows no tails.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let succession = &self.log_dir.succession;
         for index in 0..count {
             let key = (name.to_owned(), index);
             if self.diskless().is_none() || succession.lacks(&key, past.before(index)) {
-                succession.leave_indexed(key, id, Stops::partial());
+                succession.leave_indexed(key, id, ProducerTails::partial());
             }
         }
     }

@@ -264,7 +264,7 @@ impl Replica {
         self.check_end(&dir, log.log_end())?;
         if log.is_blank() {
             // A kill may have come right after the directory was created.
-            self.take_over_stops(&mut log);
+            self.take_over_tails(&mut log);
         }
         // A kill may have come right after a truncation, or this opening has truncated the log.
         self.log_dir.cleanings.cut_off(&self.key(), log.log_end());
@@ -315,18 +315,18 @@ impl Replica {
             StorageError::io(dir.as_ref(), error)
         })?;
         let mut log = Log::open_unless(stop, &dir, RecoveryHint::NOTHING, now_ms(), &self.config())?;
-        self.take_over_stops(&mut log);
+        self.take_over_tails(&mut log);
         Ok(log)
     }
 
-    /// Carries the stops of the deleted partition of this name over to the log, so that its producers can continue.
-    fn take_over_stops(&self, log: &mut Log) {
-        let stops = self
+    /// Carries the tails of the deleted partition of this name over to the log, so that its producers can continue.
+    fn take_over_tails(&self, log: &mut Log) {
+        let tails = self
             .log_dir
             .succession
             .take(&self.key(), self.past.as_deref().copied())
             .of_ids_below(self.producer_ids_below);
-        if let Err(error) = log.succeed(stops, now_ms()) {
+        if let Err(error) = log.succeed(tails, now_ms()) {
             tracing::warn!(
                 dir = %self.dir().display(),
                 %error,
@@ -335,9 +335,9 @@ impl Replica {
         }
     }
 
-    /// Creates the log of a new partition that has a predecessor, so that its directory has the stops before the first
+    /// Creates the log of a new partition that has a predecessor, so that its directory has the tails before the first
     /// record. Returns false if that failed.
-    fn keep_stops(&self) -> bool {
+    fn keep_tails(&self) -> bool {
         self.retire_predecessors();
         if !self.log_dir.succession.has(&self.key()) {
             return true;
@@ -388,7 +388,7 @@ impl Replica {
             LogState::Refused(_) => false,
             LogState::Absent => {
                 drop(state);
-                self.keep_stops()
+                self.keep_tails()
             }
             LogState::Unopened | LogState::Opening(_) | LogState::Creating(_) | LogState::Open(_) | LogState::Gone => {
                 true

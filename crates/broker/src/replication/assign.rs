@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::followed::PartitionId;
-use super::leader_fetcher::{Assignment, FetcherId, FetcherHandle, LeaderFetcher};
+use super::leader_fetcher::{Assignment, FetcherHandle, FetcherId, LeaderFetcher};
 use fullbore_control::{Image, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use std::collections::HashMap;

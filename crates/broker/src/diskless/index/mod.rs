@@ -45,15 +45,15 @@ use fullbore_rules::commit::{
     ObjectNumbers, ObjectState, PartitionState, commit,
 };
 
-use fullbore_rules::sequence::{NO_PRODUCER_ID, Producers, Stamp, Stops};
+use fullbore_rules::sequence::{NO_PRODUCER_ID, ProducerTails, Producers, Stamp};
 use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
 pub use noted::{FILE as NOTED_CHANGES, Lacking, lacking, noted_changes};
-pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueuePlace, StopsBefore};
+pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueuePlace, TailsBefore};
 pub use sqlite::{NAME as SQLITE_FILE, OpenFileError, SqliteIndex};
 pub use store::{
-    AbortedTransactions, ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore,
+    AbortedTransactions, ChangeSource, ClassicTails, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore,
     PartitionRow, ProducerRow, ProducerRowPlace, RunSource, UnusedObject,
 };
 
@@ -88,7 +88,7 @@ pub struct RefreshedPartition {
     pub producers: Vec<ProducerRow>,
     /// Last sequences on the deleted partition of the same name, of producers that have not written to this one. Empty
     /// if the offset is not 0.
-    pub predecessor: Stops,
+    pub predecessor: ProducerTails,
 }
 
 /// Outcome of a commit.
@@ -164,7 +164,7 @@ impl<S: IndexStore> Index<S> {
             producers.retain(|row| row.base_offset() >= *from);
             let predecessor = match from {
                 0 => state.producers.predecessor().clone(),
-                _ => Stops::default(),
+                _ => ProducerTails::default(),
             };
             Some(RefreshedPartition { row: PartitionRow::of(*id, state), producers, predecessor })
         };
@@ -393,9 +393,9 @@ impl<S: IndexStore> Index<S> {
         }
         for (id, producers) in before {
             let window = self.window_of(id);
-            let stops = producers.stops();
+            let tails = producers.tails();
             let is_written = new.get(&id).copied().unwrap_or(true);
-            self.known.entry(id).or_insert_with(|| PartitionState::new(window)).succeed(stops, is_written);
+            self.known.entry(id).or_insert_with(|| PartitionState::new(window)).succeed(tails, is_written);
         }
         Ok(())
     }

@@ -14,12 +14,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 use fullbore_wire::Uuid;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::{
-    ClassicStops, CommitAnswer, Index, IndexStore, KnownStore, PartitionRow, RefreshedPartition, UnusedObject,
+    ClassicTails, CommitAnswer, Index, IndexStore, KnownStore, PartitionRow, RefreshedPartition, UnusedObject,
     UploadedObject,
 };
 use fullbore_db::{CommitError, StoreError};
@@ -44,7 +44,7 @@ pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
 /// Callback with the number of a partition within its topic. Returns the last sequences of producers on the deleted
 /// classic partition of the same name. May wait until that partition is out of the way.
-pub type StopsBefore = Box<dyn Fn(i32) -> Stops + Send>;
+pub type TailsBefore = Box<dyn Fn(i32) -> ProducerTails + Send>;
 
 /// Callback once a topic is deleted, except for the rows left to the GC.
 pub type Deleted = Box<dyn FnOnce() + Send>;
@@ -63,7 +63,7 @@ pub(super) enum IndexRequest {
     Create {
         topic: (Arc<str>, Uuid),
         count: i32,
-        stops_before: StopsBefore,
+        tails_before: TailsBefore,
         created: Created,
     },
     Delete(Uuid, Vec<DisklessPartitionId>, Deleted),
@@ -267,9 +267,9 @@ impl IndexOwner {
     }
 
     /// Creates the missing partitions of a topic, without waiting. The thread repeats that until it succeeds.
-    pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, stops_before: StopsBefore, created: Created) {
+    pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, tails_before: TailsBefore, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
-        self.ask(IndexRequest::Create { topic, count, stops_before, created });
+        self.ask(IndexRequest::Create { topic, count, tails_before, created });
     }
 }
 
@@ -340,8 +340,8 @@ pub(super) fn carry_out<S: IndexStore>(
         IndexRequest::Forget(ids) => drop(index.store.forget(&ids)),
         IndexRequest::KnownStore(answer) => drop(answer.send(index.store.known_store())),
         IndexRequest::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
-        IndexRequest::Create { topic: (name, id), count, stops_before, created } => {
-            let before = ClassicStops::of_topic(count, stops_before);
+        IndexRequest::Create { topic: (name, id), count, tails_before, created } => {
+            let before = ClassicTails::of_topic(count, tails_before);
             let make = || {
                 if !before.is_empty() {
                     index.store.succeed_classic((&name, id), &before)?;

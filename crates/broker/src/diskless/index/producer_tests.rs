@@ -2,13 +2,13 @@
 //! they expire.
 
 use fullbore_rules::commit::{AppendedBatch, CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
-use fullbore_rules::sequence::{PRODUCERS_MAX, Producers, SequenceRefusal, Stamp, Stops};
+use fullbore_rules::sequence::{PRODUCERS_MAX, ProducerTails, Producers, SequenceRefusal, Stamp};
 use fullbore_wire::Uuid;
 
 use super::postgres::tests::PostgresBackEnd;
 use super::store::ProducerRowPlace;
 use super::tests::{BackEnd, NOW, Opened, SqliteBackEnd, appended, batch, by, on_each_back_end};
-use super::{ClassicStops, Index, IndexStore, UploadedObject, trimming};
+use super::{ClassicTails, Index, IndexStore, UploadedObject, trimming};
 
 on_each_back_end! {
     producers_go_on_where_their_topic_is_made_again
@@ -112,8 +112,8 @@ fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on<B: BackEnd>() {
 }
 
 /// Enters a deleted classic topic before a diskless one and creates that, at two brokers. Returns its first partition.
-fn make_behind_classic<B: BackEnd>(opened: &mut Opened<B>, topic: Uuid, before: &Stops) -> DisklessPartitionId {
-    let before = ClassicStops::of_topic(2, |index| if index == 0 { before.clone() } else { Stops::default() });
+fn make_behind_classic<B: BackEnd>(opened: &mut Opened<B>, topic: Uuid, before: &ProducerTails) -> DisklessPartitionId {
+    let before = ClassicTails::of_topic(2, |index| if index == 0 { before.clone() } else { ProducerTails::default() });
     opened.back_end.add_topic("topic", topic);
     let mut made = Vec::new();
     for store in [&mut opened.back_end.store(), &mut opened.index.store] {
@@ -135,13 +135,13 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
     let mut classic = Producers::default();
     let stamp = |producer_id, base_sequence| Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 10 };
     [stamp(7, 10), stamp(9, 0)].iter().zip([0, 10]).for_each(|(stamp, at)| classic.append(stamp, at, 0, 0, 5));
-    let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &classic.stops());
+    let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &classic.tails());
     opened.tidy();
     for is_new in [false, true] {
         if is_new {
             opened.again();
         }
-        assert_eq!(stops_left::<B>(&mut opened.index, partition), 3);
+        assert_eq!(tails_left::<B>(&mut opened.index, partition), 3);
         for (producer_id, base_sequence) in [(7, 30), (8, 20), (9, 20), (10, 10)] {
             let object = opened.object();
             assert_eq!(opened.commit(object, &[by(producer_id, batch(partition, 0, base_sequence))]), gap);
@@ -153,11 +153,11 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
         assert_eq!(verdicts, [appended(10 * (producer_id - 7))], "{producer_id}");
     }
     // Once the topic exists, no classic one is entered before it.
-    assert_eq!(make_behind_classic(&mut opened, Uuid([2; 16]), &Stops::partial()), partition);
+    assert_eq!(make_behind_classic(&mut opened, Uuid([2; 16]), &ProducerTails::partial()), partition);
     opened.index.store.delete(Uuid([2; 16]), &[]).expect("deleted");
     opened.back_end.add_topic("topic", Uuid([3; 16]));
     let partition = opened.index.store.create(("topic", Uuid([3; 16])), 2).expect("made")[0].id;
-    assert_eq!(stops_left::<B>(&mut opened.index, partition), 4);
+    assert_eq!(tails_left::<B>(&mut opened.index, partition), 4);
     let object = opened.object();
     assert_eq!(opened.commit(object, &[by(9, batch(partition, 0, 30))]), gap);
     let object = opened.object();
@@ -169,11 +169,11 @@ fn classic_topic_with_unknown_producers_was_in_between_earlier_state_stays_in_a_
     let object = opened.object();
     opened.commit(object, &[batch(opened.partitions[0], 0, 0)]);
     opened.index.store.delete(Uuid([1; 16]), &[]).expect("deleted");
-    let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &Stops::partial());
+    let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &ProducerTails::partial());
     opened.tidy();
     opened.again();
     let others_commit = std::any::type_name::<B>() == std::any::type_name::<PostgresBackEnd>();
-    assert_eq!(stops_left::<B>(&mut opened.index, partition), usize::from(others_commit));
+    assert_eq!(tails_left::<B>(&mut opened.index, partition), usize::from(others_commit));
     let object = opened.object();
     let verdicts = opened.commit(object, &[batch(partition, 0, 70)]);
     assert_eq!(verdicts == [appended(0)], !others_commit, "it may have written anything to the classic one");
@@ -186,7 +186,7 @@ fn classic_topic_was_in_between_as_the_metadata_remembers_its_producers_may_begi
         let object = opened.object();
         opened.commit(object, &[batch(opened.partitions[0], 0, 0)]);
         opened.index.store.delete(Uuid([1; 16]), &[]).expect("deleted");
-        let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &Stops::partial().of_ids_below(9));
+        let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &ProducerTails::partial().of_ids_below(9));
         opened.tidy();
         if is_expired {
             while opened.index.store.expire_producers(0, i64::MAX - 1, 10).expect("expired").is_some() {}
@@ -203,7 +203,7 @@ fn classic_topic_was_in_between_as_the_metadata_remembers_its_producers_may_begi
     }
 }
 
-fn stops_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartitionId) -> usize {
+fn tails_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartitionId) -> usize {
     index.refresh_one(partition, 0).expect("known").expect("there").predecessor.len()
 }
 
@@ -220,13 +220,13 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
         opened.tidy();
         opened.again();
         assert_eq!(
-            (stops_left::<B>(&mut opened.index, partition), stops_left::<B>(&mut opened.another(), partition)),
+            (tails_left::<B>(&mut opened.index, partition), tails_left::<B>(&mut opened.another(), partition)),
             (4, 4)
         );
         let object = opened.object();
         assert_eq!(opened.commit(object, &[by(7 + i64::from(life), batch(partition, 0, 10))]), [appended(0)]);
         assert_eq!(
-            (stops_left::<B>(&mut opened.index, partition), stops_left::<B>(&mut opened.another(), partition)),
+            (tails_left::<B>(&mut opened.index, partition), tails_left::<B>(&mut opened.another(), partition)),
             (3, 3)
         );
     }
@@ -237,7 +237,7 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
     let partition = make_again(&mut opened, 5, false);
     opened.tidy();
     opened.again();
-    assert_eq!(stops_left::<B>(&mut opened.index, partition), 4);
+    assert_eq!(tails_left::<B>(&mut opened.index, partition), 4);
     for (producer_id, next) in [(7, 10), (8, 20), (9, 20), (10, 20)] {
         let object = opened.object();
         let overtaken = by(producer_id, batch(partition, 0, next + 10));
@@ -261,7 +261,7 @@ fn partition_leaves_more_producers_than_its_limit_only_its_own_are_left<B: BackE
         }
         opened.tidy();
         opened.again();
-        assert_eq!(stops_left::<B>(&mut opened.index, partition), expected);
+        assert_eq!(tails_left::<B>(&mut opened.index, partition), expected);
         let object = opened.object();
         let next = [by(half, batch(partition, 0, 10)), by(0, batch(partition, 100, 10))];
         assert_eq!(opened.commit(object, &next), [appended(0), appended(10)]);
@@ -294,7 +294,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
     let fourth = make_again(&mut opened, 3, true);
     assert_eq!((rows(&mut opened, second), rows(&mut opened, third)), (0, 2));
-    assert_eq!(stops_left::<B>(&mut opened.another(), fourth), 1);
+    assert_eq!(tails_left::<B>(&mut opened.another(), fourth), 1);
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
@@ -302,7 +302,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
-    assert_eq!(stops_left::<B>(&mut opened.another(), fifth), 0);
+    assert_eq!(tails_left::<B>(&mut opened.another(), fifth), 0);
 }
 
 fn producers_have_old_rows_all_but_the_retained_are_removed<B: BackEnd>() {
@@ -479,7 +479,7 @@ fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackE
     let second = make_again(&mut opened, 1, true);
     let then = NOW + 1_600_000;
     tidy_at::<B>(&mut opened.index, then);
-    assert_eq!(stops_left::<B>(&mut opened.another(), second), 0, "it has expired");
+    assert_eq!(tails_left::<B>(&mut opened.another(), second), 0, "it has expired");
     opened.again();
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 10)), then), gap, "it has never written");

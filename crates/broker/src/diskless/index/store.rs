@@ -12,7 +12,7 @@ use fullbore_rules::commit::{
     AppendedBatch, AppendedBatches, BatchRun, CommitDecision, DisklessPartitionId, ObjectId, ObjectState,
     PartitionState, last_stable_offset,
 };
-use fullbore_rules::sequence::{AbortedTransaction, NO_PRODUCER_ID, PRODUCERS_MAX, Stamp, Stops};
+use fullbore_rules::sequence::{AbortedTransaction, NO_PRODUCER_ID, PRODUCERS_MAX, ProducerTails, Stamp};
 use fullbore_wire::Uuid;
 
 use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
@@ -65,7 +65,7 @@ pub trait IndexStore: Send {
     ///
     /// # Errors
     /// [`CommitError`]: nothing is changed, or that is unknown.
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError>;
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError>;
 
     /// Returns the last batches of each producer on the predecessors of these partitions, as rows of these partitions;
     /// within the transaction, if there is one. The predecessor is the deleted partition of the same name.
@@ -197,7 +197,7 @@ pub trait IndexStore: Send {
 
 /// Last sequences of producers on a deleted classic partition.
 #[derive(Clone, Debug)]
-pub struct ClassicStops {
+pub struct ClassicTails {
     /// The partition's number within its topic.
     pub index: i32,
     /// The last record of each producer.
@@ -206,19 +206,19 @@ pub struct ClassicStops {
     pub unknown_below: i64,
 }
 
-impl ClassicStops {
+impl ClassicTails {
     /// Returns the last sequences on the predecessors of the first `count` partitions of a topic, without those that
     /// have none. Those beyond [`PRODUCERS_MAX`] producers in all count as unknown, which bounds the transaction.
-    pub fn of_topic(count: i32, stops_before: impl Fn(i32) -> Stops) -> Vec<ClassicStops> {
+    pub fn of_topic(count: i32, tails_before: impl Fn(i32) -> ProducerTails) -> Vec<ClassicTails> {
         let mut room = PRODUCERS_MAX;
         let of = |index| {
-            let stops = stops_before(index);
-            let is_kept = stops.len() <= room;
-            room -= if is_kept { stops.len() } else { 0 };
-            let last_records = stops.last_records().filter(|_| is_kept).collect();
-            let unknown_below = if is_kept { stops.unknown_below() } else { i64::MAX };
-            let of = ClassicStops { index, last_records, unknown_below };
-            (!stops.is_empty()).then_some(of)
+            let tails = tails_before(index);
+            let is_kept = tails.len() <= room;
+            room -= if is_kept { tails.len() } else { 0 };
+            let last_records = tails.last_records().filter(|_| is_kept).collect();
+            let unknown_below = if is_kept { tails.unknown_below() } else { i64::MAX };
+            let of = ClassicTails { index, last_records, unknown_below };
+            (!tails.is_empty()).then_some(of)
         };
         (0..count).filter_map(of).collect()
     }

@@ -12,7 +12,7 @@ use super::Fault;
 use super::world::{World, ms, random};
 use crate::diskless::index::manual_index::{CommitAnswerer, ManualIndex, Turn};
 use crate::diskless::index::{
-    ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow,
+    ChangeSource, ClassicTails, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow,
     ProducerRow, ProducerRowPlace, SqliteIndex, UnusedObject, UploadedObject,
 };
 use fullbore_db::{CommitError, StoreError};
@@ -152,7 +152,7 @@ impl IndexStore for TroubledIndex {
         Ok(rows)
     }
 
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
         self.inner.succeed_classic(topic, before)
     }
 

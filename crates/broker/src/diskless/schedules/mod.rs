@@ -29,7 +29,7 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 use fullbore_schedules::{Random, each_fault_is_found, only_seed, run_each, same_seed_same_outcome};
 use fullbore_wire::Uuid;
 use tokio::task::JoinSet;
@@ -122,7 +122,12 @@ impl Life {
     }
 
     fn put_topic(&self, id: Uuid) {
-        self.diskless.put_topic((TOPIC, id), self.world.setup.partitions, &self.config, Box::new(|_| Stops::default()));
+        self.diskless.put_topic(
+            (TOPIC, id),
+            self.world.setup.partitions,
+            &self.config,
+            Box::new(|_| ProducerTails::default()),
+        );
     }
 
     /// Stops the broker in an orderly way.

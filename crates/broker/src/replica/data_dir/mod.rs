@@ -28,7 +28,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::aside;
 use fullbore_log::direct_io::DirectReads;
 use fullbore_log::files;
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 use fullbore_wire::Uuid;
 use leftovers::Leftovers;
 use opener::Opener;
@@ -71,13 +71,13 @@ pub struct LogDir {
 }
 
 impl LogDir {
-    /// Notes partial stops for each partition whose directory an earlier run has renamed and not yet removed. Topics of
-    /// its name may have come and gone while this broker was down.
+    /// Notes partial producer tails for each partition whose directory an earlier run has renamed and not yet removed.
+    /// Topics of its name may have come and gone while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());
             if let Some(key) = name.and_then(files::retired_partition) {
-                self.succession.leave(key, Uuid::ZERO, Stops::partial(), 0);
+                self.succession.leave(key, Uuid::ZERO, ProducerTails::partial(), 0);
             }
         }
     }

@@ -9,7 +9,7 @@ use fullbore_wire::Uuid;
 
 use super::super::packed::{pack_producer, pack_run};
 use super::super::store::{
-    ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
+    ClassicTails, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
     ProducerRowPlace, UnusedObject, length_bits,
 };
 use super::super::{damaged, random_numbers};
@@ -112,7 +112,7 @@ impl IndexStore for PostgresIndex {
         topics::create(&mut self.session, topic, count)
     }
 
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
         topics::succeed_classic(&mut self.session, topic, before)
     }
 

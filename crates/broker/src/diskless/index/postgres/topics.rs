@@ -15,7 +15,7 @@ use fullbore_rules::sequence::{NO_PRODUCER_ID, PRODUCERS_MAX};
 use fullbore_wire::Uuid;
 
 use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row};
-use super::super::store::{ClassicStops, KnownStore, PartitionRow, ProducerRow, classic_before};
+use super::super::store::{ClassicTails, KnownStore, PartitionRow, ProducerRow, classic_before};
 use super::guarded::Guarded;
 use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, hex, partition, producer};
 use fullbore_db::postgres::literal as sql_literal;
@@ -59,10 +59,10 @@ pub fn create(
 
 /// Enters deleted classic partitions as the predecessors of a topic's partitions, unless these exist. If neither
 /// producers nor a bound of their ids are known, another broker may know more: rows of earlier predecessors stay.
-pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
-    let of_use = before.iter().filter(|stops| !stops.are_unknown() || stops.unknown_below < i64::MAX);
-    let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|stops| stops.are_unknown());
-    [unknown, known].iter().filter(|stops| !stops.is_empty()).try_for_each(|stops| enter_classic(session, topic, stops))
+pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
+    let of_use = before.iter().filter(|tails| !tails.are_unknown() || tails.unknown_below < i64::MAX);
+    let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|tails| tails.are_unknown());
+    [unknown, known].iter().filter(|tails| !tails.is_empty()).try_for_each(|tails| enter_classic(session, topic, tails))
 }
 
 /// Enters deleted classic partitions, all of them with known producers or all without. Any producer of the name may
@@ -70,7 +70,7 @@ pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[Cla
 fn enter_classic(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
-    before: &[&ClassicStops],
+    before: &[&ClassicTails],
 ) -> Result<(), CommitError> {
     let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));
     // The lock serializes brokers, and waits for a deletion of the topic.
@@ -80,8 +80,8 @@ fn enter_classic(
         session.abandon();
         return Ok(());
     }
-    let partitions = before.iter().map(|stops| format!("({})", stops.index));
-    let producers = before.iter().flat_map(|stops| stops.rows().map(move |row| (stops.index, row)));
+    let partitions = before.iter().map(|tails| format!("({})", tails.index));
+    let producers = before.iter().flat_map(|tails| tails.rows().map(move |row| (tails.index, row)));
     let producers = producers.map(|(index, (offset, producer_id, batches))| {
         format!("({index}, ({offset})::bigint, ({producer_id})::bigint, '{}')", hex(&batches))
     });
@@ -103,7 +103,7 @@ fn enter_classic(
         lock_partitions(&of_classic)
     );
     let mut answers = session.ask(&enter).map_err(CommitError::Refused)?;
-    if before.iter().all(|stops| !stops.are_unknown()) {
+    if before.iter().all(|tails| !tails.are_unknown()) {
         carry_over(session, &mut answers)?;
     }
     session.end(&remove_partitions(&of_classic)).map(drop)

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Params, params};
 use super::super::packed::{
     CARRIED_FOR, FORGOTTEN_AT, LAST_COUNT, LAST_SEQUENCE, forgotten_row, last_of_forgotten_row,
 };
-use super::super::store::{ClassicStops, classic_before};
+use super::super::store::{ClassicTails, classic_before};
 use super::rows::UNUSED;
 use fullbore_host::files::now_ms;
 
@@ -95,22 +95,22 @@ fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<
 pub fn succeed_classic(
     connection: &Connection,
     (name, topic_id): (&str, Uuid),
-    stops: &ClassicStops,
+    tails: &ClassicTails,
 ) -> rusqlite::Result<()> {
     let made = "SELECT 1 FROM partitions WHERE topic_id = ?1 AND partition_index = ?2";
-    if connection.prepare_cached(made)?.exists(params![topic_id.0, stops.index])? {
+    if connection.prepare_cached(made)?.exists(params![topic_id.0, tails.index])? {
         return Ok(());
     }
     let insert =
         "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, topic)
          VALUES (?1, ?2, 0, 1, 0, -1, 0, -1, ?3)";
-    let row = params![classic_before(topic_id).0, stops.index, name];
+    let row = params![classic_before(topic_id).0, tails.index, name];
     let id = connection.prepare_cached(insert)?.insert(row)?;
     let mut producer = connection.prepare_cached("INSERT INTO producers VALUES (?1, ?2, ?3, ?4, ?5)")?;
-    for (offset, producer_id, batches) in stops.rows() {
+    for (offset, producer_id, batches) in tails.rows() {
         producer.execute(params![id, offset, producer_id, now_ms(), batches])?;
     }
-    if !stops.are_unknown() {
+    if !tails.are_unknown() {
         carry_over(connection, id)?;
     }
     remove(connection, id)

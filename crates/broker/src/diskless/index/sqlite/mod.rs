@@ -27,7 +27,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::noted::NotedChanges;
 use super::packed::{LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer};
 use super::store::{
-    ClassicStops, CommitFound, CommitQuestion, CommitWrite, DELETE_AGAIN_MS, IndexStore, KnownStore, PartitionRow,
+    ClassicTails, CommitFound, CommitQuestion, CommitWrite, DELETE_AGAIN_MS, IndexStore, KnownStore, PartitionRow,
     ProducerRow, ProducerRowPlace, UnusedObject, length_bits,
 };
 use super::{damaged, random_numbers};
@@ -379,8 +379,8 @@ impl IndexStore for SqliteIndex {
         })
     }
 
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
-        self.free(|connection| before.iter().try_for_each(|stops| succeed_classic(connection, topic, stops)))
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
+        self.free(|connection| before.iter().try_for_each(|tails| succeed_classic(connection, topic, tails)))
     }
 
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
