@@ -56,12 +56,12 @@ pub use registry::Origin;
 use crate::diskless::{Diskless, TailsBefore};
 use crate::replica::Before;
 use crate::replica::data_dir::LogDir;
+use crate::replica::data_dir::carried_tails::CarriedTails;
 use crate::replica::data_dir::checkpoints::{Checkpoints, CleanShutdown};
 use crate::replica::data_dir::cleanings::Cleanings;
 use crate::replica::data_dir::cluster::ClusterView;
 use crate::replica::data_dir::failures::Failures;
 use crate::replica::data_dir::flusher::Flusher;
-use crate::replica::data_dir::succession::Succession;
 use cleaner::Cleaner;
 use deletion::Deletion;
 use fullbore_config::{BrokerConfig, TopicConfig};
@@ -123,7 +123,7 @@ impl Partitions {
             cluster: ClusterView::new(config.node.id, config.replication.lag_time_max),
             flusher: Arc::new(Flusher::new(page_cache, space.clone())),
             opener: Arc::default(),
-            succession: Succession::default(),
+            carried_tails: CarriedTails::default(),
             cleanings: Cleanings::read(data_dir, space.clone()),
             aside: aside::SetAsideFolders::default(),
             pending_removal: Mutex::new(pending_removal),
@@ -250,7 +250,7 @@ impl Partitions {
                 // Its log may still be open.
                 deleted.retire();
             }
-            log_dir.succession.of_classic(&(name.to_string(), index), past.before(index))
+            log_dir.carried_tails.of_classic(&(name.to_string(), index), past.before(index))
         })
     }
 
@@ -284,7 +284,7 @@ impl Partitions {
         if let Some(diskless) = diskless {
             let deletion = Arc::clone(&self.deletion);
             let stopped = diskless.delete_topic(id, Box::new(move || deletion.is_out_of_index(id)));
-            stopped.into_iter().for_each(|(key, tails)| self.log_dir.succession.leave_indexed(key, id, tails));
+            stopped.into_iter().for_each(|(key, tails)| self.log_dir.carried_tails.leave_indexed(key, id, tails));
         }
     }
 
@@ -295,10 +295,10 @@ impl Partitions {
         (name, id): (&str, Uuid),
         partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
     ) {
-        let succession = &self.log_dir.succession;
+        let carried_tails = &self.log_dir.carried_tails;
         for (index, registered) in (0..).zip(partitions) {
             if !registered.replicas.contains(&self.log_dir.cluster.node_id) {
-                succession.leave((name.to_owned(), index), id, ProducerTails::partial(), succession.epoch());
+                carried_tails.leave((name.to_owned(), index), id, ProducerTails::partial(), carried_tails.epoch());
             }
         }
     }
@@ -306,11 +306,11 @@ impl Partitions {
     /// Notes that a diskless topic of `count` partitions will be deleted next. A partition whose predecessor left
     /// unknown tails leaves partial ones. A broker that does not serve diskless topics knows no tails.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
-        let succession = &self.log_dir.succession;
+        let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
             let key = (name.to_owned(), index);
-            if self.diskless().is_none() || succession.lacks(&key, past.before(index)) {
-                succession.leave_indexed(key, id, ProducerTails::partial());
+            if self.diskless().is_none() || carried_tails.lacks(&key, past.before(index)) {
+                carried_tails.leave_indexed(key, id, ProducerTails::partial());
             }
         }
     }
@@ -318,7 +318,7 @@ impl Partitions {
     /// Notes the version of the newest image and its next producer id. `is_gap` if this process has not followed the
     /// deletions before it.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
-        self.log_dir.succession.note_image(epoch, next_producer_id, is_gap);
+        self.log_dir.carried_tails.note_image(epoch, next_producer_id, is_gap);
     }
 
     /// Waits until a deleted topic's logs are out of use and its directories renamed. The deletion does not need this

@@ -323,7 +323,7 @@ impl Replica {
     fn take_over_tails(&self, log: &mut Log) {
         let tails = self
             .log_dir
-            .succession
+            .carried_tails
             .take(&self.key(), self.past.as_deref().copied())
             .of_ids_below(self.producer_ids_below);
         if let Err(error) = log.succeed(tails, now_ms()) {
@@ -339,7 +339,7 @@ impl Replica {
     /// record. Returns false if that failed.
     fn keep_tails(&self) -> bool {
         self.retire_predecessors();
-        if !self.log_dir.succession.has(&self.key()) {
+        if !self.log_dir.carried_tails.has(&self.key()) {
             return true;
         }
         let mut state = self.lock();

@@ -65,7 +65,7 @@ impl Replica {
             Ok(Name::Free { had_folder: true }) => !was_open,
             // A partition without a log has not taken over its predecessor's tails, which are then unknown as well.
             Ok(Name::Free { had_folder: false }) => {
-                !was_open && self.log_dir.succession.lacks(&self.key(), self.past.as_deref().copied())
+                !was_open && self.log_dir.carried_tails.lacks(&self.key(), self.past.as_deref().copied())
             }
             Ok(Name::Anothers) | Err(_) => false,
         };
@@ -141,12 +141,12 @@ impl Replica {
     pub(crate) fn announce_leaving(&self) {
         self.phase.set_leaving();
         // The first call is the deletion's.
-        let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.succession.epoch(), Relaxed, Relaxed);
+        let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.carried_tails.epoch(), Relaxed, Relaxed);
     }
 
     fn leave_tails(&self, tails: ProducerTails) {
         let deleted_at = self.deleted_at.load(Relaxed);
-        self.log_dir.succession.leave(self.key(), self.topic_id(), tails, deleted_at);
+        self.log_dir.carried_tails.leave(self.key(), self.topic_id(), tails, deleted_at);
     }
 
     /// Takes the partition out of service and returns its log, if it was open. Refuses parked batches with `why`.

@@ -35,15 +35,15 @@ const OF_PRODUCER: usize = 48;
 
 /// Tails of deleted partitions.
 #[derive(Debug)]
-pub struct Succession {
+pub struct CarriedTails {
     left: Mutex<DeletedStops>,
     /// Bound of the producer ids that are allocated in the newest image.
     producer_ids_below: AtomicI64,
 }
 
-impl Default for Succession {
+impl Default for CarriedTails {
     fn default() -> Self {
-        Succession { left: Mutex::default(), producer_ids_below: AtomicI64::new(i64::MAX) }
+        CarriedTails { left: Mutex::default(), producer_ids_below: AtomicI64::new(i64::MAX) }
     }
 }
 
@@ -76,7 +76,7 @@ struct LeftTails {
     are_indexed: bool,
 }
 
-impl Succession {
+impl CarriedTails {
     /// Notes the tails of a classic partition that was deleted in the image of version `deleted_at`. Drops them if
     /// those of a later partition of its name are here: a partition may be retired long after its deletion.
     pub fn leave(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails, deleted_at: u64) {
@@ -223,24 +223,24 @@ mod tests {
 
     #[test]
     fn tails_of_a_deleted_partition_are_taken_once_by_the_next_of_its_name() {
-        let succession = Succession::default();
+        let carried_tails = CarriedTails::default();
         let key = ("t".to_owned(), 0);
-        succession.leave(key.clone(), ID, tails(3), 0);
-        assert!(succession.take(&("t".to_owned(), 1), None).is_empty());
-        assert_eq!(succession.take(&key, None), tails(3));
-        assert!(succession.take(&key, None).is_empty());
-        assert_eq!(succession.left.lock().bytes, 0);
+        carried_tails.leave(key.clone(), ID, tails(3), 0);
+        assert!(carried_tails.take(&("t".to_owned(), 1), None).is_empty());
+        assert_eq!(carried_tails.take(&key, None), tails(3));
+        assert!(carried_tails.take(&key, None).is_empty());
+        assert_eq!(carried_tails.left.lock().bytes, 0);
     }
 
     #[test]
     fn tails_of_a_classic_partition_stay_for_a_diskless_one_and_indexed_tails_do_not() {
-        let succession = Succession::default();
+        let carried_tails = CarriedTails::default();
         let key = ("t".to_owned(), 0);
-        succession.leave(key.clone(), ID, tails(3), 0);
-        assert_eq!([succession.of_classic(&key, None), succession.of_classic(&key, None)], [tails(3), tails(3)]);
-        succession.leave_indexed(key.clone(), ID, tails(4));
-        assert!(succession.of_classic(&key, None).is_empty());
-        assert_eq!(succession.take(&key, None), tails(4), "a classic one takes either");
+        carried_tails.leave(key.clone(), ID, tails(3), 0);
+        assert_eq!([carried_tails.of_classic(&key, None), carried_tails.of_classic(&key, None)], [tails(3), tails(3)]);
+        carried_tails.leave_indexed(key.clone(), ID, tails(4));
+        assert!(carried_tails.of_classic(&key, None).is_empty());
+        assert_eq!(carried_tails.take(&key, None), tails(4), "a classic one takes either");
     }
 
     fn past(id: Uuid, deleted_at: u64, is_diskless: bool) -> Option<PastTopic> {
@@ -249,92 +249,92 @@ mod tests {
 
     #[test]
     fn deletion_before_the_start_lets_older_producers_begin_anywhere() {
-        let succession = Succession::default();
-        succession.note_image(7, 9, true);
+        let carried_tails = CarriedTails::default();
+        carried_tails.note_image(7, 9, true);
         let key = ("t".to_owned(), 0);
-        assert!(succession.take(&key, None).is_empty(), "no topic had the name");
-        assert!(succession.take(&key, past(ID, 8, false)).is_empty(), "no producer wrote, as far as was followed");
-        assert!(succession.lacks(&key, past(ID, 7, false)));
-        assert_eq!(succession.take(&key, past(ID, 7, false)), ProducerTails::partial().of_ids_below(5));
-        let of_classic = [false, true].map(|is_diskless| succession.of_classic(&key, past(ID, 7, is_diskless)));
+        assert!(carried_tails.take(&key, None).is_empty(), "no topic had the name");
+        assert!(carried_tails.take(&key, past(ID, 8, false)).is_empty(), "no producer wrote, as far as was followed");
+        assert!(carried_tails.lacks(&key, past(ID, 7, false)));
+        assert_eq!(carried_tails.take(&key, past(ID, 7, false)), ProducerTails::partial().of_ids_below(5));
+        let of_classic = [false, true].map(|is_diskless| carried_tails.of_classic(&key, past(ID, 7, is_diskless)));
         assert_eq!(
             of_classic,
             [ProducerTails::partial().of_ids_below(5), ProducerTails::default()],
             "the index has those of a diskless one"
         );
-        succession.leave(key.clone(), ID, tails(3), 0);
-        assert_eq!(succession.of_classic(&key, past(ID, 7, false)), tails(3), "its folder waited for its removal");
-        assert_eq!(succession.take(&key, past(ID, 7, false)), tails(3));
+        carried_tails.leave(key.clone(), ID, tails(3), 0);
+        assert_eq!(carried_tails.of_classic(&key, past(ID, 7, false)), tails(3), "its folder waited for its removal");
+        assert_eq!(carried_tails.take(&key, past(ID, 7, false)), tails(3));
     }
 
     #[test]
     fn partition_retired_after_a_later_one_of_its_name_keeps_the_later_tails() {
-        let succession = Succession::default();
-        succession.note_image(1, 9, true);
+        let carried_tails = CarriedTails::default();
+        carried_tails.note_image(1, 9, true);
         let (key, later) = (("t".to_owned(), 0), Uuid([2; 16]));
-        succession.leave(key.clone(), later, ProducerTails::partial(), 3);
-        succession.leave(key.clone(), ID, tails(3), 2);
-        assert_eq!(succession.take(&key, past(later, 3, false)), ProducerTails::partial());
-        succession.leave(key.clone(), ID, tails(3), 2);
-        succession.leave(key.clone(), later, tails(4), 3);
-        assert_eq!(succession.take(&key, past(later, 3, false)), tails(4));
+        carried_tails.leave(key.clone(), later, ProducerTails::partial(), 3);
+        carried_tails.leave(key.clone(), ID, tails(3), 2);
+        assert_eq!(carried_tails.take(&key, past(later, 3, false)), ProducerTails::partial());
+        carried_tails.leave(key.clone(), ID, tails(3), 2);
+        carried_tails.leave(key.clone(), later, tails(4), 3);
+        assert_eq!(carried_tails.take(&key, past(later, 3, false)), tails(4));
     }
 
     #[test]
     fn unfollowed_topic_of_the_name_invalidates_the_tails_before_it() {
-        let succession = Succession::default();
-        succession.note_image(1, 9, true);
-        succession.note_image(4, 9, true);
+        let carried_tails = CarriedTails::default();
+        carried_tails.note_image(1, 9, true);
+        carried_tails.note_image(4, 9, true);
         let key = ("t".to_owned(), 0);
-        succession.leave(key.clone(), ID, tails(3), 0);
+        carried_tails.leave(key.clone(), ID, tails(3), 0);
         let missed = past(Uuid([2; 16]), 4, false);
-        assert_eq!(succession.of_classic(&key, missed), ProducerTails::partial().of_ids_below(5));
-        assert_eq!(succession.take(&key, missed), ProducerTails::partial().of_ids_below(5));
-        assert!(!succession.has(&key), "they are taken all the same");
+        assert_eq!(carried_tails.of_classic(&key, missed), ProducerTails::partial().of_ids_below(5));
+        assert_eq!(carried_tails.take(&key, missed), ProducerTails::partial().of_ids_below(5));
+        assert!(!carried_tails.has(&key), "they are taken all the same");
     }
 
     #[test]
     fn forgotten_names_make_all_earlier_deletions_unknown() {
-        let succession = Succession::default();
-        succession.note_image(1, 9, true);
-        succession.note_image(9, 9, false);
+        let carried_tails = CarriedTails::default();
+        carried_tails.note_image(1, 9, true);
+        carried_tails.note_image(9, 9, false);
         let key = ("unwritten".to_owned(), 0);
-        assert!(!succession.lacks(&key, past(ID, 9, false)));
-        (0..100_000).for_each(|n| succession.leave(("t".repeat(200), n), ID, ProducerTails::partial(), 0));
-        assert!(succession.lacks(&key, past(ID, 9, false)) && !succession.lacks(&key, past(ID, 10, false)));
+        assert!(!carried_tails.lacks(&key, past(ID, 9, false)));
+        (0..100_000).for_each(|n| carried_tails.leave(("t".repeat(200), n), ID, ProducerTails::partial(), 0));
+        assert!(carried_tails.lacks(&key, past(ID, 9, false)) && !carried_tails.lacks(&key, past(ID, 10, false)));
     }
 
     /// Two hundred producers of each of a thousand partitions.
     #[test]
     fn tails_over_the_budget_let_producers_of_the_oldest_partitions_begin_anywhere() {
-        let succession = Succession::default();
-        (0..1_000).for_each(|n| succession.leave(("t".to_owned(), n), ID, tails(200), 0));
-        let taken: Vec<_> = (0..1_000).map(|n| succession.take(&("t".to_owned(), n), None)).collect();
+        let carried_tails = CarriedTails::default();
+        (0..1_000).for_each(|n| carried_tails.leave(("t".to_owned(), n), ID, tails(200), 0));
+        let taken: Vec<_> = (0..1_000).map(|n| carried_tails.take(&("t".to_owned(), n), None)).collect();
         let of_some = taken.iter().filter(|taken| **taken == ProducerTails::partial()).count();
         let of_all = taken.iter().filter(|taken| **taken == tails(200)).count();
         assert!((100..900).contains(&of_some), "{of_some}");
         assert_eq!(of_some + of_all, 1_000);
-        let left = succession.left.lock();
+        let left = carried_tails.left.lock();
         assert_eq!((left.bytes, left.name_bytes), (0, 0));
     }
 
     #[test]
     fn endless_deletions_take_bounded_memory_and_keep_the_last_topics() {
-        let succession = Succession::default();
+        let carried_tails = CarriedTails::default();
         for n in 0..100_000 {
-            succession.leave(("t".repeat(200), n), ID, tails(1), 0);
+            carried_tails.leave(("t".repeat(200), n), ID, tails(1), 0);
         }
         for n in 0..100 {
-            succession.leave(("many".to_owned(), n), ID, tails(10_000), 0);
+            carried_tails.leave(("many".to_owned(), n), ID, tails(10_000), 0);
         }
-        let left = succession.left.lock();
+        let left = carried_tails.left.lock();
         assert!(left.bytes <= BYTES_MAX && left.by_age.len() == left.by_key.len());
         let names = left.by_age.range(..left.shortened_below).map(|(_, of)| bytes_of(&of.key, &of.tails));
         assert_eq!(left.name_bytes, names.sum::<usize>());
         drop(left);
-        assert_eq!(succession.take(&("many".to_owned(), 99), None).len(), 10_000);
+        assert_eq!(carried_tails.take(&("many".to_owned(), 99), None).len(), 10_000);
         assert_eq!(
-            succession.take(&("many".to_owned(), 0), None),
+            carried_tails.take(&("many".to_owned(), 0), None),
             ProducerTails::partial(),
             "its producers may go on anywhere"
         );
