@@ -295,14 +295,14 @@ impl Diskless {
         }
         self.topics.write().insert(id, partitions.clone());
         let (reader, owner) = (self.services.reader.clone(), self.services.index.clone());
-        let settle = move |rows: Vec<index::PartitionRow>| {
+        let make_ready = move |rows: Vec<index::PartitionRow>| {
             // Partitions deleted meanwhile are left out.
             let there = || partitions.iter().zip(&rows).filter(|(partition, _)| !partition.known.is_gone());
             let retain = |window| owner.retain_batches(there().map(|(_, row)| row.id).collect(), window);
             retain(window);
-            for (partition, row) in there().filter(|(partition, _)| !partition.known.is_settled()) {
-                reader.settled(row.id, &partition.known);
-                partition.known.settle(row);
+            for (partition, row) in there().filter(|(partition, _)| !partition.known.is_ready()) {
+                reader.register(row.id, &partition.known);
+                partition.known.make_ready(row);
                 if partition.known.is_gone() {
                     reader.retired(row.id);
                 }
@@ -313,7 +313,7 @@ impl Diskless {
                 retain(now);
             }
         };
-        self.services.index.create((topic, id), count, tails_before, Box::new(settle));
+        self.services.index.create((topic, id), count, tails_before, Box::new(make_ready));
     }
 
     fn retain_batches(&self, partitions: &[Arc<DisklessPartition>], window: usize) {

@@ -172,7 +172,7 @@ impl DisklessPartition {
         if !self.services.claim.is_made() {
             return Err(ReadError::Storage);
         }
-        if !self.known.is_settled() {
+        if !self.known.is_ready() {
             return Ok(None);
         }
         let (bounds, failed) = (self.known.bounds(), self.known.failed_since(since));
@@ -237,7 +237,7 @@ impl DisklessPartition {
     /// Returns the bytes of all readable batches from the one with `offset` on, without reading them. If they exceed
     /// `enough`, returns any number over `enough`; `None` if only [`DisklessPartition::try_read`] can count them.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
-        let is_there = self.known.is_settled() && !self.known.is_gone() && self.services.claim.is_made();
+        let is_there = self.known.is_ready() && !self.known.is_gone() && self.services.claim.is_made();
         let bounds = self.known.bounds();
         let (log_start, end) = (bounds.offsets.log_start, bounds.end(isolation));
         let is_inside = (log_start..end).contains(&offset);

@@ -1,6 +1,6 @@
 //! State of a diskless partition at one broker: its offsets, and the positions of its newest records.
 //!
-//! A partition is ready (`settled`) once the index has it. The view keeps runs while their bytes are in memory. The
+//! A partition is ready (`ready`) once the index has it. The view keeps runs while their bytes are in memory. The
 //! only leader epoch is 0, since the index is the one authority on the order of records.
 //!
 //! Not here: bytes of records ([`super::cache`]).
@@ -35,7 +35,7 @@ pub struct PartitionView {
     config: RwLock<Arc<TopicConfig>>,
     /// Internal id in the index, once the index has the partition.
     number: OnceLock<DisklessPartitionId>,
-    settled: Notify,
+    ready: Notify,
     records: Mutex<KnownRecords>,
     waiters: Arc<Waiters>,
     is_gone: AtomicBool,
@@ -101,7 +101,7 @@ impl PartitionView {
             index,
             config: RwLock::new(config),
             number: OnceLock::new(),
-            settled: Notify::new(),
+            ready: Notify::new(),
             records: Mutex::new(KnownRecords { aborted_to: -1, ..KnownRecords::default() }),
             waiters: Arc::default(),
             is_gone: AtomicBool::new(false),
@@ -144,27 +144,27 @@ impl PartitionView {
     }
 
     /// Applies the row of the index, which makes the partition ready.
-    pub(super) fn settle(&self, row: &PartitionRow) {
+    pub(super) fn make_ready(&self, row: &PartitionRow) {
         self.moved(row, Vec::new());
         if self.number.set(row.id).is_ok() {
-            self.settled.notify_waiters();
+            self.ready.notify_waiters();
             self.waiters.wake();
         }
     }
 
     /// Returns true if the index has the partition.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.number.get().is_some()
     }
 
     /// Waits until the index has the partition, or the partition is deleted.
     pub async fn opened(&self) {
         loop {
-            let settled = self.settled.notified();
-            if self.is_settled() || self.is_gone() {
+            let ready = self.ready.notified();
+            if self.is_ready() || self.is_gone() {
                 return;
             }
-            settled.await;
+            ready.await;
         }
     }
 
@@ -172,7 +172,7 @@ impl PartitionView {
     pub(super) fn retire(&self) {
         self.is_gone.store(true, Ordering::SeqCst);
         self.records.lock().runs.clear();
-        self.settled.notify_waiters();
+        self.ready.notify_waiters();
         self.waiters.end();
     }
 

@@ -218,7 +218,7 @@ impl Reader {
     }
 
     /// Registers a ready partition under its internal id.
-    pub fn settled(&self, number: DisklessPartitionId, partition: &Arc<PartitionView>) {
+    pub fn register(&self, number: DisklessPartitionId, partition: &Arc<PartitionView>) {
         self.shared.partitions.write().insert(number, Arc::downgrade(partition));
     }
 

@@ -125,7 +125,7 @@ mod tests {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let known = || PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults.clone()));
         let (here, elsewhere) = (known(), known());
-        [&here, &elsewhere].iter().for_each(|known| known.settle(&row_of(&store)));
+        [&here, &elsewhere].iter().for_each(|known| known.make_ready(&row_of(&store)));
         let finder = RunFinder::open(folder.path()).expect("opened");
         assert_eq!(kept_from(&finder, &here, Some(200), None).await, Some(2));
         let moved = store.move_log_start(row.id, 2).expect("moved").expect("it is there");
@@ -165,7 +165,7 @@ mod tests {
         Index::new(SqliteIndex::open(folder.path()).expect("opened"), 5).commit(&uploaded, 0).expect("committed");
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
-        known.settle(&row_of(&store));
+        known.make_ready(&row_of(&store));
         let finder = RunFinder::open(folder.path()).expect("opened");
         assert_eq!(kept_from(&finder, &known, None, Some(100)).await, Some(1), "it is the oldest that is left");
         known.moved(&store.move_log_start(row.id, 2).expect("moved").expect("it is there"), Vec::new());

@@ -68,7 +68,7 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
         Reader::new(cache, ResponseBudget::new(1 << 24), fetcher, RunFinder::open(folder.path()).expect("opened"));
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let known = Arc::new(PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults)));
-    known.settle(&PartitionRow { next_offset: 1, ..row });
+    known.make_ready(&PartitionRow { next_offset: 1, ..row });
     TwoBatches { reader, known, folder }
 }
 
@@ -119,7 +119,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     let reader = Reader::new(cache, ResponseBudget::new(1 << 24), fetcher, finder);
     let many = (0..).zip(&rows).map(|(index, row)| {
         let view = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
-        view.settle(&PartitionRow { next_offset: 1, ..*row });
+        view.make_ready(&PartitionRow { next_offset: 1, ..*row });
         Arc::new(view)
     });
     let many: Vec<_> = many.collect();
@@ -315,7 +315,7 @@ async fn partitions_are_to_be_refreshed_during_a_refresh_the_next_one_covers_the
     let rows = SqliteIndex::open(folder.path()).expect("opened").create(("many", Uuid([2; 16])), 20).expect("made");
     let many = (0..).zip(&rows).map(|(index, row)| {
         let known = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
-        known.settle(row);
+        known.make_ready(row);
         Arc::new(known)
     });
     let many: Vec<_> = many.collect();
