@@ -127,7 +127,7 @@ impl Transactions {
     }
 
     /// Resolves all transactions each time that they may have lost their state, with as many tries as it takes.
-    pub(super) async fn settle_forever(self: &Arc<Self>) {
+    pub(super) async fn resolve_forever(self: &Arc<Self>) {
         loop {
             let seen = self.unsettled.seen();
             if seen.is_none() && !self.unsettled.must_search.load(Ordering::Relaxed) {
@@ -135,7 +135,7 @@ impl Transactions {
                 continue;
             }
             let mut pause = PAUSE_FIRST;
-            while !self.settle_once().await {
+            while !self.resolve_once().await {
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
@@ -157,7 +157,7 @@ impl Transactions {
     }
 
     /// Returns true once no transaction is left to resolve.
-    async fn settle_once(self: &Arc<Self>) -> bool {
+    async fn resolve_once(self: &Arc<Self>) -> bool {
         self.topic.prepare_all().await;
         if !self.are_own_shards_served() {
             return false;
@@ -171,7 +171,7 @@ impl Transactions {
             if entry.lock().transaction.is_unsure() {
                 are_fenced = false;
                 self.unsettled.has_found.store(true, Ordering::Relaxed);
-                self.happen(entry, Transaction::settle);
+                self.happen(entry, Transaction::fence_clients);
             }
         }
         are_fenced && self.abort_unknown().await
