@@ -33,7 +33,7 @@ impl Groups {
     ///
     /// # Errors
     /// NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
-    pub async fn settled(&self, id: &str) -> Result<(), ErrorCode> {
+    pub async fn await_commits(&self, id: &str) -> Result<(), ErrorCode> {
         let Some(entry) = self.find(id).filter(|entry| entry.commits.load(Ordering::Acquire) > 0) else {
             return Ok(());
         };

@@ -138,7 +138,7 @@ impl Producers {
                 self.extend_run(&stamp, before.stamp().record_count);
             }
         }
-        self.by_id.values_mut().for_each(|producer| producer.window.settle(window));
+        self.by_id.values_mut().for_each(|producer| producer.window.restore_size(window));
     }
 
     fn restore_marker(&mut self, entry: &SnapshotEntry, now_ms: i64) {

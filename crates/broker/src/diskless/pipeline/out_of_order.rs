@@ -162,16 +162,16 @@ impl Shared {
         state: &mut PipelineState,
         producers: impl Iterator<Item = (DisklessPartitionId, i64)>,
     ) -> Vec<Released> {
-        let mut settled = Vec::new();
+        let mut released = Vec::new();
         for (number, producer_id) in producers {
             let is_parked = state.parked.get(&number).is_some_and(|parked| parked.has(producer_id));
             if is_parked && let Some(view) = self.reader.partition(number) {
                 let partition = IndexedPartition { view: &view, number };
                 // A queued batch may release the next one.
-                while self.release_ready(state, partition, producer_id, &mut settled) {}
+                while self.release_ready(state, partition, producer_id, &mut released) {}
             }
         }
-        settled
+        released
     }
 
     /// Checks the parked batches of one producer again. Returns true if any of them was released.
@@ -180,7 +180,7 @@ impl Shared {
         state: &mut PipelineState,
         partition: IndexedPartition<'_>,
         producer_id: i64,
-        settled: &mut Vec<Released>,
+        released: &mut Vec<Released>,
     ) -> bool {
         let number = partition.number;
         let mut stamps = state.parked.get(&number).map(|parked| parked.stamps_of(producer_id)).unwrap_or_default();
@@ -195,12 +195,12 @@ impl Shared {
             is_any = true;
             match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
-                Ok(Admission::Refuse(why)) => settled.push((early, Err(AppendError::Sequence(why)))),
+                Ok(Admission::Refuse(why)) => released.push((early, Err(AppendError::Sequence(why)))),
                 Ok(Admission::Duplicate { base_offset, timestamp }) => {
-                    settled.push((early, Ok(partition.view.appended_before(base_offset, timestamp))));
+                    released.push((early, Ok(partition.view.appended_before(base_offset, timestamp))));
                 }
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_)) => {
-                    settled.push((early, Err(AppendError::Again)));
+                    released.push((early, Err(AppendError::Again)));
                 }
             }
         }
@@ -208,10 +208,10 @@ impl Shared {
     }
 
     /// Answers released batches. The caller holds no lock.
-    pub(super) fn answer_released(&self, settled: Vec<Released>) {
+    pub(super) fn answer_released(&self, released: Vec<Released>) {
         // The driver closes the object of the queued batches when it is due.
         self.changed.notify_one();
-        for (early, outcome) in settled {
+        for (early, outcome) in released {
             match outcome {
                 Ok(appended) => early.was_appended(appended),
                 Err(why) => early.refuse(why),
