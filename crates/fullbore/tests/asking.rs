@@ -160,7 +160,10 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
     let nobodys = write("fullbore/profile.properties", &format!("bootstrap.servers={NO_LISTENER}\nlinger.msec=1\n"));
     let home = folder.path().display().to_string();
     let (status, _, stderr) = asks("topics list", &[("FULLBORE_PROFILE", &nobodys)]);
-    assert!(status == Some(1) && stderr.contains(NO_LISTENER) && stderr.contains("linger.msec: has no effect"), "{stderr}");
+    assert!(
+        status == Some(1) && stderr.contains(NO_LISTENER) && stderr.contains("linger.msec: has no effect"),
+        "{stderr}"
+    );
     for (line, variables) in [
         (format!("topics list -b {address}"), vec![("FULLBORE_PROFILE", nobodys.as_str())]),
         ("topics list".to_owned(), vec![("FULLBORE_PROFILE", nobodys.as_str()), variable]),
