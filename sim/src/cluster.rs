@@ -23,7 +23,7 @@ pub struct Cluster {
 }
 
 /// Number and nonce of a version.
-pub type Known = Option<(usize, u64)>;
+pub type SeenVersion = Option<(usize, u64)>;
 
 /// Version as the database has it.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fullbore_rules::replica::BrokerState;
 use fullbore_wire::ErrorCode;
 
-use crate::cluster::{Cluster, Command, Known, Snapshot};
+use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
 use crate::message::{Beaten, Message, Note};
 
@@ -40,12 +40,12 @@ impl Database {
     }
 
     /// Returns the newest version for a process that starts with a disk that knows `known`; None if it cannot start.
-    pub fn read(&self, known: Known) -> Option<Snapshot> {
+    pub fn read(&self, known: SeenVersion) -> Option<Snapshot> {
         (!self.is_down && self.knows(known)).then(|| self.newest())
     }
 
     /// Returns true if this database has the version.
-    fn knows(&self, known: Known) -> bool {
+    fn knows(&self, known: SeenVersion) -> bool {
         known.is_none_or(|(number, nonce)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == nonce))
     }
 
@@ -54,7 +54,7 @@ impl Database {
         self.notes.get(&(id, process)).copied()
     }
 
-    pub fn beat(&mut self, id: i32, known: Known, note: Note, now: i64) -> Message {
+    pub fn beat(&mut self, id: i32, known: SeenVersion, note: Note, now: i64) -> Message {
         if !self.knows(known) {
             return Message::WentBack;
         }
@@ -73,7 +73,7 @@ impl Database {
         &mut self,
         number: u64,
         command: &Command,
-        known: Known,
+        known: SeenVersion,
         (now, nonce): (i64, u64),
         fault: Option<Fault>,
     ) -> (Message, bool) {
